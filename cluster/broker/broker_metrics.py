@@ -1,6 +1,6 @@
-"""Metrics of a broker under RocketMQ 5's names, and the digest: read from the node when somebody scrapes.
+"""Metrics of a broker under RocketMQ 5's names, and the digest. They are read from the node at each scrape.
 
-docs/metrics.md has the table of RocketMQ's names: which exist here, and what stands for the others.
+docs/metrics.md has the table of RocketMQ's names: the ones that exist here, and what replaces the others.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
 
 
 class DeadLetterMetrics:
-    """RocketMQ's counter of dead letters: what was stored in the topics of dead letters, by whichever way it came
-    there.
+    """RocketMQ's counter of dead letters: the messages stored in dead-letter topics, in whatever way they got there.
 
-    Derived at a scrape from the messages stored by topic: nothing is counted for it.
+    It is derived at a scrape from the messages stored per topic, so nothing is counted for it.
     """
 
     def __init__(self, registry: CollectorRegistry, stored: Callable[[], Iterable[tuple[str, float]]]) -> None:
-        """`stored`: (topic, messages acknowledged since the start)."""
+        """`stored` returns (topic, messages acknowledged since the start) for each topic."""
         self._stored = stored
         registry.register(self)
 
@@ -46,10 +45,11 @@ class DeadLetterMetrics:
 
 
 SERIES_MAX: Final = 1000
-"""Series of the metric of consumers' connections; the rest is in its last series, of no group."""
+"""The most series of the metric of consumers' connections. The last series, without a group, has the sum of the
+rest."""
 CONSUME_MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
 IO_TICKS: Final = 9
-"""Field of /sys/dev/block/*/stat: milliseconds in which the device had requests."""
+"""Number of the field in /sys/dev/block/*/stat that counts the milliseconds in which the device had requests."""
 
 Producers = Mapping[tuple[str, str], int]
 """(language, version) -> connections."""
@@ -59,7 +59,7 @@ Counts = TypeVar("Counts")
 
 
 class BrokerLook(NamedTuple):
-    """A node at one moment."""
+    """The figures of a node at one moment."""
 
     permission: int
     producers: Producers
@@ -70,10 +70,10 @@ class BrokerLook(NamedTuple):
 
 
 class BrokerMetrics:
-    """Event loop only."""
+    """The metrics of a broker. Event loop only."""
 
     def __init__(self, registry: CollectorRegistry, look: Callable[[], BrokerLook]) -> None:
-        """Shows what `look` returns at each scrape."""
+        """Shows at each scrape what `look` returns."""
         self._look = look
         registry.register(self)
 
@@ -116,8 +116,8 @@ class BrokerMetrics:
 
 
 class ConnectionCounts:
-    """Counts the connected clients, in steps, when somebody scrapes: the figures are those of the last count that
-    ended, at once if there are few. Event loop only."""
+    """Counts the connected clients in steps when somebody scrapes. The figures are those of the last finished count;
+    with few clients a count finishes at once. Event loop only."""
 
     def __init__(self, members: Members, turns: Turns) -> None:
         self._members = members
@@ -127,7 +127,7 @@ class ConnectionCounts:
         self.consumers: Consumers = {}
 
     def count(self) -> ConnectionCounts:
-        """Itself, after a count has begun; one at a time."""
+        """Begins a count unless one is under way, and returns this object."""
         if not self._counting:
             self._counting = True
             self._turns.begin(self, self._count())
@@ -140,12 +140,12 @@ class ConnectionCounts:
 
 
 def producers_of(members: Members) -> Producers:
-    """One connection counts once, in however many groups it produces."""
+    """Counts producers' connections. A connection counts once, whatever the number of groups in which it produces."""
     return _to_end(_producers(members))
 
 
 def consumers_of(members: Members) -> Consumers:
-    """Largest first, up to SERIES_MAX."""
+    """Counts consumers' connections, largest first, up to SERIES_MAX series."""
     return _to_end(_consumers(members))
 
 
@@ -186,8 +186,8 @@ def _to_end(steps: Generator[None, None, Counts]) -> Counts:
 
 
 def disk_busy_s(path: Path) -> float | None:
-    """Returns the busy seconds of the device that holds `path`; None where the kernel shows none, as for a file system
-    without a device."""
+    """Returns the seconds in which the device that holds `path` was busy; None where the kernel does not tell, as for a
+    file system without a device."""
     try:
         device = path.stat().st_dev
         stat = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat").read_text()

@@ -1,4 +1,4 @@
-"""Copies of stored messages that go to a queue."""
+"""Copies of stored messages that are stored again, in another queue."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from raftmq_wire.message_format import Message, MessageFormatError, born_host_of
 from statemachine.payload import ITEM
 
 SYS_FLAGS_OF_A_COPY = ~0x3C
-"""All but where in a transaction it is and how its addresses are written."""
+"""The system flags that a copy keeps: all except the state of its transaction and the form of its addresses."""
 
 
 def queue_for(queue_id: int, slot: TopicSlot) -> int:
-    """The queue of the topic that a copy for `queue_id` goes to: the topic may have been made anew with fewer."""
+    """Returns the topic's queue for a copy that was meant for `queue_id`. The topic may have been created again with
+    fewer queues."""
     return queue_id if queue_id < slot.queues else queue_id % slot.write_queues
 
 
@@ -24,7 +25,7 @@ def copied(
     sys_flag: int = 0,
     prepared_position: int = 0,
 ) -> BatchMessage:
-    """A copy with the head of the message; `sys_flag`: bits that it has besides."""
+    """Returns a copy with the message's head. `sys_flag`: additional bits of its system flags."""
     head = MessageHead(
         message.sys_flag & SYS_FLAGS_OF_A_COPY | sys_flag,
         message.born_ms,
@@ -39,10 +40,11 @@ def copied(
 
 @twin
 def copies_of(stored: bytes, items: bytes) -> tuple[BatchMessage, ...]:
-    """Copies of the messages of a row, with their own heads and properties; `items` are the row's, packed, and `stored`
-    has the messages one behind the other. The hash of a tag is taken from the item.
+    """Returns copies of a row's messages, with their own heads and properties. `items` are the row's packed items, and
+    `stored` holds the messages back to back. The tag's hash is taken from the item.
 
-    If one is no stored message, or has another size than its item says, there are copies of those before it alone.
+    If one of them is not a stored message, or has another size than its item says, only the messages before it are
+    copied.
     """
     copies: list[BatchMessage] = []
     at = 0

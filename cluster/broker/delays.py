@@ -1,7 +1,7 @@
-"""When a message is to be delivered: what its properties ask for, in RocketMQ's two ways.
+"""The delivery time that a message's properties ask for, in RocketMQ's two ways.
 
 DELAY names one of the levels of `timer.delay_levels`. TIMER_DELIVER_MS, TIMER_DELAY_SEC or TIMER_DELAY_MS name a time
-or a delay of their own; a level goes before them. Source: RocketMQ's HookUtils.checkIfTimerMessage and
+or a delay of their own; a level takes precedence. Source: RocketMQ's HookUtils.checkIfTimerMessage and
 transformDelayLevelMessage.
 """
 
@@ -19,34 +19,35 @@ if TYPE_CHECKING:
 
 DELAY = b"DELAY\x01"
 REAL_TOPIC, REAL_QID = b"REAL_TOPIC\x01", b"REAL_QID\x01"
-"""Properties that name the topic and the queue of a message that is stored in another topic until then."""
+"""Properties that name the final topic and queue of a message that is stored under another topic until it is due."""
 TIMER_TOPIC = "rmq_sys_wheel_timer"
-"""RocketMQ's topic of messages with a time of their own: queue 0."""
+"""RocketMQ's topic of messages with a delivery time of their own. They are in its queue 0."""
 _DELIVER_MS, _DELAY_SEC, _DELAY_MS = b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_SEC\x01", b"TIMER_DELAY_MS\x01"
 TIMERS = (_DELIVER_MS, _DELAY_SEC, _DELAY_MS)
 _DONE = b"TIMER_OUT_MS\x01"
-"""Property of a message that was timed before: RocketMQ does not time it again."""
+"""Property of a message that was delayed before: RocketMQ does not delay it again."""
 _ADDED_BYTES = len(b"TIMER_OUT_MS\x01\x02") + 20
 _TIMER_FIELD = topic_field(TIMER_TOPIC)
 _SCHEDULE_FIELD = topic_field(SCHEDULE_TOPIC)
 
 
 class Delayed(NamedTuple):
-    """A message that waits, and its properties as they are stored, REAL_TOPIC and REAL_QID excepted."""
+    """A message that waits, and its properties as stored, without REAL_TOPIC and REAL_QID."""
 
     schedule: Schedule
     properties: bytes
 
 
 class Delays:
-    """Reads the properties of messages."""
+    """Reads delays and delivery times from the properties of messages."""
 
     def __init__(self, config: TimerSection) -> None:
         self._levels_ms = parse_delay_levels(config.delay_levels)
         self._max_ms = config.max_delay_ms
 
     def of(self, properties: bytes, now_ms: int) -> Delayed | None:
-        """Returns what the properties ask for at `now_ms` of log time; None: delivery at once. Raises Refused."""
+        """Returns the delay that the properties ask for, seen from `now_ms` of log time; None means delivery at once.
+        Raises Refused."""
         text = property_of(properties, DELAY)
         level = _number(DELAY, text) if text else 0
         if level > 0:
@@ -71,13 +72,14 @@ class Delays:
         return Delayed(schedule, properties) if delay_ms > 0 else None
 
     def of_level(self, level: int) -> Schedule:
-        """The level from 1 on; one above the last counts as the last."""
+        """Returns the delay of a level, counted from 1. A level above the last one counts as the last."""
         level = min(level, len(self._levels_ms))
         return Schedule(_SCHEDULE_FIELD, level - 1, delay_ms=self._levels_ms[level - 1])
 
 
 def addressed(delayed: Delayed, topic: str, queue_id: int, bytes_max: int) -> bytes:
-    """The properties with the topic and queue that the message is for. Raises Refused if they leave no room."""
+    """Returns the properties with the final topic and queue of the message. Raises Refused if the properties would
+    become too long."""
     properties = delayed.properties
     if properties and properties[-1] != 2:
         properties += b"\x02"
@@ -89,12 +91,12 @@ def addressed(delayed: Delayed, topic: str, queue_id: int, bytes_max: int) -> by
 
 
 def without(properties: bytes, *names: bytes) -> bytes:
-    """The properties without some; each of `names` ends in 0x01."""
+    """Returns the properties without the named ones; each of `names` ends in 0x01."""
     return b"".join([part + b"\x02" for part in properties.split(b"\x02") if part and not part.startswith(names)])
 
 
 def _number(name: bytes, text: bytes) -> int:
-    """A decimal number as Java's Long.parseLong takes it. Raises Refused."""
+    """Reads a decimal number as Java's Long.parseLong does. Raises Refused."""
     digits = text[1:] if text[:1] in (b"-", b"+") else text
     if digits.isdigit() and len(digits) <= 19 and -(1 << 63) <= (number := int(text)) < 1 << 63:
         return number
@@ -107,9 +109,10 @@ def _number(name: bytes, text: bytes) -> int:
 # Source: RocketMQ's SendMessageProcessor and TransactionalMessageBridge.parseHalfMessageInner.
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-"""The topic that a half message names, with queue 0, until its transaction ends."""
+"""The topic under which a half message is stored, in queue 0, until its transaction ends."""
 IMMUNITY_S_MAX = 86_400
-"""CHECK_IMMUNITY_TIME_IN_SECONDS: no longer. What is open holds back the retention of the log."""
+"""The largest value that CHECK_IMMUNITY_TIME_IN_SECONDS may have, because an open transaction holds back the retention
+of the log."""
 
 _TRANSACTION_MARK = b"TRAN_MSG\x01"
 _GROUP_MARK = b"PGROUP\x01"
@@ -119,14 +122,14 @@ _FIELD = topic_field(HALF_TOPIC)
 
 
 def is_half(topic: str, properties: bytes) -> bool:
-    """Returns True if a send is a half message. One that a consumer sends back was committed before, whatever it
-    says."""
+    """Returns True if a send is a half message. A message that a consumer sends back never is, whatever its flags say:
+    it was committed before."""
     return topic[:1] != "%" and property_of(properties, _TRANSACTION_MARK).lower() == b"true"
 
 
 def half_of(properties: bytes, topic: str, queue_id: int, timeout_ms: int, bytes_max: int) -> Delayed:
-    """A half message: where it waits and its properties as they are stored. Its producer is asked first after
-    `timeout_ms`, unless it says otherwise. Raises Refused (13).
+    """Returns a half message's waiting time and its properties as stored. Its producer is first asked after
+    `timeout_ms`, unless the message itself names a time. Raises Refused (13).
 
     It is delivered as soon as it is committed: RocketMQ ignores its delays.
     """
@@ -142,8 +145,8 @@ def half_of(properties: bytes, topic: str, queue_id: int, timeout_ms: int, bytes
 
 
 def _schedule(properties: bytes, timeout_ms: int) -> Schedule:
-    """Returns where it waits, and for how long. A time of its own that is no number of seconds is ignored, as in
-    RocketMQ."""
+    """Returns the topic under which the message waits, and its delay. A delivery time that is not a number is ignored,
+    as in RocketMQ."""
     said = property_of(properties, _IMMUNITY_MARK)
     if 0 < len(said) <= len(str(IMMUNITY_S_MAX)) and said.isdigit():
         timeout_ms = min(int(said), IMMUNITY_S_MAX) * 1000
@@ -151,5 +154,5 @@ def _schedule(properties: bytes, timeout_ms: int) -> Schedule:
 
 
 def producer_group_of(properties: bytes) -> str:
-    """The producer group that decides about the message; "" if it names none."""
+    """Returns the producer group that decides about the message; "" if it names none."""
     return property_of(properties, _GROUP_MARK).decode("utf-8", "replace")

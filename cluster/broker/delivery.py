@@ -1,4 +1,4 @@
-"""Makes the services that deliver messages that wait, with their lanes."""
+"""Makes the services that deliver waiting messages, with their lanes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def timers_of(context: NodeContext, services: Services, proposals: Proposals) ->
 def staged_of(
     context: NodeContext, services: Services, proposals: Proposals, sends: Sends[Any]
 ) -> tuple[StagedDelivery, StagedWriteRequests]:
-    """Makes the service that ends attempts at staged writes, and the one that takes their requests."""
+    """Makes the service that finishes attempts at staged writes, and the service that takes their requests."""
 
     def lane(reads: StagedReads, answered: Callable[[list[StagedFound]], None]) -> LaneRunner[StagedAsk]:
         return context.environment.runner("staged", reads, context.loop, answered, context.fail)

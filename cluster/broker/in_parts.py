@@ -1,4 +1,4 @@
-"""Proposes in parts what is too long for one entry."""
+"""Proposes in several entries what is too long for one."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 PART_MAX = 4_096
-"""Rows that one command names, as `statemachine` has it for locks and resets."""
+"""The most rows that one command names; `statemachine` has the same limit for locks and resets."""
 
 Row = TypeVar("Row")
 
 
 def parts(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """The rows, PART_MAX at a time, each part made when it is asked for; one empty part if there are none."""
+    """Yields the rows PART_MAX at a time; one empty part if there are none."""
     left = iter(rows)
     part = list(islice(left, PART_MAX))
     yield part
@@ -30,8 +30,8 @@ def parts(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def propose_in_parts(services: Services, runs: Iterable[list[Command]], done: Done) -> None:
-    """Proposes each run of commands when the one before is applied. `done` hears the result of the last one, or of the
-    first that is not OK. Where a part is written already, a failure is UNKNOWN: not all of it, and not nothing."""
+    """Proposes each part when the one before is applied. `done` hears the result of the last part, or of the first that
+    is not OK. If an earlier part was applied, a failure is reported as UNKNOWN: some of it happened, and not all."""
     left = iter(runs)
     written = 0
 

@@ -1,7 +1,7 @@
 """Queries of single messages: by key, and by position in the commit log.
 
-Any node answers from its applied state, which is committed for ever. Only what it does not find it asks the group about
-(ReadIndex), so "there is none" is never said by a node that merely lags.
+Any node answers from its applied state, which is committed for ever. If it does not find a message, it asks the group
+first (ReadIndex), so that a node that merely lags never says "there is none".
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from cluster.broker.services import Client, Services, begin_steps
 logger = logging.getLogger(__name__)
 
 Failed = Callable[[Exception], None]
-"""Called instead of `done` when a row of this node cannot be read."""
+"""Called instead of `done` when this node cannot read a row."""
 
 
 class MessageQueries:
-    """Finds messages on any node. Each query calls `done` or `failed` once; refusals are UNAVAILABLE if no leader
+    """Finds messages on any node. Each query calls `done` or `failed` once. It is refused as UNAVAILABLE if no leader
     confirms that there is no such message."""
 
     def __init__(self, services: Services, old: EvictedKeys | None = None) -> None:
-        """`old`: what was evicted; None if this node has no tier."""
+        """`old`: access to evicted messages; None if this node has no tier."""
         self._services = services
         self._old = old
 
     def by_key(
         self, client: Client, topic: str, query: KeyQuery, done: Callable[[QueryResult | Refused], None], failed: Failed
     ) -> None:
-        """The topic's messages with a key, at least one. Not called back when the client is gone."""
+        """Finds the topic's messages with a key, at least one. Nothing is called if the client is gone."""
 
         def look(confirmed: bool) -> None:
             config = self._services.state.topics.get(topic)
@@ -62,7 +62,7 @@ class MessageQueries:
         self._services.read_index(look)
 
     def by_position(self, position: int, done: Callable[[Stored | Refused], None], failed: Failed) -> None:
-        """The message whose first byte is at the position."""
+        """Finds the message whose first byte is at the position."""
 
         def look(confirmed: bool) -> None:
             try:
@@ -97,7 +97,7 @@ class MessageQueries:
 def _while_there(
     client: Client, search: Generator[None, None, QueryResult]
 ) -> Generator[None, None, QueryResult | None]:
-    """Returns what the search finds; None if the client is gone by then."""
+    """Returns the result of the search; None if the client is gone by then."""
     while not client.closed:
         try:
             next(search)
@@ -109,5 +109,5 @@ def _while_there(
 
 
 def _none(refusal: Refused, confirmed: bool) -> Refused:
-    """Says that there is none, unless this node may just not know it."""
+    """Says that there is no such message, once the leader has confirmed that this node does not merely lag."""
     return refusal if confirmed else Refused(Reason.UNAVAILABLE, f"no leader can confirm it now: {refusal.remark}")

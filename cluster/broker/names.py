@@ -1,4 +1,5 @@
-"""Names of topics and groups that RocketMQ gives a meaning, which names are allowed, and the bits of a permission."""
+"""Names of topics and groups: those to which RocketMQ gives a meaning, and those that are allowed; and the bits of a
+permission."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ if TYPE_CHECKING:
     from statemachine.topics import TopicConfig
 
 RETRY_PREFIX = "%RETRY%"
-"""Before a group's name: the topic of messages that its consumers sent back."""
+"""Prefix of a group's name: the topic of the messages that the group's consumers sent back."""
 DEAD_LETTER_PREFIX = "%DLQ%"
-"""Before a group's name: the topic of messages that its consumers gave up."""
+"""Prefix of a group's name: the topic of the messages that the group's consumers could not handle after all tries."""
 
 PERM_READ = 4
 PERM_WRITE = 2
@@ -57,5 +58,5 @@ def group_named(state: BrokerState, name: str) -> GroupConfig:
 
 
 def no_topic(topic: str) -> Refused:
-    """The refusal for a topic that does not exist."""
+    """Returns the refusal for a topic that does not exist."""
     return Refused(Reason.NO_TOPIC, f"topic {topic} does not exist")

@@ -1,4 +1,4 @@
-"""Why the broker did not do what it was asked: the one error of its services and of the fronts above it."""
+"""The reason why the broker refused a request: the only error of its services, and of the fronts above it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Reason(Enum):
-    """The kind of a refusal, by what a client can make of it. Each front has one table from these to its own codes."""
+    """The kind of a refusal, by what a client can do about it. Each front has one table from these to its own codes."""
 
     INVALID = auto()
-    """The request itself is wrong: the same again ends the same way."""
+    """The request itself is wrong: repeating it leads to the same refusal."""
     MESSAGE_ILLEGAL = auto()
     """A message, or one of a batch, cannot be stored as it is."""
     NO_PERMISSION = auto()
@@ -28,18 +28,18 @@ class Reason(Enum):
     """No consumer of the group is connected."""
     NO_SUBSCRIPTION = auto()
     STALE_SUBSCRIPTION = auto()
-    """The subscription known here is older than the client's."""
+    """The subscription known on this node is older than the client's."""
     BAD_SUBSCRIPTION = auto()
     ILLEGAL = auto()
-    """The object of the request does not allow it (any more): the same again ends the same way."""
+    """The state of the object does not allow the request, or no longer: repeating it leads to the same refusal."""
     NOT_FOUND = auto()
     """There is no such message or offset."""
     BUSY = auto()
-    """A limit is reached, or this node may not serve: another node, or this one later, may."""
+    """A limit is reached, or this node may not serve. Another node may, or this one later."""
     UNAVAILABLE = auto()
-    """Nothing was done, and it may be tried again anywhere."""
+    """Nothing was done, and the request may be tried again on any node."""
     ERROR = auto()
-    """This node could not do it."""
+    """This node failed to do it."""
     UNKNOWN = auto()
     """A write was proposed, or may have been, and is undecided: it may still be applied."""
 
@@ -54,20 +54,22 @@ class Refused(Exception):
 
 
 class NotTaken(Refused):
-    """A topic, as this node knows it, does not take the message: a former leader may know a topic of the past."""
+    """The topic, in the state of this node, does not take the message. A former leader may have an outdated state."""
 
 
 def not_written(
     outcome: Outcome, remark: str, *, fail: str = "no leader took it", unknown: str = "proposed and undecided"
 ) -> Refused:
-    """The refusal of a write whose outcome is not OK; `fail` and `unknown` stand in for an empty remark."""
+    """Returns the refusal for a write whose outcome is not OK. `fail` and `unknown` are the remarks if the outcome has
+    none."""
     if outcome is Outcome.FAIL:
         return Refused(Reason.UNAVAILABLE, remark or fail)
     return Refused(Reason.UNKNOWN, remark or unknown)
 
 
 def when_confirmed(services: Services, act: Callable[[], None], refuse: Callable[[Refused], None]) -> None:
-    """Acts once applied state is linearizable. `refuse` is told why it is not, and what `act` raises."""
+    """Calls `act` once the applied state is linearizable. `refuse` gets the reason why it is not, and the Refused that
+    `act` raises."""
 
     def confirmed(ok: bool) -> None:
         try:
@@ -81,9 +83,10 @@ def when_confirmed(services: Services, act: Callable[[], None], refuse: Callable
 
 
 def over_limit(limits: LimitsSection, path: ReplyTo, size: int, node_bytes: int) -> str:
-    """Why a request of `size` bytes must not be held now, as a remark for the client; "" if it may be.
+    """Returns the reason why a request of `size` bytes must not be held now, as a remark for the client; "" if it may
+    be held.
 
-    `node_bytes`: what the caller holds for all connections together.
+    `node_bytes`: the bytes that the caller holds for all connections together.
     """
     if path.inflight_bytes + size > limits.connection_inflight_bytes_max:
         name, value, have = "connection", limits.connection_inflight_bytes_max, path.inflight_bytes

@@ -1,4 +1,4 @@
-"""The seam between the broker's services, the node that they run in, and their clients. No logic here.
+"""The interface between the broker's services, the node in which they run, and their clients. It has no logic.
 
 Everything below runs on the node's event loop; callbacks are called on it, exactly once.
 """
@@ -23,30 +23,31 @@ class Client(Protocol):
 
     closed: bool
     peer_address: tuple[str, int]
-    """The client's ip and port, also behind a forwarding node."""
+    """The client's IP address and port, also for a client of a node that forwards."""
     on_close: list[Callable[[], None]]
 
     @property
     def owner(self) -> Hashable:
-        """The owner of the work of its requests (`cluster.runtime.turns.work.Turns`): the same for all requests of one
-        client, also for those that a forwarding node passes on."""
+        """The owner of the work that its requests make (`cluster.runtime.turns.work.Turns`): the same for all requests
+        of one client, also for those that another node forwards."""
 
     def work_waits(self, count: int) -> None:
-        """So many pieces of its work more wait for their turn, or less: with many, no more is taken from it."""
+        """Adds a number to the count of pieces of the client's work that wait for a turn; a negative number subtracts.
+        While many wait, no more requests are read from the client."""
 
     def consumers_changed(self, group: str) -> None:
-        """Tells the client, unasked, to divide the group's queues again. Dropped if closed."""
+        """Tells the client, unasked, to divide the group's queues again. Dropped if the connection is closed."""
 
     def call(self, request: ClientRequest, ended: Callable[[ClientAnswer | None], None]) -> Callable[[], None]:
-        """Sends the client a request. `ended` is called once, later: with its answer, or with None when it disconnects
-        or the returned function was called, which gives up."""
+        """Sends the client a request. `ended` is called once, later: with the answer, or with None if the client
+        disconnects or the caller gives up by calling the returned function."""
 
     def call_oneway(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
-        """Sends the client a request that wants no answer. Dropped if closed."""
+        """Sends the client a request that needs no answer. Dropped if the connection is closed."""
 
 
 class Services(Protocol):
-    """The node, as the broker sees it."""
+    """The node as the broker sees it."""
 
     config: Config
     state: BrokerState
@@ -58,26 +59,27 @@ class Services(Protocol):
         """True if this node leads and has applied the no-op of its term: its counters are exact."""
 
     def leader_id(self) -> NodeId:
-        """Returns the leader as far as this node knows; 0 if there is none."""
+        """Returns the leader as far as this node knows it; 0 if unknown."""
 
     def propose(self, commands: list[Command], done: Done, session: CommitSession | None = None) -> None:
-        """Proposes one COMMAND entry (leader only; FAIL otherwise) and calls `done` when applied or undecided.
+        """Proposes one COMMAND entry (leader only; FAIL otherwise) and calls `done` when it is applied or undecided.
 
-        The commands are encoded and measured before this returns: what no entry can hold is FAIL at once. So are
-        commands of a level that a member has not announced (docs/adr/0048).
+        The commands are encoded and measured before this returns: commands that fit into no entry are FAIL at once. So
+        are commands of a level that a member has not announced (docs/adr/0048).
         """
 
     def log_time_ms(self) -> int:
         """Log time now, milliseconds. Leader only."""
 
     def read_index(self, done: Callable[[bool], None]) -> None:
-        """One ReadIndex round shared by all who ask in a turn. True: applied state now answers linearizably."""
+        """Asks for a ReadIndex round, which all requests of a turn share. The callback gets True if the applied state
+        now answers linearizably."""
 
     def commit_offset_later(self, group: str, topic_id: int, queue_id: int, offset: int) -> None:
-        """Coalesces a oneway offset commit: last value per queue, in the log after at most 100 ms. Leader only."""
+        """Collects a oneway offset commit: the last value per queue is in the log after at most 100 ms. Leader only."""
 
     def settle_offsets(self, group: str, done: Callable[[], None]) -> None:
-        """Calls `done` when every commit of the group so far is applied, or lost. Leader only."""
+        """Calls `done` when every earlier commit of the group is applied, or lost. Leader only."""
 
     def knows_group(self, group: str) -> bool:
         """Returns True if the group exists and no deletion of it is under way: its offsets may be committed. Leader
@@ -87,42 +89,43 @@ class Services(Protocol):
         """Bytes of the commit log at a logical position (applied messages only). Raises raftlog.errors.StorageError."""
 
     def fenced(self) -> bool:
-        """True if this node's rows are known to be wrong: it serves no messages."""
+        """Returns True if this node's rows are known to be wrong: it serves no messages."""
 
     def report_damage(self, position: int, size: int) -> None:
-        """Bytes read there do not match their CRC, also when read again: has it found out why, and repaired."""
+        """Reports bytes that do not match their CRC, also when read again. The node finds the damage and repairs it."""
 
     def cluster_uuids(self) -> tuple[str, ...]:
-        """The cluster's uuid, then those of the clusters that it goes on from, newest first."""
+        """The cluster's uuid, then the uuids of the clusters that it continues, newest first."""
 
     def broker_addresses(self, listener: str) -> dict[NodeId, str]:
-        """node id -> "ip:port" that the named listener of each node advertises."""
+        """Node id -> "ip:port" that the named listener of each node advertises."""
 
     def monotonic_ms(self) -> int:
         """Milliseconds of the loop's clock, for timeouts (virtual in the simulator)."""
 
     def awake_ms(self) -> int:
-        """The same, without the time in which this node stood still: for how long somebody was silent."""
+        """The same clock without the time in which this node stood still. It measures how long a client was silent."""
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
         """Schedules on the loop; returns a function that cancels."""
 
     def on_applied(self, callback: Callable[[set[tuple[int, int]]], None]) -> None:
-        """Registers for (topic_id, queue_id) pairs that grew, once per applied run; wakes long polls."""
+        """Registers a function that gets the (topic_id, queue_id) pairs that grew, once per applied run. It wakes long
+        polls."""
 
 
 class ClientRequest(NamedTuple):
-    """A request to a client. The broker hands it on; its front has filled it in."""
+    """A request to a client. Its protocol front has filled it in; the broker only passes it on."""
 
     code: int
     ext: dict[str, str]
     body: bytes = b""
     oneway: bool = False
-    """No answer is wanted: the request is done when it was written to a connection."""
+    """True if no answer is wanted: the request is finished when it was written to a connection."""
 
 
 class ClientAnswer(NamedTuple):
-    """The answer of a client: code 0 is success."""
+    """The answer of a client. Code 0 means success."""
 
     code: int
     remark: str = ""
@@ -135,7 +138,8 @@ HANDED_OVER = ClientAnswer(0)
 
 
 def begin_steps(turns: Turns, client: Client, steps: Steps) -> None:
-    """Does the steps, now or in later turns, fairly between clients. They end by themselves if the client is gone."""
+    """Carries out the steps, now or in later turns, fairly between clients. They end by themselves if the client is
+    gone."""
     client.work_waits(1)
     turns.begin(client.owner, _counted(client, steps))
 

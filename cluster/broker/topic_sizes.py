@@ -1,11 +1,11 @@
-"""Counts the bytes of messages that each topic holds on this node's disk.
+"""Counts the bytes of messages that each topic has on this node's disk.
 
-All topics share one log, and files go as wholes, so no file belongs to a topic. What is counted is the stored size of
-the messages in the topic's queues that are in this node's log: not the log's own headers (some 100 bytes per entry),
-not what is only in the tier, and not what is in no queue (scheduled, half and staged messages have metrics of their
-own). The queues' rows name the size of each message. Looking at all of them would read 32 bytes per message, so only
+All topics share one log, so no file belongs to a topic. The module counts the stored size of the messages in the
+topic's queues that are in this node's log. It does not count the log's own headers (some 100 bytes per entry), messages
+that are only in the tier, or messages that are in no queue (scheduled, half and staged messages have metrics of their
+own). The queues' rows have the size of each message. Reading all of them would read 32 bytes per message, so only
 BLOCKS_MAX blocks of rows are read, spread over each topic: few messages are counted exactly, many are estimated by the
-mean size of those seen.
+mean size of those that were read.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from statemachine.topics import TopicConfig
 
 BLOCKS_MAX = 1000
-"""Blocks of rows, of BLOCK messages each, that are read for all topics: less than 0.1 s of a thread."""
+"""The most blocks of rows, of BLOCK messages each, that are read for all topics: less than 0.1 s of a thread."""
 TOPIC_BLOCKS_MAX = 256
-"""Blocks that are read for one topic."""
+"""The most blocks that are read for one topic."""
 LARGEST_MAX = 200
 """Topics that the metrics show."""
 ALL_MAX = 2_000
-"""Topics that are looked at together for a page of them."""
+"""The most topics that are measured together for a page of them."""
 FRESH_MS = 10_000
-"""So long the sizes of all topics are not measured again."""
+"""Milliseconds for which the sizes of all topics are not measured again."""
 REST = 50
-"""Nor for so many times as long as the last look took: with 100,000 topics one takes a second, in which it holds
-Python's lock as often as the event loop does."""
+"""The sizes are also not measured again for this many times the duration of the last measurement: with 100,000 topics
+one takes a second, in which it holds Python's lock as often as the event loop does."""
 
 
 class TopicSize(NamedTuple):
@@ -45,7 +45,7 @@ class TopicSize(NamedTuple):
 
     bytes: int
     exact: bool
-    """False: estimated by the mean size of some of them."""
+    """False if the size is estimated by the mean size of some of the messages."""
 
 
 class _Span(NamedTuple):
@@ -61,8 +61,8 @@ class _Span(NamedTuple):
 
 
 def measure(state: BrokerState, topics: Iterable[TopicConfig], blocks_max: int) -> dict[int, TopicSize]:
-    """Topic id -> size. Reads at most `blocks_max` blocks, or one per topic as long as they last; a topic without one
-    is left out. Any thread."""
+    """Returns topic id -> size. Reads at most `blocks_max` blocks, or one per topic as long as they last; a topic
+    without one is left out. Any thread may call it."""
     spans = {topic.id: list(_spans(state, topic)) for topic in topics}
     blocks = {topic_id: sum(span.blocks for span in rows) for topic_id, rows in spans.items()}
     total, left = sum(blocks.values()), blocks_max
@@ -117,7 +117,7 @@ class Measured(NamedTuple):
     sizes: Mapping[int, TopicSize]
     """Topic id -> its size."""
     largest: Mapping[int, int] = {}
-    """Topic id -> bytes of those that take most, when all were measured: picked beside the event loop."""
+    """Topic id -> bytes of the largest topics, if all were measured. They are chosen off the event loop."""
 
 
 class TopicSizes:
@@ -131,7 +131,8 @@ class TopicSizes:
         self._running: asyncio.Future[Measured] | None = None
 
     async def all(self) -> Measured:
-        """At most FRESH_MS old, or REST times as old as they took. Several askers share one look."""
+        """Returns the sizes of all topics, at most FRESH_MS old, or REST times as old as their measurement took.
+        Several callers share one measurement."""
         if self._last.applied_index >= 0 and self._monotonic_ms() < self._fresh_until_ms:
             return self._last
         if self._running is None:
@@ -142,7 +143,7 @@ class TopicSizes:
         return await asyncio.shield(self._running)
 
     async def among(self, topics: Sequence[TopicConfig]) -> Measured:
-        """Returns the sizes of some topics, in no more time than it takes to look at ALL_MAX."""
+        """Returns the sizes of some topics, in no more time than measuring ALL_MAX topics takes."""
         if len(self._state.topics) <= ALL_MAX:
             return await self.all()
         applied = self._state.applied.index

@@ -1,4 +1,5 @@
-"""Topics made, changed and deleted by administrators, on the node that leads; and what a topic's attributes may say."""
+"""Topics created, changed and deleted by administrators, on the leader; and the values that a topic's attributes may
+have."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ ATTRIBUTE_VALUES = {
     "queue.type": ("SimpleCQ",),
     "cleanup.policy": ("DELETE",),
 }
-"""Topic attribute -> its allowed values; others are refused, because they would promise what nobody keeps."""
+"""Topic attribute -> its allowed values. Others are refused, because they would promise something that nothing
+implements."""
 
 
 class Topics:
@@ -35,7 +37,7 @@ class Topics:
         self._services = services
 
     def put(self, config: Mapping[str, Any], done: Done, *, if_absent: bool = False) -> None:
-        """Makes the topic `config["name"]`, or changes the given fields of the existing one unless `if_absent`. A new
+        """Creates the topic `config["name"]`, or changes the given fields of the existing one unless `if_absent`. A new
         topic has the configured number of queues where none is given. Raises Refused."""
         services, name = self._services, config["name"]
         check_topic_name(name, services.config.limits.topic_length_max)
@@ -45,11 +47,11 @@ class Topics:
         services.propose([[CREATE_TOPIC, config, if_absent]], done)
 
     def delete(self, name: str, done: Done) -> None:
-        """Deletes a topic, its queues and all groups' offsets of it."""
+        """Deletes a topic, its queues and all groups' offsets in it."""
         self._services.propose([[DELETE_TOPIC, name]], done)
 
     def changed_attributes(self, name: str, changes: Iterable[tuple[str, str | None]]) -> dict[str, str]:
-        """The topic's attributes after these changes in their order; None removes one. Raises Refused."""
+        """Returns the topic's attributes after these changes, in their order; None removes one. Raises Refused."""
         existing = self._services.state.topics.get(name)
         changed = dict(existing.attributes) if existing is not None else {}
         for attribute, value in changes:
@@ -62,7 +64,7 @@ class Topics:
 
 
 def check_attribute(name: str, value: str) -> None:
-    """Raises Refused: INVALID."""
+    """Checks an attribute. Raises Refused: INVALID."""
     if name == RETENTION:
         if not is_retention(value):
             remark = f"topic attribute {name} cannot be {value[:80]}, only a whole number of milliseconds (0: for ever)"

@@ -1,7 +1,7 @@
 """Bounds of queues by time, where the messages in question were evicted to the tier.
 
-Store times never decrease within a queue, so the rows of this node decide alone unless their first message is already
-late enough: then an older one in the tier may be, too.
+Store times never decrease within a queue. The rows of this node therefore decide alone, unless their first message
+already matches: then an older message in the tier may match, too.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Told = Callable[[int | Exception | None], None]
 
 
 class EvictedBounds(Protocol):
-    """Reads the tier (`cluster.tier.fetch.index_reads`). Calls `done`, later, unless the node stops: with None if the
-    tier has no such message, or with why it cannot be read now."""
+    """Reads the tier (`cluster.tier.fetch.index_reads`). Each method calls `done` later, unless the node stops: with
+    None if the tier has no such message, or with the reason why it cannot be read now."""
 
     def offset_by_time(self, queue: Queue, time_ms: int, done: Told) -> None:
-        """The first offset in the tier that was stored at or after the time."""
+        """Finds the first offset in the tier that was stored at or after the time."""
 
     def earliest_store_ms(self, queue: Queue, done: Told) -> None:
-        """When the queue's first message in the tier was stored."""
+        """Finds the store time of the queue's first message in the tier."""
 
 
 def offset_by_time(
@@ -40,7 +40,8 @@ def offset_by_time(
     *,
     upper: bool,
 ) -> None:
-    """Answers as `BrokerState.offset_by_time`, over all messages that are kept. Refused: UNAVAILABLE."""
+    """Answers as `BrokerState.offset_by_time` does, over all messages that are kept here or in the tier. Refused:
+    UNAVAILABLE."""
     here, low, first = (
         state.offset_by_time(*queue, time_ms, upper),
         state.min_offset(*queue),
@@ -71,7 +72,8 @@ def _is_stored_by(state: BrokerState, queue: Queue, offset: int, time_ms: int) -
 def earliest_store_ms(
     state: BrokerState, old: EvictedBounds | None, queue: Queue, done: Callable[[int | Refused | None], None]
 ) -> None:
-    """When the queue's first message was stored that is kept; None if there is none. Refused: UNAVAILABLE."""
+    """Finds the store time of the queue's first message that is kept here or in the tier; None if there is none.
+    Refused: UNAVAILABLE."""
     low = state.min_offset(*queue)
     items = state.fetch(*queue, low, 1)
     here = items[0].store_time_ms if items else None

@@ -1,4 +1,4 @@
-"""Queries by key for messages that were evicted to the tier: asked after what this node's own index finds."""
+"""Queries by key for messages that were evicted to the tier. They follow the search in this node's own index."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class EvictedKeys(Protocol):
     """Finds messages in the tier by their keys (`cluster.tier.fetch.index_reads`)."""
 
     def find(self, topic: TopicConfig, query: KeyQuery, done: Callable[[list[Stored] | Exception], None]) -> None:
-        """Calls `done`, later, unless the node stops: with the newest messages that the query wants, newest first, or
-        with why the tier cannot be read now."""
+        """Calls `done` later, unless the node stops: with the newest matching messages, newest first, or with the
+        reason why the tier cannot be read now."""
 
     def at(self, position: int, done: Callable[[Stored | Exception | None], None]) -> None:
-        """Calls `done`, later, unless the node stops: with the message in the tier whose first byte is at the position,
-        with None if there is none, or with why the tier cannot be read now."""
+        """Calls `done` later, unless the node stops: with the message in the tier whose first byte is at the position,
+        with None if there is none, or with the reason why the tier cannot be read now."""
 
 
 def complete(
@@ -38,8 +38,8 @@ def complete(
     found: QueryResult,
     done: Callable[[QueryResult | Refused], None],
 ) -> None:
-    """Calls `done` with what was found, and with what the tier has if that is not enough. If the tier cannot be read
-    and nothing was found, nobody knows whether there is such a message: the answer is UNAVAILABLE."""
+    """Calls `done` with the messages that were found here, and adds those in the tier if there may be more. If the tier
+    cannot be read and nothing was found, nobody knows whether such a message exists: the answer is UNAVAILABLE."""
     wanted = query.count_max - len(found.messages)
     if wanted <= 0 or found.stopped or state.kept.position >= evicted_position(state):
         done(found)
@@ -63,12 +63,12 @@ def complete(
 
 
 def is_evicted(state: BrokerState, position: int) -> bool:
-    """Returns True if the log's byte there is only in the tier."""
+    """Returns True if the log's byte at this position is only in the tier."""
     return state.kept.position <= position < evicted_position(state)
 
 
 def told(found: Stored | Exception | None) -> Stored | Refused | None:
-    """Returns what the tier says of one message, as an answer."""
+    """Turns the tier's result for one message into an answer."""
     return _unknown(str(found)) if isinstance(found, Exception) else found
 
 
@@ -82,14 +82,14 @@ class EvictedPage(NamedTuple):
     messages: list[bytes]
     """The messages as they are stored, each intact."""
     next_offset: int
-    """The offset at which to go on."""
+    """The offset at which the next page begins."""
     unreadable: list[int]
-    """Offsets of messages that cannot be had intact."""
+    """Offsets of messages of which no intact copy can be read."""
 
 
 class EvictedPages(Protocol):
-    """Reads the tier (`cluster.tier.fetch.evicted_messages`)."""
+    """Reads pages of queues from the tier (`cluster.tier.fetch.evicted_messages`)."""
 
     async def page(self, topic_id: int, queue_id: int, offset: int, stop: int, count: int) -> EvictedPage:
-        """At most `count` messages from `offset` on, below `stop`. Raises an Exception that says why the tier cannot be
-        read now."""
+        """Returns at most `count` messages from `offset` on, below `stop`. Raises an Exception that says why the tier
+        cannot be read now."""

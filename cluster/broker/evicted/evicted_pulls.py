@@ -1,4 +1,4 @@
-"""Pulls below the beginning of this node's log: answered with messages that were evicted to the tier."""
+"""Pulls below the beginning of this node's log. They are answered with messages that were evicted to the tier."""
 
 from __future__ import annotations
 
@@ -19,56 +19,58 @@ Fail = Callable[[Pull, str], None]
 
 
 class Gone(NamedTuple):
-    """No message is kept at the pull's offset any more: a TRIM took it while the pull waited."""
+    """The outcome that no message is kept at the pull's offset any more: a TRIM removed it while the pull waited."""
 
     next_offset: int
-    """The offset at which the queue goes on."""
+    """The offset at which the queue now begins."""
 
 
 class EvictedMessages(Protocol):
-    """Finds messages that have left this node's log and are still kept (`cluster.tier.fetch.evicted_messages`)."""
+    """Finds messages that this node's log no longer has and the tier still keeps
+    (`cluster.tier.fetch.evicted_messages`)."""
 
     def find(self, pull: Pull, stop: int, done: Callable[[Found | Gone | Exception], None]) -> None:
-        """Calls `done`, later, unless the node stops: with messages at offsets from the pull's up to `stop`, or with
-        why they cannot be had now."""
+        """Calls `done` later, unless the node stops: with messages at offsets from the pull's up to `stop`, or with the
+        reason why they cannot be read now."""
 
 
 def evicted_position(state: BrokerState) -> int:
-    """Below it, messages that are kept may be in the tier alone. It lies above `trim_position` while an EVICT is
-    carried out: queues that were swept have lost their rows already."""
+    """The position below which messages may be in the tier only. It lies above `trim_position` while an EVICT is
+    carried out, because some queues have lost their rows already."""
     sweep = state.sweep  # before the mark: the last slice moves that first
     begins = state.trim_position
     return max(begins, sweep.position) if sweep is not None and sweep.evicts else begins
 
 
 def first_offset(state: BrokerState, topic_id: int, queue_id: int, low: int | None = None) -> int:
-    """The first offset of the queue that is kept, here or in the tier. `low`: its `min_offset`, if that is known."""
+    """Returns the first offset of the queue that is kept, here or in the tier. `low`: its `min_offset`, if the caller
+    knows it."""
     if state.kept.position >= evicted_position(state):  # nothing is evicted
         return state.min_offset(topic_id, queue_id) if low is None else low
     return state.kept_offset(topic_id, queue_id)
 
 
 class EvictedPulls:
-    """Answers pulls of a queue whose beginning may lie in the tier, for `Pulls`."""
+    """Answers, for `Pulls`, pulls of a queue whose beginning may lie in the tier."""
 
     def __init__(
         self, services: Services, messages: EvictedMessages | None = None, levels: ReadLevels | None = None
     ) -> None:
-        """`messages`, `levels`: None if this node has no tier."""
+        """`messages` and `levels` are None if this node has no tier."""
         self._services = services
         self._messages = messages
         self._levels = levels
 
     def first_offset(self, pull: Pull, low: int | None = None) -> int:
-        """Returns the first offset of the pull's queue, in the tier too. `low`: where its rows here begin, if that has
-        just been looked up."""
+        """Returns the first offset of the pull's queue, here or in the tier. `low`: the first offset on this node, if
+        the caller has just looked it up."""
         return first_offset(self._services.state, pull.topic_id, pull.queue_id, low)
 
     def answer(self, pull: Pull, low: int, found: Reply, moved: Moved, failed: Fail) -> bool:
-        """Has the pull answered by one of the three if its offset is kept; `low` is where the rows of this node begin.
+        """Has the pull answered if its offset is kept. `low` is the first offset on this node.
 
-        `found` is called with messages, or with where to go on if none is wanted; `moved` with where the queue begins
-        now.
+        Calls `found` with messages, or with the next offset if none matches; `moved` with the offset at which the queue
+        begins now.
         """
         if pull.offset < self.first_offset(pull):
             return False
@@ -92,8 +94,8 @@ class EvictedPulls:
         return True
 
     def answer_early(self, pull: Pull, high: int, found: Reply, here: Callable[[Pull], None]) -> bool:
-        """Has the pull, whose messages this node has, answered from the tier if `tier.read` says so. `found` is called
-        with messages below the offset `high`; `here` if the tier does not give them: then this node has to."""
+        """Has a pull answered from the tier although this node has its messages, if `tier.read` says so. Calls `found`
+        with messages below the offset `high`, or `here` if the tier does not return them: then this node answers."""
         levels, messages = self._levels, self._messages
         if pull.here or levels is None or messages is None:
             return False

@@ -1,11 +1,11 @@
 """The meaning of a filter: operands and conditions as closures over a message's properties, in three-valued logic.
 
-Each operator is made twice from the same function: over closures that read the properties, and over terms that keep
-what they found, so that a filter can stop before a term and go on there in a later turn (`judging`). A term is a
-condition without conditions inside.
+Each operator is made twice from the same function: over closures that read the properties, and over terms that remember
+their results, so that a filter can stop before a term and continue there in a later turn (`judging`). A term is a
+condition that contains no other condition.
 
-A condition is True, False or None (unknown); a message is wanted if the whole filter is True. What may stand where, and
-the value of every operator for missing operands, are RocketMQ's. Source: UnaryExpression, ComparisonExpression,
+A condition is True, False or None (unknown); a message is selected if the whole filter is True. The grammar, and the
+value of every operator for missing operands, are RocketMQ's. Source: UnaryExpression, ComparisonExpression,
 LogicExpression and SelectorParser.jj of RocketMQ.
 """
 
@@ -19,17 +19,17 @@ from cluster.broker.filters.java_values import NUMBERS, FilterError, Kind, compa
 from cluster.broker.filters.judging import COMPARES, FREE, READS_NUMBERS, Cost, Resume, searches, term
 
 DEPTH_MAX = 100
-"""Depth of operators within operators: evaluation takes one frame of the stack for each."""
+"""The deepest nesting of operators: evaluation takes one frame of the stack for each."""
 
 Properties = Mapping[str, str]
 Evaluate = Callable[[Any], Any]
-"""Evaluates properties, or a `judging.Judging` of them; None: missing, or unknown. Raises IncomparableError."""
+"""Evaluates properties, or a `judging.Judging` of them. None means missing or unknown. Raises IncomparableError."""
 Make = Callable[..., Evaluate]
-"""Makes an operator's closure of those of its operands."""
+"""Makes the closure of an operator from the closures of its operands."""
 
 
 class Role(Enum):
-    """The kind of expression that an operand is: the grammar allows more than the operators do."""
+    """The kind of expression that an operand is. The grammar accepts more combinations than the operators do."""
 
     PROPERTY = auto()
     LITERAL = auto()
@@ -44,20 +44,20 @@ class Operand(NamedTuple):
     role: Role
     kind: Kind
     at: int
-    """Its first character, counted from 1."""
+    """The position of its first character in the filter's text, counted from 1."""
     depth: int
     evaluate: Evaluate
     """Evaluates properties."""
     resume: Resume
-    """The same of a Judging, which remembers the terms. Operands without a term are read from its properties."""
+    """Evaluates a Judging, which remembers the values of terms. Operands without a term read its properties."""
     literal: Any = None
     """The value of a LITERAL."""
     text: str = ""
-    """A PROPERTY's name, or a LITERAL as it is written."""
+    """The name of a PROPERTY, or the text of a LITERAL."""
     names: tuple[str, ...] = ()
-    """The properties that it reads, if there is no term in it."""
+    """The properties that it reads, if it contains no term."""
     cost: Cost = FREE
-    """The cost of all its terms; FREE: there is none."""
+    """The cost of all its terms; FREE if it has none."""
 
 
 def property_(name: str, at: int) -> Operand:
@@ -79,7 +79,7 @@ def literal(kind: Kind, value: Any, text: str, at: int) -> Operand:
 
 
 def negative(of: Operand) -> Operand:
-    """-x: missing unless x is a number, which only a literal can be."""
+    """-x. It is missing unless x is a number, and only a literal can be one."""
 
     def number(inner: Evaluate) -> Evaluate:
         return lambda properties: -inner(properties)
@@ -109,17 +109,19 @@ def not_(of: Operand) -> Operand:
 
 
 def and_(operands: Sequence[Operand]) -> Operand:
-    """x AND y AND z: from left to right up to the first that is false; those behind it may be incomparable."""
+    """x AND y AND z, evaluated from left to right up to the first false one. Those behind it are not evaluated and may
+    be incomparable."""
     return _joined(operands, decides=False)
 
 
 def or_(operands: Sequence[Operand]) -> Operand:
-    """x OR y OR z: from left to right up to the first that is true."""
+    """x OR y OR z, evaluated from left to right up to the first true one."""
     return _joined(operands, decides=True)
 
 
 def equal(left: Operand, right: Operand) -> Operand:
-    """x = y. A missing x is unknown, a missing y is false, two missing ones are equal."""
+    """x = y. If only x is missing the result is unknown, if only y is missing it is false, and two missing values are
+    equal."""
     for operand in (left, right):
         if operand.role is Role.LITERAL and operand.literal is None:
             raise FilterError("nothing compares with NULL, which is asked for with IS NULL", operand.at)
@@ -134,7 +136,8 @@ def is_null(of: Operand) -> Operand:
 
 
 def ordered(left: Operand, right: Operand, holds: Callable[[int], bool]) -> Operand:
-    """x < y and its like; `holds` judges the outcome of the comparison. Unknown if either is missing."""
+    """x < y and similar comparisons. `holds` interprets the outcome of the comparison. The result is unknown if either
+    value is missing."""
     for operand in (left, right):
         if operand.role is Role.CONDITION or (operand.role is Role.LITERAL and operand.kind not in NUMBERS):
             what = operand.text or "a condition"
@@ -168,7 +171,7 @@ def not_between(of: Operand, low: Operand, high: Operand) -> Operand:
 
 
 def in_(of: Operand, texts: Sequence[str]) -> Operand:
-    """x IN (...), by text; unknown if the property is missing."""
+    """x IN (...), compared as texts. The result is unknown if the property is missing."""
     if of.role is not Role.PROPERTY:
         raise FilterError("only a property can be IN a list, and this is none", of.at)
     wanted = frozenset(texts)
@@ -184,9 +187,9 @@ def in_(of: Operand, texts: Sequence[str]) -> Operand:
 
 
 def matches_text(of: Operand, test: Callable[[str, str], bool], text: str, *, wanted: bool) -> Operand:
-    """x CONTAINS 'text' and its like, or with `wanted=False` x NOT CONTAINS 'text'.
+    """x CONTAINS 'text' and similar tests; with `wanted=False`, x NOT CONTAINS 'text'.
 
-    False rather than unknown if x is missing or no text, or if 'text' is empty, also behind NOT.
+    The result is false rather than unknown if x is missing or not a text, or if 'text' is empty, also behind NOT.
     """
 
     def make(inner: Evaluate) -> Evaluate:
@@ -200,7 +203,7 @@ def matches_text(of: Operand, test: Callable[[str, str], bool], text: str, *, wa
 
 
 def whole(of: Operand) -> Operand:
-    """The filter that the operand is. Raises FilterError if it is not a condition."""
+    """Returns the filter that the operand is. Raises FilterError if it is not a condition."""
     return _truth(of)
 
 
@@ -257,7 +260,7 @@ def _joined(operands: Sequence[Operand], decides: bool) -> Operand:
 
 
 def _truth(of: Operand) -> Operand:
-    """The operand as a condition. A property is never TRUE, whatever its text: it is text, or missing."""
+    """Returns the operand as a condition. A property is never TRUE, whatever its value: it is a text, or missing."""
     if of.role is Role.PROPERTY:
         inner = of.evaluate
 
@@ -272,7 +275,7 @@ def _truth(of: Operand) -> Operand:
 
 
 def _condition(operands: Sequence[Operand], make: Make, cost: Cost = COMPARES) -> Operand:
-    """`cost`: as a term, if there is none among the operands."""
+    """Makes a condition. `cost`: its cost as a term, if none of its operands contains a term."""
     return _made(Role.CONDITION, Kind.BOOLEAN, operands, make, cost)
 
 

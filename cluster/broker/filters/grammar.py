@@ -1,8 +1,9 @@
-"""The grammar of a filter, in RocketMQ's precedence: NOT and signs bind closest, then <, BETWEEN, IN and their like,
-then = and IS, then AND, then OR. So `NOT a = 'x'` is `(NOT a) = 'x'`, which is never true.
+"""The grammar of a filter, in RocketMQ's precedence: NOT and signs bind most tightly, then <, BETWEEN, IN and similar
+operators, then = and IS, then AND, then OR. So `NOT a = 'x'` is `(NOT a) = 'x'`, which is never true.
 
-Source: SelectorParser.jj of RocketMQ. Two differences: it stops at the first token that does not continue the filter
-and ignores the rest, which is an error here; and a comment after `--` needs a line end there.
+Source: SelectorParser.jj of RocketMQ. There are two differences: RocketMQ stops at the first token that does not
+continue the filter and ignores the rest, which is an error here; and RocketMQ's comment after `--` must end with a line
+end.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
     from lark import Lark, Token
 
 LONG_DIGITS_MAX = 20
-"""Characters of a whole number, with its L."""
+"""The most characters of a whole number, with its L."""
 TOKENS_MAX = 2048
 TOKEN_UNITS = 15
-"""Parsing takes some 10 us for each (`raftlog.work`)."""
+"""The cost of parsing one token, in units of `raftlog.work`: some 10 us."""
 TOKENS_PER_STEP = 16
 STAR_UNITS = 2
-"""A comment of stars, which may be as long as the filter, is found in one go."""
+"""The cost of a comment between /* and */, which may be as long as the filter and is matched in one go."""
 
 _GRAMMAR = r"""
 ?start: or_
@@ -90,7 +91,7 @@ _WORDS = (
 
 
 def parse(text: str) -> Operand:
-    """The outermost operand of a filter, which need not be a condition. Raises FilterError."""
+    """Returns the outermost operand of a filter, which may be something else than a condition. Raises FilterError."""
     steps = parsing(text)
     while True:
         try:
@@ -101,7 +102,7 @@ def parse(text: str) -> Operand:
 
 
 def parsing(text: str) -> Generator[None, None, Operand]:
-    """The same in steps of a few words and signs, each charged before it is looked at."""
+    """Does the same in steps of a few tokens, each charged before it is parsed."""
     from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
     charge(STAR_UNITS * text.count("*"))
@@ -134,13 +135,14 @@ def parsing(text: str) -> Generator[None, None, Operand]:
 
 
 def prepare() -> None:
-    """Builds the parser, which takes 0.1 s: before the node serves anybody."""
+    """Builds the parser, which takes 0.1 s, before the node serves clients."""
     _parser()
 
 
 @functools.cache
 def _parser() -> Lark:
-    """One for all nodes of a process; tools that see no filter need none."""
+    """Returns the parser, one for all nodes of a process. It is built at the first call, so tools that see no filter do
+    not build it."""
     from lark import Lark
 
     words = [f"{word}.2: /{word.strip('_')}(?![a-z0-9_$])/i\n" for word in _WORDS]
@@ -162,7 +164,7 @@ def _at(token: Token) -> int:
 
 
 def _decoded(token: Token) -> str:
-    """The text that a literal stands for."""
+    """Returns the text for which a literal stands."""
     return str(token)[1:-1].replace("''", "'")
 
 
@@ -171,7 +173,7 @@ def _text(token: Token) -> Operand:
 
 
 def _whole(token: Token) -> Operand:
-    """A number of 32 bits is an Integer even with an L, a longer one a Long."""
+    """Reads a whole number: up to 32 bits it is an Integer, even with an L; a longer one is a Long."""
     value = int(token.rstrip("lL")[:LONG_DIGITS_MAX])
     if len(token) > LONG_DIGITS_MAX or value > INT64_MAX:
         raise FilterError(f"{token[:40]} has more than 64 bits", _at(token))
@@ -179,7 +181,7 @@ def _whole(token: Token) -> Operand:
 
 
 def _float(token: Token) -> Operand:
-    """RocketMQ refuses 0.0 as well, which it takes for too small."""
+    """Reads a floating-point number. RocketMQ refuses 0.0 as well, because it takes that for too small."""
     value = float(token)
     if math.isinf(value) or (value == 0 and re.search("[1-9]", re.split("[eE]", token)[0])):
         raise FilterError(f"{token[:40]} is no number of 64 bits", _at(token))
@@ -229,4 +231,4 @@ _ACTIONS: dict[str, Callable[[list[Any]], Operand]] = {
     "null": _constant(Kind.MISSING, None),
     "property_": lambda of: conditions.property_(str(of[0]), _at(of[0])),
 }
-"""Rule -> what it means."""
+"""Rule of the grammar -> the function that makes its operand."""

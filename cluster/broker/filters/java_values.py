@@ -1,7 +1,9 @@
-"""Java's reading and ordering of values, which decides what a filter means. Source: ComparisonExpression of RocketMQ.
+"""Java's way to read and to order values, which decides the meaning of a filter. Source: ComparisonExpression of
+RocketMQ.
 
-A property is text. Compared with a literal it is read as the literal's Java type, so `5` reads an Integer (32 bits),
-`3000000000` a Long, `5.0` a Double. Text that cannot be read is an error, not unknown: the message is not selected.
+A property is a text. If it is compared with a literal, it is read as the literal's Java type: `5` reads an Integer (32
+bits), `3000000000` a Long, `5.0` a Double. A text that cannot be read is an error, not unknown: the message is not
+selected.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from typing import Any
 
 INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
 NUMBER_LENGTH_MAX = 1024
-"""Characters of a property that is read as a number. Java has no limit; but a filter may read a property of 32 KiB
-hundreds of times."""
+"""The most characters of a property that is read as a number. Java has no limit, but a filter may read a property of 32
+KiB hundreds of times."""
 _INTEGER = re.compile(r"[+-]?\d+")
 """Digits of any script in the Basic Multilingual Plane, as in Java's Character.digit."""
 _DECIMAL = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?")
@@ -23,14 +25,15 @@ _HEXADECIMAL = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA
 _NAMED = re.compile(r"[+-]?(?:NaN|Infinity)")
 # Each pattern can match a text in one way only: trying several would take time by the square of its length.
 _TRIMMED = "".join(map(chr, range(33)))
-"""Characters that Java's String.trim takes off."""
+"""Characters that Java's String.trim removes."""
 
 Compare = Callable[[Any, Any], int]
-"""Compares two values that are not missing: below 0, 0 or above 0. Raises IncomparableError."""
+"""Compares two values that are not missing. Returns a number below 0, 0, or a number above 0. Raises
+IncomparableError."""
 
 
 class Kind(Enum):
-    """The kind of value that an operand has, if it is not missing. Known when the filter is parsed."""
+    """The kind of value that an operand has unless it is missing. It is known when the filter is parsed."""
 
     TEXT = auto()
     INTEGER = auto()
@@ -38,19 +41,19 @@ class Kind(Enum):
     DOUBLE = auto()
     BOOLEAN = auto()
     MISSING = auto()
-    """Always missing: NULL, and the negative of what is no number."""
+    """Always missing: NULL, and the negative of something that is not a number."""
 
 
 NUMBERS = frozenset({Kind.INTEGER, Kind.LONG, Kind.DOUBLE})
 
 
 def read_integer(text: str) -> int:
-    """Integer.valueOf. Raises IncomparableError."""
+    """Reads a text as Java's Integer.valueOf does. Raises IncomparableError."""
     return _read_whole(text, INT32_MAX)
 
 
 def read_long(text: str) -> int:
-    """Long.valueOf. Raises IncomparableError."""
+    """Reads a text as Java's Long.valueOf does. Raises IncomparableError."""
     return _read_whole(text, INT64_MAX)
 
 
@@ -64,7 +67,7 @@ def _read_whole(text: str, most: int) -> int:
 
 
 def read_double(text: str) -> float:
-    """Double.valueOf. Raises IncomparableError."""
+    """Reads a text as Java's Double.valueOf does. Raises IncomparableError."""
     if len(text) > NUMBER_LENGTH_MAX:
         raise IncomparableError(f"{text[:40]!r} is too long for a number")
     trimmed = text.strip(_TRIMMED)
@@ -83,12 +86,13 @@ def read_double(text: str) -> float:
 
 
 def read_boolean(text: str) -> bool:
-    """Boolean.valueOf: whatever is not "true", in any case, is false."""
+    """Reads a text as Java's Boolean.valueOf does: everything except "true", in any case, is false."""
     return len(text) == len("true") and text.lower() == "true"
 
 
 def compare_doubles(left: float, right: float) -> int:
-    """Double.compareTo: -0.0 is below 0.0, NaN equals itself and is above everything else."""
+    """Compares as Java's Double.compareTo does: -0.0 is below 0.0, and NaN equals itself and is above everything
+    else."""
     if left < right:
         return -1
     if left > right:
@@ -125,7 +129,7 @@ def comparison(left: Kind, right: Kind) -> Compare:
 
 
 def ordering(left: Kind, right: Kind) -> Compare:
-    """The same for `<`, `<=`, `>` and `>=`: two texts are both read as Doubles."""
+    """Returns RocketMQ's comparison for `<`, `<=`, `>` and `>=`: two texts are both read as Doubles."""
     if left is right is Kind.TEXT:
         return lambda a, b: compare_doubles(read_double(a), read_double(b))
     return comparison(left, right)
@@ -140,12 +144,12 @@ def _compare(left: Any, right: Any) -> int:
 
 
 def _refuse(left: Any, right: Any) -> int:
-    """RocketMQ casts the boolean to text, which fails."""
+    """Raises IncomparableError: RocketMQ casts the boolean to a text, which fails."""
     raise IncomparableError("a truth value is not compared with the text to its right")
 
 
 class FilterError(ValueError):
-    """The text is not a filter; `at` is the character where it stops to be one, counted from 1."""
+    """The text is not a filter. `at` is the character at which it stops being one, counted from 1."""
 
     def __init__(self, reason: str, at: int) -> None:
         super().__init__(f"at character {at}: {reason}")
@@ -154,7 +158,7 @@ class FilterError(ValueError):
 
 
 class IncomparableError(ValueError):
-    """Two values cannot be compared: a property that is no number with a number, above all."""
+    """Two values cannot be compared, most often a number and a property that is not a number."""
 
 
 # Whether a text occurs in another, in a time that does not depend on what the two are.
@@ -163,17 +167,17 @@ class IncomparableError(ValueError):
 # 30,000 letters on it takes the two-way algorithm, whose time is linear; a shorter text is therefore filled up.
 
 PLAIN_MAX = 1 << 16
-"""Product of the lengths up to which the search is quick whatever it meets."""
+"""The product of both lengths up to which Python's search is quick for every input."""
 SHORT_TEXT = 6
-"""A shorter text is looked for without the two-way algorithm, whatever the other's length."""
+"""Length below which Python searches a text without the two-way algorithm, whatever the length of the other one."""
 FILLED = 1 << 15
 """No property is longer."""
 SEARCH_UNITS_MAX = 140
-"""Units that one search costs at most."""
+"""The most units that one search costs."""
 
 
 def contains(value: str, text: str) -> bool:
-    """`text in value`."""
+    """Returns `text in value`."""
     if len(text) < SHORT_TEXT or len(value) * len(text) <= PLAIN_MAX:
         return text in value
     # What would reach into the filling would end with a letter of it, and `text` ends with another.

@@ -1,7 +1,8 @@
-"""Judging one message in parts: a filter stops before a term when its share is used up, and goes on there later.
+"""Judges one message in parts: a filter stops before a term when the units of this step are used up, and continues
+there later.
 
-To go on, the filter begins again at its root, and each term that was evaluated gives what it found then: so there is
-one meaning of every operator, and a term is evaluated once.
+To continue, the filter begins again at its root, and each term that was already evaluated returns its remembered value.
+There is therefore one meaning of every operator, and each term is evaluated once.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from cluster.broker.filters.java_values import NUMBER_LENGTH_MAX, SEARCH_UNITS_M
 from raftlog.work import charge
 
 Resume = Callable[[Any], Any]
-"""Evaluates a Judging. Raises IncomparableError, and PausedError where the share of this step ends."""
+"""Evaluates a Judging. Raises IncomparableError, and PausedError when the units of this step are used up."""
 
 
 class PausedError(Exception):
-    """The next term is for another step."""
+    """The next term must wait for another step."""
 
 
 class Judging:
-    """One filter and one message."""
+    """The state of judging one message by one filter."""
 
     __slots__ = ("__weakref__", "_known", "_resume", "_units", "get", "verdict")
 
@@ -30,11 +31,12 @@ class Judging:
         self._known: dict[object, Any] = {}
         """Term -> its value."""
         self._units = 0
-        """Units that are left of this step."""
+        """Units that are left for this step."""
         self.get = properties.get
-        """Operands outside of terms read properties as if this were these."""
+        """Reads a property. Operands outside of terms call it, as they would call `get` of the properties
+        themselves."""
         self.verdict: bool | None = None
-        """True if the filter wants the message; None until that is known."""
+        """True if the filter selects the message; None until that is known."""
 
     def step(self, units: int) -> bool:
         """Evaluates terms until `units` are used up, at least one. Returns True if the verdict is known."""
@@ -49,7 +51,7 @@ class Judging:
         return True
 
     def value(self, term: Callable[[Any], Any], cost: Cost, names: tuple[str, ...]) -> Any:
-        """Returns the value of the term, which is evaluated if it was not yet. Raises PausedError,
+        """Returns the term's value, and evaluates the term first if necessary. Raises PausedError,
         IncomparableError."""
         known = self._known
         if term in known:
@@ -64,7 +66,8 @@ class Judging:
 
 
 def term(evaluate: Callable[[Any], Any], cost: Cost, names: tuple[str, ...]) -> Resume:
-    """The term in parts, whose only part it is. `names`: of the properties that it reads."""
+    """Returns the term in a form that can be judged in parts. It is itself a single part. `names`: the properties that
+    it reads."""
 
     def resume(judging: Judging) -> Any:
         return judging.value(evaluate, cost, names)
@@ -79,18 +82,18 @@ def term(evaluate: Callable[[Any], Any], cost: Cost, names: tuple[str, ...]) -> 
 
 
 class Cost(NamedTuple):
-    """Counts of a filter's terms, and of letters that they look for."""
+    """The number of a filter's terms, and the number of letters that they search for."""
 
     terms: int
     numbers: int
-    """Those that may read a property as a number."""
+    """Terms that may read a property as a number."""
     searches: int
-    """Those that look for a text anywhere in a property."""
+    """Terms that search for a text anywhere in a property."""
     searched: int
-    """Letters of the texts that these look for."""
+    """Letters of the texts for which these terms search."""
 
     def units(self, letters: int) -> int:
-        """If no property has more than so many letters."""
+        """Returns the cost in units if no property has more than the given number of letters."""
         return (
             self.terms * (1 + (letters >> 9))
             + self.numbers * (1 + (min(letters, NUMBER_LENGTH_MAX) >> 5))
@@ -99,9 +102,9 @@ class Cost(NamedTuple):
 
 
 FREE = Cost(0, 0, 0, 0)
-"""Without a term."""
+"""The cost of an operand without a term."""
 COMPARES = Cost(1, 0, 0, 0)
-"""A term that compares texts, or asks whether there is one."""
+"""The cost of a term that compares texts, or tests whether a property exists."""
 READS_NUMBERS = Cost(1, 1, 0, 0)
 
 

@@ -1,7 +1,8 @@
-"""The filters that consumers of a node have asked for: each is made once for its text, in bounded steps.
+"""The filters that consumers of a node have asked for. Each is made once for its text, in bounded steps.
 
-Consumers send theirs with every pull, so that the newest are kept, wrong ones too, and those of pulls that wait. One
-table for each node: what a node has met before decides what its work costs, and in simulated time when it is done.
+Consumers send their filter with every pull. The table keeps the newest filters, also faulty ones, and the filters of
+pulls that wait. Each node has one table: earlier requests to the node decide how much work a filter costs and, in
+simulated time, when it is done.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from cluster.runtime.turns.work import Steps
 logger = logging.getLogger(__name__)
 
 KEPT_MAX = 128 << 10
-"""Characters of all filters that are kept, with what became of them."""
+"""The most characters of all filters that are kept."""
 
 
 class Unknown:
-    """The only value of its kind: a filter that is not made yet."""
+    """The type of UNKNOWN, the only value for a filter that is not made yet."""
 
 
 UNKNOWN: Final = Unknown()
@@ -48,16 +49,17 @@ class KnownFilters:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._kept: OrderedDict[Expression, _Made] = OrderedDict()
-        """Without the tags of short texts, which `subscription` remembers."""
+        """Expression -> the filter that was made of it. Tags of short texts are not here: `subscription` remembers
+        them."""
         self._characters = 0
         self._alive: WeakValueDictionary[str, SqlFilter] = WeakValueDictionary()
-        """Also those that pulls hold while they wait."""
+        """The kept filters and those that pulls hold while they wait."""
         self._making: WeakValueDictionary[Expression, _Making] = WeakValueDictionary()
         grammar.prepare()
 
     def get(self, kind: str | None, text: str | None) -> MessageFilter | Unknown:
-        """The filter of a subscription; UNKNOWN if it has to be made first (`learn`). Raises Refused: BAD_SUBSCRIPTION,
-        or ERROR for a type that no RocketMQ has."""
+        """Returns the filter of a subscription; UNKNOWN if it must be made first (`learn`). Raises Refused:
+        BAD_SUBSCRIPTION, or ERROR for an expression type that RocketMQ does not have."""
         if (not kind or kind == "TAG") and len(text or "") <= CACHED_TEXT_MAX:
             return tag_hashes(text or "*")
         found = self._find(_expression(kind, text))
@@ -68,7 +70,8 @@ class KnownFilters:
         return found
 
     def learn(self, kind: str | None, text: str | None) -> Steps:
-        """Makes a filter: afterwards it is known. Who else learns the same goes on with what has been done."""
+        """Makes a filter in steps; afterwards it is known. Callers that want the same filter meanwhile continue the
+        same work."""
         expression = _expression(kind, text)
         making = self._making.get(expression)
         if making is None:
@@ -107,7 +110,7 @@ class KnownFilters:
 
 
 class _Making:
-    """One filter that is being made, by whoever's turn it is."""
+    """A filter that is being made, in the turns of all callers that wait for it."""
 
     def __init__(self, expression: Expression) -> None:
         self.made: _Made = None
@@ -138,7 +141,7 @@ class _Making:
 
 
 def _expression(kind: str | None, text: str | None) -> Expression:
-    """Returns the expression as a key. Raises Refused: of what is too long, nothing is kept."""
+    """Returns the expression as a key. Raises Refused for one that is too long, of which nothing is kept."""
     if not kind or kind == "TAG":
         check_text(text or "*")
         return Expression("TAG", text or "*")

@@ -11,16 +11,17 @@ from cluster.broker.filters.java_values import FilterError, IncomparableError
 from cluster.broker.filters.judging import Judging
 
 TEXT_MAX = 16 << 10
-"""Characters of a filter."""
+"""The most characters of a filter."""
 BYTES_PER_CHARACTER, BYTES_OF_ANY = 240, 1024
-"""Bytes of a parsed filter at most: for each character, and for any filter."""
+"""The most bytes of a parsed filter: for each character, and for any filter in addition."""
 
 
 _numbers = itertools.count()
 
 
 class SqlFilter:
-    """A condition on the properties of messages. `number` is its own: what was said by it may outlive it."""
+    """A condition on the properties of messages. Its `number` is unique, so that kept verdicts are not mistaken for
+    those of a later filter."""
 
     __slots__ = ("__weakref__", "_cost", "_evaluate", "_resume", "number", "text")
 
@@ -31,7 +32,7 @@ class SqlFilter:
 
     @classmethod
     def parsing(cls, text: str) -> Generator[None, None, SqlFilter]:
-        """The filter, in bounded steps. Raises FilterError."""
+        """Makes the filter in bounded steps. Raises FilterError."""
         check_length(text)
         operand = yield from grammar.parsing(text)
         made = cls.__new__(cls)
@@ -45,7 +46,7 @@ class SqlFilter:
         self._evaluate, self._resume, self._cost = whole.evaluate, whole.resume, whole.cost
 
     def matches(self, properties: Properties) -> bool:
-        """Returns True if the condition is true: not false, not unknown, and no comparison of what cannot be
+        """Returns True if the condition is true. It is not if it is false or unknown, or compares values that cannot be
         compared."""
         try:
             return self._evaluate(properties) is True
@@ -53,20 +54,21 @@ class SqlFilter:
             return False
 
     def judging(self, properties: Properties) -> Judging:
-        """The same in parts."""
+        """Returns a Judging, which does the same as `matches` in parts."""
         return Judging(self._resume, properties)
 
     def units(self, letters: int) -> int:
-        """Returns the most that `matches` costs (`raftlog.work`) if no property has more than so many letters."""
+        """Returns the most units (`raftlog.work`) that `matches` costs if no property has more than the given number of
+        letters."""
         return self._cost.units(letters)
 
     @property
     def kept_bytes(self) -> int:
-        """The memory that it takes, roughly."""
+        """The memory that the filter takes, approximately."""
         return BYTES_OF_ANY + BYTES_PER_CHARACTER * len(self.text)
 
 
 def check_length(text: str) -> None:
-    """Raises FilterError if it is too long for a filter."""
+    """Raises FilterError if the text is too long for a filter."""
     if len(text) > TEXT_MAX:
         raise FilterError(f"a filter has at most {TEXT_MAX} characters, this one has {len(text)}", TEXT_MAX + 1)

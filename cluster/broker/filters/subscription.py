@@ -1,4 +1,4 @@
-"""The messages that a consumer wants of a topic, and the filter that follows: tags by their hashes, or SQL92."""
+"""The subscription of a consumer to a topic, and the filter that it leads to: tags by their hashes, or SQL92."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raftlog.work import charge, charge_bytes
 from raftmq_wire.message_format import java_hash
 
 TagFilter = frozenset[int] | None
-"""Hashes of the wanted tags as the consume queue stores them; None lets everything through."""
+"""Hashes of the wanted tags, as the consume queue stores them; None selects every message."""
 MessageFilter = TagFilter | SqlFilter
 SQL92 = "SQL92"
 
@@ -27,23 +27,25 @@ class Subscription(NamedTuple):
 
 
 class Expression(NamedTuple):
-    """Which messages of a topic a consumer wants, as it says it; None and "" mean tags, and all of them."""
+    """A consumer's selection of a topic's messages in its own words. A type of None or "" means tags, and "" or None as
+    text means all messages."""
 
     type: str | None
     text: str | None
 
 
 TEXT_MAX = 32 << 10
-"""Characters of a subscription: each group and each pull that waits keeps one."""
+"""The most characters of a subscription: each group and each waiting pull keeps one."""
 CACHED_TEXT_MAX, CACHED_MAX = 256, 1024
-"""Characters of a text that is remembered with its hashes, and how many are: some 10 MB at most."""
+"""The most characters of a text that is remembered with its hashes, and the most such texts: some 10 MB."""
 TAG_UNITS, LETTERS_PER_UNIT = 3, 16
-"""Units of hashing a tag, and letters of it that cost one more (`raftlog.work`)."""
+"""Units of hashing a tag, and the number of its letters that cost one more unit (`raftlog.work`)."""
 STEP_UNITS = 200
 
 
 def tag_hashes(sub_string: str) -> TagFilter:
-    """Java's hash of each tag of "a || b"; None for "*" and for no tag at all. Raises Refused if it is too long."""
+    """Returns Java's hash of each tag of "a || b"; None for "*" and for an empty text. Raises Refused if the text is
+    too long."""
     if len(sub_string) <= CACHED_TEXT_MAX:
         return _cached_hashes(sub_string)
     check_text(sub_string)
@@ -51,7 +53,7 @@ def tag_hashes(sub_string: str) -> TagFilter:
 
 
 def hashing(sub_string: str) -> Generator[None, None, TagFilter]:
-    """The same of a text that is not too long, in bounded steps."""
+    """Does the same in bounded steps, for a text whose length was checked."""
     if sub_string.strip() in ("", "*"):
         return None
     charge_bytes(len(sub_string))

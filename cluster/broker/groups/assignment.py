@@ -1,7 +1,7 @@
-"""Which of a topic's queues a client reads, for clients that leave the choice to the broker.
+"""Divides a topic's queues among the clients of a group, for clients that leave the choice to the broker.
 
-They are the queues that the client would have chosen for itself by the same strategy over the same sorted lists.
-Source: RocketMQ's AllocateMessageQueueAveragely, -AveragelyByCircle.
+A client gets the queues that it would have chosen for itself by the same strategy over the same sorted lists. Source:
+RocketMQ's AllocateMessageQueueAveragely, -AveragelyByCircle.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ Share = Callable[[Sequence[int], int, int], Sequence[int]]
 
 
 def averagely(queues: Sequence[int], clients: Sequence[str], client: str) -> list[int]:
-    """Runs of neighbours, the first clients one more; [] for a client that is no member."""
+    """Gives each client a run of neighbouring queues; the first clients get one more. [] for a client that is not a
+    member."""
     return list(_average(queues, clients.index(client), len(clients))) if client in clients else []
 
 
 def owner(queue: int, queues: int, clients: Sequence[str]) -> str | None:
-    """Which client has the queue of so many by `averagely`; None if there is none."""
+    """Returns the client that `averagely` gives the queue to; None if there is none."""
     if not clients or not 0 <= queue < queues:
         return None
     size, more = divmod(queues, len(clients))
@@ -31,7 +32,7 @@ def owner(queue: int, queues: int, clients: Sequence[str]) -> str | None:
 
 
 def by_circle(queues: Sequence[int], clients: Sequence[str], client: str) -> list[int]:
-    """Every n-th queue; [] for a client that is no member."""
+    """Gives each of n clients every n-th queue; [] for a client that is not a member."""
     return list(_circle(queues, clients.index(client), len(clients))) if client in clients else []
 
 
@@ -51,8 +52,8 @@ _STRATEGIES: dict[str, Share] = {"AVG": _average, "AVG_BY_CIRCLE": _circle}
 def assigned_queues(
     services: Services, members: Members, group: str, client_id: str, topic: str, *, strategy: str, broadcasting: bool
 ) -> Sequence[int] | None:
-    """Ids of the client's queues; None if that cannot be said. For the leader, so that all members of a group hear of
-    the same members, and for callers who hold a ReadIndex round."""
+    """Returns the ids of the client's queues; None if they are not known. The leader calls it, so that all members of a
+    group are judged by the same list, after a ReadIndex round."""
     config = services.state.topics.get(topic)
     if config is None or not config.perm & PERM_READ:
         return None

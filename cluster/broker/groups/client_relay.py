@@ -1,9 +1,10 @@
 """Requests to clients, whichever node holds their connection: 39, 220, 307, 309, 326 in RocketMQ's numbers (ADR 0051).
 
-A client that is connected to this node is asked directly. Otherwise the other nodes are asked one after another to do
-so (`cluster.broker.groups.relay_frame`), because only the node that holds a connection knows who is behind it. A peer
-that says nothing for SILENCE_MS is passed over, and may have handed the request over nevertheless: **a request may
-reach clients twice**, and must be one that tolerates it. Nothing is kept after the deadline, nothing is in the log.
+A client that is connected to this node is asked directly. Otherwise this node asks the other nodes, one after another,
+to pass the request on (`cluster.broker.groups.relay_frame`), because only the node that holds a connection knows the
+client behind it. A peer that says nothing for SILENCE_MS is skipped, although it may have passed the request on: **a
+request may reach clients twice**, and must be one that tolerates it. Nothing is kept after the deadline, and nothing is
+in the log.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ if TYPE_CHECKING:
 
 
 ANSWER_MS = 10_000
-"""Milliseconds for which a client's answer is waited for (RocketMQ: Broker2Client's callClient)."""
+"""Milliseconds to wait for a client's answer (RocketMQ: Broker2Client's callClient)."""
 SILENCE_MS = 1_000
-"""Milliseconds that a peer may take to say whether it has the client."""
+"""Milliseconds that a peer may take to say whether the client is connected to it."""
 IN_HAND_MAX = 1_000
-"""Requests that this node has asked, and those that it has in hand for others: each at most so many."""
+"""The most requests that this node has under way for itself, and the most that it has under way for other nodes."""
 KINDS = frozenset({Kind.RELAY, Kind.RELAY_REPLY})
 
 _LOST = "the client, or the node that it is connected to, was lost before it answered"
@@ -51,7 +52,7 @@ class Transport(Protocol):
     """The connections between nodes."""
 
     def send_frame(self, peer: NodeId, kind: Kind, header: list[Any], payload: bytes) -> bool:
-        """False if the peer cannot be reached now."""
+        """Sends a frame. Returns False if the peer cannot be reached now."""
 
     def connected_members(self) -> list[NodeId]:
         """Members that have a connection to this node, ascending."""
@@ -61,31 +62,32 @@ class Transport(Protocol):
 
 
 class _Asked:
-    """A request of this node that peers are asked for."""
+    """A request of this node that its peers are asked to pass on."""
 
     __slots__ = ("busy", "done", "handed_over", "peer", "peers", "relayed", "stop_deadline", "stop_silence")
 
     def __init__(self, relayed: Relayed, peers: list[NodeId], done: Answered) -> None:
         self.relayed = relayed
         self.peers = peers
-        """Those not asked yet, the next one last."""
+        """Peers that were not asked yet, the next one last."""
         self.peer: NodeId = NOBODY
         self.handed_over = False
-        """`peer` has written it to a client's connection: nobody else is asked."""
+        """True if `peer` has written the request to a client's connection: no other peer is asked."""
         self.busy = False
-        """A peer could not take it."""
+        """True if a peer had no room for the request."""
         self.done = done
         self.stop_deadline: Callable[[], None] = _nothing
         self.stop_silence: Callable[[], None] = _nothing
 
     def hand_over(self, peer: NodeId) -> None:
-        """Notes that this peer has found the client."""
+        """Notes that this peer has found the client and written the request."""
         self.handed_over = True
         self.peer = peer
 
 
 class ClientRelay:
-    """Both ends: this node asks for a client, and hands over what others ask for."""
+    """Both sides of a relay: sends this node's requests to clients of other nodes, and passes on the requests of other
+    nodes."""
 
     def __init__(
         self, services: Services, members: Members, transport: Transport, metrics: RelayMetrics | None = None
@@ -190,7 +192,8 @@ class ClientRelay:
         )
 
     def peer_closed(self, peer: NodeId) -> None:
-        """Its answers will not come: another is asked, if the client was not asked yet."""
+        """Handles the loss of a peer, whose answers will not come: asks another peer, unless the client already has the
+        request."""
         for asked in [asked for asked in self._asked.values() if asked.peer == peer]:
             if asked.handed_over:
                 self._end(asked, Refused(Reason.ERROR, _LOST))
@@ -252,7 +255,8 @@ class ClientRelay:
         timeout_ms: int,
         done: Callable[[ClientAnswer | Refused | None], None],
     ) -> None:
-        """`done` is called with None if the client disconnects or does not answer in time."""
+        """Sends a request to a connected client. Calls `done` with None if the client disconnects or does not answer in
+        time."""
         if request.oneway:
             member.connection.call_oneway(request.code, request.ext, request.body)
             done(HANDED_OVER)
@@ -273,7 +277,7 @@ class ClientRelay:
     # --- frames between nodes ----------------------------------------------------------------------------------------
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
-        """A frame of one of KINDS. Raises WireError."""
+        """Takes a frame of one of KINDS. Raises WireError."""
         if kind == Kind.RELAY:
             self._on_relay(peer, header, payload)
         else:
@@ -281,7 +285,7 @@ class ClientRelay:
 
 
 def _nothing(*_: object) -> None:
-    """Does nothing: there is nothing to stop, or nobody to tell."""
+    """Does nothing: the function for a request that cannot be stopped, or whose result nobody wants."""
 
 
 def _outcome(answer: ClientAnswer | Refused | None, timeout_ms: int) -> ClientAnswer | Refused:
@@ -291,7 +295,7 @@ def _outcome(answer: ClientAnswer | Refused | None, timeout_ms: int) -> ClientAn
 
 
 def _size(ext: dict[str, str], body: bytes) -> int:
-    """Bytes of a request or an answer, about: at most three per character of a text."""
+    """Returns the approximate bytes of a request or an answer: at most three per character of a text."""
     return len(body) + sum(3 * (len(key) + len(value)) for key, value in ext.items())
 
 
@@ -307,7 +311,7 @@ _TAKEN: Final = {
 
 
 class RelayMetrics:
-    """Fed per request."""
+    """Metrics of the relay, updated per request."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._asked = Counter(
@@ -328,17 +332,18 @@ class RelayMetrics:
             self._taken.labels(outcome)
 
     def ended(self, request: ClientRequest, outcome: ClientAnswer | Refused) -> None:
-        """A request of this node is done with."""
+        """Counts a finished request of this node."""
         if isinstance(outcome, ClientAnswer):
             self._asked.labels(_HANDED_OVER if request.oneway else _ANSWERED).inc()
         else:
             self._asked.labels(_REFUSED.get(outcome.reason, _UNANSWERED)).inc()
 
     def relayed(self) -> None:
-        """A frame went to another node."""
+        """Counts a frame sent to another node."""
         self._relayed.inc()
 
     def taken(self, status: RelayStatus) -> None:
-        """Counts what this node said when it was asked; the answer that follows later does not count again."""
+        """Counts this node's first reply to a peer's request. The client's answer that follows later is not counted
+        again."""
         if status in _TAKEN:
             self._taken.labels(_TAKEN[status]).inc()

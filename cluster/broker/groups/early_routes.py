@@ -1,11 +1,13 @@
-"""Has consumers ask for their routes when these have changed, not at their next poll (docs/adr/0055-early-routes.md).
+"""Makes consumers ask for their routes as soon as these have changed, not at their next poll
+(docs/adr/0055-early-routes.md).
 
-A Java push consumer trusts its routes for 30 s. It asks out of turn only while it divides the queues of a topic whose
-route names no broker, which it does every 20 s and when it is told that the members of its group changed (40). So the
-route of its retry topic names no broker as long as nothing is to be read there. When the leader has changed, the
-consumers are told 40, ask for that route, and for a while get it whole: its addresses count for all their topics.
+A Java push consumer trusts its routes for 30 s. It asks earlier only while it divides the queues of a topic whose route
+names no broker. It divides queues every 20 s, and when it is told that the members of its group changed (request 40).
+The route of its retry topic therefore names no broker as long as there is nothing to read in that topic. When the
+leader has changed, the consumers are sent request 40, ask for that route, and for a while get a complete one: its
+addresses count for all their topics.
 
-A consumer that never gets the whole route out of turn asks at its next poll, as any other does.
+A consumer that never gets the complete route early asks at its next poll, as any other does.
 """
 
 from __future__ import annotations
@@ -24,20 +26,21 @@ if TYPE_CHECKING:
     from statemachine.topics import TopicConfig
 
 CALLS_MS = (0, 1_500, 4_000, 8_000)
-"""When consumers are told, after the change was seen here: more than once, because they may ask a node that has not
-seen it yet. Java divides queues at most once a second."""
+"""Milliseconds after a change was seen here at which consumers are told. They are told several times, because they may
+ask a node that has not seen the change yet. Java divides queues at most once a second."""
 FRESH_MS = 12_000
-"""Milliseconds after a change in which every route is whole."""
+"""Milliseconds after a change in which every route is complete."""
 ASKS_MAX, ASKS_MS = 6, 10_000
-"""A consumer that is given a route without brokers more often than that asks because it got none: it is given whole
-ones for PAUSE_MS. Those that have the broker divide their queues (400) would ask every second."""
+"""A consumer that gets more than ASKS_MAX routes without brokers in ASKS_MS asks again because it got none. It gets
+complete routes for PAUSE_MS. Consumers that let the broker divide their queues (400) would otherwise ask every
+second."""
 PAUSE_MS = 600_000
 V4_0_0 = 212
 """Protocol version of the first RocketMQ under Apache (MQVersion.V4_0_0_SNAPSHOT)."""
 
 
 class _Asks:
-    """Counts how often a connection was given the route of one retry topic without brokers."""
+    """Counts the routes without brokers that a connection got for one retry topic."""
 
     __slots__ = ("began_ms", "count", "topic_id")
 
@@ -48,7 +51,8 @@ class _Asks:
 
 
 class EarlyRoutes:
-    """Watches what readers' routes depend on, and decides whose are withheld."""
+    """Watches the leader and the reachable nodes, on which consumers' routes depend, and decides which routes name no
+    broker."""
 
     def __init__(self, services: Services, members: Members, unreached: Callable[[], Collection[NodeId]]) -> None:
         """`unreached`: nodes that the leader does not reach (`cluster.peer.reach`)."""
@@ -56,23 +60,24 @@ class EarlyRoutes:
         self._members = members
         self._unreached = unreached
         self._shown: tuple[NodeId, frozenset[NodeId]] | None = None
-        """The leader and the unreached nodes that readers' routes were made of at the last turn."""
+        """The leader and the unreached nodes as of the last tick."""
         self._changed_ms: int | None = None
         self._calls: list[int] = []
-        """Times of the calls that are still due."""
+        """Times at which consumers are still to be told."""
         self._asks: dict[Client, dict[str, _Asks]] = {}
         """Open connection -> group."""
         self._unaware: dict[int, dict[Client, str]] = {}
-        """Retry topic's id -> who got its route without brokers since it grew last, and the group."""
+        """Retry topic's id -> the connections that got its route without brokers since the topic last grew, and the
+        group."""
         services.on_applied(self._on_applied)
 
     @property
     def connections(self) -> int:
-        """Returns the number of connections of which it remembers something."""
+        """The number of connections about which something is remembered."""
         return len({*self._asks, *(client for each in self._unaware.values() for client in each)})
 
     def tick(self, now_ms: int) -> None:
-        """Called on a timer: tells consumers when something has changed, and a few times more."""
+        """Runs on a timer: tells consumers when something has changed, and a few times afterwards."""
         leader = self._services.leader_id()
         if leader == NOBODY or not self._services.config.cluster.early_routes:
             return
@@ -87,11 +92,11 @@ class EarlyRoutes:
             self._services.turns.begin(self, self._call())
 
     def withholds(self, client: Client, group: str, retry_topic: TopicConfig) -> bool:
-        """Returns True if the client is to get the route of the group's retry topic without brokers, to ask for it
+        """Returns True if the client gets the route of the group's retry topic without brokers, so that it will ask
         again.
 
-        Never with messages to read there: whoever has not yet got a queue of the topic needs the brokers to divide it.
-        Nor for orderly consumers, which send there themselves.
+        Never if there are messages to read in it: a client that has not got a queue of the topic yet needs the brokers
+        to divide it. Nor for orderly consumers, which send to the topic themselves.
         """
         if not self._services.config.cluster.early_routes or not self._asks_early(client, group) or self._is_fresh():
             return False
@@ -105,7 +110,7 @@ class EarlyRoutes:
         return self._services.monotonic_ms() - self._changed_ms < FRESH_MS
 
     def _asks_early(self, client: Client, group: str) -> bool:
-        """Returns True if heartbeats over this connection named a consumer of the group that is known to ask."""
+        """Returns True if heartbeats over this connection named a consumer of the group of a kind that asks early."""
         found = self._members.consumers.get(group)
         if found is None or not _pushes(found):
             return False
@@ -113,7 +118,7 @@ class EarlyRoutes:
         return bool(named) and all(one is not None and _asks_early(one) for one in named)
 
     def _may_ask(self, client: Client, group: str, topic_id: int) -> bool:
-        """Counts one more route without brokers; False if these are too many."""
+        """Counts one more route without brokers. Returns False if these are too many."""
         groups = self._asks.get(client)
         if groups is None:
             groups = self._asks[client] = {}
@@ -142,15 +147,16 @@ class EarlyRoutes:
             self._unaware.pop(topic_id, None)
 
     def _on_applied(self, grown: Collection[Queue]) -> None:
-        """There is something to read in a retry topic whose queue nobody may have got."""
+        """Tells consumers when messages arrive in a retry topic whose queues perhaps no consumer has."""
         if not self._unaware:
             return
         for topic_id in {topic_id for topic_id, _ in grown} & self._unaware.keys():
             self._services.turns.begin(self, _tell(self._unaware.pop(topic_id)))
 
     def _unread(self, group: str, retry_topic: TopicConfig) -> bool:
-        """Also if anything was ever there and the group never committed: a consumer may begin at the end of a queue it
-        gets late (CONSUME_FROM_TIMESTAMP), and would pass over what came meanwhile."""
+        """Returns True if the retry topic may have messages to read. That includes a topic that ever had messages if
+        the group never committed: a consumer may begin at the end of a queue that it gets late
+        (CONSUME_FROM_TIMESTAMP), and would skip what came meanwhile."""
         state, topic_id = self._services.state, retry_topic.id
         for queue in range(retry_topic.read_queues):
             committed, end = state.offset(group, topic_id, queue), state.max_offset(topic_id, queue)
@@ -159,7 +165,7 @@ class EarlyRoutes:
         return False
 
     def _call(self) -> Generator[None]:
-        """Tells each connection once: its consumers divide the queues of all their groups."""
+        """Tells each connection once: its consumers then divide the queues of all their groups."""
         told: dict[Client, str] = {}
         for name, group in self._members.consumers.items():
             for member in group.members.values() if _pushes(group) else ():
@@ -178,12 +184,13 @@ def _tell(clients: Mapping[Client, str]) -> Generator[None]:
 
 
 def _pushes(group: ConsumerGroup) -> bool:
-    """Returns True if its members divide the queues and subscribe to the retry topic. Pull consumers do not; one whose
-    request 36 is refused sends the message there by itself, and that takes a broker."""
+    """Returns True if the group's members divide the queues and subscribe to the retry topic. Pull consumers do not. If
+    a pull consumer's request 36 is refused, it sends the message to the retry topic itself, and needs a broker for
+    that."""
     return group.message_model == CLUSTERING and group.consume_type == PUSH
 
 
 def _asks_early(member: Member) -> bool:
-    """Java alone. Where one route names no broker, C++ and Node.js divide no queue at all; Go asks for routes over
-    connections without heartbeats. Node.js (ali-ons) calls itself a Java client of version 121."""
+    """Returns True for Java clients only. Where one route names no broker, C++ and Node.js divide no queue at all; Go
+    asks for routes over connections without heartbeats. Node.js (ali-ons) calls itself a Java client of version 121."""
     return member.language == "JAVA" and member.version >= V4_0_0

@@ -1,5 +1,4 @@
-"""Consumer groups as administrators change them and look at them. The leader's; reads are for callers who hold a
-ReadIndex round."""
+"""Consumer groups, changed and inspected by administrators. Leader only; callers of reads hold a ReadIndex round."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 QUEUES_PER_STEP = 256
 """Offsets that are looked up in one step."""
 ROWS_MAX = 10_000
-"""Queues in one answer of `progress`: what the loop looks up in a tenth of a second."""
+"""The most queues in one answer of `progress`: as many as the loop can look up in a tenth of a second."""
 
 
 class Progress(NamedTuple):
@@ -31,20 +30,20 @@ class Progress(NamedTuple):
     queue_id: int
     max_offset: int
     offset: int
-    """The committed one within the queue's bounds; the first one where the group never committed."""
+    """The committed offset within the queue's bounds; the queue's first offset if the group never committed."""
     store_ms: int
-    """When the last message before `offset` was stored; 0 if there is none."""
+    """Store time of the last message before `offset`; 0 if there is none."""
 
 
 class Groups:
-    """All groups. Of a change, `done` is called when it is applied or undecided."""
+    """All groups. For a change, `done` is called when it is applied or undecided."""
 
     def __init__(self, services: Services, members: Members) -> None:
         self._services = services
         self._members = members
 
     def put(self, config: dict[str, Any], done: Done) -> None:
-        """Makes the group `config["name"]` or changes it. Raises Refused."""
+        """Creates the group `config["name"]` or changes it. Raises Refused."""
         check_group_name(config["name"])
         self._services.propose([[PUT_GROUP, config, False]], done)
 
@@ -53,8 +52,8 @@ class Groups:
         self._services.propose([[DELETE_GROUP, name, clean_offsets]], done)
 
     def progress(self, group: str, topic: str = "") -> Iterator[Progress]:
-        """Each queue of the topics that the group subscribes to or has committed in, or of the one that is named.
-        Raises Refused."""
+        """Returns the progress in each queue of the topics to which the group subscribes or in which it has committed,
+        or of the named topic. Raises Refused."""
         state = self._services.state
         config = group_named(state, group)
         offsets = state.offsets_by_topic(group)
@@ -80,7 +79,7 @@ class Groups:
         return Progress(topic.name, queue_id, end, at, last[0].store_time_ms if last else 0)
 
     def readers(self, topic: str) -> Generator[None, None, list[str]]:
-        """Groups that subscribe to the topic or have committed in it, by name, in steps. Raises Refused."""
+        """Finds, in steps, the groups that subscribe to the topic or have committed in it, by name. Raises Refused."""
         state = self._services.state
         config = topic_named(state, topic)
         groups = set()

@@ -1,4 +1,4 @@
-"""The lag of consumer groups: one way of counting for HTTP, the command line and the metrics."""
+"""The lag of consumer groups, counted in one way for HTTP, the command line and the metrics."""
 
 from __future__ import annotations
 
@@ -17,47 +17,47 @@ if TYPE_CHECKING:
     from statemachine.consuming.groups import GroupConfig
 
 SERIES_MAX: Final = 1000
-"""Pairs of group and topic that the metrics name: Prometheus keeps every name for weeks."""
+"""The most pairs of group and topic that the metrics name, because Prometheus keeps every name for weeks."""
 LATENCY_QUEUES_MAX: Final = 500
-"""Queues of which one row is read at a scrape, some 10 ms of the event loop."""
+"""The most queues of which a scrape reads one row: some 10 ms of the event loop."""
 ROWS_PER_STEP: Final = 16
 """Rows that are read in one step."""
 QUEUES_PER_STEP: Final = 64
 """Queues whose bounds are looked up in one step."""
 QUEUES_MAX: Final = 10_000
-"""Queues that one scrape looks at, some 20 ms of the event loop."""
+"""The most queues that one scrape looks at: some 20 ms of the event loop."""
 
 
 QUEUE_UNITS: Final = 3 * ITEM_UNITS
-"""Looking at a group in one queue."""
+"""The cost of looking at a group in one queue (`raftlog.work`)."""
 
 
 class QueueLag(NamedTuple):
-    """A group in one queue."""
+    """The lag of a group in one queue."""
 
     topic: str
     queue_id: int
     committed: int | None
-    """None if the group never committed here."""
+    """The committed offset; None if the group never committed here."""
     min_offset: int
     max_offset: int
 
     @property
     def lag(self) -> int:
-        """Messages that are kept and not committed: from the committed offset on, or all of them if there is none,
-        whatever the group's consumers would begin with. 0 if the offset was set beyond the end."""
+        """The number of kept messages from the committed offset on. If the group never committed, it is the number of
+        all kept messages, wherever the group's consumers would begin. 0 if the offset was set beyond the end."""
         return max(0, self.max_offset - max(self.min_offset, self.committed or 0))
 
 
 def queue_lags(state: BrokerState, group: GroupConfig) -> list[QueueLag]:
-    """All of `each_lag`."""
+    """Returns all of `each_lag`."""
     return list(each_lag(state, group))
 
 
 def lag_steps(
     state: BrokerState, group: GroupConfig, count_max: int | None = None
 ) -> Generator[None, None, list[QueueLag]]:
-    """The same in steps, or the first `count_max` of them."""
+    """Does the same in steps, or for the first `count_max` queues."""
     lags: list[QueueLag] = []
     for each in islice(each_lag(state, group), count_max):
         if len(lags) % QUEUES_PER_STEP == 0:
@@ -67,8 +67,8 @@ def lag_steps(
 
 
 def each_lag(state: BrokerState, group: GroupConfig) -> Iterator[QueueLag]:
-    """Every queue that the group committed or subscribes to, by topic and queue, each looked at when it is asked for:
-    there may be a million. None of topics that were deleted when it begins."""
+    """Yields every queue in which the group committed or to which it subscribes, by topic and queue. There may be a
+    million, so each is looked at when the caller asks for it. Topics that are deleted at the beginning are left out."""
     committed = state.offsets_by_topic(group.name)
     charge(ITEM_UNITS * len(committed))
     topics = {topic.name: topic for topic_id in committed if (topic := state.topics_by_id.get(topic_id))}
@@ -85,7 +85,7 @@ def each_lag(state: BrokerState, group: GroupConfig) -> Iterator[QueueLag]:
 
 
 class LagMetrics:
-    """The lag of groups, counted when somebody asks for the figures of the node that leads."""
+    """The metrics of groups' lag. The leader counts it at a scrape."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._by_topic = Gauge(
@@ -148,7 +148,7 @@ class LagMetrics:
         behind: Sequence[tuple[str, QueueLag]] = (),
         latency_ms: Mapping[tuple[str, str], int] | None = None,
     ) -> None:
-        """`lags`: (group, topic) -> messages; `behind`: (group, queue) of those that lag."""
+        """Shows the figures. `lags`: (group, topic) -> messages; `behind`: (group, queue) of the queues with a lag."""
         for gauge in (self._by_topic, self._by_group, self._by_queue, self._latency):
             gauge.clear()
         for (group, topic), lag in lags.items():
@@ -164,8 +164,9 @@ class LagMetrics:
 def _latest_ms(
     state: BrokerState, pairs: Iterable[tuple[str, str]], behind: list[tuple[str, QueueLag]], now_ms: int
 ) -> Generator[None, None, dict[tuple[str, str], int]]:
-    """(group, topic) -> milliseconds since the oldest message was stored that the group has not committed. One row is
-    read per queue that lags, and LATENCY_QUEUES_MAX at most: a pair with other queues that lag is left out."""
+    """Returns (group, topic) -> milliseconds since the store time of the oldest message that the group has not
+    committed. It reads one row per queue with a lag, at most LATENCY_QUEUES_MAX; a pair with more such queues is left
+    out."""
     unseen = {(group, each.topic) for group, each in behind[LATENCY_QUEUES_MAX:]}
     latest = {pair: 0 for pair in pairs if pair not in unseen}
     for at, (group, each) in enumerate(behind[:LATENCY_QUEUES_MAX]):

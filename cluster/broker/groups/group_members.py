@@ -1,9 +1,9 @@
-"""The clients that produce and consume through this node: told by heartbeats, forgotten on disconnect or after 120 s of
-silence.
+"""The clients that produce and consume through this node. Heartbeats tell of them; they are forgotten when they
+disconnect or after 120 s of silence.
 
-Local by design: consumers send heartbeats to every node of the group, so each node knows all of them, and a new leader
-answers for the group at once. Producers are known to the node they called. The time in which this node stood still is
-no silence of theirs.
+The lists are local by design: consumers send heartbeats to every node of the group, so each node knows all of them, and
+a new leader answers for the group at once. Producers are known to the node that they called. Time in which this node
+itself stood still does not count as a client's silence.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ SCAN_MS = 10_000
 CLUSTERING = "CLUSTERING"
 BROADCASTING = "BROADCASTING"
 PUSH = "CONSUME_PASSIVELY"
-"""The type that push consumers say they are."""
+"""The consume type in heartbeats of push consumers."""
 CLIENT_ID_MAX = 1024
 CONNECTION_GROUPS_MAX, MEMBERSHIPS_MAX = 1_000, 100_000
-"""Groups that the clients of one connection may be in, and those of all connections together."""
+"""The most groups in which the clients of one connection may be, and the most of all connections together."""
 FIRST_HEARTBEAT_MS = 35_000
-"""So long after a client connected, or this node started, its heartbeat may not have come yet: clients send one every
-30 s, whenever they connected."""
+"""Milliseconds after a client connected, or this node started, in which its first heartbeat may still be missing:
+clients send one every 30 s, whenever they connected."""
 TEXT_BYTES_MAX = 64 << 20
-"""All groups' subscriptions, as this node keeps them."""
+"""The most bytes of all groups' subscriptions that this node keeps."""
 IDS_BYTES_MAX = 8 << 20
-"""The client ids of one group together: every member asks for the list of all."""
+"""The most bytes of one group's client ids together: every member asks for the whole list."""
 TRIES_MAX = 64
-"""Members that are looked at for one whose connection is open: those of closed ones are about to go."""
+"""The number of members among which one with an open connection is searched: the others will soon be forgotten."""
 LOOKS = 16
-"""Members that one step of a scan looks at."""
+"""The number of members that one step of a scan looks at."""
 
 
 class Role(StrEnum):
@@ -64,7 +64,7 @@ class Member:
 
 
 class ConsumerGroup:
-    """The members of a consumer group and what the group as a whole subscribes to."""
+    """The members of a consumer group and the subscriptions of the group as a whole."""
 
     __slots__ = (
         "__weakref__",
@@ -82,17 +82,17 @@ class ConsumerGroup:
 
     def __init__(self) -> None:
         self.members: SortedMap[str, Member] = SortedMap()
-        """Client id -> member, sorted: every node has the same order."""
+        """Client id -> member, sorted, so that every node has the same order."""
         self.version = 0
-        """The version of the list of ids: it is another one after each change."""
+        """The version of the list of ids. It differs after each change."""
         self.ids_bytes = 0
-        """The ids together, as characters."""
+        """The number of characters of all ids together."""
         self.budget = Budget()
         self.subscriptions: dict[str, Subscription] = {}
         self.subscribed = False
-        """True if any member has told `subscriptions`; after a restart the first heartbeats may come without."""
+        """True if any member has told `subscriptions`. After a restart, the first heartbeats may come without them."""
         self.text: Share | None = None
-        """The share of the node's room that its subscriptions hold."""
+        """The bytes of the node's room that the group's subscriptions hold."""
         self.message_model = CLUSTERING
         self.consume_type = PUSH
         self.consume_from_where = "CONSUME_FROM_LAST_OFFSET"
@@ -102,7 +102,8 @@ class ConsumerGroup:
         return (member.connection for member in self.members.values())
 
     def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:
-        """Takes one member's list as the group's: newer versions replace, topics not listed go. True if it changed."""
+        """Takes one member's subscriptions as the group's: newer versions replace older ones, topics that are not
+        listed are removed. Returns True if anything changed."""
         merged: dict[str, Subscription] = {}
         for new in subscriptions:
             old = self.subscriptions.get(new.topic)
@@ -114,7 +115,7 @@ class ConsumerGroup:
 
 
 class Members:
-    """All groups of this node. One periodic scan while there is anybody to expire, none otherwise."""
+    """All groups of this node. A scan runs periodically while there is any member that can expire."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -124,13 +125,13 @@ class Members:
         self._producer_clients: dict[str, SortedMap[str, Member]] = {}
         """Client id -> producer group -> member: members known by their client id alone."""
         self._turn = 0
-        """Counts choices among several members."""
+        """Counts choices among several members, so that each is chosen in turn."""
         self._groups_of: dict[Client, _Memberships] = {}
-        """So that the end of a connection touches nobody else's groups."""
+        """Connection -> its memberships, so that the end of a connection looks at no other client's groups."""
         self._count = 0
         """The number of all memberships."""
         self._text = Room(TEXT_BYTES_MAX, lambda callback: services.call_later(0, callback))
-        """The room for what groups subscribe to."""
+        """The room for the subscriptions of all groups."""
         self._scanning = False
         self._began_ms = services.awake_ms()
 
@@ -140,7 +141,7 @@ class Members:
         return list(found.members) if found is not None else []
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
-        """Returns what the group's members on this node said of the topic."""
+        """Returns the subscription to the topic that the group's members on this node told."""
         found = self.consumers.get(group)
         return found.subscriptions.get(topic) if found is not None else None
 
@@ -150,20 +151,20 @@ class Members:
         return frozenset(mine.ids.get((Role.CONSUMER, group), ())) if mine is not None else frozenset()
 
     def has(self, connection: Client) -> bool:
-        """Returns True if a heartbeat of this connection is fresh: it named a member that is not forgotten."""
+        """Returns True if a heartbeat of this connection named a member that is not forgotten."""
         mine = self._groups_of.get(connection)
         return mine is not None and bool(mine.ids)
 
     def is_consumer(self, group: str, client_id: str) -> bool:
-        """Returns True if heartbeats say that this client is in the group now, or this node has just started, and
-        cannot know: it is taken to be there."""
+        """Returns True if heartbeats say that this client is in the group now. Also True if this node has just started
+        and cannot know."""
         found = self.consumers.get(group)
         if found is not None and client_id in found.members:
             return True
         return self._services.awake_ms() - self._began_ms < FIRST_HEARTBEAT_MS
 
     def of(self, connection: Client) -> list[tuple[Role, str, Member]]:
-        """(role, group, member) for each group that this connection's heartbeats named."""
+        """Yields (role, group, member) for each group that this connection's heartbeats named."""
         found = []
         mine = self._groups_of.get(connection)
         for (role, group), client_ids in mine.ids.items() if mine is not None else ():
@@ -172,8 +173,8 @@ class Members:
         return found
 
     def find(self, role: Role, group: str | None, client_id: str | None) -> Member | None:
-        """A connected member: that client, or with None each of the group in turn. `group` None: any, which is known of
-        producers with a client id only."""
+        """Returns a connected member: the client `client_id`, or with None each member of the group in turn. With
+        `group` None it searches all producers, which needs a client id."""
         candidates: SortedMap[str, Member]
         if group is None:
             candidates = self._producer_clients.get(client_id or "", _NOBODY) if role is Role.PRODUCER else _NOBODY
@@ -211,9 +212,11 @@ class Members:
     def add_consumer(
         self, group: str, member: Member, subscriptions: list[Subscription] | None, message_model: str
     ) -> bool:
-        """Adds or refreshes a consumer; None keeps the group's subscriptions. True if the group's list changed.
+        """Adds or refreshes a consumer. With None the group's subscriptions stay. Returns True if the group's
+        subscriptions changed.
 
-        Members of the group are notified (40) of a new member, a new connection and a changed list. Raises Refused.
+        Members of the group are notified (40) of a new member, a new connection and changed subscriptions. Raises
+        Refused.
         """
         found = self.consumers.get(group)
         if subscriptions is not None:
@@ -241,7 +244,7 @@ class Members:
     def remove(
         self, connection: Client, client_id: str, consumer_group: str | None, producer_group: str | None
     ) -> None:
-        """A client says goodbye to a group (35): where another connection named it last, it stays."""
+        """Removes a client that says goodbye to a group (35). If another connection named it last, it stays."""
         for role, group in ((Role.PRODUCER, producer_group), (Role.CONSUMER, consumer_group)):
             if group:
                 member = self._members_of(role, group).get(client_id)
@@ -249,7 +252,8 @@ class Members:
                     self._drop(role, group, client_id)
 
     def check(self, connection: Client, client_id: str, groups: int) -> None:
-        """Raises Refused if a client may not be in so many groups more; all that have room may say so again."""
+        """Raises Refused if the client may not be in that many more groups. Groups in which it already is are always
+        accepted."""
         known = self._groups_of.get(connection)
         mine = known.count if known is not None else 0
         if len(client_id) > CLIENT_ID_MAX:
@@ -277,7 +281,7 @@ class Members:
             raise Refused(Reason.BUSY, remark)
 
     def _note(self, members: SortedMap[str, Member], member: Member, role: Role, group: str) -> bool:
-        """True if the client is new or came over another connection."""
+        """Notes a heartbeat. Returns True if the client is new or came over another connection."""
         member.last_seen_ms = self._services.awake_ms()
         old = members.get(member.client_id)
         members.put(member.client_id, member)
@@ -361,7 +365,7 @@ class Members:
             self._count -= mine.remove(role, group, member.client_id)
 
     def _changed(self, name: str, group: ConsumerGroup) -> None:
-        """Asks the members of a CLUSTERING group to divide the queues again."""
+        """Tells the members of a CLUSTERING group to divide the queues again."""
         if group.message_model == CLUSTERING:
             self._notices.changed(name, group)
 
@@ -378,7 +382,7 @@ class _Memberships:
         """The number of all of them."""
 
     def add(self, role: Role, group: str, client_id: str) -> int:
-        """1 if it is new, else 0."""
+        """Adds a client. Returns 1 if it is new, else 0."""
         ids = self.ids.setdefault((role, group), {})
         if client_id in ids:
             return 0
@@ -387,7 +391,7 @@ class _Memberships:
         return 1
 
     def remove(self, role: Role, group: str, client_id: str) -> int:
-        """1 if it was there, else 0."""
+        """Removes a client. Returns 1 if it was there, else 0."""
         ids = self.ids.get((role, group), {})
         if client_id not in ids:
             return 0
@@ -399,7 +403,7 @@ class _Memberships:
 
 
 _NOBODY: SortedMap[str, Member] = SortedMap()
-"""Never changed."""
+"""An empty value that is never changed."""
 
 
 def _check_ids(name: str, group: ConsumerGroup, client_id: str) -> None:
@@ -412,5 +416,5 @@ def _check_ids(name: str, group: ConsumerGroup, client_id: str) -> None:
 
 
 def _text_bytes(subscriptions: Iterable[Subscription]) -> int:
-    """Returns the bytes that they take in memory, about."""
+    """Returns the approximate bytes that the subscriptions take in memory."""
     return sum(4 * (len(one.topic) + len(one.sub_string) + len(one.expression_type)) + 200 for one in subscriptions)

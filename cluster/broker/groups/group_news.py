@@ -1,6 +1,7 @@
-"""Proposes once what the log does not know yet of a consumer group: the group, its %RETRY% topic, its subscriptions.
+"""Proposes, once, what the log does not know yet about a consumer group: the group, its %RETRY% topic, its
+subscriptions.
 
-The members of a group tell every node what they subscribe to; the leader brings the applied state up to it.
+The members of a group tell every node their subscriptions; the leader brings the applied state up to date.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from raftlog.work import ITEM_UNITS, charge
 from statemachine import commands
 
 ROWS_MAX = 1_000
-"""Groups and subscriptions of one entry, about: its apply is bounded, too."""
+"""The approximate number of groups and subscriptions in one entry, because its apply must be short."""
 Subscribed = Mapping[str, tuple[str, str, int]]
-"""Topic -> expression type, expression, version: as the log has it."""
+"""Topic -> expression type, expression, version, as in the log."""
 
 
 class GroupNews:
-    """Proposes what is new of the groups of this node's `Members`, one proposal of a group at a time."""
+    """Proposes news about the groups of this node's `Members`, one proposal per group at a time."""
 
     def __init__(self, services: Services, members: Members) -> None:
         self._services = services
@@ -29,8 +30,8 @@ class GroupNews:
         self._proposing: set[str] = set()
 
     def propose(self, groups: list[str], done: Callable[[ProposeResult | None], None]) -> Generator[None]:
-        """Calls `done` when the log knows these groups or could not be told; with None if nothing was to be proposed
-        by this node now. Yields between two groups."""
+        """Calls `done` when the log knows these groups, or could not be told of them; with None if this node had
+        nothing to propose. Yields between two groups."""
         telling = _Telling(done)
         news: list[commands.Command] = []
         proposed: list[str] = []
@@ -62,7 +63,8 @@ class GroupNews:
         self._services.propose(news, proposal_done)
 
     def _news_of(self, group: str, found: ConsumerGroup) -> list[commands.Command]:
-        """Commands that bring applied state up to what the group's members say; [] most of the time."""
+        """Returns the commands that bring the applied state up to date with the group's members; [] most of the
+        time."""
         state = self._services.state
         news: list[commands.Command] = []
         config = state.groups.get(group)
@@ -80,30 +82,31 @@ class GroupNews:
 
 
 class _Telling:
-    """Entries that tell the log of one heartbeat's groups, until all of them have ended."""
+    """The entries that tell the log about one heartbeat's groups, until all of them have ended."""
 
     def __init__(self, done: Callable[[ProposeResult | None], None]) -> None:
         self._done = done
         self._result: ProposeResult | None = None
-        """The first that is unacceptable, else the first."""
+        """The first result that is not acceptable, else the first result."""
         self.sent = 1
-        """One more than are under way, until `all_sent`."""
+        """One more than the number of entries under way, until `all_sent`."""
 
     def ended(self, result: ProposeResult) -> None:
-        """One of them has."""
+        """Notes that one of the entries has ended."""
         if self._result is None or (result.unacceptable and not self._result.unacceptable):
             self._result = result
         self.all_sent()
 
     def all_sent(self) -> None:
-        """No more will come; also called for each that ended."""
+        """Notes that no more entries will come. It is also called for each that ended."""
         self.sent -= 1
         if not self.sent:
             self._done(self._result)
 
 
 def _wanted_subscriptions(found: ConsumerGroup, stored: Subscribed) -> Subscribed:
-    """Returns what the log should say of the group: the members' list, never with an older version than is stored."""
+    """Returns the subscriptions that the log should have: the members' list, but never an older version than the stored
+    one."""
     if not found.subscribed:
         return stored
     wanted: dict[str, tuple[str, str, int]] = {}

@@ -1,11 +1,12 @@
 """Tells the members of a consumer group that it has changed, so that they divide its queues again (40).
 
-Each change is told to all members. A group of 2,000 that join one after the other would hear two million times of it,
-and each member then asks for the list of all. So a group has a *budget*: it may be told PER_SECOND times a second, as
-many as that at once after a quiet second. A change of a small group, or the only one of a large group, is told at once.
-Those that come while the budget is overdrawn are told together, as soon as it is not.
+Each change is told to all members. If 2,000 clients joined a group one after the other, that would be two million
+notices, and after each the member asks for the list of all members. A group therefore has a *budget*: PER_SECOND
+notices a second, and at most that many at once after a quiet second. A change of a small group, or a single change of a
+large group, is told at once. Changes that come while the budget is overdrawn are told together, as soon as it no longer
+is.
 
-Invariant: after the last change of a group every member that is there is told once more, whatever came before.
+Invariant: after the last change of a group, every member that is still there is told once more, whatever came before.
 """
 
 from __future__ import annotations
@@ -19,35 +20,36 @@ if TYPE_CHECKING:
     from cluster.broker.services import Client, Services
 
 PER_SECOND = 1_000
-"""Notices to the members of one group in a second: a group of 2,000 is told of changes every 2 s."""
+"""Notices to the members of one group in a second. A group of 2,000 is told of changes every 2 s."""
 DEBT_MS_MAX = 20_000
-"""So long a group waits at most, however large it is: consumers divide queues by themselves as often."""
+"""The longest time in milliseconds that a group waits, however large it is. Consumers divide queues by themselves as
+often."""
 NOTICE_UNITS = FRAME_UNITS + 2 * CALL_UNITS
 
 
 class Budget:
-    """When one group may be told next, and whether it has to be."""
+    """The time at which one group may be told next, and whether there is something to tell."""
 
     __slots__ = ("empty_until_ms", "telling", "untold", "waiting")
 
     def __init__(self) -> None:
         self.empty_until_ms = 0
-        """The budget is overdrawn until then. It grows from there, up to that of a second."""
+        """The budget is overdrawn until this time. From then on it grows, up to the notices of one second."""
         self.untold = False
-        """The group has changed, and nobody has begun to tell its members."""
+        """True if the group has changed and nobody has begun to tell its members."""
         self.waiting = False
-        """A timer runs until the budget is there."""
+        """True while a timer runs until the budget is no longer overdrawn."""
         self.telling = False
-        """Members are being told."""
+        """True while members are being told."""
 
 
 class Told(Protocol):
-    """A group."""
+    """A group whose members are told."""
 
     budget: Budget
 
     def clients(self) -> Iterator[Client]:
-        """The connections of its members, one for each member. Members may come and go meanwhile."""
+        """Yields the members' connections, one per member. Members may come and go meanwhile."""
 
 
 class GroupNotices:
@@ -77,8 +79,8 @@ class GroupNotices:
         self._go_on(name, group)
 
     def _tell(self, name: str, group: Told) -> Generator[None]:
-        """Tells each member once. A client that joins meanwhile may be passed over: that is a change, and is told
-        afterwards."""
+        """Tells each member once. A client that joins meanwhile may be missed. Its joining is another change, which is
+        told afterwards."""
         told: set[Client] = set()
         for client in group.clients():
             if client not in told:
@@ -92,7 +94,7 @@ class GroupNotices:
         self._go_on(name, group)
 
     def _spent(self, empty_until_ms: int, told: int) -> int:
-        """When the budget is no longer overdrawn, after so many were told."""
+        """Returns the time at which the budget is no longer overdrawn, after that number of notices."""
         now_ms = self._services.monotonic_ms()
         saved = max(empty_until_ms, now_ms - 1_000)  # no more than that of a second
         return min(saved + 1_000 * told // PER_SECOND, now_ms + DEBT_MS_MAX)

@@ -1,4 +1,4 @@
-"""Consumer offsets and the bounds of queues. Leader only; answers here move consumers, so none comes from stale state.
+"""Consumer offsets and the bounds of queues. Leader only. Answers here move consumers, so none comes from stale state.
 
 Commits take effect in the order in which they came: `cluster.replication.offset_order`.
 """
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 RETRY_MS = 100
 RETRIES = 30
-"""Milliseconds between tries, and tries, while no leader confirms a query: longer than a failover, shorter than the
-client's patience."""
+"""The number of tries, and the milliseconds between them, while no leader confirms a query: longer than a failover
+takes, shorter than a client waits."""
 YOUNG_MS = 1_800_000
-"""A queue whose first message is younger is read whole by a new group: who sends to a new topic and then starts the
-consumer misses nothing. Older ones it reads from where it asks for."""
+"""A new group reads a whole queue if its first message is younger than this, in milliseconds: a user who sends to a new
+topic and then starts the consumer misses nothing. Older queues are read from the place for which the consumer asks."""
 
 
 class Offsets:
-    """Consumer offsets of all groups. Bounds of queues are for callers who hold a ReadIndex round."""
+    """Consumer offsets of all groups. Callers that ask for bounds of queues hold a ReadIndex round."""
 
     def __init__(self, services: Services, old: EvictedBounds | None = None) -> None:
-        """`old`: what was evicted; None if this node has no tier."""
+        """`old`: access to evicted messages; None if this node has no tier."""
         self._services = services
         self._old = old
         self._named = NamedCommits(services)
@@ -50,11 +50,11 @@ class Offsets:
         zero_if_whole: bool,
         done: Callable[[int | None], None],
     ) -> None:
-        """Calls `done` with the committed offset. If there is none: with 0 for a queue that still has its first
-        message, and that one is young, if `zero_if_whole`, else with None.
+        """Calls `done` with the committed offset. If there is none: with 0 if `zero_if_whole` and the queue still has
+        its first message and that is young, else with None.
 
-        `done` is not called if no leader confirms, nor when the client is gone. A client that reads every error as
-        "nothing committed" may jump to the end; without an answer it asks again.
+        `done` is not called if no leader confirms, or if the client is gone. A client that reads every error as
+        "nothing committed" might jump to the end; without an answer it asks again.
         """
         tries = 0
 
@@ -85,7 +85,7 @@ class Offsets:
         return offset
 
     def _is_young(self, topic_id: int, queue_id: int) -> bool:
-        """Returns True if the queue has its first message, which was stored not long ago."""
+        """Returns True if the queue still has its first message, and that was stored a short time ago."""
         state = self._services.state
         if first_offset(state, topic_id, queue_id) != 0:
             return False
@@ -96,8 +96,8 @@ class Offsets:
     # --- commits -----------------------------------------------------------------------------------------------------
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int, name: Name | None, done: Done) -> None:
-        """Commits, and calls `done` when that is applied or undecided; a result that is not ok says that the topic was
-        deleted meanwhile. `name`: what makes the commit recognisable when it comes again. Raises Refused."""
+        """Commits an offset, and calls `done` when that is applied or undecided. A result that is not ok says that the
+        topic was deleted meanwhile. `name` identifies the commit if the client repeats it. Raises Refused."""
         config = self._committable(group, topic, queue_id)
         row: list[object] = [group, config.id, queue_id, offset]
         if name is not None:
@@ -106,7 +106,7 @@ class Offsets:
             self._services.propose([[commands.COMMIT_OFFSETS, [row]]], done)
 
     def commit_later(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Commits without an answer, together with others. Raises Refused."""
+        """Commits an offset together with others, without an answer. Raises Refused."""
         config = self._committable(group, topic, queue_id)
         self._services.commit_offset_later(group, config.id, queue_id, offset)
 
@@ -123,19 +123,19 @@ class Offsets:
         return self._services.state.max_offset(self._queue(topic, queue_id).id, queue_id)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """The offset of the queue's first message, in the tier too. Raises Refused."""
+        """The offset of the queue's first message, here or in the tier. Raises Refused."""
         return first_offset(self._services.state, self._queue(topic, queue_id).id, queue_id)
 
     def offset_by_time(
         self, topic: str, queue_id: int, time_ms: int, done: Callable[[int | Refused], None], *, upper: bool
     ) -> None:
         """Calls `done` with the first offset stored at or after the time, or with `upper` the last one stored at or
-        before it, in the tier too. Raises Refused."""
+        before it, here or in the tier. Raises Refused."""
         queue = self._queue(topic, queue_id).id, queue_id
         offset_by_time(self._services.state, self._old, queue, time_ms, done, upper=upper)
 
     def earliest_store_ms(self, topic: str, queue_id: int, done: Callable[[int | Refused | None], None]) -> None:
-        """Calls `done` with the time when the queue's first message was stored, in the tier too; None if the queue is
+        """Calls `done` with the store time of the queue's first message, here or in the tier; None if the queue is
         empty. Raises Refused."""
         earliest_store_ms(self._services.state, self._old, (self._queue(topic, queue_id).id, queue_id), done)
 
@@ -154,16 +154,16 @@ class Offsets:
 
 SENDERS_MAX = 65_536
 UNSETTLED_MAX = 4096
-"""Per sender: a consumer has one for each of its queues."""
+"""The most unsettled commits per sender. A consumer has one for each of its queues."""
 
 
 class Name(NamedTuple):
-    """The identity of a commit."""
+    """The identity of a commit: its sender and a sequence."""
 
     sender: bytes
     sequence: int
     low: int
-    """Everything below is settled at the sender."""
+    """The sender has settled every sequence below this one."""
 
 
 class _Sender:
@@ -176,15 +176,15 @@ class _Sender:
 
 
 class NamedCommits:
-    """Knows of named commits what the log does not say, while this node leads."""
+    """Remembers, while this node leads, the named commits that are not in the log yet."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._senders: OrderedDict[bytes, _Sender] = OrderedDict()
 
     def commit(self, row: list[object], name: Name, done: Done) -> None:
-        """Proposes the row [group, topic_id, queue_id, offset] unless that was done; `done` hears the
-        outcome either way. Raises Refused."""
+        """Proposes the row [group, topic_id, queue_id, offset] unless a commit of that name was proposed before. `done`
+        hears the outcome either way. Raises Refused."""
         sender = self._sender(name)
         if name.sequence in sender.proposed and not self._is_done(name):
             self._wait_for_first(row, name, done)
@@ -226,7 +226,8 @@ class NamedCommits:
         self._services.propose(run, done, session)
 
     def _wait_for_first(self, row: list[object], name: Name, done: Done) -> None:
-        """It is on its way, or was lost with an earlier term of office: what is proposed now comes behind it."""
+        """Waits for a commit of the same name that is on its way, or was lost with an earlier term: what is proposed
+        now comes behind it."""
 
         def decided(result: ProposeResult) -> None:
             if result.outcome is not Outcome.OK:

@@ -1,7 +1,7 @@
-"""Resets of consumer offsets, also of groups that are consuming (ADR 0053). The leader's.
+"""Resets of consumer offsets, also of groups that are consuming (ADR 0053). Leader only.
 
-A reset moves the committed offset of a queue and remains in the log's state until the consumer of the queue goes on
-from there: until then its pulls are answered MOVED, and its commits, which are from before, are left out.
+A reset moves the committed offset of a queue and stays in the log's state until the consumer of the queue continues
+from there. Until then its pulls are answered MOVED, and its commits, which were made before the reset, are left out.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 class ResetTo(Enum):
-    """The kind of place that a reset goes to."""
+    """The target of a reset."""
 
     EARLIEST = auto()
     """The first message that is kept."""
     LATEST = auto()
-    """Behind the last message: what has accumulated is skipped."""
+    """The end of the queue: the accumulated messages are skipped."""
     TIME = auto()
     """The first message stored at that time or later, milliseconds of log time."""
     OFFSET = auto()
@@ -49,9 +49,9 @@ class ResetWish(NamedTuple):
     topic: str
     to: ResetTo
     value: int = 0
-    """With TIME and OFFSET."""
+    """The time or the offset, with TIME and OFFSET."""
     queue_id: int | None = None
-    """None: every queue of the topic."""
+    """The queue to reset; None for every queue of the topic."""
 
 
 class QueueOffset(NamedTuple):
@@ -65,10 +65,10 @@ ResetDone = Callable[[list[QueueOffset] | Refused], None]
 
 
 class OffsetResets:
-    """Makes resets, and ends those that consumers know of."""
+    """Makes resets, and ends those of which the consumers know."""
 
     def __init__(self, services: Services, old: EvictedBounds | None = None) -> None:
-        """`old`: what was evicted; None if this node has no tier."""
+        """`old`: access to evicted messages; None if this node has no tier."""
         self._services = services
         self._old = old
         self._ending: set[tuple[str, Queue, int]] = set()
@@ -77,15 +77,15 @@ class OffsetResets:
     # --- operators ---------------------------------------------------------------------------------------------------
 
     def reset(self, wish: ResetWish, done: ResetDone) -> None:
-        """Calls `done` when the reset is applied, or with why it is not."""
+        """Calls `done` when the reset is applied, or with the reason why it is not."""
         when_confirmed(self._services, partial(self._propose, wish, done), done)
 
     def plan(self, wish: ResetWish, done: ResetDone) -> None:
-        """Calls `done` with where `reset` would go; changes nothing."""
+        """Calls `done` with the offsets to which `reset` would move the queues. Changes nothing."""
         when_confirmed(self._services, lambda: self._find(wish, self._checked(wish), done), done)
 
     def _find(self, wish: ResetWish, topic: TopicConfig, done: ResetDone) -> None:
-        """Calls `done` with where each queue is to be reset to: looks at one queue after the other, in as many turns as
+        """Calls `done` with the new offset of each queue. It looks at one queue after the other, in as many turns as
         that takes."""
         self._services.turns.begin(self, self._look(wish, topic, done))
 
@@ -136,7 +136,7 @@ class OffsetResets:
         self._find(wish, topic, propose)
 
     def _checked(self, wish: ResetWish) -> TopicConfig:
-        """The topic of a wish that can be met. Raises Refused."""
+        """Returns the topic of a reset that is possible. Raises Refused."""
         services = self._services
         topic = topic_named(services.state, wish.topic)
         if not services.knows_group(wish.group):
@@ -159,7 +159,8 @@ class OffsetResets:
         return wish.value
 
     def clone(self, source: str, to: str, topic: str, done: Callable[[ProposeResult], None]) -> None:
-        """Gives the group `to` the committed offsets of `source`, of one topic or, with "", of all. Raises Refused."""
+        """Gives the group `to` the committed offsets of `source` in one topic, or with "" in all topics. Raises
+        Refused."""
         state = self._services.state
         check_group_name(to)
         group_named(state, source)
@@ -174,14 +175,15 @@ class OffsetResets:
     # --- consumers ---------------------------------------------------------------------------------------------------
 
     def pending(self, group: str, queue: Queue) -> OffsetReset | None:
-        """Returns what the consumer of the queue has to be told, as far as this node has applied. It is not told again
-        what it knows, and only the log has yet to say so: it would begin anew what it has read since."""
+        """Returns the reset of which the queue's consumer must be told, as far as this node has applied. None if the
+        consumer already knows of it and only the log does not say so yet: the consumer would read again what it has
+        read since."""
         state = self._services.state
         reset = state.resets_of_group(group).get(queue) if state.has_resets else None
         return None if reset is None or (group, queue, reset.number) in self._ending else reset
 
     def known(self, group: str, queue: Queue, reset: OffsetReset) -> None:
-        """The consumer goes on from there: from now on its commits count again. Leader only."""
+        """Notes that the consumer continues from the reset offset: from now on its commits count again. Leader only."""
         key = group, queue, reset.number
         self._ending.add(key)
         self._services.propose([[END_RESETS, group, [[*queue, reset.number]]]], lambda _: self._ending.discard(key))

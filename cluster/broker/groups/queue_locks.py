@@ -1,12 +1,14 @@
-"""Queue locks as any protocol front offers them: what a client is granted, on the leader, and what it costs the log.
+"""Queue locks as any protocol front offers them: decides on the leader which locks a client gets, with few entries in
+the log.
 
-A lock lives in the log's state (`statemachine.consuming.queue_locks`). A client asks again and again for what it holds,
-and for what others hold; both are answered without an entry: the first while enough time is left, the second until it
-ends.
+A lock lives in the log's state (`statemachine.consuming.queue_locks`). A client asks again and again for the queues
+that it holds, and for queues that others hold. Both are answered without an entry: the first while enough time is left,
+the second until the other's lock ends.
 
-Anybody can name any client. So a lock is given to a client only if heartbeats over the connection that asks said that
-it is in the group. A client that connects anew, because the node was restarted, says so within 30 s, and must not lose
-its queues meanwhile: for its first 35 s a connection may renew what the log says the client holds, by 35 s in all.
+Anybody can name any client. A client therefore gets a lock only if heartbeats over the connection that asks said that
+it is in the group. A client that connects again, because the node was restarted, sends its heartbeat within 30 s and
+must not lose its queues meanwhile: in the first 35 s of a connection it may renew the locks that the log says the
+client holds, by 35 s in all.
 """
 
 from __future__ import annotations
@@ -30,20 +32,21 @@ Granted = frozenset[Queue]
 
 
 class Standing(StrEnum):
-    """The standing of a client on the connection over which it asks. Values are on the wire between nodes."""
+    """The knowledge about a client on the connection over which it asks. Values are on the wire between nodes."""
 
     MEMBER = "member"
-    """Heartbeats over it named the client for the group."""
+    """Heartbeats over the connection named the client for the group."""
     NEW = "new"
-    """None did, and they may come yet: it is younger than FIRST_HEARTBEAT_MS."""
+    """No heartbeat named it, and one may still come: the connection is younger than FIRST_HEARTBEAT_MS."""
     STRANGER = "stranger"
 
 
 def other_holder(
     services: Services, members: Members, group: str, queue: Queue, clients: Callable[[], Collection[str]]
 ) -> str | None:
-    """Returns the holder of the queue now, if that is a member and none of these clients: what they commit of it would
-    undo the holder's work. None if there are no such clients, the queue is free, or its holder is gone. Leader only."""
+    """Returns the present holder of the queue if it is a member and none of these clients: their commits for the queue
+    would undo the holder's work. None if there are no such clients, the queue is free, or its holder is gone. Leader
+    only."""
     lock = services.state.locks_of_group(group).get(queue)
     if lock is None or lock.expires_ms <= services.log_time_ms() or not members.is_consumer(group, lock.client_id):
         return None
@@ -52,14 +55,14 @@ def other_holder(
 
 
 class QueueLocks:
-    """Grants and ends locks. The leader's; callers forward to it."""
+    """Grants and ends locks. Leader only; callers forward to it."""
 
     def __init__(self, node: Services, ttl_ms: int = LOCK_TTL_MS) -> None:
-        """`ttl_ms`: how long a lock lasts, log time."""
+        """`ttl_ms`: the duration of a lock in log time."""
         self._node = node
         self._ttl_ms = ttl_ms
         self._fresh_ms = ttl_ms * 5 // 6
-        """A lock with more time left than this is not refreshed: one entry per client in 10 s is enough."""
+        """A lock with more time left than this is not refreshed, so that one entry per client in 10 s is enough."""
         self._unheard = Unheard(ttl_ms)
 
     def topic_id(self, name: str) -> int | None:
@@ -119,7 +122,7 @@ class QueueLocks:
         fresh: Granted,
         done: Callable[[Granted | Refused], None],
     ) -> None:
-        """Asks the log for the queues `asked`; `fresh` are the client's as it is."""
+        """Proposes locks of the queues `asked`. `fresh` are the client's locks that need no renewal."""
         if not asked:
             done(fresh)
             return
@@ -139,7 +142,7 @@ class QueueLocks:
     def unlock(
         self, group: str, client_id: str, queues: Iterable[Queue] | None, done: Callable[[ProposeResult], None]
     ) -> None:
-        """Ends the client's locks of these queues, or all of the group's that it holds."""
+        """Ends the client's locks on these queues, or all its locks in the group."""
         locks = self._node.state.locks_of_group(group)
         wanted = set(locks) if queues is None else set(queues)
         mine = sorted(queue for queue in wanted if queue in locks and locks[queue].client_id == client_id)
@@ -155,25 +158,25 @@ class QueueLocks:
 
 
 class Unheard:
-    """Locks that were renewed before a heartbeat said that their client is there. A leader's memory: the one that takes
-    over counts anew.
+    """Locks that were renewed before a heartbeat confirmed that their client is there. Only the leader remembers them;
+    the next leader counts anew.
 
-    Invariant: together these renewals of a lock add no more than FIRST_HEARTBEAT_MS to what its client, as a member,
-    was granted last.
+    Invariant: together these renewals of a lock add no more than FIRST_HEARTBEAT_MS to the time that its client was
+    last granted as a member.
     """
 
     def __init__(self, ttl_ms: int) -> None:
         self._ttl_ms = ttl_ms
         self._ends_ms: dict[tuple[str, Queue], int] = {}
-        """When the lock of a group ends if nothing is heard, log time."""
+        """Lock of a group -> log time at which it ends if no heartbeat comes."""
         self._look_at = 1024
-        """With so many it is looked for those that have ended."""
+        """The number of locks from which on ended ones are searched and removed."""
 
     def renewed(
         self, group: str, mine: Mapping[Queue, QueueLock], now_ms: int
     ) -> tuple[Collection[Queue], Collection[Queue], int]:
-        """Returns of the locks that the client holds: those that last long enough as they are, those to be renewed, and
-        until when."""
+        """Divides the locks that the client holds. Returns those that last long enough, those to renew, and the log
+        time up to which they are renewed."""
         enough_ms = now_ms + self._ttl_ms // 2
         fresh = {queue for queue, lock in mine.items() if lock.expires_ms >= enough_ms}
         ends_ms = {queue: self._end(group, queue, lock, now_ms) for queue, lock in mine.items() if queue not in fresh}
@@ -188,7 +191,7 @@ class Unheard:
         return min(end_ms, now_ms + self._ttl_ms)
 
     def heard(self, group: str, queues: Iterable[Queue]) -> None:
-        """A member asked for these, which it holds."""
+        """Forgets these locks, because a member that holds them has asked."""
         if self._ends_ms:
             for queue in queues:
                 self._ends_ms.pop((group, queue), None)

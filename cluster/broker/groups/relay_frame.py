@@ -1,7 +1,7 @@
 """Frames RELAY and RELAY_REPLY between nodes, checked before they are used (kinds: `cluster.peer.wire`).
 
-RELAY carries a request for a client to the node that may hold the client's connection; RELAY_REPLY what became of it.
-What may be long is in the payload: the length of a header is 16 bits.
+RELAY carries a request for a client to the node that may hold the client's connection; RELAY_REPLY carries its outcome.
+Values that may be long are in the payload, because the length of a header has 16 bits.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ class RelayStatus(IntEnum):
     ABSENT = 0
     """No such client is connected to this node; nothing was sent."""
     BUSY = 1
-    """This node has too many of them in hand; nothing was sent."""
+    """This node has too many relayed requests under way; nothing was sent."""
     HANDED_OVER = 2
-    """Written to the client's connection. For a oneway request that is all; otherwise another reply follows."""
+    """The request was written to the client's connection. For a oneway request that is the end; otherwise another reply
+    follows."""
     ANSWERED = 3
     LOST = 4
-    """The client disconnected before it answered, or what it answered is too long."""
+    """The client disconnected before it answered, or its answer is too long."""
 
 
 _ROLES = frozenset(str(role) for role in Role)
@@ -45,28 +46,28 @@ class Relayed(NamedTuple):
     relay_id: int
     role: Role
     group: str | None
-    """None: any group."""
+    """The group of the client; None for any group."""
     client_id: str | None
-    """None: any client of the group."""
+    """The client's id; None for any client of the group."""
     timeout_ms: int
-    """After it the asking node has given up."""
+    """Milliseconds after which the asking node gives up."""
     request: ClientRequest
 
 
 def names_fit(group: str | None, client_id: str | None) -> bool:
-    """Returns True if a client can have them; no RELAY has longer ones."""
+    """Returns True if the names are short enough for a RELAY. No client can have longer ones."""
     return len(group or "") <= GROUP_MAX and len(client_id or "") <= CLIENT_ID_MAX
 
 
 def encode_relay(relayed: Relayed) -> tuple[list[Any], bytes]:
-    """Header and payload."""
+    """Returns header and payload."""
     request = relayed.request
     header = [relayed.relay_id, str(relayed.role), relayed.group, relayed.client_id, relayed.timeout_ms]
     return header, msgpack.packb([request.code, request.oneway, request.ext, request.body], use_bin_type=True)
 
 
 def decode_relay(header: list[Any], payload: bytes) -> Relayed:
-    """Raises WireError for what is none."""
+    """Decodes a RELAY. Raises WireError if it is not one."""
     match header:
         case [int(relay_id), str(role), (str() | None) as group, (str() | None) as client_id, int(timeout_ms)] if (
             0 <= relay_id <= NUMBER_MAX
@@ -82,12 +83,12 @@ def decode_relay(header: list[Any], payload: bytes) -> Relayed:
 
 
 def encode_reply(relay_id: int, status: RelayStatus, answer: ClientAnswer | None) -> tuple[list[Any], bytes]:
-    """Header and payload; `answer` with ANSWERED only."""
+    """Returns header and payload. `answer` counts with ANSWERED only."""
     return [relay_id, int(status)], b"" if answer is None else msgpack.packb(list(answer), use_bin_type=True)
 
 
 def decode_reply(header: list[Any], payload: bytes) -> tuple[int, RelayStatus, ClientAnswer | None]:
-    """Relay id, status, and the answer with ANSWERED. Raises WireError for what is none."""
+    """Returns relay id, status, and with ANSWERED the answer. Raises WireError if it is not a RELAY_REPLY."""
     match header:
         case [int(relay_id), int(status)] if 0 <= relay_id <= NUMBER_MAX and status in _STATUSES:
             if status != RelayStatus.ANSWERED:

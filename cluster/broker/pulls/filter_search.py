@@ -1,4 +1,5 @@
-"""Which messages a pull with an SQL92 filter gets: they are read, and judged by their properties, in bounded steps.
+"""Finds the messages for a pull with an SQL92 filter: reads messages and judges them by their properties, in bounded
+steps.
 
 Between two steps a search holds a few KiB, however many messages it has found: their bytes are read again when all of
 them are known. Equal filters judge a message once, however many pulls wait for it.
@@ -23,56 +24,59 @@ from statemachine.payload import ITEM
 from statemachine.query import QueueItem
 
 SEARCH_MAX = 1024
-"""Messages looked at by one pull; RocketMQ looks at 800."""
+"""The most messages that one pull looks at. RocketMQ looks at 800."""
 SEARCH_WINDOW = 32
 SEARCH_WINDOW_BYTES = 64 << 10
-"""Messages, and bytes of them, per fetch and read."""
+"""The most messages, and bytes of them, per fetch and read."""
 SEARCH_BYTES_MAX = 8 << 20
 SEARCH_UNITS_MAX = 20_000
-"""Units that one pull may cost (`raftlog.work`): beyond, it ends behind the message that it looks at."""
+"""The most units (`raftlog.work`) that one pull may cost. Above it the pull ends behind the message that it is looking
+at."""
 STEP_UNITS = 250
-"""A step ends above it, at the next term."""
+"""Units above which a step ends at the next term."""
 KEPT_BYTES = 8 << 10
-"""Bytes of properties that wait between two steps; what is more is read again."""
+"""The most bytes of properties that are kept between two steps; others are read again."""
 MESSAGE_UNITS, PROPERTY_BYTES_PER_UNIT = 4, 32
-"""Units of looking at a message, and bytes of its properties that cost one more to read."""
+"""Units of looking at a message, and bytes of its properties that cost one more unit to read."""
 VERDICTS_MAX = 16_384
 
 
 class ClientGoneError(Exception):
-    """Nobody waits for the answer any more."""
+    """The client is gone, so nobody waits for the answer."""
 
 
 class Searched(NamedTuple):
-    """The messages that a pull is to get."""
+    """The messages that a search has chosen for a pull."""
 
     items: bytes
-    """Packed."""
+    """The messages' items, packed."""
     offsets: Sequence[int]
     """The offsets of the items."""
     next_offset: int
-    """The offset at which to go on."""
+    """The offset at which the next search continues."""
     unread: QueueItem | None = None
-    """The message at `next_offset`, if the search ends there because it cannot be read intact."""
+    """The message at `next_offset`, if the search ends there because that message cannot be read intact."""
     pieces: list[bytes] | None = None
-    """The messages, if they were found in one step."""
+    """The messages themselves, if they were found in one step."""
 
 
 class Verdicts:
-    """Remembers what filters said of messages lately. One table for each node; event loop only."""
+    """Remembers recent verdicts of filters about messages. One table per node; event loop only."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[int, int], bool] = OrderedDict()
-        """(number of the filter, position of the message) -> verdict: the filter itself is not kept by it."""
+        """(number of the filter, position of the message) -> verdict. The table does not keep the filter itself
+        alive."""
         self._judging: WeakValueDictionary[tuple[int, int], Judging] = WeakValueDictionary()
-        """The same pair -> the judging, as long as a search is at it."""
+        """The same pair -> the Judging, while a search works on it."""
 
     def of(self, wanted: SqlFilter, position: int) -> bool | None:
-        """Returns True if the filter wants the message; None if that is not known."""
+        """Returns True if the filter selects the message; None if that is not known."""
         return self._known.get((wanted.number, position))
 
     def judge(self, wanted: SqlFilter, position: int, properties: bytes) -> bool | Judging:
-        """Returns the verdict, or a judging that finds it out step by step; `note` is to be told."""
+        """Returns the verdict, or a Judging that finds it step by step. The caller then passes the verdict to
+        `note`."""
         name = wanted.number, position
         judging = self._judging.get(name)
         if judging is not None:
@@ -89,14 +93,14 @@ class Verdicts:
         return verdict
 
     def note(self, wanted: SqlFilter, position: int, verdict: bool) -> None:
-        """Remembers it for a while."""
+        """Remembers a verdict for a while."""
         self._known[wanted.number, position] = verdict
         if len(self._known) > VERDICTS_MAX:
             self._known.popitem(last=False)
 
 
 class Search:
-    """One pull's search, from its offset up to `high`."""
+    """The search for one pull, from the pull's offset up to `high`."""
 
     def __init__(self, services: Services, verdicts: Verdicts, pull: Pull, wanted: SqlFilter, high: int) -> None:
         self._services = services
@@ -106,25 +110,25 @@ class Search:
         self._at = pull.offset
         self._stop = min(high, pull.offset + SEARCH_MAX)
         self._window: deque[tuple[QueueItem, bytes, bytes]] = deque()
-        """Messages from `_at` on that were read: their rows, their properties, and they themselves."""
+        """Messages from `_at` on that were read: their items, their properties, and the messages themselves."""
         self._unread: QueueItem | None = None
-        """The message behind them, if it cannot be read intact."""
+        """The message behind the window, if it cannot be read intact."""
         self._items: list[QueueItem] = []
-        """The items that were found."""
+        """The items of the messages that were found."""
         self._pieces: list[bytes] | None = []
-        """The same, whole; None once a step has ended."""
+        """The messages that were found; None once a step has ended."""
         self._bytes = 0
-        """Bytes of what was found."""
+        """Bytes of the messages that were found."""
         self._read = 0
         """Bytes of messages that were read."""
         self._units = 0
-        """Units of the steps before this one."""
+        """Units that the earlier steps cost."""
         self._began = METER.units
-        """When this step began."""
+        """The meter's reading when this step began."""
 
     def steps(self) -> Generator[None, None, Searched]:
-        """At least one message is looked at, if there is one. Only intact ones are: damage must not make a message
-        unwanted. Raises ClientGoneError."""
+        """Searches in steps. It looks at at least one message, if there is one, and only at intact ones: damage must
+        not make a message seem unwanted. Raises ClientGoneError."""
         wanted, verdicts = self._wanted, self._verdicts
         while self._window or (yield from self._fill()):
             item, properties, piece = self._window.popleft()
@@ -150,7 +154,7 @@ class Search:
         return judging.verdict
 
     def _fill(self) -> Generator[None, None, bool]:
-        """Reads the next messages. False if there are no more, or if the next cannot be read."""
+        """Reads the next messages. Returns False if there are no more, or if the next one cannot be read."""
         while self._at < self._stop and self._read < SEARCH_BYTES_MAX and self._unread is None:
             window = self._rows()
             if not window:  # trimmed since the bounds were looked up: the next pull learns it
@@ -172,7 +176,7 @@ class Search:
         return False
 
     def _rows(self) -> list[QueueItem]:
-        """The next items to read in one go, at least one unless the queue was trimmed."""
+        """Returns the next items to read at once, at least one unless the queue was trimmed."""
         pull, count = self._pull, min(SEARCH_WINDOW, self._stop - self._at)
         items = self._services.state.fetch(pull.topic_id, pull.queue_id, self._at, count)
         total = 0
@@ -183,12 +187,12 @@ class Search:
         return items
 
     def _are_unwanted(self, window: list[QueueItem]) -> bool:
-        """Returns True if the filter is known to want none of them: they need not be read."""
+        """Returns True if the filter is known to select none of them, so that they need not be read."""
         charge(len(window))
         return all(self._verdicts.of(self._wanted, item.position) is False for item in window)
 
     def _take(self, item: QueueItem, piece: bytes) -> bool:
-        """False if the pull has no place for it."""
+        """Adds a message to the result. Returns False if the pull has no room for it."""
         if self._items and self._bytes + item.size > self._pull.bytes_max:
             return False
         self._items.append(item)
@@ -201,7 +205,7 @@ class Search:
         return self._units + METER.units - self._began
 
     def _pause(self) -> Steps:
-        """Ends the step, and keeps next to nothing until the next."""
+        """Ends the step, and drops what need not be kept until the next one."""
         self._pieces = None
         if sum([len(properties) for _, properties, _ in self._window]) > KEPT_BYTES:
             self._window.clear()

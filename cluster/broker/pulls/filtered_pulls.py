@@ -1,7 +1,8 @@
-"""Pulls with a filter: what they get is found in bounded steps, in turns that the clients share.
+"""Pulls with a filter. Their messages are searched in bounded steps, in turns that all clients share.
 
 Between two steps anything may happen: the topic is deleted, the node is fenced, rows are trimmed, the queue grows, the
-client hangs up. So what was found is only where the messages are, and they are read when they are sent.
+client disconnects. The search therefore returns only the messages' places, and the messages are read when they are
+sent.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
     from cluster.runtime.turns.work import Steps
 
 Bounds = tuple[int, int]
-"""Offsets between which this node has a queue's messages."""
+"""The offsets between which this node has a queue's messages."""
 Conclude = Callable[[Pull, Found, Bounds], bool]
-"""Answers a pull with what was found up to the end of its queue; False if it waits for more."""
+"""Answers a pull with the messages found up to the end of its queue. Returns False if the pull waits for more."""
 Fail = Callable[[Pull, Exception], None]
 
 
 class FilteredPulls:
-    """Finds what pulls with a filter get. Event loop only."""
+    """Finds the messages for pulls with a filter. Event loop only."""
 
     def __init__(
         self,
@@ -40,8 +41,8 @@ class FilteredPulls:
         hold: Callable[[Pull], None],
         fail: Fail,
     ) -> None:
-        """`settle` answers a pull whose topic or queue is not what it was; `hold` has it wait for messages; `fail`
-        tells the client of an error."""
+        """`settle` answers a pull whose topic or queue has changed; `hold` makes it wait for messages; `fail` tells the
+        client of an error."""
         self._services = services
         self._rows = rows
         self._settle = settle
@@ -51,7 +52,7 @@ class FilteredPulls:
         self._verdicts = Verdicts()
 
     def begin(self, pull: Pull) -> None:
-        """Answers the pull, or has it wait: now, or in later turns. There are messages at its offset."""
+        """Answers the pull or makes it wait, now or in later turns. There are messages at its offset."""
         begin_steps(self._services.turns, pull.puller.client, self._steps(pull))
 
     def _steps(self, pull: Pull) -> Steps:
@@ -84,7 +85,7 @@ class FilteredPulls:
         return state.min_offset(pull.topic_id, pull.queue_id), state.max_offset(pull.topic_id, pull.queue_id)
 
     def _is_as_it_was(self, pull: Pull) -> bool:
-        """Returns True if this node serves the topic still, and has messages at the pull's offset."""
+        """Returns True if this node still serves the topic and has messages at the pull's offset."""
         if self._services.fenced() or pull.topic_id not in self._services.state.topics_by_id:
             return False
         low, high = self._bounds(pull)
@@ -104,7 +105,8 @@ class FilteredPulls:
         return Searched(chosen.items, chosen.offsets, chosen.next_offset)
 
     def _deliver(self, pull: Pull, searched: Searched, bounds: Bounds) -> bool:
-        """Answers with what was found, once there is room for that. False if the pull waits for more messages."""
+        """Answers with the messages that were found, once there is room for them. Returns False if the pull waits for
+        more."""
         items, pieces = searched.items, searched.pieces
         if not items:
             found = Found(0, b"", searched.next_offset, unread=searched.unread)

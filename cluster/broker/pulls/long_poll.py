@@ -1,10 +1,11 @@
-"""Pulls that wait for messages: parked by queue, woken once per applied run, looked at again every 5 s at the latest.
+"""Long polls: pulls that wait for messages. They are parked by queue, woken once per applied run, and checked again at
+least every 5 s.
 
-Tables are dicts of None, not sets: the longest wait is served first, and of several clients each in turn. Waking,
-looking again, and forgetting the pulls of a closed connection are cut into steps (`cluster.runtime.turns.work`): a pull
-stays in the tables, and counts, until its turn comes. In one step of a wake, pulls that want the same get the same
-answer: it is read and encoded once (`answers`). One timer for all of them, running only while somebody waits.
-The number that may wait is bounded, per connection and per node.
+The tables are dicts with None as values, not sets, because they keep an order: the longest wait is served first, and
+several clients are served in turn. Waking, checking again, and forgetting the pulls of a closed connection are cut into
+steps (`cluster.runtime.turns.work`): a pull stays in the tables, and is counted, until its turn comes. In one step of a
+wake, equal pulls get the same answer, which is read and encoded once (`answers`). There is one timer for all pulls,
+which runs only while some wait. The number of waiting pulls is bounded, per connection and per node.
 """
 
 from __future__ import annotations
@@ -27,59 +28,61 @@ if TYPE_CHECKING:
 TICK_MS = 100
 RECHECK_MS = 5_000
 USUAL_BYTES = 1024
-"""Bytes of a usual pull that waits; what is larger is counted."""
+"""Bytes of a usual parked pull. Larger ones are counted individually."""
 TAG_BYTES = 64
 FEW = 8
-"""Pulls of a queue that are woken at once, as far as the turn has room."""
+"""The number of a queue's pulls that are woken at once, as far as the turn has room."""
 WAKE_UNITS, FORGET_UNITS = 15, 2
-"""Units of attempting a pull, and of taking it out of the tables (`raftlog.work`)."""
+"""Units of attempting a pull, and of removing it from the tables (`raftlog.work`)."""
 STEP_UNITS = 250
 
 Queue = tuple[int, int]
 """(topic id, queue id)."""
 Line = dict["Pull", None]
-"""One client's pulls of one queue, the longest wait first."""
+"""The pulls of one client for one queue, the longest wait first."""
 Lines = dict[Client, Line]
 Wish = tuple[int, int, int, str, int, int]
-"""The wish of a pull of all messages: topic id, queue id, offset, group, and how many messages and bytes at most."""
+"""The part of a pull without a filter that decides its answer: topic id, queue id, offset, group, and the most messages
+and bytes."""
 Answers = dict[Wish, "PullAnswer"]
 
 
 class LongPolls:
-    """The parked pulls of a node. `attempt` answers a pull or returns False; `expire` tells it that nothing came."""
+    """The parked pulls of a node. `attempt` answers a pull or returns False; `expire` tells its client that no message
+    came."""
 
     def __init__(self, services: Services, attempt: Callable[[Pull], bool], expire: Callable[[Pull], None]) -> None:
         self._services = services
         self._attempt = attempt
         self._expire = expire
         self._by_queue: dict[Queue, Lines] = {}
-        """Those that the next growth of their queue wakes. A wake takes them away, so that it serves none twice."""
+        """Queue -> the pulls that its next growth wakes. A wake removes them, so that it serves none twice."""
         self._by_client: dict[Client, dict[Pull, None]] = {}
         self._slots: dict[int, dict[Pull, None]] = {}
         self._next_slot = 0
         self._due: deque[int] = deque()
-        """Slots before the next whose pulls are to be looked at."""
+        """Numbers of the slots whose pulls must be checked again now."""
         self._looks = False
-        """They are being looked at."""
+        """True while pulls are being checked again."""
         self._ticking = False
         self._woken = _Woken()
         self.answers: Answers | None = None
-        """With messages, given in this step of a wake; None outside of one. A step is too short for them to be old, and
-        what they hold is on its way to clients anyway."""
+        """Answers with messages that were given in this step of a wake; None outside of one. A step is too short for
+        them to become outdated, and their messages are on the way to clients anyway."""
         self._leaving = False
         self._denied: Callable[[Pull], Refused | None] | None = None
         self._changes = 0
-        """Changes of users and rules since the start."""
+        """The number of changes of users and rules since the start."""
         self.count = 0
         """The number of parked pulls."""
         self._bytes = Room(services.config.limits.node_inflight_bytes_max, lambda again: services.call_later(0, again))
-        """The room that large ones of them hold, and their filters; usual ones are bounded by their number."""
+        """The room that large pulls and all filters take. Usual pulls are bounded by their number."""
         self._filters = _Filters(self._bytes)
         services.on_applied(self.wake)
 
     def judge_again(self, denied: Callable[[Pull], Refused | None], then: Callable[[], None]) -> None:
-        """Users or rules changed: pulls that wait and are denied now are refused, before they are given anything.
-        `then` is called when all are told."""
+        """Judges parked pulls again after users or rules changed, before they get any message, and refuses those that
+        are now denied. Calls `then` when all are judged."""
         self._denied = denied
         self._changes += 1
         self._services.turns.begin_later("pulls that are judged again", self._judge_all(then))
@@ -104,7 +107,7 @@ class LongPolls:
         return refused is None
 
     def reload(self, bytes_max: int) -> None:
-        """Another `limits.node_inflight_bytes_max`; the other limits are looked up."""
+        """Applies another `limits.node_inflight_bytes_max`. The other limits are read when they are needed."""
         self._bytes.resize(bytes_max)
 
     def has(self, connection: Client) -> bool:
@@ -112,7 +115,8 @@ class LongPolls:
         return bool(self._by_client.get(connection))
 
     def park(self, pull: Pull) -> str | None:
-        """Keeps the pull until its deadline, set when it is parked first. Returns why not, naming limit and key."""
+        """Parks the pull until its deadline, which is set when it is parked for the first time. Returns the reason if
+        that is refused, with the limit and its key; else None."""
         limits = self._services.config.limits
         connection = pull.puller.client
         if connection.closed:
@@ -167,7 +171,7 @@ class LongPolls:
         self._leave(pull)
 
     def _leave(self, pull: Pull) -> None:
-        """Takes it out of all tables but the queue's."""
+        """Removes the pull from all tables except the queue's."""
         pull.parked = False
         self.count -= 1
         if pull.kept is not None:
@@ -196,7 +200,7 @@ class LongPolls:
                 del self._by_queue[queue]
 
     def _try(self, pull: Pull) -> None:
-        """Attempts a parked pull; it leaves the tables first, since the attempt itself may park it again."""
+        """Attempts a parked pull. The pull leaves the tables first, because the attempt itself may park it again."""
         charge(WAKE_UNITS)
         self._leave_line(pull)
         self._try_out_of_line(pull)
@@ -211,7 +215,8 @@ class LongPolls:
     # --- messages come -----------------------------------------------------------------------------------------------
 
     def wake(self, grown: set[Queue]) -> None:
-        """Called once per applied run with the queues that grew, and when more of one may be served."""
+        """Wakes the pulls of queues that grew, once per applied run, and those of a queue for which more may be served
+        now."""
         woken = self._woken
         for queue in grown:
             lines = self._by_queue.get(queue)
@@ -277,7 +282,7 @@ class LongPolls:
             self._looks = False
 
     def _end(self, pull: Pull) -> None:
-        """Nothing came."""
+        """Ends the wait of a pull for which no message came."""
         charge(WAKE_UNITS)
         self._unpark(pull)
         if not pull.puller.client.closed:
@@ -286,8 +291,8 @@ class LongPolls:
     # --- somebody leaves ---------------------------------------------------------------------------------------------
 
     async def release(self) -> None:
-        """Tells everybody who waits that nothing came: the node is about to close their connections. From now on
-        nobody waits."""
+        """Answers all parked pulls that no message came, because the node will close their connections. No pull is
+        parked from now on."""
         self._leaving = True
         for pull in [pull for waiting in self._by_client.values() for pull in waiting]:
             await self._services.turns.breathe("pulls that are released")
@@ -315,22 +320,23 @@ class _Woken:
 
     def __init__(self) -> None:
         self.served = False
-        """Somebody takes one after the other."""
+        """True while a task serves them one after the other."""
         self.waves = 0
         """The number of times that pulls were taken from the tables."""
         self._taken: deque[tuple[Lines, int]] = deque()
         """Not divided among the clients yet, and the wave they are part of."""
         self._waiting: dict[Client, deque[Iterator[Pull]]] = {}
         self._turns: deque[Client] = deque()
-        """Those who have any."""
+        """Clients that have woken pulls."""
 
     def take(self, lines: Lines) -> None:
-        """Pulls that the tables do not wake any more."""
+        """Takes pulls that were removed from the tables."""
         self._taken.append((lines, self.waves))
         self.waves += 1
 
     def __iter__(self) -> Iterator[Pull | None]:
-        """One after the other, those too that are taken meanwhile; None: some work was done without finding one."""
+        """Yields the pulls one after the other, including those that are taken meanwhile. None means that some work was
+        done without finding one."""
         while self._taken or self._turns:
             if self._taken:
                 yield from self._divide(*self._taken.popleft())
@@ -372,14 +378,15 @@ def _are_few(lines: Lines) -> bool:
 
 
 def _parked(line: Line, wave: int) -> Iterator[Pull]:
-    """Those in the line, each unless it has left when its turn comes; one that came back waits for another wake."""
+    """Yields the pulls of the line, except those that have left when their turn comes. A pull that came back waits for
+    another wake."""
     for pull in line:
         if pull.parked and pull.wave <= wave:
             yield pull
 
 
 class _Filters:
-    """The SQL92 filters of pulls that wait. Pulls of a group share one, and it is counted once."""
+    """The SQL92 filters of parked pulls. Pulls of a group share one, which is counted once."""
 
     def __init__(self, room: Room) -> None:
         self._room = room
@@ -391,14 +398,14 @@ class _Filters:
         return wanted.kept_bytes if isinstance(wanted, SqlFilter) and wanted not in self._pulls else 0
 
     def add(self, wanted: MessageFilter) -> None:
-        """A pull waits."""
+        """Notes that a pull with this filter is parked."""
         if isinstance(wanted, SqlFilter):
             if wanted not in self._pulls:
                 self._shares[wanted] = self._room.share(wanted.kept_bytes)
             self._pulls[wanted] = self._pulls.get(wanted, 0) + 1
 
     def remove(self, wanted: MessageFilter) -> None:
-        """It waits no longer."""
+        """Notes that a pull with this filter is no longer parked."""
         if isinstance(wanted, SqlFilter):
             self._pulls[wanted] -= 1
             if not self._pulls[wanted]:
@@ -407,6 +414,6 @@ class _Filters:
 
 
 def _size(pull: Pull) -> int:
-    """Returns the bytes that a pull keeps of its request, with the tags that it wants."""
+    """Returns the bytes of the request, and of the tags, that a pull keeps."""
     tags = 0 if isinstance(pull.wanted, SqlFilter) else len(pull.wanted or ())
     return pull.puller.kept_bytes + TAG_BYTES * tags

@@ -1,8 +1,8 @@
-"""Pulls: any node answers from its own applied state, now or when messages come.
+"""Pulls: any node answers from its own applied state, at once or when messages come.
 
-Two rules protect consumers: a message is never sent unless its bytes match the CRC that apply recorded. And MOVED,
-which makes a client overwrite its offset, is never answered from state that may lag: an offset beyond the end is "not
-yet" on a follower, and confirmed by a ReadIndex round on the leader.
+Two rules protect consumers. A message is never sent unless its bytes match the CRC that apply recorded. And MOVED,
+which makes a client overwrite its offset, is never answered from state that may lag: for an offset beyond the end, a
+follower answers "not yet", and the leader first confirms the end with a ReadIndex round.
 """
 
 from __future__ import annotations
@@ -38,20 +38,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PULL_UNITS = 20
-"""Units of answering a pull (`raftlog.work`), besides what it reads."""
+"""Units of answering a pull (`raftlog.work`), in addition to what it reads."""
 ANSWER_UNITS = 15
-"""Units of making the answer to a pull that was woken, besides what it reads; one that an equal pull gets, too, is
-there."""
+"""Units of making the answer to a woken pull, in addition to what it reads. An equal pull gets the same answer and
+costs less."""
 TOPIC_TRIES, TOPIC_RETRY_MS = 20, 50
-"""Tries, and milliseconds between them, while a node that does not lead waits for a topic that it has not seen."""
+"""The number of tries, and the milliseconds between them, while a follower waits for a topic that it has not seen
+yet."""
 TRIM_RETRY_MS = 20
-"""Milliseconds that a pull waits for the bounds of a queue whose rows have just been trimmed."""
+"""Milliseconds that a pull waits for the bounds of a queue whose rows were just trimmed."""
 REPAIR_TRIES, REPAIR_RETRY_MS = 10, 200
-"""Tries, and milliseconds between them, for the repair of a pull's first message; then the client must try again."""
+"""The number of tries, and the milliseconds between them, while a pull's first message is being repaired. Then the
+client must ask again."""
 
 
 class Pulls:
-    """Answers pulls, and runs what their long polls wait for when woken."""
+    """Answers pulls, and attempts parked ones again when they are woken."""
 
     def __init__(
         self,
@@ -62,9 +64,9 @@ class Pulls:
         old: EvictedMessages | None = None,
         levels: ReadLevels | None = None,
     ) -> None:
-        """`reads`: who should serve next, and how stale this node may be; None: the leader, and nothing is said.
-        `old`: what was evicted; None: nothing was. `levels`: which messages are read from there before they are; None:
-        none."""
+        """`reads`: tells which node should serve next, and how stale this node may be; with None the leader serves and
+        answers have no such labels. `old`: access to evicted messages; None if there are none. `levels`: decides which
+        messages are read from the tier before they are evicted; None for none."""
         self._services = services
         self._members = members
         self._resets = resets
@@ -81,8 +83,8 @@ class Pulls:
     # --- a wish comes in ---
 
     def pull(self, puller: Puller, wish: PullWish, tries: int = 0, *, waited: bool = False) -> None:
-        """Answers the puller, now or later. `tries`: how often it has waited for its topic; `waited`: it has waited
-        for its filter, or for a turn with room."""
+        """Answers the puller, now or later. `tries`: the number of times that the pull has waited for its topic;
+        `waited`: True if it has waited for its filter, or for a turn with room."""
         charge(PULL_UNITS)
         if not waited and self._services.turns.spent():
             if self._commit_at_once(puller, wish, tries):
@@ -97,13 +99,13 @@ class Pulls:
                 self._settle(pull)
 
     def _later(self, puller: Puller, wish: PullWish, tries: int) -> Steps:
-        """Many pulls came in one turn."""
+        """Answers the pull in a later turn, because many came in this one."""
         if not puller.client.closed:
             self.pull(puller, wish, tries, waited=True)
         yield from ()
 
     def _accept(self, puller: Puller, wish: PullWish, tries: int, *, waited: bool) -> Pull | None:
-        """None if the topic or the filter is waited for. Raises Refused."""
+        """Checks a pull. Returns None if the topic or the filter must be waited for. Raises Refused."""
         topic = self._services.state.topics.get(wish.topic)
         if topic is None:
             self._wait_for_topic(puller, wish, tries)
@@ -121,8 +123,8 @@ class Pulls:
         return pull_of(puller, wish, topic, wanted)
 
     def _commit_at_once(self, puller: Puller, wish: PullWish, tries: int) -> bool:
-        """Notes the offset of a pull that has to wait for its turn: what its connection commits meanwhile is newer.
-        False if the pull was refused."""
+        """Notes the offset in a pull that must wait for its turn: offsets that its connection commits meanwhile are
+        newer. Returns False if the pull was refused."""
         topic = self._services.state.topics.get(wish.topic)
         if wish.commit_offset >= 0 and not tries and topic is not None:
             try:
@@ -134,7 +136,7 @@ class Pulls:
         return True
 
     def _wait_for_topic(self, puller: Puller, wish: PullWish, tries: int) -> None:
-        """Only the leader knows that there is no such topic: elsewhere it may be on its way, and is waited for."""
+        """Waits for a topic that this follower does not have yet: only the leader knows that a topic does not exist."""
         if self._services.writes_open() or tries == TOPIC_TRIES:
             raise no_topic(wish.topic)
         if not puller.client.closed:
@@ -147,10 +149,12 @@ class Pulls:
             self.pull(puller, wish, tries, waited=True)
 
     def _expression(self, wish: PullWish, config: GroupConfig | None) -> Expression | None:
-        """Returns what the wish itself wants, else the group's newest subscription; None: everything. Raises Refused.
+        """Returns the selection that the request itself names, else the group's newest subscription; None for all
+        messages. Raises Refused.
 
-        None where that is older than the consumer's and the client compares the tags itself: it would be told that it
-        is stale until its next heartbeat, half a minute later.
+        It also returns None where that subscription is older than the consumer's and the client compares the tags
+        itself. Otherwise the client would be told that its subscription is stale until its next heartbeat, half a
+        minute later.
         """
         if wish.expression is not None:
             return wish.expression
@@ -172,7 +176,7 @@ class Pulls:
         return Expression(expression_type, sub_string)
 
     def _commit(self, client: Client, wish: PullWish, topic: TopicConfig) -> None:
-        """The offset a pull carries along; only the leader can note it, elsewhere the consumer's own commits do."""
+        """Notes the offset in a pull. Only the leader can do that; on other nodes, the consumer's own commits do."""
         services, members, group = self._services, self._members, wish.group
         if not services.writes_open() or not services.knows_group(group):
             return
@@ -187,7 +191,8 @@ class Pulls:
             self._hold(pull)
 
     def _hold(self, pull: Pull) -> None:
-        """Parks a pull for which there is nothing yet, or says so if it may not or can not wait."""
+        """Parks a pull for which there is no message yet, or answers that there is none if it may not or cannot
+        wait."""
         if pull.suspend_ms <= 0:
             self.reply_nothing(pull)
             return
@@ -196,7 +201,8 @@ class Pulls:
             self._reply(pull, PullOutcome.BUSY, full, pull.offset)
 
     def _attempt(self, pull: Pull) -> bool:
-        """Answers the pull unless there is nothing for it yet (False). Never raises: apply wakes it too."""
+        """Answers the pull. Returns False if there is no message for it yet. Never raises, because apply wakes it
+        too."""
         try:
             if self.long_polls.answers is not None and pull.wanted is None:
                 return self._answer_woken(pull, self.long_polls.answers)
@@ -213,7 +219,8 @@ class Pulls:
             pull.puller.refused(Refused(Reason.ERROR, f"reading {pull.topic} failed: {error}"))
 
     def _answer_woken(self, pull: Pull, answers: Answers) -> bool:
-        """The same for one of many that are woken together. What an equal one has just been sent it is sent, too."""
+        """Does the same for one of many pulls that are woken together. An equal pull gets the answer that the first one
+        got."""
         answer = answers.get(wish_of(pull))
         if answer is None:
             charge(ANSWER_UNITS)
@@ -258,7 +265,8 @@ class Pulls:
         return self._conclude(pull, found, (low, high))
 
     def _conclude(self, pull: Pull, found: Found, bounds: tuple[int, int]) -> bool:
-        """Answers the pull with what was found up to the end of its queue. False if it is to wait for more."""
+        """Answers the pull with the messages found up to the end of its queue. Returns False if it must wait for
+        more."""
         if found.unread is not None:
             self._reply_before(pull, found, found.unread)
         elif found.messages:
@@ -275,7 +283,7 @@ class Pulls:
         return True
 
     def _answer_old(self, pull: Pull, low: int) -> None:
-        """An offset below the rows of this node, which begin at `low`: its message is in the tier, or gone."""
+        """Answers a pull below the first offset of this node, `low`: its message is in the tier, or gone."""
         if pull.puller.room_for(pull.bytes_max, lambda: self._settle(pull)) and not self._old.answer(
             pull, low, self._reply_old, self._reply_gone, self._reply_busy
         ):
@@ -294,9 +302,10 @@ class Pulls:
         self._reply(pull, PullOutcome.BUSY, remark, pull.offset)
 
     def _answer_reset(self, pull: Pull, reset: OffsetReset) -> bool:
-        """The offset of the pull's queue was reset. False: the consumer knows, the pull is like any other.
+        """Handles a pull of a queue whose offset was reset. Returns False if the consumer knows of the reset, so that
+        the pull is like any other.
 
-        Only the leader knows whether another reset, or its end, has followed.
+        Only the leader knows whether another reset, or the end of this one, has followed.
         """
         queue = pull.topic_id, pull.queue_id
         if not self._services.writes_open():
@@ -321,7 +330,8 @@ class Pulls:
         return True
 
     def _ask_beyond(self, pull: Pull) -> bool:
-        """An offset past the end: the leader moves it once the group confirms where the end is."""
+        """Handles a pull beyond the queue's end: the leader moves it to the end once the group has confirmed the
+        end."""
         if not self._services.writes_open():
             return False
 
@@ -343,7 +353,7 @@ class Pulls:
     # --- replies ---
 
     def _reply_before(self, pull: Pull, found: Found, bad: QueueItem) -> None:
-        """Sends what comes before a message that cannot be read intact; if there is nothing, waits for its repair."""
+        """Sends the messages before one that cannot be read intact. If there are none, waits for the repair."""
         here = is_here(self._services, bad.position)
         if here:
             logger.error(
@@ -375,7 +385,7 @@ class Pulls:
             self._settle(pull)
 
     def reply_nothing(self, pull: Pull) -> None:
-        """There was nothing for the pull until now (or it may not wait)."""
+        """Answers that there was no message for the pull until now, or that it may not wait."""
         high = self._services.state.max_offset(pull.topic_id, pull.queue_id)
         remark = "OFFSET_OVERFLOW_ONE" if high else "NO_MESSAGE_IN_QUEUE"
         self._reply(pull, PullOutcome.NOTHING, remark, pull.offset)
@@ -389,7 +399,7 @@ class Pulls:
         found: Found = NOTHING,
         bounds: tuple[int, int] | None = None,
     ) -> None:
-        """`bounds`: those of the queue's rows here, if they have just been looked up."""
+        """Sends the answer. `bounds`: the bounds of the queue's rows on this node, if they were just looked up."""
         suggested = LEADER
         labels: dict[str, str] = {}
         if self._reads is not None:

@@ -1,1 +1,1 @@
-"""Reads messages of this node: by rows of a queue, by position, by key; and the values of a pull."""
+"""Reads messages of this node by rows of a queue, by position and by key; and defines the values of a pull."""

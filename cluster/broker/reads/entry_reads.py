@@ -1,5 +1,6 @@
-"""Reads off the event loop where messages stand in the Raft log: 1,024 positions may lie in as many segment files, and
-each of these has its entries' positions in a file of its own, or, where that is damaged, in its 64 MiB."""
+"""Finds, off the event loop, the entries of the Raft log in which messages lie. 1,024 positions may lie in as many
+segment files. Each of these has the positions of its entries in a file of its own, or, if that is damaged, in its 64
+MiB of frames."""
 
 from __future__ import annotations
 
@@ -17,13 +18,14 @@ if TYPE_CHECKING:
     from raftlog.storage.log.log_reader import EntrySpan
 
 WAITING_MAX = 256
-"""Requests that wait, of at most 8 KiB each; one more is refused, and may be sent again."""
+"""The most waiting requests, of at most 8 KiB each. One more is refused, and may be sent again."""
 _RUN = struct.Struct(">QQI")
 
 EntryAt = Callable[[int], "EntrySpan"]
 Told = Callable[[bytes | RaftLogError], None]
 ReadEntries = Callable[[Sequence[int], Told], None]
-"""(positions, ascending; what is called with the runs, packed, or with why they cannot be told). Raises Refused."""
+"""A function that takes ascending positions, and another function that is called with the runs, packed, or with the
+reason why they cannot be told. Raises Refused."""
 
 
 class _Ask(NamedTuple):
@@ -35,7 +37,7 @@ _Found = tuple[_Ask, bytes | RaftLogError]
 
 
 class EntryReads:
-    """Event loop only, but for its lane, which starts with the first request."""
+    """Answers such requests on a lane, which starts with the first one. Everything else runs on the event loop."""
 
     def __init__(self, context: NodeContext, entry_at: EntryAt) -> None:
         """`entry_at`: `raftlog.storage.log.log_reader.LogReader.entry_at`."""
@@ -45,7 +47,7 @@ class EntryReads:
         self._runner: LaneRunner[_Ask] | None = None
 
     def ask(self, positions: Sequence[int], told: Told) -> None:
-        """Has the entries of these positions read (`ReadEntries`)."""
+        """Has the entries of these positions looked up (`ReadEntries`)."""
         if self._waiting >= WAITING_MAX:
             raise Refused(Reason.BUSY, f"{WAITING_MAX} requests for places of messages wait already")
         if self._runner is None:
@@ -60,7 +62,7 @@ class EntryReads:
             contain("telling the places of messages", ask.told, answer)
 
     def close(self) -> None:
-        """Blocks until it is done with what it was doing."""
+        """Ends the lane, and blocks until its present work is done."""
         if self._runner is not None:
             self._runner.close()
 
@@ -75,7 +77,7 @@ class _Lane:
         return [(ask, self._answer(ask.positions)) for ask in batch]
 
     def idle(self) -> None:
-        """Nothing to do."""
+        """Does nothing when the lane is idle."""
 
     def _answer(self, positions: Sequence[int]) -> bytes | RaftLogError:
         try:
@@ -85,7 +87,8 @@ class _Lane:
 
 
 def runs_of(positions: Sequence[int], entry_at: EntryAt) -> bytes:
-    """One run (index, term, how many) for neighbours of the same entry, packed. Raises RaftLogError."""
+    """Returns packed runs (index, term, number of positions): one for neighbouring positions in the same entry. Raises
+    RaftLogError."""
     runs: list[bytes] = []
     at, count = 0, len(positions)
     while at < count:

@@ -1,4 +1,4 @@
-"""Messages read out of the node's log for consumers: sliced as they were stored, never without a matching CRC."""
+"""Reads messages from the node's log for consumers: as they were stored, and never without a matching CRC."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from statemachine.query import QueueItem
 logger = logging.getLogger(__name__)
 
 GAP_BYTES = 8 << 10
-"""Bytes of other queues that are read along rather than skipped, per message: copying them costs less than a read of
-its own. What one pull reads is bounded by this and `pull_values.MESSAGES_MAX`."""
+"""The most bytes of other queues, per message, that are read along rather than skipped: copying them costs less than
+another read. This and `pull_values.MESSAGES_MAX` bound the bytes that one pull reads."""
 WHOLE_BYTES = 256 << 10
-"""Up to here only the mean of the gaps is looked at. Beyond, each is: behind one of a megabyte may lie hundreds of
-small messages, which would pay for reading it."""
+"""Bytes up to which only the mean of the gaps counts. Above it each gap is compared: behind a gap of a megabyte there
+may be hundreds of small messages, which would pay for reading the gap."""
 
 
 class Log(Protocol):
-    """Gives the bytes of the log: the services of a node, or a reader for them on another thread."""
+    """Gives access to the bytes of the log: the services of a node, or a reader on another thread."""
 
     def read_log(self, position: int, size: int) -> bytes:
         """Returns bytes of the log at a position (`Services.read_log`)."""
@@ -32,10 +32,10 @@ class Log(Protocol):
 def read_body(
     services: Log, items: bytes, extent: tuple[int, int, int] | None = None, *, told: int = logging.ERROR
 ) -> tuple[bytes, int]:
-    """The stored messages of the packed `items`, one behind the other, and how many these are: up to the first whose
-    bytes do not match its CRC even when read again. What cannot be read is logged at the level `told`.
+    """Returns the stored messages of the packed `items`, back to back, and their number: up to the first message whose
+    bytes do not match its CRC even when read again. Unreadable messages are logged at the level `told`.
 
-    One read for those that lie close together. `extent`: that of the items, if the caller knows it.
+    Messages close to each other are read at once. `extent`: the extent of the items, if the caller knows it.
     """
     first, span, _ = extent or extent_of(items)
     if span <= min(WHOLE_BYTES, GAP_BYTES * (len(items) // ITEM.size)):
@@ -52,7 +52,7 @@ def read_body(
 
 
 def read_intact(services: Log, items: Sequence[QueueItem], *, told: int = logging.ERROR) -> list[bytes]:
-    """The same, each message by itself."""
+    """Returns the same, each message by itself."""
     body, count = read_body(services, b"".join([ITEM.pack(*item[1:]) for item in items]), told=told)
     pieces: list[bytes] = []
     at = 0
@@ -63,8 +63,8 @@ def read_intact(services: Log, items: Sequence[QueueItem], *, told: int = loggin
 
 
 def is_here(services: Services, position: int) -> bool:
-    """False if this node's log does not reach down to the position: it was trimmed, and the rows do not know it yet,
-    or the node's log is still being filled up from the others."""
+    """Returns False if this node's log does not reach down to the position: it was trimmed and the rows do not show it
+    yet, or the node is still fetching that part from the others."""
     try:
         services.read_log(position, 0)
     except OutOfRangeError:
@@ -75,7 +75,7 @@ def is_here(services: Services, position: int) -> bool:
 
 
 def _runs(items: bytes) -> Iterator[bytes]:
-    """The packed items, divided where more than GAP_BYTES lie between two of them."""
+    """Yields the packed items in parts, divided where more than GAP_BYTES lie between two of them."""
     begin, end = 0, position_of(items)
     for number, (position, size) in enumerate(POSITION_SIZE.iter_unpack(items)):
         if position - end > GAP_BYTES:
@@ -106,7 +106,7 @@ def _read_run(services: Log, items: bytes, first: int, span: int, told: int) -> 
 
 
 def _read_one(services: Log, item: bytes, told: int) -> tuple[bytes, int]:
-    """One message, read a second time if it does not match. See `body_of`."""
+    """Reads one message, and again if it does not match its CRC."""
     position, size = POSITION_SIZE.unpack(item)
     try:
         for _ in range(2):

@@ -1,7 +1,7 @@
-"""Finding messages by position or key in a node's applied state. `message_queries` has the queries of clients.
+"""Finds messages by position or key in a node's applied state. `message_queries` has the clients' queries.
 
-Positions come from clients and from an index of hashes, so nothing is served because somebody named it: a message
-counts only if the consume queue of an existing topic names that very position, and its bytes match the CRC there.
+Positions come from clients and from an index of hashes, so a position alone proves nothing: a message counts only if
+the consume queue of an existing topic names exactly that position, and its bytes match the CRC there.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from statemachine.query import QueueItem
 
 CANDIDATES_MAX = 1024
-"""Messages read by one lookup. Only keys that were made to collide meet so many that are not wanted."""
+"""The most messages that one lookup reads. Only keys that were made to collide meet so many other messages."""
 BYTES_MAX = 8 << 20
-"""Bytes of a lookup's messages; half of the frame that clients accept."""
+"""The most bytes of a lookup's messages: half of the frame that clients accept."""
 
 _SYS_FLAG_AT = 36
 _I64 = struct.Struct(">q")
@@ -36,7 +36,7 @@ _I32 = struct.Struct(">i")
 
 
 class UnreadableError(Exception):
-    """No intact message can be read at the position: there is none, or its bytes have changed."""
+    """No intact message can be read at the position: no message begins there, or its bytes have changed."""
 
 
 class Stored(NamedTuple):
@@ -47,11 +47,11 @@ class Stored(NamedTuple):
 
 
 class KeyQuery(NamedTuple):
-    """The wish of a search for a key; both times are inclusive, milliseconds of log time."""
+    """A search for a key. Both times are inclusive, in milliseconds of log time."""
 
     key: str
     unique: bool
-    """Only UNIQ_KEY counts, else a word of KEYS does too."""
+    """If True, only UNIQ_KEY is compared; otherwise a word of KEYS counts too."""
     count_max: int
     begin_ms: int = 0
     end_ms: int = INT64_MAX
@@ -64,16 +64,17 @@ class QueryResult(NamedTuple):
     unreadable: int | None
     """Position of a candidate that cannot be read intact on this node."""
     stopped: bool
-    """There may be more: CANDIDATES_MAX were read, or the reply is full."""
+    """True if there may be more: CANDIDATES_MAX messages were read, or the reply is full."""
 
 
 def message_at(
     node: Services, position: int, topic: TopicConfig | None = None, *, waiting: bool = False
 ) -> Stored | None:
-    """The message whose first byte is at `position`; None if it is in no queue of `topic`, or of its own topic. With
-    `waiting` also one that is not delivered yet: if it was carried forward, as it was first stored.
+    """Returns the message whose first byte is at `position`; None if it is in no queue of `topic`, or of its own topic.
+    With `waiting` also one that is not delivered yet; if it was carried forward, in the form in which it was first
+    stored.
 
-    Raises UnreadableError; a position at which no message begins is not told from one whose bytes have changed.
+    Raises UnreadableError. It cannot tell a position at which no message begins from one whose bytes have changed.
     """
     unreadable: UnreadableError | None = None
     try:
@@ -88,7 +89,7 @@ def message_at(
 
 
 def _queued_at(node: Services, position: int, topic: TopicConfig | None) -> Stored | None:
-    """The message that is in a queue."""
+    """Returns the message if it is in a queue."""
     stored = _stored_at(node, position)
     state, message = node.state, stored.message
     topic = topic or state.topics.get(message.topic)
@@ -101,7 +102,7 @@ def _queued_at(node: Services, position: int, topic: TopicConfig | None) -> Stor
 
 
 def _waiting_at(node: Services, position: int) -> Stored | None:
-    """The message that waits, and lies there or did before it was carried forward."""
+    """Returns the message if it waits and lies at the position now, or lay there before it was carried forward."""
     state = node.state
     scheduled, half = state.timers.at(position), state.halves.at(position)
     if scheduled is not None and attempt_of(scheduled[0].due_ms) is not None:
@@ -117,7 +118,7 @@ def _waiting_at(node: Services, position: int) -> Stored | None:
 
 
 def _stored_at(node: Services, position: int) -> Stored:
-    """Returns what is stored there, not checked yet. Raises UnreadableError."""
+    """Returns the stored message at the position, whose CRC is not checked yet. Raises UnreadableError."""
     data = _bytes_at(node, position)
     try:
         return Stored(decode_message(data)[0], data)
@@ -126,14 +127,14 @@ def _stored_at(node: Services, position: int) -> Stored:
 
 
 def _intact(stored: Stored, item: QueueItem) -> Stored:
-    """Raises UnreadableError."""
+    """Checks the message's CRC. Raises UnreadableError."""
     if item.crc32c != crc32c(stored.data):
         raise UnreadableError(f"the message at position {item.position} does not match its checksum")
     return stored
 
 
 def _bytes_at(node: Services, position: int) -> bytes:
-    """Returns what may be a message. Raises UnreadableError."""
+    """Returns the bytes that may be a message. Raises UnreadableError."""
     state = node.state
     end = state.applied_mark.end_position
     if 0 <= position < state.trim_position:
@@ -150,7 +151,7 @@ def _bytes_at(node: Services, position: int) -> bytes:
 
 
 def store_ms_at(node: Services, position: int) -> int:
-    """When the message at a position that the index names was stored, by its own head. Raises UnreadableError."""
+    """Returns the store time in the head of the message at a position that the index names. Raises UnreadableError."""
     try:
         head = node.read_log(position, HEAD.size + 28)
         if HEAD.unpack_from(head)[1] not in (MAGIC_V1, MAGIC_V2):
@@ -163,7 +164,7 @@ def store_ms_at(node: Services, position: int) -> int:
 
 
 class KeyLookup:
-    """One search for a topic's messages with a key. Done in steps."""
+    """One search for a topic's messages with a key. It works in steps."""
 
     def __init__(self, node: Services, topic: TopicConfig, query: KeyQuery) -> None:
         self._node = node
@@ -176,12 +177,12 @@ class KeyLookup:
         self._stopped = False
 
     def steps(self) -> Generator[None, None, QueryResult]:
-        """The search, in steps of a message or a bucket."""
+        """Searches in steps of a message or a bucket."""
         yield from self._steps()
         return QueryResult(self._found, self._unreadable, self._stopped)
 
     def _steps(self) -> Iterator[None]:
-        """The search, yielding after each bucket and each message read."""
+        """Searches, and yields after each bucket and each message."""
         state = self._node.state
         index, now_ms = state.message_index, state.applied_mark.timestamp_ms
         query = self._query
@@ -202,7 +203,7 @@ class KeyLookup:
             yield
 
     def _in_time(self, positions: list[int]) -> list[int]:
-        """Those stored within the times: store times never decrease along the log."""
+        """Returns the positions of messages stored within the times. Store times never decrease along the log."""
 
         def stored(position: int) -> int:
             return store_ms_at(self._node, position)
@@ -237,5 +238,6 @@ def is_wanted(message: Message, topic: str, query: KeyQuery) -> bool:
 
 
 def _text_equal(found: bytes, wanted: bytes) -> bool:
-    """Equal as text: bytes of a property that are not UTF-8 were replaced before they were indexed."""
+    """Returns True if the texts are equal. Bytes of a property that are not UTF-8 were replaced before they were
+    indexed."""
     return found == wanted or found.decode("utf-8", "replace").encode() == wanted

@@ -1,4 +1,5 @@
-"""One pull, from the wish of a consumer to its answer. Values alone: `cluster.broker.pulls.pull_service` decides."""
+"""The values of one pull, from the consumer's request to its answer. `cluster.broker.pulls.pull_service` makes the
+decisions."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ from statemachine.topics import TopicConfig
 MESSAGES_MAX = 1024
 BYTES_DEFAULT = 256 << 10
 BYTES_MAX = 8 << 20
-"""Bytes of an answer's messages; half of the frame that clients accept."""
+"""The most bytes of messages in an answer: half of the frame that clients accept."""
 SUSPEND_MS_MAX = 60_000
 
 
 class PullWish(NamedTuple):
-    """The wish of a consumer in its own words: checked against topics and groups by `Pulls`."""
+    """A consumer's request, decoded and not yet checked. `Pulls` checks it against topics and groups."""
 
     group: str
     topic: str
@@ -29,17 +30,17 @@ class PullWish(NamedTuple):
     offset: int
     messages_max: int
     bytes_max: int
-    """Bytes of messages; 0 or less: BYTES_DEFAULT."""
+    """The most bytes of messages; 0 or less stands for BYTES_DEFAULT."""
     suspend_ms: int
-    """Milliseconds that it may wait for messages; 0: it is answered at once."""
+    """Milliseconds that the pull may wait for messages; 0 for an answer at once."""
     commit_offset: int
-    """Committed along the way; -1: none."""
+    """The offset to commit; -1 for none."""
     expression: Expression | None
-    """Which messages; None: those that the group's newest subscription names."""
+    """The selection of messages; None for the one in the group's newest subscription."""
     subscription_version: int
     """The consumer's clock when it subscribed, if there is no `expression`."""
     compares_tags: Callable[[], bool]
-    """The client drops what does not fit its tags by itself."""
+    """True if the client itself drops messages that do not have its tags."""
 
 
 class PullOutcome(IntEnum):
@@ -47,26 +48,26 @@ class PullOutcome(IntEnum):
 
     FOUND = auto()
     NOT_MATCHED = auto()
-    """Messages that the consumer does not want were passed over: it is to go on at once."""
+    """Messages that the consumer does not want were skipped: it continues at once."""
     NOTHING = auto()
-    """There was nothing until now."""
+    """There was no message until now."""
     MOVED = auto()
-    """The offset is outside the queue: the consumer is to overwrite it with `next_offset`."""
+    """The offset is outside the queue: the consumer must replace it by `next_offset`."""
     BUSY = auto()
-    """This node does not serve the pull now; `remark` says why."""
+    """This node does not serve the pull now; `remark` gives the reason."""
 
 
 class ForMany:
-    """Keeps what a protocol has made of an answer for the first of the pulls that get it."""
+    """Keeps the encoded answer that a protocol made for the first of several equal pulls."""
 
     __slots__ = ("made",)
 
     def __init__(self) -> None:
         self.made: object = None
-        """None: nothing yet."""
+        """The encoded answer; None if nothing was encoded yet."""
 
     def keep(self, made: object) -> None:
-        """Keeps it for the others."""
+        """Keeps an encoded answer for the other pulls."""
         self.made = made
 
 
@@ -75,60 +76,60 @@ class PullAnswer(NamedTuple):
 
     outcome: PullOutcome
     remark: str
-    """RocketMQ's GetMessageStatus; why, if BUSY."""
+    """RocketMQ's GetMessageStatus; for BUSY the reason."""
     next_offset: int
     min_offset: int
     max_offset: int
     suggested: str
-    """Broker id that the consumer should ask next."""
+    """The broker id that the consumer should ask next."""
     labels: dict[str, str]
-    """The words of a follower about its staleness (`cluster.replication.follower_reads`)."""
+    """A follower's words about its staleness (`cluster.replication.follower_reads`)."""
     body: bytes = b""
-    """Stored messages, one behind the other."""
+    """Stored messages, back to back."""
     messages: int = 0
-    """The number of these; 0 also if damage has cut them short."""
+    """The number of messages in `body`; 0 also if damage has cut them short."""
     for_many: ForMany | None = None
-    """None: one pull gets it."""
+    """The value that several equal pulls share; None if a single pull gets the answer."""
 
 
 class Puller(Protocol):
     """A consumer that waits for the answer to one pull. Exactly one of `answered` and `refused` is called, at most
-    once; neither if `elsewhere` or `to_leader` said yes."""
+    once; neither if `elsewhere` or `to_leader` returned True."""
 
     @property
     def client(self) -> Client:
-        """The client whose connection the pull came over."""
+        """The client over whose connection the pull came."""
 
     @property
     def user(self) -> int:
-        """Id of the user who asked; 0: nobody was asked for one."""
+        """Id of the user who asked; 0 if the request needed no user."""
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes that are kept of the request until it is answered."""
+        """Bytes of the request that are kept until it is answered."""
 
     def hold(self) -> None:
-        """It is parked for the first time."""
+        """Notes that the pull is parked for the first time."""
 
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
-        """Returns True if an answer of `size` bytes may be made now. If not, `again` is called once when it may, unless
-        the client is gone by then."""
+        """Returns True if an answer of `size` bytes may be made now. Otherwise `again` is called once as soon as it
+        may, unless the client is gone by then."""
 
     def elsewhere(self, position: int) -> bool:
-        """Has another node answer if this one lacks the log at `position`. False: this node has it."""
+        """Has another node answer if this one lacks the log at `position`. Returns False if this node has it."""
 
     def to_leader(self) -> bool:
-        """Has the leader answer, if another node leads. False: this node has to."""
+        """Has the leader answer, if another node leads. Returns False if this node must answer."""
 
     def answered(self, answer: PullAnswer) -> None:
-        """Tells the consumer."""
+        """Sends the answer to the consumer."""
 
     def refused(self, refused: Refused) -> None:
-        """Tells the consumer why not."""
+        """Sends the refusal to the consumer."""
 
 
 class Pull(Untracked):
-    """One pull as long as it is unanswered. Tables of what it waits for refer to it, and let go of it."""
+    """One pull until it is answered. The tables of long polls and searches refer to it, and drop it afterwards."""
 
     puller: Puller
     group: str
@@ -136,31 +137,31 @@ class Pull(Untracked):
     topic_id: int
     queue_id: int
     wanted: MessageFilter
-    """None: all messages."""
+    """The filter; None for all messages."""
     offset: int
-    """The offset at which to go on; a held pull with a filter moves past what did not match."""
+    """The offset at which to continue. A parked pull with a filter moves past messages that did not match."""
     messages_max: int
     bytes_max: int
     suspend_ms: int
     deadline_ms: int = 0
     held: bool = False
-    """It was parked once: what does not match its filter no longer ends it."""
+    """True once it was parked: messages that do not match its filter no longer end it."""
     here: bool = False
-    """The tier did not answer it: this node's log does, whatever `tier.read` says."""
+    """True if the tier did not answer it: it is then read from this node's log, whatever `tier.read` says."""
     parked: bool = False
     judged: int = 0
-    """The number of changes of users and rules after which it was judged last."""
+    """The number of changes of users and rules after which it was last judged."""
     wave: int = 0
-    """Which wake it waits for: of those that are under way, it is part of the earlier ones no more."""
+    """The number of the wake for which it waits. Earlier wakes that are still under way skip it."""
     kept: Share | None = None
     """The room that it takes while it is parked, if it is a large one."""
     slot: int = 0
     repair_tries: int = 0
-    """So often its first message could not be read intact."""
+    """The number of times that its first message could not be read intact."""
 
 
 def pull_of(puller: Puller, wish: PullWish, topic: TopicConfig, wanted: MessageFilter) -> Pull:
-    """Returns the pull that a consumer asks for, within bounds."""
+    """Returns the Pull for a consumer's request, with its limits within bounds."""
     return Pull(
         puller,
         wish.group,

@@ -1,8 +1,8 @@
 """Decides which pulls are answered from the tier although this node still has their messages: `tier.read`, for the
 cluster and for each topic (docs/adr/0071).
 
-The levels have the names of RocketMQ's `tieredStorageLevel`. They say where messages are read, never which: what the
-tier cannot give is read from this node's log.
+The levels have the names of RocketMQ's `tieredStorageLevel`. They decide where messages are read, never which messages:
+what the tier cannot deliver is read from this node's log.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
 
 ATTRIBUTE: Final = "tier.read"
-"""The attribute of a topic. A value that is none of LEVELS does not count: an older release took any."""
+"""The attribute of a topic. A value that is not one of LEVELS does not count, because an older release accepted any."""
 NOT_IN_DISK: Final = "NOT_IN_DISK"
-"""The tier gives what this node has no more, and nothing else."""
+"""The tier serves only messages that this node no longer has."""
 NOT_IN_MEM: Final = "NOT_IN_MEM"
-"""It also gives what is further behind the end of the log than the part of the memory in which messages are expected
-(`modes.access_message_in_memory_max_ratio`): reading it here would read the disk."""
+"""The tier also serves messages that probably are not in this node's memory: those that are further behind the end of
+the log than `modes.access_message_in_memory_max_ratio` percent of the memory. Reading them here would read the disk."""
 FORCE: Final = "FORCE"
-"""It gives all that it has."""
+"""The tier serves every message that it has."""
 LEVELS: Final = (NOT_IN_DISK, NOT_IN_MEM, FORCE)
 PAUSE_MS: Final = 10_000
-"""After the store failed: so long this node reads its own log, and no pull waits for the store."""
+"""Milliseconds after a failure of the store in which this node reads its own log, so that no pull waits for the
+store."""
 
 
 class ReadLevels:
-    """Event loop only."""
+    """Decides for this node's pulls. Event loop only."""
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class ReadLevels:
         now_ms: Callable[[], int],
         memory: Callable[[], int],
     ) -> None:
-        """`memory`: bytes of the machine."""
+        """`memory`: bytes of memory of the machine."""
         self._state = state
         self._now_ms = now_ms
         self._memory_bytes = memory()
@@ -48,12 +49,12 @@ class ReadLevels:
         self.reload(config)
 
     def reload(self, config: Config) -> None:
-        """Another configuration from now on."""
+        """Applies another configuration."""
         self._level: str = config.tier.read
         self._hot_bytes = self._memory_bytes * config.modes.access_message_in_memory_max_ratio // 100
 
     def prefers_tier(self, topic_id: int, queue_id: int, offset: int) -> bool:
-        """Returns True if the message at the offset, which this node has, is to be read from the tier."""
+        """Returns True if the message at the offset, which this node has, should be read from the tier."""
         topic = self._state.topics_by_id.get(topic_id)
         level = self._level if topic is None else topic.attributes.get(ATTRIBUTE, self._level)
         if level not in LEVELS:
@@ -70,5 +71,5 @@ class ReadLevels:
         return row is not None and row.state is TierState.VERIFIED
 
     def failed(self) -> None:
-        """The store did not give what it has."""
+        """Notes that the store failed to deliver an object that it has."""
         self._resumes_ms = self._now_ms() + PAUSE_MS

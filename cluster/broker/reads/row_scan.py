@@ -1,7 +1,7 @@
-"""Which messages a pull gets, chosen by their rows in the queue: all of them, or those with certain tags.
+"""Chooses messages for a pull by their rows in the queue: all of them, or those with certain tags.
 
-Every way is bounded: one pull looks at some of them and goes on at the next, from `next_offset`. `filter_search` does
-the same by the properties of the messages.
+Each call is bounded: one pull looks at some of the messages, and the next one continues at `next_offset`.
+`filter_search` does the same by the properties of the messages.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 SCAN_MAX = 4096
-"""Queue items looked at by one pull with a tag filter."""
+"""The most queue items that one pull with a tag filter looks at."""
 SCAN_WINDOW = 256
 """Items per fetch: an aligned chunk of the consume queue."""
 WINDOW_UNITS, STEP_UNITS = 40, 250
-"""Units of looking at one (`raftlog.work`), and those above which a step ends."""
+"""Units of looking at one window (`raftlog.work`), and units above which a step ends."""
 
 _SIZE = struct.Struct(">8xI20x")
 _TAG = struct.Struct(">16xq8x")
@@ -43,13 +43,13 @@ class Found(NamedTuple):
     messages: int
     """The number of messages."""
     body: bytes
-    """The stored messages, one behind the other."""
+    """The stored messages, back to back."""
     next_offset: int
-    """The offset at which to go on."""
+    """The offset at which the next pull continues."""
     last_position: int = -1
-    """The position of the last of them."""
+    """The position of the last message."""
     unread: QueueItem | None = None
-    """The message at `next_offset`, if the pull ends there because it cannot be read intact."""
+    """The message at `next_offset`, if the pull ends there because that message cannot be read intact."""
 
 
 NOTHING = Found(0, b"", 0)
@@ -57,12 +57,12 @@ NOTHING = Found(0, b"", 0)
 
 
 class Chosen(NamedTuple):
-    """The messages that a pull is to get, by the rows of the queue."""
+    """The messages that were chosen for a pull by the rows of the queue."""
 
     items: bytes
-    """Packed."""
+    """The messages' items, packed."""
     next_offset: int
-    """The offset at which to go on."""
+    """The offset at which the next pull continues."""
     offsets: Sequence[int]
     """The offsets of the items."""
     extent: tuple[int, int, int]
@@ -70,7 +70,7 @@ class Chosen(NamedTuple):
 
 
 def choose(rows: RecentBlocks, pull: Pull, high: int) -> Chosen:
-    """All items from the pull's offset on, within the pull's limits but at least one, and where to go on."""
+    """Chooses all items from the pull's offset on, within the pull's limits but at least one."""
     first = pull.offset
     end = min(first + pull.messages_max, high)
     items = rows.between(pull.topic_id, pull.queue_id, first, end, high)
@@ -83,13 +83,13 @@ def choose(rows: RecentBlocks, pull: Pull, high: int) -> Chosen:
 
 
 def _fitting(items: bytes, bytes_max: int) -> int:
-    """Returns how many of the packed items have no more than `bytes_max` bytes of messages together; at least one."""
+    """Returns the number of packed items whose messages together have at most `bytes_max` bytes; at least one."""
     ends = list(accumulate([size for (size,) in _SIZE.iter_unpack(items)]))
     return max(1, bisect_right(ends, bytes_max))
 
 
 def choosing(rows: RecentBlocks, pull: Pull, tags: frozenset[int], high: int) -> Generator[None, None, Chosen]:
-    """The items with one of the tags, in bounded steps."""
+    """Chooses the items with one of the tags, in bounded steps."""
     parts: list[bytes] = []
     offsets: list[int] = []
     total = 0
@@ -122,7 +122,7 @@ def _chosen(parts: list[bytes], next_offset: int, offsets: list[int]) -> Chosen:
 
 
 def read(services: Services, chosen: Chosen) -> Found:
-    """Reads what was chosen, up to the first that cannot be read intact."""
+    """Reads the chosen messages, up to the first that cannot be read intact."""
     items = chosen.items
     body, count = read_body(services, items, chosen.extent)
     if count * ITEM.size == len(items):
@@ -138,7 +138,8 @@ def read(services: Services, chosen: Chosen) -> Found:
 # do.
 
 BLOCKS_MAX = 512
-"""4 MiB. Beyond, the one that was read first goes: a reader is done with it, unless more queues are read at once."""
+"""The most blocks in memory: 4 MiB. Above it the block that was read first is dropped: its reader no longer needs it,
+unless more queues are read at once."""
 
 
 class RecentBlocks:
@@ -149,15 +150,15 @@ class RecentBlocks:
         self._blocks: dict[tuple[int, int, int], bytes] = {}
 
     def between(self, topic_id: int, queue_id: int, start: int, end: int, high: int) -> bytes:
-        """The packed items (`payload.ITEM`) with start <= queue_offset < end, where the caller has just seen that the
-        queue has these, and ends at `high`; b"" if the first was trimmed since."""
+        """Returns the packed items (`payload.ITEM`) with start <= queue_offset < end. The caller has just seen that the
+        queue has these, and ends at `high`. Returns b"" if the first was trimmed since."""
         base = start - start % BLOCK
         if end <= base + BLOCK <= high and (rows := self._closed(topic_id, queue_id, base)):
             return rows[(start - base) * ITEM.size : (end - base) * ITEM.size]
         return self._state.fetch_packed(topic_id, queue_id, start, end - start)
 
     def _closed(self, topic_id: int, queue_id: int, base: int) -> bytes:
-        """The block that begins at `base`; b"" if its first rows are gone."""
+        """Returns the block that begins at `base`; b"" if its first rows are gone."""
         name = (topic_id, queue_id, base)
         rows = self._blocks.get(name)
         if rows is None:

@@ -1,6 +1,6 @@
-"""Makes the body of an answer out of rows of the queue and bytes of the log: all that a pull does for each message.
+"""Makes the body of an answer from rows of the queue and bytes of the log: all the work that a pull does per message.
 
-Pure, and without a call of ours per message.
+Pure, and without a call of our own functions per message.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def position_of(items: bytes, number: int = 0) -> int:
 
 
 def extent_of(items: bytes) -> tuple[int, int, int]:
-    """(where the first of packed items lies, bytes of the log from there to the end of the last, where the last lies);
-    zeros without any."""
+    """Returns the position of the first of the packed items' messages, the bytes of log from there to the end of the
+    last, and the position of the last; zeros without any."""
     if not items:
         return 0, 0, 0
     first: int = _POSITION.unpack_from(items)[0]
@@ -36,10 +36,10 @@ def extent_of(items: bytes) -> tuple[int, int, int]:
 
 @twin
 def body_of(items: bytes, block: bytes, first: int) -> tuple[bytes, int]:
-    """The stored messages of the packed `items`, one behind the other, and how many these are.
+    """Returns the stored messages of the packed `items`, back to back, and their number.
 
-    `block` is the log from position `first` on. Messages end before the first that is not wholly in the block, or whose
-    bytes do not match its CRC: nothing is in the body that was not checked.
+    `block` is the log from position `first` on. The messages end before the first that is not wholly in the block, or
+    whose bytes do not match its CRC: every message in the body was checked.
     """
     if not items:
         return b"", 0
@@ -65,5 +65,5 @@ def body_of(items: bytes, block: bytes, first: int) -> tuple[bytes, int]:
 
 
 def _first_difference(left: tuple[int, ...], right: tuple[int, ...]) -> int:
-    """Returns the first index at which two of the same length differ: this length if they are equal."""
+    """Returns the first index at which two arrays of the same length differ; their length if they are equal."""
     return next(compress(range(len(left)), map(ne, left, right)), len(left))

@@ -1,1 +1,2 @@
-"""Takes sends: checks them, tells re-sends from new ones, queues them, and stores again what a consumer gives back."""
+"""Takes sends: checks them, tells repeated sends from new ones, queues them, and stores again the messages that
+consumers send back."""

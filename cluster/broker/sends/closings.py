@@ -1,4 +1,5 @@
-"""Connections that closed while sends of theirs were under way, until one look at all sends under way finds those."""
+"""Collects connections that closed while sends of theirs were under way, until one search through all sends under way
+finds these sends."""
 
 from __future__ import annotations
 
@@ -11,34 +12,40 @@ if TYPE_CHECKING:
 
 
 class Closings:
-    """The look comes in the next turn of the loop, or before the next request, which may repeat one of these sends. It
-    is one for all that closed meanwhile: it costs as much as there are sends under way, however many closed."""
+    """The closed connections that were not searched for yet.
+
+    The search comes in the next turn of the loop, or before the next request, which may repeat one of these sends.
+    There is one search for all connections that closed meanwhile, because it costs as much as there are sends under
+    way.
+    """
 
     def __init__(self, soon: Soon) -> None:
-        """`soon` calls in a later turn of the loop."""
+        """`soon` calls a function in a later turn of the loop."""
         self._soon = soon
         self._listeners: list[Callable[[Collection[ReplyTo]], None]] = []
         self.waiting: dict[ReplyTo, None] = {}
-        """Those that are not looked at yet, oldest first. What is decided of their sends meanwhile is remembered as it
-        is decided."""
+        """Connections that were not searched for yet, oldest first. If one of their sends is decided meanwhile, its
+        fate is remembered at that moment."""
 
     def listen(self, told: Callable[[Collection[ReplyTo]], None]) -> None:
-        """Tells `told` from now on which connections closed since the last look; listeners are told in turn."""
+        """Calls `told` at each search with the connections that closed since the last one. Several listeners are called
+        in turn."""
         self._listeners.append(told)
 
     def add(self, path: ReplyTo) -> None:
-        """This connection has closed."""
+        """Notes that this connection has closed."""
         if not self.waiting:
             self._soon(self.look)
         self.waiting[path] = None
 
     def look(self) -> None:
-        """Tells the listeners of all that wait, if any do."""
+        """Calls the listeners with all closed connections that wait, if there are any."""
         closed, self.waiting = self.waiting, {}
         if closed:
             for told in self._listeners:
                 told(closed)
 
     def hears(self, path: ReplyTo) -> bool:
-        """Returns True if the fate of a send through `path` is yet to be told or remembered: else the look did that."""
+        """Returns True if the fate of a send through `path` must still be told or remembered. Otherwise the search has
+        done that."""
         return not path.closed or path in self.waiting

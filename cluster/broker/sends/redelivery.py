@@ -1,10 +1,10 @@
-"""Takes what a consumer could not handle: the leader stores a copy for the group, to be delivered again later, or makes
-it a dead letter.
+"""Takes back a message that a consumer could not handle. The leader stores a copy for the group, to be delivered again
+later, or makes it a dead letter.
 
 The copy waits as a scheduled message of `%RETRY%group`, longer with each attempt, and goes to `%DLQ%group` once
-`reconsumeTimes` has reached the maximum. A failure is named by the group and the position of the message that failed.
-Its copy leaves a unique row under that name, so any leader recognises the same report when it comes again: for
-REPEATED_MS, and as long as the copy waits. Source: RocketMQ's AbstractSendMessageProcessor.consumerSendMsgBack.
+`reconsumeTimes` has reached the maximum. A failure is identified by the group and the position of the message that
+failed. Its copy leaves a unique row under that name, so any leader recognises a repeated report of the same failure:
+for REPEATED_MS, and as long as the copy waits. Source: RocketMQ's AbstractSendMessageProcessor.consumerSendMsgBack.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
 
 TIMES_MAX = (1 << 31) - 1
 TRIES, RETRY_MS = 10, 200
-"""Tries, and milliseconds between them, while a message is being repaired or a topic changed."""
+"""The number of tries, and the milliseconds between them, while a message is being repaired or a topic changed."""
 FIRST_LEVEL = 3
-"""The delay level of the first failure; each further one is a level more."""
+"""The delay level of the first failure. Each further failure is one level higher."""
 REPEATED_MS = 60_000
-"""A second report of a failure within this log time is the first one again. Later, and if the copy was delivered, the
-group has consumed the message anew: its offsets were reset."""
+"""Log time within which a second report of a failure counts as the same report. If it comes later and the copy was
+delivered, the group has consumed the message again, because its offsets were reset."""
 FAILURE_MARK = 0x36
-"""Stands in place of the body's CRC in the unique row of a failure."""
+"""The value in place of the body's CRC in the unique row of a failure."""
 
 Done = Callable[[Refused | None], None]
-"""Told None when a majority has the copy on disk."""
+"""Called with None when a majority has the copy on disk."""
 
 
 class SentBack(NamedTuple):
-    """The report of a consumer. `maximum`: None if it leaves that to the group."""
+    """The report of a consumer. `maximum` is None if the group's setting decides."""
 
     group: str
     position: int
@@ -60,7 +60,7 @@ class SentBack(NamedTuple):
 
 
 class _Report(NamedTuple):
-    """A report on its way."""
+    """A report that is being handled."""
 
     client: ReplyTo
     size: int
@@ -69,7 +69,7 @@ class _Report(NamedTuple):
 
 
 class SendBacks:
-    """Takes reports of failed consumption. The leader's; callers forward to it."""
+    """Takes reports of failed consumption. Leader only; callers forward to it."""
 
     def __init__(self, services: Services, proposals: Proposals) -> None:
         self._services = services
@@ -78,14 +78,14 @@ class SendBacks:
         self._waiting: dict[tuple[str, int], list[_Report]] = {}
         """(group, position) -> reports of a failure whose copy is in flight, in this term as leader."""
         self._undecided: set[tuple[str, int]] = set()
-        """Names of copies in flight that nobody waits for any more: their reports were answered with UNKNOWN."""
+        """Names of copies in flight for which nobody waits any more: their reports were answered with UNKNOWN."""
 
     def reload(self, config: Config) -> None:
-        """Other delays from now on."""
+        """Applies other delays."""
         self._delays = Delays(config.timer)
 
     def writes_opened(self) -> None:
-        """A new term of leadership: nothing is in flight."""
+        """Begins a new term of leadership, in which nothing is in flight yet."""
         self._waiting = {}
         self._undecided = set()
 
@@ -140,7 +140,7 @@ class SendBacks:
         self._propose(report, slot, stored, dead)
 
     def _repeated(self, wanted: SentBack) -> bool:
-        """Returns True if the log holds a copy for this very failure."""
+        """Returns True if the log holds a copy for this failure."""
         state = self._services.state
         for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
             topic = state.topics.get(prefix + wanted.group)
@@ -153,7 +153,8 @@ class SendBacks:
     # --- the message -------------------------------------------------------------------------------------------------
 
     def _read(self, report: _Report, tries: int) -> Stored | None:
-        """The message; None if it is to be read again in a moment, because it is being repaired. Raises Refused."""
+        """Returns the message; None if it must be read again in a moment, because it is being repaired. Raises
+        Refused."""
         wanted = report.wanted
         where = f"offset {wanted.position}"
         try:
@@ -173,7 +174,8 @@ class SendBacks:
         return stored
 
     def _make_group(self, report: _Report, tries: int) -> None:
-        """RocketMQ makes a group when it is first named; a consumer's first heartbeat may be 30 s away."""
+        """Creates the group. RocketMQ does so when a group is first named, because a consumer's first heartbeat may be
+        30 s away."""
         name = report.wanted.group
         if not tries:
             raise Refused(Reason.NO_GROUP, f"consumer group {name} does not exist")
@@ -190,7 +192,7 @@ class SendBacks:
         self._proposals.submit_commands([[PUT_GROUP, {"name": name}, True]], made)
 
     def _prepare(self, report: _Report, topic: str, queues: int, tries: int) -> None:
-        """Makes the group's topic, or waits for a change of it; then looks at the report anew."""
+        """Creates the group's topic, or waits for a change of it; then handles the report again."""
         if not tries:
             raise Refused(Reason.UNAVAILABLE, f"topic {topic} is being changed; nothing was stored")
         run: list[Command] = []
@@ -253,7 +255,7 @@ class SendBacks:
         )
 
     def _settled(self, waiting: dict[tuple[str, int], list[_Report]], name: tuple[str, int], outcome: Outcome) -> None:
-        """Tells everybody who reported this failure."""
+        """Answers everybody who reported this failure."""
         fail, unknown = (
             "the log did not take the copy; nothing was stored",
             "the copy is undecided; it may still be stored",
@@ -272,7 +274,7 @@ def is_dead(wanted: SentBack, group: GroupConfig, message: Message) -> bool:
 
 
 def copied_properties(message: Message) -> bytes:
-    """The message's own, and where it comes from: topic and id of the first one of a row of copies."""
+    """Returns the message's own properties, and its origin: topic and id of the first message in a row of copies."""
     properties = message.properties
     if DELAY in properties:
         properties = without(properties, DELAY)  # of a plain message: it would be read as a delay of the copy
@@ -290,7 +292,7 @@ def copied_properties(message: Message) -> bytes:
 
 
 def _addressed(delayed: Delayed, topic: str, queue_id: int) -> bytes:
-    """The properties with the topic and queue of the copy, if there is room: only people read them."""
+    """Adds the topic and queue of the copy to the properties if there is room: only people read them."""
     properties = delayed.properties
     if REAL_TOPIC in properties or REAL_QID in properties:
         delayed = Delayed(delayed.schedule, without(properties, REAL_TOPIC, REAL_QID))

@@ -1,7 +1,7 @@
-"""The fate of each send: its answer, and which identities are settled or kept for a retry (`identity`).
+"""The fate of each send: its answer, and whether its identity is settled or kept for a repeated send (`identity`).
 
-A send that was not answered, or was answered UNKNOWN, is *unanswered*: its identity is remembered, and its retry is
-recognised. A send that was answered for good is settled, and never remembered.
+A send that was not answered, or was answered UNKNOWN, is *unanswered*: its identity is remembered, so that its
+repetition is recognised. A send that got a final answer is settled, and never remembered.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ class SendAnswers(Protocol):
     """Tells clients the fate of their sends."""
 
     def acknowledge(self, send: Send, queue_id: int, offset: int, positions: tuple[int, ...] | int) -> None:
-        """It is stored: queue, queue offset, and the position, or those of a batch."""
+        """Answers that the message is stored: its queue, queue offset and position, or those of a batch."""
 
     def acknowledge_plain(self, sends: list[Send], built: Built, at: int) -> int:
-        """The same of those from `at` on that need no more, their sessions included; returns the first that does."""
+        """Answers all plain sends from `at` on, and settles their sessions. Returns the index of the first send that
+        needs more."""
 
     def fail(self, send: Send, refused: Refused) -> None:
-        """It was not stored, or with the reason UNKNOWN nobody knows."""
+        """Answers that the message was not stored; with the reason UNKNOWN, that nobody knows."""
 
 
 class SendFates:
@@ -47,7 +48,7 @@ class SendFates:
         answers: SendAnswers,
         closings: Closings,
     ) -> None:
-        """`incarnation` is the prefix of the producer ids that this node gave out."""
+        """`incarnation`: the prefix of the producer ids that this node gave out."""
         self._clock = clock
         self._state = state
         self._retries = retries
@@ -56,7 +57,7 @@ class SendFates:
         self._closings = closings
 
     def stored(self, sends: list[Send], built: Built, muted: set[int]) -> None:
-        """Committed and applied: the only place where a send is acknowledged."""
+        """Acknowledges a send that is committed and applied. No other code acknowledges a send."""
         if self._closings.waiting:
             self._remember_closing(sends, muted)
         count, after = len(sends), 0
@@ -78,7 +79,7 @@ class SendFates:
                 self._answers.acknowledge(send, send.queue_id, built.offsets[at], built.positions[at])
 
     def stored_before(self, send: Send, topic_id: int, queue_id: int, queue_offset: int, position: int) -> None:
-        """A re-send of what the log holds: the first one's result."""
+        """Answers a repeated send with the result of the first one, which the log holds."""
         settle(send.connection, send.producer_id, send.sequence)
         positions: tuple[int, ...] | int = position
         if send.batch:
@@ -89,17 +90,18 @@ class SendFates:
         self._answers.acknowledge(send, queue_id, queue_offset, positions)
 
     def _name_due(self, send: Send, position: tuple[int, ...] | int) -> None:
-        """A request that repeats another has not been built itself: what waits is looked up."""
+        """Looks up the due time of a repeated scheduled send: no entry was built from the request itself."""
         if not send.due_ms and type(position) is int and send.schedule is not None and send.schedule.names_due:
             found = self._state.timers.at(position)
             send.due_ms = 0 if found is None else found[0].due_ms
 
     def refused(self, send: Send, remark: str) -> None:
-        """Never proposed, or proved lost: safe to send again anywhere."""
+        """Answers a send that was never proposed, or is proved lost. It may be sent again anywhere."""
         self._fail(send, Refused(Reason.UNAVAILABLE, remark))
 
     def unbuildable(self, send: Send, remark: str) -> None:
-        """No entry could be made of it: an error of this node. The same again ends the same way."""
+        """Answers a send of which no entry could be made, because of a fault of this node. Repeating it leads to the
+        same answer."""
         self._fail(send, Refused(Reason.ERROR, remark))
 
     def _fail(self, send: Send, refused: Refused) -> None:
@@ -113,7 +115,7 @@ class SendFates:
         self._answers.fail(send, refused)
 
     def unknown(self, send: Send, remark: str) -> None:
-        """Proposed and undecided."""
+        """Answers a send that was proposed and is undecided."""
         send.connection.inflight_bytes -= send.size
         if send.done is not None:
             send.done(Outcome.UNKNOWN)
@@ -123,7 +125,8 @@ class SendFates:
         self._answers.fail(send, Refused(Reason.UNKNOWN, remark))
 
     def connections_closed(self, unanswered: list[Send]) -> None:
-        """The clients can no longer hear of these: each may come again, also before the log has decided."""
+        """Remembers the sends of closed connections, whose clients can no longer hear an answer. Each may come again,
+        perhaps before the log has decided."""
         for send in unanswered:
             self._remember(send)
 
@@ -143,7 +146,8 @@ class SendFates:
 
 
 def settle(path: ReplyTo, producer_id: bytes, sequence: int) -> bool:
-    """Answered for good. False if the identity is of an earlier session: the send was a retry."""
+    """Settles a send that got a final answer. Returns False if its identity belongs to an earlier session: then the
+    send was a repetition."""
     session = path.session
     if session is None or session.producer_id != producer_id:
         return False
@@ -152,6 +156,7 @@ def settle(path: ReplyTo, producer_id: bytes, sequence: int) -> bool:
 
 
 def leave_session(path: ReplyTo, producer_id: bytes) -> None:
-    """The connection goes on under a new producer id, if this is its present one: its retry is to be recognised."""
+    """Ends the connection's session, if this is its present producer id. The connection continues under a new id, so
+    that a repetition of the send is recognised by the old one."""
     if path.session is not None and path.session.producer_id == producer_id:
         path.session = None

@@ -1,6 +1,7 @@
-"""Sends: checks a message or a batch, names it, finds out whether it is a re-send, queues it.
+"""Sends: checks a message or a batch, gives it an identity, finds out whether it repeats an earlier send, and queues
+it.
 
-Refusals happen before anything is proposed and say so by their reason; see docs/guarantees.md. This is the hot path: no
+Refusals happen before anything is proposed, and their reason says so; see docs/guarantees.md. This is the hot path: no
 task, no future, no log line per message.
 """
 
@@ -68,8 +69,8 @@ class Sends(Generic[_Origin]):
         route: Callable[[_Origin], None],
         refuse: Callable[[_Origin, Refused], None],
     ) -> None:
-        """`incarnation`: 8 bytes that no other run of any node shares. Of a send that had to wait, `route` handles it
-        from the start, and `refuse` tells its client why nothing was stored."""
+        """`incarnation`: 8 bytes that no other run of any node shares. `route` handles a send that had to wait, from
+        the start, and `refuse` tells its client why nothing was stored."""
         config = services.config
         self._services = services
         self._state = services.state
@@ -90,14 +91,14 @@ class Sends(Generic[_Origin]):
         self.reload(config)
 
     def reload(self, config: Config) -> None:
-        """Another configuration from now on."""
+        """Applies another configuration."""
         self._config, self._limits, self._delays = config, config.limits, Delays(config.timer)
         self._plain_batches = PlainBatches(config.limits, self.suffix)
 
     # --- entry -------------------------------------------------------------------------------------------------------
 
     def send(self, origin: _Origin, wish: SendWish, *, oneway: bool) -> None:
-        """Stores a message, or a batch; `Proposals` tells its fate. Raises Refused."""
+        """Stores a message, or a batch. `Proposals` tells its fate later. Raises Refused."""
         path, size, proposals = origin.path, origin.size, self._proposals
         refusing = proposals.refusing
         over = over_limit(self._limits, path, size, proposals.bytes_inflight)
@@ -134,8 +135,8 @@ class Sends(Generic[_Origin]):
         kind: int,
         schedule: Schedule | None,
     ) -> None:
-        """Checks the message that is to go to that queue, names it, and queues it unless it is a re-send. Raises
-        Refused. `asked`: its properties, without those the broker adds; `kind`: of its row (`RowKind`)."""
+        """Checks a message for the given queue, gives it an identity, and queues it unless it repeats an earlier send.
+        Raises Refused. `asked`: its properties, without those that the broker adds; `kind`: the RowKind of its row."""
         path, size, proposals, body = origin.path, origin.size, self._proposals, origin.body
         if wish.is_batch:
             properties, unique_key, tag, batch = b"", "", 0, self.split_batch(slot, body)
@@ -185,7 +186,8 @@ class Sends(Generic[_Origin]):
         proposals.submit_send(send)
 
     def when_confirmed(self, origin: _Origin, again: Callable[[], None]) -> None:
-        """Calls `again` once a majority confirms that this node leads; if another one leads, routes the send there."""
+        """Calls `again` once a majority confirms that this node leads. If another node leads, passes the send on to
+        it."""
         release = self._hold(origin)
 
         def confirmed(ok: bool) -> None:
@@ -202,8 +204,8 @@ class Sends(Generic[_Origin]):
         self._services.read_index(confirmed)
 
     def _hold(self, origin: _Origin) -> Callable[[], bool]:
-        """Counts a send that waits against the limits. The returned function ends that; it says whether its client is
-        still there: if not, nothing was stored, and nobody is to hear of it."""
+        """Counts a waiting send against the limits. The returned function ends that, and returns True if the client is
+        still there. If it is not, nothing was stored and nobody is told."""
         path, size, proposals = origin.path, origin.size, self._proposals
         path.inflight_bytes += size
         proposals.bytes_inflight += size
@@ -218,7 +220,8 @@ class Sends(Generic[_Origin]):
     # --- checks ------------------------------------------------------------------------------------------------------
 
     def _held_already(self, wish: SendWish, given: Identity | None) -> bool:
-        """True if this send was stored or proposed before: then "busy" would deny what happened or may happen yet."""
+        """Returns True if this send was stored or proposed before. Then the answer "busy" would deny something that
+        happened or may still happen."""
         producer_id, sequence = (given.producer_id, given.sequence) if given is not None else (b"", 0)
         if wish.producer_id:
             try:
@@ -240,7 +243,7 @@ class Sends(Generic[_Origin]):
         return self._proposals.find_inflight(producer_id, sequence) is not None
 
     def _check_message(self, body_size: int, properties: bytes) -> tuple[bytes, bytes, int]:
-        """Properties as they will be stored, UNIQ_KEY and tag hash. Raises Refused (13)."""
+        """Returns the properties as they will be stored, UNIQ_KEY and tag hash. Raises Refused (13)."""
         if body_size > self._limits.message_bytes_max:
             raise Refused(
                 Reason.MESSAGE_ILLEGAL,
@@ -275,12 +278,12 @@ class Sends(Generic[_Origin]):
         return stored, unique_key, cached_tag_hash(tag) if 0 < len(tag) <= CACHED_TAG_MAX else tag_hash(tag)
 
     def new_key(self) -> bytes:
-        """A UNIQ_KEY for a message that comes without one."""
+        """Returns a UNIQ_KEY for a message that comes without one."""
         self._keys += 1
         return b"%b%016X" % (self._key_prefix, self._keys)
 
     def split_batch(self, slot: TopicSlot, body: bytes) -> tuple[BatchMessage, ...]:
-        """The messages of a batch request (code 320 body). Raises Refused (13)."""
+        """Returns the messages of a batch request (code 320 body). Raises Refused (13)."""
         if slot.name.startswith("%RETRY%"):
             raise Refused(Reason.MESSAGE_ILLEGAL, "batch sends to a retry topic are not allowed")
         if len(body) > self._limits.message_bytes_max:
@@ -324,8 +327,8 @@ class Sends(Generic[_Origin]):
     # --- messages that are delivered later ---------------------------------------------------------------------------
 
     def _waiting_kind(self, asked: str, topic: str, queue_id: int, kind: int) -> tuple[str, Schedule | None, int]:
-        """The properties as they are stored, where the message waits, and its kind; None and `kind` if it does not
-        wait. Raises Refused (13)."""
+        """Returns the properties as stored, the topic under which the message waits, and its kind; None and `kind` if
+        it does not wait. Raises Refused (13)."""
         properties = asked.encode()
         if is_half(topic, properties):
             half = half_of(properties, topic, queue_id, self._config.transaction.timeout_ms, PROPERTIES_BYTES_MAX)
@@ -339,7 +342,7 @@ class Sends(Generic[_Origin]):
     # --- topics that do not exist ------------------------------------------------------------------------------------
 
     def _wait_for_topic(self, origin: _Origin, topic: str, wish: SendWish) -> None:
-        """Creates the topic if the rules allow; the send is routed again when the change is applied."""
+        """Creates the topic if the rules allow it. The send is handled again when the change is applied."""
         waiting = self._waiting.get(topic)
         if waiting is None:
             changing = self._proposals.changing(topic)
@@ -373,7 +376,8 @@ class Sends(Generic[_Origin]):
             settle(refused)
 
     def _new_topic(self, topic: str, wish: SendWish) -> dict[str, object]:
-        """The config of a topic made by its first send (RocketMQ: TopicConfigManager). Raises Refused."""
+        """Returns the configuration of a topic that its first send creates (RocketMQ: TopicConfigManager). Raises
+        Refused."""
         special = topic.startswith(("%RETRY%", "%DLQ%"))
         length_max = 255 if special else self._limits.topic_length_max
         if not topic or len(topic) > length_max:
@@ -397,23 +401,23 @@ class Sends(Generic[_Origin]):
     # --- identity ----------------------------------------------------------------------------------------------------
 
     def name_held(self, origin: _Origin, wish: SendWish) -> Identity | None:
-        """The identity under which this node hands a client's send to one leader after the other; None: the client
-        has named it."""
+        """Returns the identity under which this node passes a client's send to one leader after another; None if the
+        client has given it one."""
         if wish.producer_id:
             return None
         unique_key = "" if wish.is_batch else _unique_key(wish)
         return Identity(*self._identify(origin.path, wish.topic, wish, unique_key, origin.body, None))
 
     def remember_held(self, origin: _Origin, wish: SendWish, identity: Identity) -> None:
-        """Keeps the identity of a send that was handed on and never answered for good."""
+        """Remembers the identity of a send that was passed on and never got a final answer."""
         if identity.producer_id.startswith(self._incarnation) and not wish.is_batch:
             self._retries.remember(wish.topic, _unique_key(wish), origin.body, identity, self._clock.monotonic_ms())
 
     def _identify(
         self, path: SendPath, topic: str, wish: SendWish, unique_key: str, body: bytes, given: Identity | None
     ) -> tuple[bytes, int, int]:
-        """The fields of the send's Identity: the client's own, `given` by the node that holds the connection, one
-        that the send repeats, or a new one of its connection."""
+        """Returns the fields of the send's Identity: the client's own, one given by the node that holds the connection
+        (`given`), that of the send that it repeats, or a new one of its connection."""
         if wish.producer_id:
             try:
                 producer_id = bytes.fromhex(wish.producer_id)
@@ -431,7 +435,7 @@ class Sends(Generic[_Origin]):
         return self.session_of(path).issue()
 
     def session_of(self, path: SendPath) -> ConnectionSession:
-        """The connection as a producer session, opened on first use."""
+        """Returns the connection's producer session, which begins with its first send."""
         session = path.session
         if session is None:
             self._sessions += 1
@@ -439,8 +443,8 @@ class Sends(Generic[_Origin]):
         return session
 
     def _known(self, origin: _Origin, send: Send) -> bool:
-        """True if the log or this node's own proposals already hold this send, which is answered like the first, or if
-        that is still to be looked up."""
+        """Returns True if the log or this node's own proposals already hold this send, which is then answered like the
+        first one, or if that must still be looked up."""
         producer_id, sequence = send.producer_id, send.sequence
         proposals = self._proposals
         highest = proposals.session_max.get(producer_id)
@@ -476,7 +480,7 @@ class Sends(Generic[_Origin]):
         return True
 
     def _known_unique(self, send: Send) -> bool:
-        """dedup=strict: any second message of the same key and body is the first one again."""
+        """Handles dedup=strict: any second message with the same key and body counts as the first one."""
         if send.batch:
             return False
         row = self._state.unique(send.slot.topic_id, key_hash_of(send.unique_key), crc32(send.body))
@@ -486,7 +490,8 @@ class Sends(Generic[_Origin]):
         return True
 
     def _wait_for_session(self, origin: _Origin, send: Send) -> None:
-        """It repeats one of very many sequences of its producer, and enters again once those are read."""
+        """Waits until the session is read, for a send that repeats one of very many sequences of its producer. The send
+        is then handled again."""
         release = self._hold(origin)
         origin.identity = Identity(send.producer_id, send.sequence, send.low_sequence)
 
@@ -502,7 +507,8 @@ class Sends(Generic[_Origin]):
         self._session_reads.read(send.producer_id, again)
 
     def _wait_for_first(self, origin: _Origin, send: Send) -> None:
-        """dedup=strict: the same message is on its way; this request enters again once its fate is known."""
+        """Waits, with dedup=strict, while the same message is under way. This request is handled again once the fate of
+        the first is known."""
         release = self._hold(origin)
         origin.identity = Identity(send.producer_id, send.sequence, send.low_sequence) if send.producer_id else None
 
@@ -536,15 +542,18 @@ logger = logging.getLogger(__name__)
 
 
 class SessionReads:
-    """A producer may leave 65,536 sequences unsettled, each with a row of its own. Apply keeps the sessions in memory
-    that it used last. Others are read when a send repeats one of their sequences."""
+    """Reads long producer sessions.
+
+    A producer may leave 65,536 sequences unsettled, each with a row of its own. Apply keeps the recently used sessions
+    in memory. Others are read when a send repeats one of their sequences.
+    """
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._waiting: dict[bytes, list[Told]] = {}
 
     def read(self, producer_id: bytes, told: Told) -> None:
-        """Tells `told` in a later turn whether the session could be read; then it is in memory for a while."""
+        """Calls `told` in a later turn with True if the session could be read. It is then in memory for a while."""
         waiting = self._waiting.get(producer_id)
         if waiting is None:
             waiting = self._waiting[producer_id] = []

@@ -1,4 +1,5 @@
-"""The wish of a producer, and the request that it came in: values that a front hands to `Sends`."""
+"""A producer's send in decoded form, and the request in which it came: the values that a protocol front passes to
+`Sends`."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class SendPath(ReplyTo, Protocol):
-    """The connection that a send came over, or its stand-in."""
+    """The connection over which a send came, or its stand-in."""
 
     @property
     def born_host(self) -> bytes:
@@ -27,14 +28,14 @@ class SendPath(ReplyTo, Protocol):
 
 
 class Origin(Protocol):
-    """A request to send as its front keeps it: the broker looks at this much of it and hands it back."""
+    """A send request in the form that its front keeps. The broker reads these attributes and hands the object back."""
 
     identity: Identity | None
-    """Given by the node that holds the client's connection; the client's own takes precedence."""
+    """The identity given by the node that holds the client's connection. The client's own takes precedence."""
 
     @property
     def path(self) -> SendPath:
-        """The connection that it came through; its answer goes back through it."""
+        """The connection over which it came, and over which its answer goes back."""
 
     @property
     def version(self) -> int:
@@ -46,15 +47,15 @@ class Origin(Protocol):
 
     @property
     def body(self) -> bytes:
-        """The message's, or the messages of a batch as clients pack them."""
+        """The body of the message, or the messages of a batch as clients pack them."""
 
 
 class SendWish(Protocol):
-    """The wish of a producer."""
+    """A producer's send, decoded and not yet checked."""
 
     topic: str
     queue_id: int
-    """-1: the broker chooses."""
+    """The queue; -1 if the broker chooses one."""
     properties: str
     message_flag: int
     sys_flag: int
@@ -62,7 +63,7 @@ class SendWish(Protocol):
     reconsume_times: int | None
     max_reconsume_times: int | None
     default_queues: int
-    """Queues of a topic that the send makes."""
+    """The number of queues of a topic that the send creates."""
     is_batch: bool | None
     producer_id: str
     """The producer's own identity, 32 hex digits; "" if it has none."""
@@ -72,15 +73,15 @@ class SendWish(Protocol):
 
 @twin
 class PlainBatches:
-    """Divides batches whose messages are all plain: named by a UNIQ_KEY, and with no property that the broker acts on.
-    In Python there is no shorter way than `Sends.split_batch`: it divides none."""
+    """Divides batches whose messages are all plain: each has a UNIQ_KEY, and none has a property on which the broker
+    acts. The Python twin divides no batch, because `Sends.split_batch` is as short a way."""
 
     def __init__(self, limits: LimitsSection, suffix: bytes) -> None:
         """`suffix`: properties that the broker adds to every message."""
 
     def split(self, body: bytes) -> tuple[BatchMessage, ...] | None:
-        """The messages of a batch request to a topic without dedup=strict; None if one is not plain, does not fit the
-        limits or is malformed."""
+        """Returns the messages of a batch request to a topic without dedup=strict; None if one is not plain, does not
+        fit the limits or is malformed."""
         return None
 
 
@@ -111,8 +112,8 @@ class Target(NamedTuple):
 
 
 def redirected(wish: SendWish, groups: Mapping[str, GroupConfig], version: int) -> Target:
-    """The target of a send to a %RETRY% topic as above; of every other send what it asks for. `version`: of the
-    client's protocol."""
+    """Returns the target of a send: for a send to a %RETRY% topic as the comment above says, for any other the one that
+    it asks for. `version`: the version of the client's protocol."""
     properties = wish.properties
     if not wish.topic.startswith(RETRY_PREFIX):
         return Target(wish.topic, wish.queue_id, properties)
@@ -130,6 +131,6 @@ def redirected(wish: SendWish, groups: Mapping[str, GroupConfig], version: int) 
 
 
 def _is_given_up(properties: str, tries: int) -> bool:
-    """Returns True if nobody who has a try left sends this."""
+    """Returns True if only a consumer that has no try left can have sent this."""
     asked = _DELAY.search(properties)
     return asked is None or int(asked[1]) >= _FIRST_LEVEL + tries

@@ -1,1 +1,1 @@
-"""Messages that wait for their time: reads what is due, copies it into its queue, or takes it back before."""
+"""Messages that wait for their due time: reads what is due, copies it into its queue, or takes it back before."""

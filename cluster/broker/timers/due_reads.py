@@ -1,7 +1,7 @@
-"""Reads what is due off the event loop: rows of the state, and out of the log the messages that they name.
+"""Reads due messages off the event loop: rows of the state, and the messages in the log that they name.
 
 These messages were stored long ago, so their bytes come from the disk rather than from the page cache. The seek to the
-first row and each step to the next are short wherever they run: see `statemachine.delivery.timers`.
+first row and each step to the next are short: see `statemachine.delivery.timers`.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ logger = logging.getLogger(__name__)
 
 
 class DueAsk(NamedTuple):
-    """Which rows are wanted."""
+    """A request for rows."""
 
     term: object
-    """The term that asks: it comes back with the answer."""
+    """The term of the leader that asks. The answer repeats it."""
     now_ms: int
-    """Log time."""
+    """Log time up to which rows are due."""
     after: TimerName | None
-    """Only rows behind this one."""
+    """Only rows behind this one are wanted."""
     until: TimerName | None
-    """Only rows up to this one, which were read before in vain."""
+    """Only rows up to this one are wanted, which an earlier request could not read."""
     passed: frozenset[TimerName]
-    """Rows that are passed over."""
+    """Rows to skip."""
     rows_max: int
     bytes_max: int
-    """One more row may pass it."""
+    """The most bytes of messages. The last row may exceed it."""
 
 
 class DueRow(NamedTuple):
-    """A row that is due. If its messages cannot be read, `messages` is None and `bad` the first of those."""
+    """A row that is due. If its messages cannot be read, `messages` is None and `bad` is the first unreadable one."""
 
     row: TimerRow
     messages: list[Message] | None
@@ -49,37 +49,37 @@ class DueRow(NamedTuple):
 
 
 class DueFound(NamedTuple):
-    """The answer."""
+    """The answer to a DueAsk."""
 
     ask: DueAsk
     rows: list[DueRow]
     last: TimerName | None
     """Every row up to this one was looked at; None if there was none."""
     more: bool
-    """There are further rows."""
+    """True if there are more rows."""
 
 
 class RowReads:
-    """The common part of lanes that read rows of the family `timer`, and the messages that they name."""
+    """The common part of lanes that read rows of the family `timer` and the messages that they name."""
 
     idle_after_s: float | None = None
 
     def __init__(self, state: BrokerState, read_log: Callable[[int, int], bytes]) -> None:
-        """`read_log`: see `Services`; called on the lane."""
+        """`read_log`: as in `Services`, called on the lane."""
         self.state = state
         self.read_log = read_log
 
     def idle(self) -> None:
-        """Nothing to do."""
+        """Does nothing when the lane is idle."""
 
     def fresh(self, row: TimerRow) -> TimerRow:
-        """The row as it is now, if it was carried forward since the scan began."""
+        """Returns the present row, if it was carried forward since the scan began."""
         if row.place >= self.state.trim_position:
             return row
         return self.state.timers.get(*row.name) or row
 
     def read(self, row: TimerRow, items: list[QueueItem], *, again: bool = False) -> DueRow:
-        """The messages of a row; `again`: they could not be read before."""
+        """Returns the messages of a row. `again`: they could not be read before."""
         now = self.fresh(row)
         if now is not row:
             row, items = now, now.messages()
@@ -100,10 +100,10 @@ class RowReads:
 
 
 class DueReads(RowReads):
-    """A lane: what is due. Raises KVError: a damaged database stops the node."""
+    """The lane that finds due rows. Raises KVError, because a damaged database stops the node."""
 
     def drain(self, batch: Sequence[DueAsk]) -> list[DueFound]:
-        """Answers each."""
+        """Answers each request."""
         return [self._find(ask) for ask in batch]
 
     def _find(self, ask: DueAsk) -> DueFound:
@@ -123,7 +123,8 @@ class DueReads(RowReads):
 
 
 def is_gone(state: BrokerState, row: TimerRow) -> bool:
-    """Nobody can have its messages any more: their topic was deleted, or the log does not reach down to them."""
+    """Returns True if the row's messages can no longer be delivered: their topic was deleted, or the log no longer has
+    them."""
     if row.topic_id not in state.topics_by_id:
         return True
     trim_position = state.trim_position
@@ -136,26 +137,26 @@ def is_gone(state: BrokerState, row: TimerRow) -> bool:
 
 
 class RowsInFlight:
-    """The rows in flight in one term of leadership."""
+    """The rows whose copies are in flight in one term of leadership."""
 
     def __init__(self) -> None:
         self.inflight: dict[TimerName, int] = {}
         """Row -> bytes of its copies."""
         self.bytes = 0
         self.unknown: set[TimerName] = set()
-        """Rows in flight whose outcome was not known in time: they end when the row is gone."""
+        """Rows in flight whose outcome was not known in time. They leave this table when the row is gone."""
 
     def begin(self, name: TimerName, size: int) -> None:
-        """The row is in flight with copies of `size` bytes."""
+        """Notes that copies of the row, `size` bytes, are in flight."""
         self.inflight[name] = size
         self.bytes += size
 
     def end(self, name: TimerName) -> None:
-        """The row is in flight no more."""
+        """Notes that no copies of the row are in flight any more."""
         self.bytes -= self.inflight.pop(name, 0)
         self.unknown.discard(name)
 
     def end_gone(self, timers: Timers) -> None:
-        """Ends those of unknown outcome that were carried out after all."""
+        """Ends rows of unknown outcome that turned out to be delivered."""
         for name in [name for name in self.unknown if timers.get(*name) is None]:
             self.end(name)

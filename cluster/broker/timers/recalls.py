@@ -1,10 +1,10 @@
-"""Recalls: a message that waits for its time is taken back before it is due.
+"""Recalls: a scheduled message is taken back before it is due.
 
-The leader reads what waits, and the log decides: `recall_timer` takes the message out of its row. While that is on its
-way the row is held, so that no copy of the message is made from what was read before. A recall that comes again finds
-nothing waiting, and in the log the message, which is not due: it is answered as the first was. Source: RocketMQ's
-RecallMessageProcessor, which stores a message that deletes another; there a recall may come too late although it was
-confirmed, here it does not.
+The leader reads the waiting message, and the log decides: `recall_timer` removes the message from its row. While that
+command is under way, the row is held, so that no copy of the message is made from an earlier read. If a recall is
+repeated, the message no longer waits, but the log still has it and it is not due: the answer is the same as the first
+one. Source: RocketMQ's RecallMessageProcessor, which stores a message that deletes another. In RocketMQ a recall may
+come too late although it was confirmed; here that cannot happen.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from statemachine.query import QueueItem
 
 DECIDED_MS = 200
-"""An undecided recall is looked at this often: its row is held until the log has decided."""
+"""Milliseconds between two looks at an undecided recall: its row is held until the log has decided."""
 
 _DUE = b"TIMER_OUT_MS\x01"
 _FIELDS_MAX = 4096
-"""Bytes of a stored message besides body and properties, and of what the broker adds to these."""
+"""Bytes of a stored message in addition to body and properties, and bytes that the broker adds to the properties."""
 
 Done = Callable[[Refused | None], None]
-"""Told None when the message will not be delivered."""
+"""Called with None when it is certain that the message will not be delivered."""
 
 
 class Recalls:
-    """Takes recalls. The leader's; callers forward to it."""
+    """Takes recalls. Leader only; callers forward to it."""
 
     def __init__(self, services: Services, proposals: Proposals, timers: TimerDelivery) -> None:
         self._services = services
@@ -49,8 +49,8 @@ class Recalls:
         self._timers = timers
 
     def recall(self, topic: str, handle: RecallHandle, done: Done) -> None:
-        """Takes the message back. Refusals: NO_TOPIC, ILLEGAL if the handle is not of this topic and cluster, names
-        another message, or comes too late; UNAVAILABLE if nothing was done, UNKNOWN if it is undecided."""
+        """Takes the message back. Refusals: NO_TOPIC; ILLEGAL if the handle is not of this topic and cluster, names
+        another message, or comes too late; UNAVAILABLE if nothing was done; UNKNOWN if it is undecided."""
         # The message may have been stored by a leader that has applied more than this node.
         when_confirmed(self._services, partial(self._recall, topic, handle, done), done)
 
@@ -86,7 +86,7 @@ class Recalls:
         services.propose([command], partial(self._proposed, handle.position, release, done))
 
     def _waited(self, topic: str, handle: RecallHandle) -> bool:
-        """Returns True if the log holds, at the handle's position, a message that was to wait for that time."""
+        """Returns True if the log has, at the handle's position, a message that was scheduled for that time."""
         size = int.from_bytes(self._read(handle.position, 4), "big")
         data = self._read(handle.position, size)
         try:
@@ -100,7 +100,7 @@ class Recalls:
         )
 
     def _read(self, position: int, size: int) -> bytes:
-        """Returns what the log has there; b"" for more than a message can be."""
+        """Returns the bytes of the log at the position; b"" if they are longer than a message can be."""
         services = self._services
         limits = services.config.limits
         if size > limits.message_bytes_max + limits.properties_bytes_max + _FIELDS_MAX:
@@ -113,8 +113,8 @@ class Recalls:
             raise Refused(Reason.ERROR, "recall failed, the message cannot be read now; try again") from None
 
     def _unique_key(self, item: QueueItem) -> str:
-        """Returns the unique key of a message that waits. An early acknowledged send may have lost its place to another
-        message."""
+        """Returns the unique key of a waiting message. The place of a send that was acknowledged early may have gone to
+        another message."""
         pieces = read_intact(self._services, [item])
         if not pieces:
             self._services.report_damage(item.position, item.size)

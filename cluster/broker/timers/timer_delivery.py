@@ -1,14 +1,14 @@
-"""Delivery of scheduled messages: the leader copies what is due into its queue.
+"""Delivery of scheduled messages: the leader copies due messages into their queues.
 
-A row of `statemachine.delivery.timers` is a unit: its copies and the command that removes it are in one entry, so each
-message is delivered once, whoever leads. What is in flight is known only to the leader that proposed it; the next one
-opens its writes when everything before its term is applied or will never be, and begins from the rows that are left.
-Copies share the send queue and the entries of clients; ROWS_MAX and BYTES_MAX bound how many wait there, so that
-clients are not kept waiting when many are due.
+A row of `statemachine.delivery.timers` is delivered as a whole: its copies and the command that removes it are in one
+entry, so each message is delivered once, whoever leads. Only the leader that proposed copies knows that they are in
+flight. The next leader opens its writes when everything before its term is applied or will never be, and begins from
+the remaining rows. Copies share the send queue and the entries of clients. ROWS_MAX and BYTES_MAX bound the copies that
+wait there, so that clients do not wait when many messages are due.
 
-Rows are looked at once, in the order of delivery, and a cursor (`_Term.after`) goes with them: a row whose messages
-cannot be read is left behind it and holds nothing up. A sweep reads those that were left again, a few a second: they
-come when their bytes were repaired.
+Rows are looked at once, in the order of delivery, and a cursor (`_Term.after`) moves along: a row whose messages cannot
+be read is left behind the cursor and delays no other. A sweep reads these rows again, a few a second; they are
+delivered when their bytes are repaired.
 """
 
 from __future__ import annotations
@@ -42,54 +42,55 @@ logger = logging.getLogger(__name__)
 
 ROWS_MAX = 256
 BYTES_MAX = 2 << 20
-"""Rows, and bytes of copies, in flight at once; one more row may pass it."""
+"""The most rows, and bytes of copies, in flight at once. The last row may exceed the bytes."""
 TURN_MESSAGES = 128
-"""Copied in one turn of the event loop; a row is not cut."""
+"""The number of messages copied in one turn of the event loop. A row is not divided."""
 AGAIN_MS = 1_000
-"""After this, rows are tried again whose copies were refused, and the next ones of those that could not be read."""
+"""Milliseconds after which rows are tried again whose copies were refused, and the next ones of those that could not be
+read."""
 SWEEP_ROWS = 64
-"""Rows that a sweep reads."""
+"""The number of rows that a sweep reads at once."""
 LEFT_MAX = 4_096
-"""Names that are remembered of rows that could not be read. Of further ones only the sweep knows."""
+"""The most names of unreadable rows that are remembered. Only the sweep finds further ones."""
 REPORTS_MAX = 8
-"""Damaged messages that one look reports: what is found out about one mostly covers its neighbours."""
+"""The most damaged messages that one look reports: the repair of one mostly covers its neighbours."""
 
 MakeLane = Callable[[DueReads, Callable[[list[DueFound]], None]], "LaneRunner[DueAsk]"]
 
 
 class _Term(RowsInFlight):
-    """The rows that this node has in flight in one term as leader, and how far it has looked."""
+    """The rows that this node has in flight in one term as leader, and its progress."""
 
     def __init__(self) -> None:
         super().__init__()
         self.held: dict[TimerName, int] = {}
-        """Rows that are being changed, and by how many: they are not delivered meanwhile."""
+        """Rows that are being changed, and the number of changes. They are not delivered meanwhile."""
         self.after: TimerName | None = None
         """Every row up to this one was looked at."""
         self.left: set[TimerName] = set()
-        """Rows up to there that could not be read; not all of them."""
+        """Rows up to the cursor that could not be read. The table does not have all of them."""
         self.paused_until_ms = 0
         self.swept: TimerName | None = None
         """The last row that the present sweep has looked at."""
         self.sweep_ms = 0
 
     def back_to(self, name: TimerName) -> None:
-        """Has this row looked at again, if it was."""
+        """Moves the cursor back before this row, if it has passed it."""
         if self.after is not None and name <= self.after:
             due_ms, position = name
             self.after = (due_ms, position - 1) if position else (due_ms - 1, 1 << 63)
 
     def awaits(self, name: TimerName) -> bool:
-        """Returns True if the row was looked at and there is a reason why it is still there."""
+        """Returns True if the cursor has passed the row and there is a reason why the row still exists."""
         return name in self.inflight or name in self.held or name in self.left or len(self.left) >= LEFT_MAX
 
 
 class TimerDelivery:
-    """Delivers what is due while this node leads. Event loop only, but for what its lane reads."""
+    """Delivers due messages while this node leads. Event loop only, except for the reads of its lane."""
 
     def __init__(self, services: Services, proposals: Proposals, make_lane: MakeLane) -> None:
-        """`make_lane` puts the reads where they may wait for the disk, and says where their answers go. It is called
-        when the first message is due: a node that has none needs no thread for them."""
+        """`make_lane` makes the lane for the reads, which may wait for the disk, and connects its answers. It is called
+        when the first message is due, so that a node without scheduled messages has no thread for them."""
         self._services = services
         self._proposals = proposals
         self._make_lane = make_lane
@@ -98,7 +99,7 @@ class TimerDelivery:
         self._term = _Term()
         self._planned = False
         self._asked = False
-        """True while rows that were asked for are not read yet, or not handled to the end."""
+        """True while requested rows are not read yet, or not all handled."""
         self._rows: deque[DueRow] = deque()
 
     def close(self) -> None:
@@ -145,7 +146,7 @@ class TimerDelivery:
     # --- looking -----------------------------------------------------------------------------------------------------
 
     def _look(self, term: _Term, now_ms: int) -> None:
-        """Has the next rows read, if there is room for them."""
+        """Requests the next rows, if there is room for them."""
         state = self._services.state
         term.end_gone(state.timers)
         room = ROWS_MAX - len(term.inflight)
@@ -183,7 +184,7 @@ class TimerDelivery:
         self._handle(term, more=found.more or found.ask.until is not None)
 
     def _leave(self, term: _Term, unreadable: list[DueRow], *, swept: bool) -> None:
-        """Rows that cannot be delivered now: the others go on."""
+        """Leaves rows behind that cannot be delivered now, so that the others continue."""
         bad = [due.bad for due in unreadable if due.bad is not None]
         for item in bad[:REPORTS_MAX]:
             self._services.report_damage(item.position, item.size)
@@ -197,7 +198,7 @@ class TimerDelivery:
             )
 
     def _handle(self, term: _Term, *, more: bool) -> None:
-        """Delivers what was read, some messages in each turn of the event loop."""
+        """Delivers the rows that were read, some messages in each turn of the event loop."""
         if term is not self._term or not self._is_due():
             for due in self._rows:
                 term.back_to(due.row.name)
@@ -251,7 +252,7 @@ class TimerDelivery:
             self._soon()
 
     def _drop(self, term: _Term, names: list[TimerName]) -> None:
-        """Removes rows whose messages nobody can have any more."""
+        """Removes rows whose messages can no longer be delivered."""
         logger.warning("%d rows of scheduled messages are dropped: their topic or the messages are gone", len(names))
         for name in names:
             term.begin(name, 0)
@@ -263,7 +264,7 @@ class TimerDelivery:
         self._services.propose([[DROP_TIMERS, [list(name) for name in names]]], done)
 
     def _soon(self) -> None:
-        """Looks again in a moment, once for all that ended in this turn."""
+        """Looks again in a moment, once for all rows that ended in this turn."""
         if not self._planned:
             self._planned = True
             self._services.call_later(0, self._again)
@@ -274,7 +275,7 @@ class TimerDelivery:
 
 
 class TimerMetrics:
-    """All of them are read from the state before a scrape, on any node."""
+    """Metrics of scheduled messages, read from the state before a scrape, on any node."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._waiting = Gauge("raftmq_delayed_messages", "Messages that wait until they are due", registry=registry)
@@ -292,8 +293,8 @@ class TimerMetrics:
         self._seen: TimerCounts | None = None
 
     def update(self, timers: Timers, applied_ms: int) -> None:
-        """Takes the figures of the state as it is now; `applied_ms`: log time of the last applied entry. Counters begin
-        with the first call."""
+        """Takes the figures of the present state. `applied_ms`: log time of the last applied entry. Counters begin with
+        the first call."""
         counts, seen = timers.counts, self._seen
         self._waiting.set(counts.pending)
         self._bytes.set(counts.pending_bytes)

@@ -1,1 +1,1 @@
-"""Half messages and staged writes: what is stored now and becomes visible when its transaction commits."""
+"""Half messages and staged writes: messages that are stored now and become visible when their transaction commits."""

@@ -1,9 +1,9 @@
-"""Transactions: what ends a half message, and that it ends once (docs/adr/0050).
+"""Ends transactions, each once (docs/adr/0050).
 
 A half message is open as long as the log's state has its row (`statemachine.delivery.half_messages`). The leader ends
-it: a commit by a copy for its queue, in whose entry the row goes; a rollback by the command alone. While one of them is
-on its way, whoever else wants to end the same message hears what became of the first. So a commit that comes twice,
-late or at the next leader finds the row gone, and changes nothing.
+it: a commit by a copy for its queue, in whose entry the row is removed; a rollback by the command alone. While one of
+them is under way, everybody else who wants to end the same message is told its outcome. A commit that comes twice,
+late, or at the next leader therefore finds no row, and changes nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DROPPED: Final = "dropped"
 
 
 class TransactionMetrics:
-    """Counters are fed per half message, the gauges before a scrape."""
+    """Metrics of transactions. Counters are updated per half message, gauges before a scrape."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._open = Gauge("rocketmq_half_messages", "Half messages whose transaction is open", registry=registry)
@@ -58,27 +58,27 @@ class TransactionMetrics:
             self._given_up.labels(how)
 
     def committed(self) -> None:
-        """A copy is stored."""
+        """Counts a half message whose copy is stored."""
         self._committed.inc()
 
     def rolled_back(self) -> None:
-        """A half message ended without a copy."""
+        """Counts a half message that ended without a copy."""
         self._rolled_back.inc()
 
     def given_up(self, how: str, count: int = 1) -> None:
-        """PARKED after the last check, or DROPPED with its topic."""
+        """Counts a half message that was PARKED after the last check, or DROPPED with its topic."""
         self._given_up.labels(how).inc(count)
 
     def asked(self) -> None:
-        """A producer was asked, or would have been if one were connected."""
+        """Counts a check, whether or not a producer was connected to answer it."""
         self._checks.inc()
 
     def mismatched(self) -> None:
-        """A request did not match the half message at its position."""
+        """Counts a request that did not match the half message at its position."""
         self._mismatched.inc()
 
     def update(self, halves: HalfMessages) -> None:
-        """The gauges, as the state is now."""
+        """Sets the gauges from the present state."""
         self._open.set(halves.pending.count)
         self._bytes.set(halves.pending.bytes)
 
@@ -86,11 +86,12 @@ class TransactionMetrics:
 logger = logging.getLogger(__name__)
 
 PARKED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-"""RocketMQ's topic of half messages whose producer did not decide however often it was asked."""
+"""RocketMQ's topic of half messages whose producer never decided, although it was asked as often as allowed."""
 SYS_FLAG_COMMITTED = 0x8
 """RocketMQ: TRANSACTION_COMMIT_TYPE."""
 TRIES, RETRY_MS = 10, 200
-"""Tries, and milliseconds between them, while a message is being repaired, a topic changed, or a copy has no room."""
+"""The number of tries, and the milliseconds between them, while a message is being repaired, a topic is changed, or a
+copy has no room."""
 
 
 class Wish(Enum):
@@ -99,15 +100,15 @@ class Wish(Enum):
     COMMIT = "commit"
     ROLLBACK = "rollback"
     UNKNOWN = "unknown"
-    """It does not know yet: it is asked again."""
+    """The producer does not know yet: it is asked again."""
 
 
 class Ending(NamedTuple):
-    """END_TRANSACTION: which half message, and what is to become of it."""
+    """END_TRANSACTION: the half message, and the producer's decision about it."""
 
     position: int
     half_offset: int
-    """The offset that the answer to the send gave, and a check after it: equal to the position."""
+    """The offset in the answer to the send, and in a later check. It is equal to the position."""
     group: str
     """The group of the producer."""
     unique_key: str
@@ -123,17 +124,17 @@ class End(StrEnum):
     DROPPED = "dropped"
     """Its topic was deleted."""
     EARLIER = "earlier"
-    """It was not open any more. How it ended is not kept."""
+    """It was not open any more. The way in which it ended is not kept."""
     OPEN = "open"
-    """Nothing was to be done: its producer does not know."""
+    """It stays open, because its producer does not know yet."""
 
 
 Settled = Callable[[End | Refused], None]
-"""Called once. Those who ask while another's request is on its way hear what became of that."""
+"""Called once. If another request for the same message is under way, it gets that request's outcome."""
 
 
 class _Copy(NamedTuple):
-    """The copy that a half message becomes."""
+    """The copy that replaces a half message."""
 
     half: HalfMessage
     message: Message
@@ -145,33 +146,35 @@ class _Copy(NamedTuple):
 
 
 class Transactions:
-    """Ends half messages. The leader's; callers forward to it."""
+    """Ends half messages. Leader only; callers forward to it."""
 
     def __init__(self, node: Services, proposals: Proposals, metrics: TransactionMetrics) -> None:
         self._node = node
         self._proposals = proposals
         self._ending: dict[int, list[Settled] | None] = {}
-        """Position -> who hears what became of the first that wanted to end it; None if that is undecided. Then it
-        stays here for as long as this node leads: no second copy is made while the first may still be stored."""
+        """Position -> callers to tell the outcome of the first request to end that message; None if the outcome is
+        undecided. An undecided one stays here as long as this node leads: no second copy is made while the first may
+        still be stored."""
         self._client = NoClient()
         self.metrics = metrics
 
     def writes_opened(self) -> None:
-        """Writes have opened: everything that this node proposed before is decided, and so is what was undecided."""
+        """Forgets undecided requests, because writes have opened: everything that this node proposed before is
+        decided."""
         self._ending.clear()
         self._client.inflight_bytes = 0
 
     @property
     def refusing(self) -> str:
-        """Why nothing can be committed at present; "" if it can."""
+        """Returns the reason why nothing can be committed at present; "" if it can."""
         return self._proposals.refusing
 
     def is_ending(self, position: int) -> bool:
-        """Returns True if a copy or a command that ends it is on its way."""
+        """Returns True if a copy or a command that ends the message is under way."""
         return position in self._ending
 
     def end(self, asked: Ending, settled: Settled) -> None:
-        """Ends a half message as its producer wishes. Refusals: ERROR if the request does not match the message,
+        """Ends a half message as its producer decided. Refusals: ERROR if the request does not match the message,
         UNAVAILABLE if nothing was done and another leader may do it, UNKNOWN if it is undecided."""
         self._end(asked, settled, TRIES)
 
@@ -201,24 +204,24 @@ class Transactions:
             self._first(half, settled, lambda half, done: self._commit(half, message, done, TRIES))
 
     def read(self, half: HalfMessage) -> Message | None:
-        """The half message as it was first stored; None if it cannot be read intact now."""
+        """Returns the half message as it was first stored; None if it cannot be read intact now."""
         pieces = read_intact(self._node, [half.stored])
         return decode_message(pieces[0])[0]._replace(position=half.position) if pieces else None
 
     def park(self, half: HalfMessage, message: Message) -> None:
-        """Gives up on its producer: a copy goes to PARKED_TOPIC, where an operator finds it."""
+        """Gives up waiting for the producer: a copy goes to PARKED_TOPIC, where an operator finds it."""
         self._first(half, _nobody, lambda half, done: self._park(half, message, done, TRIES))
 
     def drop_deleted(self, halves: list[HalfMessage]) -> None:
-        """Ends half messages whose topic was deleted. One made again under the name has another id, and inherits
-        nothing."""
+        """Ends half messages whose topic was deleted. A topic that is created again under the same name has another id,
+        and inherits nothing."""
         self.metrics.given_up(DROPPED, len(halves))
         self._node.propose([[END_HALVES, [half.position for half in halves]]], lambda _: None)
 
     # --- one at a time -----------------------------------------------------------------------------------------------
 
     def _first(self, half: HalfMessage, settled: Settled, act: Callable[[HalfMessage, Settled], None]) -> None:
-        """Acts unless somebody does already."""
+        """Acts on the message unless another request is doing so."""
         position = half.position
         if position in self._ending:
             waiting = self._ending[position]
@@ -275,7 +278,7 @@ class Transactions:
         self._node.propose([[CREATE_TOPIC, fields, True]], made)
 
     def _copy(self, copy: _Copy, done: Settled, tries: int) -> None:
-        """Stores the copy; in its entry, the half message ends."""
+        """Stores the copy. The half message ends in the copy's entry."""
         node, proposals, half = self._node, self._proposals, copy.half
         if proposals.refusing or not node.writes_open():
             done(Refused(Reason.UNAVAILABLE, proposals.refusing or "this node does not lead any more"))
@@ -308,10 +311,10 @@ class Transactions:
 
 
 def mismatch(asked: Ending, message: Message) -> str:
-    """Why the request is not about this half message; "" if it is.
+    """Returns the reason why the request is not about this half message; "" if it is.
 
-    The answer to an early acknowledged send may name a position that was truncated with its entry and given to another
-    message, of the same producer group even: the unique key tells them apart.
+    The answer to a send that was acknowledged early may name a position that was truncated with its entry and given to
+    another message, perhaps of the same producer group. The unique key tells them apart.
     """
     where = f"the half message at {asked.position}"
     if asked.half_offset != message.queue_offset:
@@ -326,12 +329,12 @@ def mismatch(asked: Ending, message: Message) -> str:
 
 
 def refusal(outcome: Outcome, why: str) -> Refused | None:
-    """The outcome for who asked."""
+    """Returns the outcome for the caller."""
     return None if outcome is Outcome.OK else not_written(outcome, why)
 
 
 def _nobody(end: End | Refused) -> None:
-    """Nobody waits for it."""
+    """Does nothing, because nobody waits for the outcome."""
 
 
 # Asks producers what is to become of half messages that nobody has ended (docs/adr/0050).
@@ -340,26 +343,28 @@ def _nobody(end: End | Refused) -> None:
 # not a producer of the group is connected anywhere. After `transaction.check_max` of them the message is parked.
 
 BATCH_MAX = 256
-"""Half messages of one command, and of one turn."""
+"""The most half messages in one command, and in one turn."""
 
 AskProducer = Callable[[str, "HalfMessage", "Message"], None]
-"""Asks one producer of the group, on whichever node it is connected; the answer is a request of its own."""
+"""Asks one producer of the group, on whichever node it is connected. Its answer comes as a separate request."""
 
 
 class CheckBack:
-    """Runs on every node; does something on the one that leads."""
+    """Asks producers about open transactions. It runs on every node and acts on the leader only."""
 
     def __init__(self, node: Services, transactions: Transactions, ask: AskProducer) -> None:
         self._node = node
         self._transactions = transactions
         self._ask = ask
         self._proposed = False
-        """Checks are on their way into the log: what they are about is still due in the state."""
+        """True while checks are under way into the log: until they are applied, their half messages are still due in
+        the state."""
 
     def tick(self, now_ms: int) -> None:
-        """Called all the time: one comparison while nothing is due.
+        """Runs on a timer. While nothing is due, it costs one comparison.
 
-        While sends are refused because the disk is full, no commit can be stored: the checks would only run out.
+        While sends are refused because the disk is full, no commit can be stored, so nobody is asked: the checks would
+        only be used up.
         """
         check_ms = self._node.state.halves.check_ms
         if check_ms is None or self._proposed or not self._node.writes_open() or self._transactions.refusing:
@@ -388,7 +393,7 @@ class CheckBack:
             node.propose([[CHECK_HALVES, log_ms + node.config.transaction.check_interval_ms, asked]], self._counted)
 
     def _counted(self, result: ProposeResult) -> None:
-        """The checks count, and a later leader knows of them: now the producers are asked."""
+        """Asks the producers, once the checks are counted in the log, so that a later leader knows of them."""
         self._proposed = False
         if result.outcome is not Outcome.OK or not result.results[0].ok:
             return

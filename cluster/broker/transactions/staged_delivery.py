@@ -1,9 +1,9 @@
-"""Ends attempts at staged writes: the leader copies what was committed, and removes what was discarded.
+"""Finishes attempts at staged writes: the leader copies the committed messages, and removes the discarded ones.
 
 As with scheduled messages (`cluster.broker.timers.timer_delivery`), a row's copies and the command that removes it are
-in one entry, so each message comes into its queue once, whoever leads. Attempts are gone through by number and their
-rows in the order in which they were staged, each once; what is left behind, because it cannot be read or its entry was
-lost, is looked at again after AGAIN_MS. Nothing is remembered beyond a term.
+in one entry, so each message comes into its queue once, whoever leads. The leader goes through attempts by number, and
+through their rows in the order in which they were staged, each once. A row that is left behind, because it cannot be
+read or its entry was lost, is looked at again after AGAIN_MS. Nothing is remembered beyond a term.
 """
 
 from __future__ import annotations
@@ -41,27 +41,28 @@ DROP_ROWS = 256
 """Rows that one command removes."""
 EXPIRE_EVERY_MS = 10_000
 WRITE_LEFT = "write_left"
-"""Key of the alarm about attempts that wait for a commit for half of the time after which they are discarded."""
+"""Key of the alarm about attempts that have waited for a commit for half of the time after which they are discarded."""
 
 
 class StagedAsk(NamedTuple):
-    """Which rows are wanted."""
+    """A request for rows."""
 
     term: object
-    """The term that asks: it comes back with the answer."""
+    """The term of the leader that asks. The answer repeats it."""
     attempt: int
     due_ms: int
     after: int | None
-    """Only rows behind this position."""
+    """Only rows behind this position are wanted."""
     passed: frozenset[TimerName]
-    """Rows that are passed over."""
+    """Rows to skip."""
     rows_max: int
     bytes_max: int
-    """One more row may pass it."""
+    """The most bytes of messages. The last row may exceed it."""
 
 
 class StagedRow(NamedTuple):
-    """A row with copies of its messages. If one cannot be read, `copies` is None and `bad` the first of those."""
+    """A row with copies of its messages. If one cannot be read, `copies` is None and `bad` is the first unreadable
+    one."""
 
     row: TimerRow
     copies: tuple[BatchMessage, ...] | None
@@ -71,7 +72,7 @@ class StagedRow(NamedTuple):
 
 
 class StagedFound(NamedTuple):
-    """The answer."""
+    """The answer to a StagedAsk."""
 
     ask: StagedAsk
     rows: list[StagedRow]
@@ -81,10 +82,10 @@ class StagedFound(NamedTuple):
 
 
 class StagedReads(RowReads):
-    """A lane: rows of an attempt. Raises KVError: a damaged database stops the node."""
+    """The lane that reads the rows of an attempt. Raises KVError, because a damaged database stops the node."""
 
     def drain(self, batch: Sequence[StagedAsk]) -> list[StagedFound]:
-        """Answers each."""
+        """Answers each request."""
         return [self._find(ask) for ask in batch]
 
     def _find(self, ask: StagedAsk) -> StagedFound:
@@ -116,23 +117,23 @@ MakeLane = Callable[[StagedReads, Callable[[list[StagedFound]], None]], "LaneRun
 
 
 class _Term(RowsInFlight):
-    """The rows that this node has in flight in one term as leader, and how far it has come."""
+    """The rows that this node has in flight in one term as leader, and its progress."""
 
     def __init__(self) -> None:
         super().__init__()
         self.after: dict[int, int | None] = {}
         """Attempt -> every row up to this position was looked at."""
         self.passed: set[int] = set()
-        """Attempts that were gone through."""
+        """Attempts of which every row was looked at."""
         self.dropping = False
         self.again_ms = 0
 
 
 class StagedDelivery:
-    """Event loop only, but for what its lane reads. Does something only on the node that leads."""
+    """Finishes attempts while this node leads. Event loop only, except for the reads of its lane."""
 
     def __init__(self, services: Services, proposals: Proposals, alarms: Alarms, make_lane: MakeLane) -> None:
-        """`make_lane` puts the reads where they may wait for the disk; it is called for the first commit."""
+        """`make_lane` makes the lane for the reads, which may wait for the disk. It is called for the first commit."""
         self._services = services
         self._proposals = proposals
         self._alarms = alarms
