@@ -13,9 +13,9 @@ from typing import Any
 import msgpack
 
 from cluster.peer.wire import VERSION, Kind
-from jepsen_like.fuzz import mutate
 from jepsen_like.fuzz.remoting import Requests
 from jepsen_like.fuzz.shot import Port, Shot
+from jepsen_like.hostile import mutate
 from raftlog.core.plausible import TERM_STEP_MAX
 
 RAW = "bytes that are no frame between nodes"

@@ -19,6 +19,7 @@ import msgspec
 
 from jepsen_like.hostile.attack import BULK_TOPIC, EVERY_S, GROUP, ORDER_GROUPS, QUEUES, TOPIC, Arena, Attack, Report
 from jepsen_like.hostile.attacks import ATTACKS
+from jepsen_like.hostile.fields import group_body, send_fields, topic_fields
 from jepsen_like.hostile.wire import Target, Wire
 from raftmq_wire.codes import RequestCode
 
@@ -43,20 +44,11 @@ async def prepare(arena: Arena) -> None:
     """Topics and groups that the attacks speak of. Raises OSError if the leader does not make them."""
     async with await Wire.dial(arena.leader.client_port) as wire:
         for topic, queues in ((TOPIC, QUEUES), (BULK_TOPIC, 1)):
-            ext = {
-                "topic": topic,
-                "readQueueNums": str(queues),
-                "writeQueueNums": str(queues),
-                "perm": "6",
-                "topicSysFlag": "0",
-            }
-            await _must(wire, RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+            await _must(wire, RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(topic, queues))
         for group in (GROUP, *ORDER_GROUPS):
-            config = json.dumps({"groupName": group}).encode()
-            await _must(wire, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, config)
+            await _must(wire, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group_body(group))
         for _ in range(_BULK_MESSAGES):
-            ext = {"a": "hostile", "b": BULK_TOPIC, "e": "0", "g": "1", "i": ""}
-            await _must(wire, RequestCode.SEND_MESSAGE_V2, ext, bytes(_BULK_MESSAGE))
+            await _must(wire, RequestCode.SEND_MESSAGE_V2, send_fields(BULK_TOPIC), bytes(_BULK_MESSAGE))
 
 
 async def _must(wire: Wire, code: int, ext: dict[str, str], body: bytes = b"") -> None:

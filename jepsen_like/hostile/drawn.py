@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from typing import Any
 
 from jepsen_like.hostile.attack import GROUP, Arena, Attack, Report
-from jepsen_like.hostile.turns import (
-    answers_of,
-    batch_body,
-    beat_of,
-    connections,
-    end_of,
-    pull_fields,
-    send_fields,
-    topic_fields,
-)
+from jepsen_like.hostile.fields import beat_body, group_body, place_of, pull_fields, send_fields, topic_fields
+from jepsen_like.hostile.turns import answers_of, batch_body, connections, end_of
 from jepsen_like.hostile.wire import Target, Wire, ask_http, request
 from raftmq_wire.codes import RequestCode
 
@@ -112,9 +103,9 @@ async def filters(arena: Arena, node: Target, report: Report) -> None:
             for _ in range(_few_or_many(rng, 200)):
                 wanted = rng.choice(known) if rng.random() < 0.8 else _filter(rng, arena.sized(_TERMS_MAX))
                 at = max(0, offset - _few_or_many(rng, offset + 1))
-                opaque, frame = request(
-                    RequestCode.PULL_MESSAGE, pull_fields(_TOPIC, at, wanted, rng.choice((0, 0, 100, 1_000)))
-                )
+                waits = rng.choice((0, 0, 100, 1_000))
+                ext = pull_fields(GROUP, _TOPIC, 0, at, wanted=wanted, suspend_ms=waits)
+                opaque, frame = request(RequestCode.PULL_MESSAGE, ext)
                 frames.append(frame)
                 asked.append((wire, opaque))
             await wire.send(b"".join(frames))
@@ -173,13 +164,13 @@ async def deletions(arena: Arena, node: Target, report: Report) -> None:
             group = f"{name}-group"
             steps: list[tuple[int, dict[str, str], bytes]] = [
                 (RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(name, queues), b""),
-                (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, json.dumps({"groupName": group}).encode()),
+                (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group_body(group)),
             ]
             for _ in range(_few_or_many(rng, 16)):
                 queue = str(rng.randrange(queues))
                 ext = send_fields(name) | {"e": queue, "m": "true"}
                 steps.append((RequestCode.SEND_BATCH_MESSAGE, ext, batch_body(_few_or_many(rng, _BATCH_MAX))))
-                ext = {"consumerGroup": group, "topic": name, "queueId": queue, "commitOffset": "1"}
+                ext = place_of(group, name, int(queue)) | {"commitOffset": "1"}
                 steps.append((RequestCode.UPDATE_CONSUMER_OFFSET, ext, b""))
             ext = {"topic": name, "group": group, "timestamp": "0", "isForce": "true"}
             steps.append((RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext, b""))
@@ -203,7 +194,7 @@ async def joins(arena: Arena, node: Target, report: Report) -> None:
             groups = [f"hostile-drawn-{rng.randrange(40)}" for _ in range(_few_or_many(rng, 40))]
             step = rng.randrange(10)
             if step < 6:
-                body = beat_of(client, groups, [f"hostile-{n}" for n in range(_few_or_many(rng, 20))])
+                body = beat_body(client, groups, [f"hostile-{n}" for n in range(_few_or_many(rng, 20))])
                 opaque = wire.put(RequestCode.HEART_BEAT, {}, body)
             elif step < 8:
                 opaque = wire.put(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": groups[0]})

@@ -9,6 +9,7 @@ import socket
 import struct
 
 from jepsen_like.hostile.attack import BULK_TOPIC, GROUP, HOLD_S, TOPIC, Arena, Attack, Report
+from jepsen_like.hostile.fields import pull_fields
 from jepsen_like.hostile.wire import HOST, Target, Wire, request
 from raftmq_wire.codes import RequestCode
 
@@ -19,22 +20,8 @@ _SENT_S = 1.0
 """A node that does not read for so long has no more room."""
 
 
-def _pull(topic: str, **more: str) -> dict[str, str]:
-    return {
-        "consumerGroup": GROUP,
-        "topic": topic,
-        "queueId": "0",
-        "queueOffset": "0",
-        "maxMsgNums": "1024",
-        "maxMsgBytes": str(8 * _MIB),
-        "sysFlag": "4",
-        "commitOffset": "0",
-        "suspendTimeoutMillis": "0",
-        "subscription": "*",
-        "subVersion": "0",
-        "expressionType": "TAG",
-        **more,
-    }
+def _pull(topic: str) -> dict[str, str]:
+    return pull_fields(GROUP, topic, count=1024) | {"maxMsgBytes": str(8 * _MIB)}
 
 
 async def unread(arena: Arena, node: Target, report: Report) -> None:
@@ -127,7 +114,7 @@ async def subscriptions(arena: Arena, node: Target, report: Report) -> None:
         for _ in range(count):
             async with await Wire.dial(node.client_port) as wire:
                 opaque, _ = request(0)
-                fields = json.dumps(_pull(TOPIC, subscription=f"{next(arena.serial)}-@"), separators=(",", ":"))
+                fields = json.dumps(_pull(TOPIC) | {"subscription": f"{next(arena.serial)}-@"}, separators=(",", ":"))
                 header = b'{"code":11,"opaque":%d,"flag":0,"extFields":%s}' % (opaque, fields.encode())
                 before, after = header.split(b"@")
                 length = len(before) + len(text) + len(after)

@@ -6,6 +6,7 @@ import asyncio
 import json
 
 from jepsen_like.hostile.attack import GROUP, ORDER_GROUPS, QUEUES, TOPIC, Arena, Attack, Report
+from jepsen_like.hostile.fields import beat_body, group_body, place_of, send_fields
 from jepsen_like.hostile.wire import Target, Wire, ask_http, request
 from raftmq_wire.codes import RequestCode, ResponseCode
 
@@ -23,27 +24,15 @@ async def integers(arena: Arena, node: Target, report: Report) -> None:
             answer = await wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
             report.note(answer, f"code 200 with retryMaxTimes {number}")
             report.demand(answer.code != ResponseCode.SUCCESS, f"code 200 with retryMaxTimes {number} was accepted")
-            answer = await wire.ask(RequestCode.HEART_BEAT, {}, _heartbeat(f"{arena.rng.random()}", [GROUP], number))
+            answer = await wire.ask(
+                RequestCode.HEART_BEAT, {}, beat_body(f"{arena.rng.random()}", [GROUP], [TOPIC], number)
+            )
             report.note(answer, f"a heartbeat with subVersion {number}")
     for number in (1 << 63, 10**23):
         offsets = [{"group": GROUP, "topic": TOPIC, "queue_id": 0, "offset": number}]
         answer = await ask_http(node.admin_port, "POST", "/v1/metadata", json.dumps({"offsets": offsets}).encode())
         report.note(answer, f"POST /v1/metadata with an offset of {number}")
         report.demand(answer.code >= 400, f"POST /v1/metadata with an offset of {number}: status {answer.code}")
-
-
-def _heartbeat(client: str, groups: list[str], version: int = 1) -> bytes:
-    consumers = [
-        {
-            "groupName": group,
-            "consumeType": "CONSUME_PASSIVELY",
-            "messageModel": "CLUSTERING",
-            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
-            "subscriptionDataSet": [{"topic": TOPIC, "subString": "*", "subVersion": version}],
-        }
-        for group in groups
-    ]
-    return json.dumps({"clientID": client, "consumerDataSet": consumers, "producerDataSet": []}).encode()
 
 
 async def large_json(arena: Arena, node: Target, report: Report) -> None:
@@ -64,10 +53,6 @@ async def large_heartbeat(arena: Arena, node: Target, report: Report) -> None:
         report.note(answer, f"a heartbeat of {len(body):,} bytes")
 
 
-def _place(group: str, queue: int) -> dict[str, str]:
-    return {"consumerGroup": group, "topic": TOPIC, "queueId": str(queue)}
-
-
 async def offset_order(arena: Arena, node: Target, report: Report) -> None:
     """A oneway commit, then a two-way one of the same queue: what was acknowledged last stays."""
     group = ORDER_GROUPS[arena.turn("order", len(ORDER_GROUPS))]
@@ -75,7 +60,7 @@ async def offset_order(arena: Arena, node: Target, report: Report) -> None:
     async with await Wire.dial(node.client_port) as wire:
         asked = []
         for queue in range(QUEUES):
-            place = _place(group, queue)
+            place = place_of(group, TOPIC, queue)
             _, oneway = request(RequestCode.UPDATE_CONSUMER_OFFSET, place | {"commitOffset": str(later)}, oneway=True)
             opaque, twoway = request(RequestCode.UPDATE_CONSUMER_OFFSET, place | {"commitOffset": str(earlier + queue)})
             wire.write(oneway + twoway)
@@ -83,7 +68,7 @@ async def offset_order(arena: Arena, node: Target, report: Report) -> None:
         acked = [report.note(await wire.answer(opaque), "an offset commit").code == 0 for opaque in asked]
         await asyncio.sleep(_FLUSHED_S)
         for queue in range(QUEUES):
-            answer = await wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, _place(group, queue))
+            answer = await wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, place_of(group, TOPIC, queue))
             is_kept = not acked[queue] or answer.code != 0 or answer.ext.get("offset") == str(earlier + queue)
             report.demand(
                 is_kept,
@@ -95,11 +80,11 @@ async def offset_order(arena: Arena, node: Target, report: Report) -> None:
 async def clean_offset(arena: Arena, node: Target, report: Report) -> None:
     """A oneway commit, then the group is deleted with its offsets: it is not to come back."""
     group = f"hostile-clean-{arena.turn('clean', 8)}"
-    config = json.dumps({"groupName": group}).encode()
+    config = group_body(group)
     async with await Wire.dial(node.client_port) as wire:
         if report.note(await wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, config), "code 200").code:
             return
-        commit = _place(group, 0) | {"commitOffset": "77"}
+        commit = place_of(group, TOPIC, 0) | {"commitOffset": "77"}
         _, oneway = request(RequestCode.UPDATE_CONSUMER_OFFSET, commit, oneway=True)
         opaque, delete = request(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": group, "cleanOffset": "true"})
         wire.write(oneway + delete)
@@ -108,7 +93,7 @@ async def clean_offset(arena: Arena, node: Target, report: Report) -> None:
         await asyncio.sleep(_FLUSHED_S)
         await wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, config)
         answer = await wire.ask(
-            RequestCode.QUERY_CONSUMER_OFFSET, _place(group, 0) | {"setZeroIfNotFound": "false"}, timeout_s=5
+            RequestCode.QUERY_CONSUMER_OFFSET, place_of(group, TOPIC, 0) | {"setZeroIfNotFound": "false"}, timeout_s=5
         )
         report.demand(
             answer.code != 0 or answer.ext.get("offset") != "77",
@@ -120,7 +105,7 @@ async def twins(arena: Arena, node: Target, report: Report) -> None:
     """Two sends with one identity on one connection: both are answered, and are one message."""
     producer = f"{arena.rng.getrandbits(128):032x}"
     async with await Wire.dial(node.client_port) as wire:
-        ext = {"a": "hostile", "b": TOPIC, "e": "0", "g": "1", "i": "", "raftmqPid": producer}
+        ext = send_fields(TOPIC) | {"raftmqPid": producer}
         for sequence in range(1, 9):
             identity = ext | {"raftmqSeq": str(sequence), "raftmqLow": str(sequence)}
             one, first = request(RequestCode.SEND_MESSAGE_V2, identity, b"twin")
@@ -150,7 +135,7 @@ async def names(arena: Arena, node: Target, report: Report) -> None:
         for _ in range(arena.sized(20)):
             number = next(arena.serial)
             groups = [f"hostile-{arena.rng.getrandbits(48):012x}-{number}-{each}" for each in range(20)]
-            answer = await wire.ask(RequestCode.HEART_BEAT, {}, _heartbeat(f"h{number}", groups))
+            answer = await wire.ask(RequestCode.HEART_BEAT, {}, beat_body(f"h{number}", groups, [TOPIC]))
             if not report.note(answer, "a heartbeat").is_answer:
                 return
             await wire.ask(RequestCode.UNREGISTER_CLIENT, {"clientID": f"h{number}", "consumerGroup": groups[0]})

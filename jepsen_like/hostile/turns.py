@@ -5,12 +5,12 @@ turn of a node's event loop last, if the node did its work in one go (`cluster.r
 from __future__ import annotations
 
 import asyncio
-import json
 import struct
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from jepsen_like.hostile.attack import GROUP, HOLD_S, TOPIC, Arena, Attack, Report
+from jepsen_like.hostile.fields import beat_body, pull_fields, send_fields, topic_fields
 from jepsen_like.hostile.wire import SILENT, Answer, Target, Wire, ask_http, request
 from raftmq_wire.codes import RequestCode, ResponseCode
 
@@ -27,39 +27,6 @@ _JOINERS, _JOINER_WIRES = 2_000, 100
 _SUSPEND_MS = 3_000
 _CROWD_TOPIC, _FILTER_TOPIC, _PAGE_TOPIC = "hostile-crowd", "hostile-filter", "hostile-pages"
 _ANSWER_S = 30.0
-
-
-def topic_fields(name: str, queues: int = 1) -> dict[str, str]:
-    """Fields of request 17."""
-    return {
-        "topic": name,
-        "readQueueNums": str(queues),
-        "writeQueueNums": str(queues),
-        "perm": "6",
-        "topicSysFlag": "0",
-    }
-
-
-def send_fields(topic: str, properties: str = "") -> dict[str, str]:
-    """Fields of requests 310 and 320, queue 0."""
-    return {"a": "hostile", "b": topic, "e": "0", "g": "1", "i": properties}
-
-
-def pull_fields(topic: str, offset: int, wanted: str, suspend_ms: int) -> dict[str, str]:
-    """Tags without `wanted`, else a filter."""
-    return {
-        "consumerGroup": GROUP,
-        "topic": topic,
-        "queueId": "0",
-        "queueOffset": str(offset),
-        "maxMsgNums": "32",
-        "sysFlag": "6",
-        "commitOffset": "0",
-        "suspendTimeoutMillis": str(suspend_ms),
-        "subscription": wanted or "*",
-        "subVersion": "0",
-        "expressionType": "SQL92" if wanted else "TAG",
-    }
 
 
 async def end_of(wire: Wire, topic: str) -> int:
@@ -95,7 +62,7 @@ async def long_filter(arena: Arena, node: Target, report: Report) -> None:
         )
         wanted = " OR ".join(f"p CONTAINS '{'ab' * 20}c{number}'" for number in range(_FILTER_TERMS))
         pulls = [
-            request(RequestCode.PULL_MESSAGE, pull_fields(_FILTER_TOPIC, offset, wanted, 0))
+            request(RequestCode.PULL_MESSAGE, pull_fields(GROUP, _FILTER_TOPIC, 0, offset, wanted=wanted))
             for _ in range(arena.sized(_PULLS))
         ]
         wire.write(b"".join(frame for _, frame in pulls))
@@ -104,7 +71,7 @@ async def long_filter(arena: Arena, node: Target, report: Report) -> None:
 
 async def _park(wires: Sequence[Wire], count: int, topic: str, offset: int, wanted: str) -> list[tuple[Wire, int]]:
     """Sends `count` pulls that wait for the message at `offset`, spread over the connections."""
-    ext = pull_fields(topic, offset, wanted, _SUSPEND_MS)
+    ext = pull_fields(GROUP, topic, 0, offset, wanted=wanted, suspend_ms=_SUSPEND_MS)
     asked = []
     for number in range(count):
         wire = wires[number % len(wires)]
@@ -146,7 +113,7 @@ async def new_filters(arena: Arena, node: Target, report: Report) -> None:
             for _ in range(_NEW_FILTERS):
                 serial = next(arena.serial)
                 wanted = " OR ".join(f"p = 'n{serial}-{number}'" for number in range(_NEW_TERMS))
-                ext = pull_fields(_FILTER_TOPIC, 0, wanted, 0)
+                ext = pull_fields(GROUP, _FILTER_TOPIC, wanted=wanted)
                 asked.append((wire, wire.put(RequestCode.PULL_MESSAGE, ext)))
             heard = await answers_of(report, asked, "a pull with a new filter")
             if asyncio.get_running_loop().time() >= until or not all(answer.is_answer for answer in heard):
@@ -155,22 +122,6 @@ async def new_filters(arena: Arena, node: Target, report: Report) -> None:
     async with connections(node.client_port, _NEW_WIRES) as wires:
         await end_of(wires[0], _FILTER_TOPIC)
         await asyncio.gather(*(some(wire) for wire in wires))
-
-
-def beat_of(client: str, groups: Sequence[str], topics: Sequence[str]) -> bytes:
-    """The body of a heartbeat: consumers of these groups, each of all these topics."""
-    subscriptions = [{"topic": each, "subString": "*", "subVersion": 1} for each in topics]
-    consumers = [
-        {
-            "groupName": group,
-            "consumeType": "CONSUME_PASSIVELY",
-            "messageModel": "CLUSTERING",
-            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
-            "subscriptionDataSet": subscriptions,
-        }
-        for group in groups
-    ]
-    return json.dumps({"clientID": client, "consumerDataSet": consumers, "producerDataSet": []}).encode()
 
 
 def batch_body(count: int) -> bytes:
@@ -236,7 +187,7 @@ async def joins(arena: Arena, node: Target, report: Report) -> None:
         asked = []
         for number in range(arena.sized(_JOINERS)):
             wire = wires[number % len(wires)]
-            body = beat_of(f"joiner-{node.id}-{number}", [GROUP], [TOPIC])
+            body = beat_body(f"joiner-{node.id}-{number}", [GROUP], [TOPIC])
             asked.append((wire, wire.put(RequestCode.HEART_BEAT, {}, body)))
             asked.append((wire, wire.put(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": GROUP})))
         await answers_of(report, asked, "a heartbeat, or who is in its group")

@@ -9,12 +9,13 @@ from typing import Any
 
 from cluster.node.node import Node
 from cluster.tier.scrub.scrubber import Wishes
+from jepsen_like.hostile.wire import Answer
 from jepsen_like.script import Interpreter, Line, ScriptError, lines_of, node_of
 from jepsen_like.sim.calm import Calm
 from jepsen_like.sim.checks.tier_check import FOLDER
 from jepsen_like.sim.clients.client_machines import TOPIC, Foreign
 from jepsen_like.sim.clients.hand import Hand
-from jepsen_like.sim.clients.raw_client import Answer, RawConnection
+from jepsen_like.sim.clients.raw_client import RawConnection
 from jepsen_like.sim.clients.tides import Tide
 from jepsen_like.sim.hostile.vandal import MALFORMED
 from jepsen_like.sim.locks.lock_steps import LockSteps

@@ -6,21 +6,27 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
+from jepsen_like.hostile.wire import Answer
 from jepsen_like.sim.clients.client_machines import Client, ClientHost
-from jepsen_like.sim.clients.raw_client import Answer, RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.machines.machine import BROKER_PORT
 
 ANSWER_S = 6.0
 
 
-async def dial(host: ClientHost, rng: random.Random, name: str, report: Report) -> RawConnection | None:
-    """A connection to any node; None if it does not come about."""
-    made = RawConnection(name, host.loop, report)
+async def connects(made: RawConnection, node: str) -> bool:
+    """Connects it to the node; False if that does not come about."""
     try:
-        await asyncio.get_running_loop().create_connection(lambda: made, rng.choice(host.nodes), BROKER_PORT)
+        await asyncio.get_running_loop().create_connection(lambda: made, node, BROKER_PORT)
     except OSError:
-        return None
-    return made
+        return False
+    return True
+
+
+async def dial(host: ClientHost, node: str, name: str, report: Report) -> RawConnection | None:
+    """A connection to the node; None if it does not come about."""
+    made = RawConnection(name, host.loop, report)
+    return made if await connects(made, node) else None
 
 
 async def ask(
@@ -53,7 +59,7 @@ class Asker(Client):
         self._report = report
 
     async def _dial(self, rng: random.Random, name: str) -> RawConnection | None:
-        return await dial(self.host, rng, name, self._report)
+        return await dial(self.host, rng.choice(self.host.nodes), name, self._report)
 
     async def _ask(self, connection: RawConnection, code: int, ext: dict[str, str], body: bytes = b"") -> Answer | None:
         return await ask(self.host, connection, code, ext, body)

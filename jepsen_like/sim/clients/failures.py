@@ -11,16 +11,17 @@ is stored before its delay has passed since the message that failed was.
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from jepsen_like.hostile.fields import beat_body, group_body, pull_fields
+from jepsen_like.hostile.wire import Answer
 from jepsen_like.sim.clients.asking import Asker
 from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, ClientHost, body_of, foreign_send, id_of
-from jepsen_like.sim.clients.raw_client import Answer, RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.stored import stored_on
 from jepsen_like.sim.machines.machine import DELAY_LEVELS_S
 from raftmq.client.errors import Unknown, error_of
@@ -182,10 +183,8 @@ class Failures(Asker):
         connection = await self._dial(rng, "a consumer that fails")
         if connection is None:
             return None
-        subscriptions = [{"topic": topic, "subString": "*", "subVersion": 1} for topic in (TOPIC, RETRY)]
-        member = {"groupName": GROUP, "subscriptionDataSet": subscriptions}
-        beat = json.dumps({"clientID": f"failing-{rng.random()}", "consumerDataSet": [member]}).encode()
-        wanted = json.dumps({"groupName": GROUP, "retryMaxTimes": RETRY_MAX_TIMES, "retryQueueNums": 1}).encode()
+        beat = beat_body(f"failing-{rng.random()}", [GROUP], (TOPIC, RETRY))
+        wanted = group_body(GROUP, retryMaxTimes=RETRY_MAX_TIMES, retryQueueNums=1)
         for code, body in (
             (RequestCode.HEART_BEAT, beat),
             (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, wanted),
@@ -197,7 +196,7 @@ class Failures(Asker):
         return connection
 
     async def _read(self, connection: RawConnection, place: tuple[str, int], rng: random.Random) -> None:
-        answer = await self._ask(connection, RequestCode.PULL_MESSAGE, pull_of(GROUP, *place, self._next[place]))
+        answer = await self._ask(connection, RequestCode.PULL_MESSAGE, pull_fields(GROUP, *place, self._next[place]))
         if answer is None:
             return
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
@@ -263,22 +262,6 @@ def outcome_of(answer: Answer | None) -> str:
     if answer is None or isinstance(error_of(answer.code, answer.remark, "send"), Unknown):
         return "unknown"
     return "fail"
-
-
-def pull_of(group: str, topic: str, queue_id: int, offset: int) -> dict[str, str]:
-    """The fields of a pull that does not wait."""
-    return {
-        "consumerGroup": group,
-        "topic": topic,
-        "queueId": str(queue_id),
-        "queueOffset": str(offset),
-        "maxMsgNums": "16",
-        "sysFlag": "4",
-        "suspendTimeoutMillis": "0",
-        "subscription": "*",
-        "subVersion": "0",
-        "expressionType": "TAG",
-    }
 
 
 def copies_on(machine: Machine) -> tuple[list[Copy], bool]:

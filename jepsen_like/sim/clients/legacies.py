@@ -9,16 +9,17 @@ nothing waits on any node, and the topic holds what was sent in its last life; w
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from jepsen_like.hostile.fields import group_body, place_of, pull_fields, topic_fields
+from jepsen_like.hostile.wire import Answer
 from jepsen_like.sim.clients.asking import ask, dial
 from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, Client, ClientHost, body_of, foreign_send, id_of
-from jepsen_like.sim.clients.failures import outcome_of, pull_of
-from jepsen_like.sim.clients.raw_client import Answer, RawConnection, Report
-from jepsen_like.sim.clients.resets import committed, place_of
+from jepsen_like.sim.clients.failures import outcome_of
+from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.clients.resets import committed
 from jepsen_like.sim.clients.stored import stored_on
 from jepsen_like.sim.clients.transactors import COMMIT
 from raftmq.client.message import decode_messages
@@ -70,14 +71,14 @@ class Legacies(Client):
     async def _work(self) -> None:
         rng = random.Random(self.rng.random())
         while not self.stopped:
-            connection = await dial(self.host, rng, "an heir", self.report)
+            connection = await dial(self.host, rng.choice(self.host.nodes), "an heir", self.report)
             if connection is not None:
                 self._rounds += 1
                 await Round(self, f"legacy-{self._rounds}", connection, rng).play()
                 connection.transport.abort()
             await asyncio.sleep(rng.uniform(0.02, 0.3))
         while self._open_count():
-            connection = await dial(self.host, rng, "an heir that clears up", self.report)
+            connection = await dial(self.host, rng.choice(self.host.nodes), "an heir that clears up", self.report)
             if connection is not None:
                 for topic in sorted(self.unfinished):
                     await ask(self.host, connection, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
@@ -131,11 +132,10 @@ class Round:
     # --- the first life ----------------------------------------------------------------------------------------------
 
     async def _make_topic(self, name: str, queues: int) -> bool:
-        fields = {"topic": name, "readQueueNums": str(queues), "writeQueueNums": str(queues), "perm": "6"}
-        return await self._does(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+        return await self._does(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(name, queues))
 
     async def _make_group(self) -> bool:
-        body = json.dumps({"groupName": self._group, "retryQueueNums": 1}).encode()
+        body = group_body(self._group, retryQueueNums=1)
         return await self._does(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
 
     async def _begin(self) -> bool:
@@ -181,7 +181,7 @@ class Round:
     async def _fail(self) -> bool:
         """Reports the first message of a queue as failed. Its copy waits for a second."""
         for queue in range(QUEUES):
-            pulled = await self._ask(RequestCode.PULL_MESSAGE, pull_of(self._group, self._topic, queue, 0))
+            pulled = await self._ask(RequestCode.PULL_MESSAGE, pull_fields(self._group, self._topic, queue, 0))
             if pulled is not None and pulled.code == ResponseCode.SUCCESS:
                 message = decode_messages(pulled.body)[0]
                 self._failed, self._failed_id = message.position, id_of(message.body)
@@ -229,7 +229,7 @@ class Round:
             if known and offset is not None:
                 again = f"the {what} of {self._topic} was made again"
                 self._all.report("legacies", f"{again}, and the group has offset {offset} of queue {queue}")
-            answer = await self._ask(RequestCode.PULL_MESSAGE, pull_of(self._group, self._topic, queue, 1))
+            answer = await self._ask(RequestCode.PULL_MESSAGE, pull_fields(self._group, self._topic, queue, 1))
             if answer is not None and answer.remark == "OFFSET_RESET":
                 self._all.report("legacies", f"the {what} of {self._topic} was made again, and its offset is reset")
 

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
+from jepsen_like.hostile.wire import Answer, frames_of
 from jepsen_like.sim.machines.loop import SimLoop
 from jepsen_like.sim.machines.network import Endpoint
-from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, decode_header, encode_frame, ext_of
+from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, Header, encode_frame, ext_of
 
-_PREFIX = struct.Struct(">ii")
 Report = Callable[[str, str], None]
-
-
-class Answer(NamedTuple):
-    """The answer to a request."""
-
-    code: int
-    remark: str
-    ext: dict[str, str]
-    body: bytes
 
 
 class Asked(NamedTuple):
@@ -48,7 +38,7 @@ class RawConnection(asyncio.Protocol):
         self.transport: Endpoint
         self._asked: set[int] = set()
         self._next = 0
-        self._rest = b""
+        self._buffer = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(Endpoint, transport)
@@ -95,20 +85,11 @@ class RawConnection(asyncio.Protocol):
         return [asked for asked in due if not asked.silent or asked.at_s >= silent_since_s]
 
     def data_received(self, data: bytes) -> None:
-        data = self._rest + data
-        at = 0
-        while len(data) - at >= 8:
-            length, word = _PREFIX.unpack_from(data, at)
-            end = at + 4 + length
-            if end > len(data):
-                break
-            body_at = at + 8 + (word & 0xFFFFFF)
-            self._on_frame(word >> 24 & 0xFF, data[at + 8 : body_at], data[body_at:end])
-            at = end
-        self._rest = data[at:]
+        self._buffer += data
+        for header, body in frames_of(self._buffer):
+            self._on_frame(header, body)
 
-    def _on_frame(self, serialize_type: int, head: bytes, body: bytes) -> None:
-        header = decode_header(serialize_type, head)
+    def _on_frame(self, header: Header, body: bytes) -> None:
         if not header.flag & FLAG_RESPONSE:
             return
         asked = self.unanswered.pop(header.opaque, None)
@@ -118,4 +99,4 @@ class RawConnection(asyncio.Protocol):
             return
         self.answered += 1
         if asked.heard is not None:
-            asked.heard(Answer(header.code, header.remark or "", ext_of(header), body))
+            asked.heard(Answer(header.code, ext_of(header), header.remark or "", body))

@@ -11,6 +11,7 @@ import random
 from dataclasses import dataclass
 from functools import partial
 
+from jepsen_like.hostile.fields import place_of, topic_fields
 from jepsen_like.sim.clients.asking import Asker
 from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, body_of, foreign_send, id_of, read_queue
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
@@ -94,14 +95,7 @@ class Remakes(Asker):
             self._commit(connection)
         self.epochs.append(epoch)
         if epoch.exists:
-            fields = {
-                "topic": self.topic,
-                "readQueueNums": str(epoch.queues),
-                "writeQueueNums": str(epoch.queues),
-                "perm": str(epoch.perm),
-                "topicSysFlag": "0",
-                "order": "false",
-            }
+            fields = topic_fields(self.topic, epoch.queues, epoch.perm)
             answer = await self._ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
         else:
             answer = await self._ask(connection, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": self.topic})
@@ -113,12 +107,12 @@ class Remakes(Asker):
 
     def _commit(self, connection: RawConnection) -> None:
         """An offset on its way while the topic goes."""
-        fields = {"consumerGroup": GROUP, "topic": self.topic, "queueId": "0", "commitOffset": "5"}
+        fields = place_of(GROUP, self.topic, 0) | {"commitOffset": "5"}
         for oneway in (True, False):
             connection.write(connection.frame(RequestCode.UPDATE_CONSUMER_OFFSET, fields, oneway=oneway))
 
     async def _look_for_offsets(self, connection: RawConnection) -> None:
-        fields = {"consumerGroup": GROUP, "topic": self.topic, "queueId": "0", "setZeroIfNotFound": "false"}
+        fields = place_of(GROUP, self.topic, 0) | {"setZeroIfNotFound": "false"}
         answer = await self._ask(connection, RequestCode.QUERY_CONSUMER_OFFSET, fields)
         if answer is not None and answer.code == ResponseCode.SUCCESS:
             self._report("topics", f"{self.topic} was made again and has offset {answer.ext.get('offset')} of before")

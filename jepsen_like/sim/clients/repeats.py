@@ -12,11 +12,10 @@ import random
 from functools import partial
 
 from jepsen_like.history import Op
-from jepsen_like.sim.clients.asking import Asker
+from jepsen_like.sim.clients.asking import Asker, dial
 from jepsen_like.sim.clients.client_machines import SEND_CODE, TOPIC, ClientHost, body_of, foreign_send
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.recorder import Recorder, stored_at
-from jepsen_like.sim.machines.machine import BROKER_PORT
 from raftmq_wire.codes import ResponseCode
 
 UNSETTLED_MAX = 8
@@ -66,10 +65,8 @@ class Repeater(Asker):
             self._low += 1
 
     async def _send_anew(self, rng: random.Random, node: str, again: list[int]) -> None:
-        made = RawConnection(f"a producer that repeats at {node}", self.host.loop, self._report)
-        try:
-            await asyncio.get_running_loop().create_connection(lambda: made, node, BROKER_PORT)
-        except OSError:
+        made = await dial(self.host, node, f"a producer that repeats at {node}", self._report)
+        if made is None:
             return
         await asyncio.gather(*(self._send(rng, made, sequence) for sequence in again))
         made.transport.abort()

@@ -17,9 +17,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NamedTuple
 
+from jepsen_like.hostile.fields import place_of, pull_fields
 from jepsen_like.sim.clients.asking import Asker, ask
 from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, ClientHost, body_of, foreign_send
-from jepsen_like.sim.clients.failures import pull_of
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from raftmq.client.message import decode_messages
 from raftmq_wire.codes import RequestCode, ResponseCode
@@ -298,7 +298,7 @@ class Session:
 
     async def _pull(self, queue: int, *, along: bool) -> None:
         offset = self._next[queue]
-        fields = pull_of(GROUP, TOPIC, queue, offset)
+        fields = pull_fields(GROUP, TOPIC, queue, offset)
         if along:
             fields |= {"sysFlag": str(4 | COMMITS_ALONG), "commitOffset": str(offset)}
         self._judge.pulls(queue, offset)
@@ -321,11 +321,6 @@ class Session:
         await asyncio.sleep(self._rng.choice((0.0, 0.002, 0.005)))
         await self._pull(queue, along=False)
         await self._commit(queue)
-
-
-def place_of(group: str, topic: str, queue_id: int) -> dict[str, str]:
-    """The fields that name a group's offset."""
-    return {"consumerGroup": group, "topic": topic, "queueId": str(queue_id)}
 
 
 async def committed(

@@ -14,8 +14,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from jepsen_like.hostile.fields import group_body, place_of, pull_fields
+from jepsen_like.hostile.wire import Answer
 from jepsen_like.sim.clients.client_machines import TOPIC, Client, ClientHost
-from jepsen_like.sim.clients.raw_client import Answer, RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.recorder import Recorder
 from jepsen_like.sim.machines.machine import BROKER_PORT
 from jepsen_like.sim.options import stream
@@ -150,18 +152,11 @@ class Tide(Client):
         assert self.connection is not None
         value = (len(self.steps) * 7919 + 13) % 1_000_003
         at = self._sent(kind, value)
-        fields = {"consumerGroup": self.group, "topic": TOPIC, "queueId": "0", "commitOffset": str(value)}
+        commits = {"commitOffset": str(value)}
+        fields = place_of(self.group, TOPIC, 0) | commits
         if kind == "pull":
-            fields |= {
-                "queueOffset": "0",
-                "maxMsgNums": "1",
-                "sysFlag": "5",
-                "suspendTimeoutMillis": "0",
-                "subscription": "*",
-                "subVersion": "0",
-                "expressionType": "TAG",
-            }
-            self._write(RequestCode.PULL_MESSAGE, fields)
+            along = {"sysFlag": "5"} | commits
+            self._write(RequestCode.PULL_MESSAGE, pull_fields(self.group, TOPIC, count=1) | along)
         elif kind == "oneway":
             self._write(RequestCode.UPDATE_CONSUMER_OFFSET, fields, oneway=True)
         else:
@@ -176,17 +171,16 @@ class Tide(Client):
         self._write(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields, heard=partial(self._on_changed, at, op))
 
     def _make(self, kind: str) -> None:
-        body = f'{{"groupName":"{self.group}"}}'.encode()
         number = len(self.steps)
 
         def made(answer: Answer) -> None:
             deleted = any(step.kind == "delete" for step in self.steps[number:])
             self._exists = answer.code == ResponseCode.SUCCESS and not deleted
 
-        self._write(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body, heard=made)
+        self._write(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group_body(self.group), heard=made)
 
     def _query(self, kind: str) -> None:
-        fields = {"consumerGroup": self.group, "topic": TOPIC, "queueId": "0", "setZeroIfNotFound": "false"}
+        fields = place_of(self.group, TOPIC, 0) | {"setZeroIfNotFound": "false"}
         at, reign, number = self._own
         asked = Question(self._low, at if number == self._number else -1, reign)
         self._write(RequestCode.QUERY_CONSUMER_OFFSET, fields, heard=partial(self._on_found, asked))

@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from jepsen_like.sim.clients.asking import ask
+from jepsen_like.hostile.fields import send_fields, topic_fields
+from jepsen_like.hostile.wire import Answer
+from jepsen_like.sim.clients.asking import ask, connects
 from jepsen_like.sim.clients.client_machines import SEND_CODE, Client, ClientHost
-from jepsen_like.sim.clients.raw_client import Answer, RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.stored import stored_on
-from jepsen_like.sim.machines.machine import BROKER_PORT
-from raftmq_wire.codec import FLAG_RESPONSE, decode_header, ext_of
+from raftmq_wire.codec import FLAG_RESPONSE, Header, ext_of
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.message_format import decode_message, decode_message_id
 
@@ -99,13 +100,12 @@ class ProducerConnection(RawConnection):
 
     on_check: Callable[[dict[str, str], bytes], None] | None = None
 
-    def _on_frame(self, serialize_type: int, head: bytes, body: bytes) -> None:
-        header = decode_header(serialize_type, head)
+    def _on_frame(self, header: Header, body: bytes) -> None:
         if not header.flag & FLAG_RESPONSE and header.code == RequestCode.CHECK_TRANSACTION_STATE:
             if self.on_check is not None:
                 self.on_check(ext_of(header), body)
             return
-        super()._on_frame(serialize_type, head, body)
+        super()._on_frame(header, body)
 
 
 class Transactors(Client):
@@ -158,15 +158,13 @@ class Session:
     async def connect(self, node: str) -> bool:
         """Connects, says which group it is of, and makes the topic if need be. False if that fails."""
         made = ProducerConnection(f"a producer of transactions at {node}", self._host.loop, self._all.report)
-        try:
-            await asyncio.get_running_loop().create_connection(lambda: made, node, BROKER_PORT)
-        except OSError:
+        if not await connects(made, node):
             return False
         made.on_check = self._on_check
         self._connection = made
         body = {"clientID": f"transactor-{self._rng.random()}", "producerDataSet": [{"groupName": GROUP}]}
         answer = await self._ask(RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
-        fields = {"topic": TOPIC, "readQueueNums": str(QUEUES), "writeQueueNums": str(QUEUES), "perm": "6"}
+        fields = topic_fields(TOPIC, QUEUES)
         if answer is None or (await self._ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)) is None:
             return False
         return answer.code == ResponseCode.SUCCESS
@@ -192,14 +190,7 @@ class Session:
         rng, key = self._rng, self._all.next_key(self._rng)
         level = "" if self._host.options.plain else "ACK_LEVEL\x01quorum+fsync\x02"
         properties = f"UNIQ_KEY\x01{key}\x02TRAN_MSG\x01true\x02PGROUP\x01{GROUP}\x02{level}"
-        ext = {
-            "a": GROUP,
-            "b": TOPIC,
-            "e": str(rng.randrange(QUEUES)),
-            "g": "1",
-            "i": properties,
-            "m": "false",
-        }
+        ext = send_fields(TOPIC, properties) | {"a": GROUP, "e": str(rng.randrange(QUEUES))}
         answer = await self._ask(SEND_CODE, ext, key.encode())
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return

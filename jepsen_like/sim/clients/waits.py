@@ -12,6 +12,7 @@ import random
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from jepsen_like.hostile.fields import group_body, place_of, pull_fields, topic_fields
 from jepsen_like.sim.clients.asking import Asker
 from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, body_of, foreign_send
 from jepsen_like.sim.clients.raw_client import Asked, RawConnection, Report
@@ -70,15 +71,7 @@ class Waits(Asker):
             self._busy -= 1
 
     async def _make(self, connection: RawConnection, topic: str, queues: int) -> bool:
-        fields = {
-            "topic": topic,
-            "readQueueNums": str(queues),
-            "writeQueueNums": str(queues),
-            "perm": "6",
-            "topicSysFlag": "0",
-            "order": "false",
-        }
-        answer = await self._ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+        answer = await self._ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(topic, queues))
         return answer is not None and answer.code == ResponseCode.SUCCESS
 
     # --- pulls that wait ---------------------------------------------------------------------------------------------
@@ -103,19 +96,7 @@ class Waits(Asker):
 
     @staticmethod
     def _pull(connection: RawConnection, topic: str, queue: int, suspend_ms: int) -> None:
-        ext = {
-            "consumerGroup": GROUP,
-            "topic": topic,
-            "queueId": str(queue),
-            "queueOffset": "0",
-            "maxMsgNums": "32",
-            "sysFlag": "6",
-            "commitOffset": "0",
-            "suspendTimeoutMillis": str(suspend_ms),
-            "subscription": "*",
-            "subVersion": "0",
-            "expressionType": "TAG",
-        }
+        ext = pull_fields(GROUP, topic, queue, suspend_ms=suspend_ms)
         connection.write(connection.frame(RequestCode.PULL_MESSAGE, ext, parked_s=suspend_ms / 1000))
 
     def _fates(self) -> tuple[Callable[[random.Random, RawConnection, str, int], Awaitable[None]], ...]:
@@ -138,11 +119,10 @@ class Waits(Asker):
     # --- queues that there are not -----------------------------------------------------------------------------------
 
     async def _absent(self, rng: random.Random, connection: RawConnection, topic: str, queues: int) -> None:
-        group = f'{{"groupName":"{GROUP}"}}'.encode()
-        await self._ask(connection, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group)
+        await self._ask(connection, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group_body(GROUP))
         for code in rng.sample(ABSENT, len(ABSENT)):
             queue = queues + rng.choice((0, 0, 1, 1000))
-            fields = {"consumerGroup": GROUP, "topic": topic, "queueId": str(queue), "commitOffset": "1"}
+            fields = place_of(GROUP, topic, queue) | {"commitOffset": "1"}
             answer = await self._ask(connection, code, fields)
             if answer is not None and answer.code == ResponseCode.SUCCESS:
                 what = f"code {int(code)} for queue {queue} of {topic}, which has {queues}"

@@ -11,9 +11,11 @@ import random
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from jepsen_like.hostile.fields import beat_body, pull_fields
+from jepsen_like.hostile.wire import Answer
 from jepsen_like.sim.clients.client_machines import SEND_CODE, TOPIC, Client, ClientHost, foreign_send
-from jepsen_like.sim.clients.raw_client import Answer, Asked, RawConnection, Report
-from jepsen_like.sim.hostile.odd import OWN_TOPICS, draw_odd
+from jepsen_like.sim.clients.raw_client import Asked, RawConnection, Report
+from jepsen_like.sim.hostile.odd import draw_odd
 from jepsen_like.sim.hostile.strangers import intrude
 from jepsen_like.sim.machines.machine import BROKER_PORT, NAMESRV_PORT
 from jepsen_like.sim.options import LONG_WORK_FROM, MANY_FROM
@@ -46,19 +48,8 @@ DONE_S = 4.0
 """Seconds for which an episode leaves its connection open for the answers."""
 
 
-PULL_EXT = {
-    "consumerGroup": "odd-pull",
-    "topic": TOPIC,
-    "queueId": "0",
-    "queueOffset": "0",
-    "maxMsgNums": "1024",
-    "sysFlag": "4",
-    "commitOffset": "0",
-    "suspendTimeoutMillis": "0",
-    "subscription": "*",
-    "subVersion": "0",
-    "expressionType": "TAG",
-}
+OWN_TOPICS = ("odd-a", "odd-b", "odd-c")
+PULL_EXT = pull_fields("odd-pull", TOPIC, count=1024)
 """A pull that carries its own subscription and does not wait."""
 
 
@@ -197,12 +188,7 @@ class Hostile(Client):
         connection = await self.open(node, BROKER_PORT)
         first = self.rng.randrange(1 << 20)
         names = [f"crowd-{first + n}" for n in range(self.rng.randint(*GROUPS))]
-        groups = ",".join(f'{{"groupName":"{name}","subscriptionDataSet":[]}}' for name in names)
-        connection.write(
-            connection.frame(
-                RequestCode.HEART_BEAT, {}, f'{{"clientID":"crowd","consumerDataSet":[{groups}]}}'.encode()
-            )
-        )
+        connection.write(connection.frame(RequestCode.HEART_BEAT, {}, beat_body("crowd", names)))
         await self._wait(connection)
 
     async def filters(self, node: str) -> None:
@@ -249,11 +235,9 @@ class Hostile(Client):
         """Consumers that join one group, one after the other in one write."""
         connection = await self.open(node, BROKER_PORT)
         first = self.rng.randrange(1 << 20)
-        group = '{"groupName":"joined-by-many","consumeType":"CONSUME_PASSIVELY","subscriptionDataSet":[]}'
         data = b""
         for number in range(first, first + self.rng.randint(*JOINS)):
-            body = f'{{"clientID":"joins-{number}","consumerDataSet":[{group}]}}'
-            data += connection.frame(RequestCode.HEART_BEAT, {}, body.encode())
+            data += connection.frame(RequestCode.HEART_BEAT, {}, beat_body(f"joins-{number}", ["joined-by-many"]))
         connection.write(data)
         await self._wait(connection)
 
@@ -262,11 +246,9 @@ class Hostile(Client):
         connection stays in use."""
         connection = await self.open(node, BROKER_PORT)
         first = self.rng.randrange(1 << 20)
-        group = '{"groupName":"very-many","consumeType":"CONSUME_PASSIVELY","subscriptionDataSet":[]}'
         data = b""
         for number in range(first, first + self.rng.choice(MEMBERS)):
-            body = f'{{"clientID":"member-{number}","consumerDataSet":[{group}]}}'
-            data += connection.frame(RequestCode.HEART_BEAT, {}, body.encode())
+            data += connection.frame(RequestCode.HEART_BEAT, {}, beat_body(f"member-{number}", ["very-many"]))
         for code in (RequestCode.GET_CONSUMER_LIST_BY_GROUP, RequestCode.GET_CONSUMER_CONNECTION_LIST):
             data += connection.frame(code, {"consumerGroup": "very-many"})
         connection.write(data)

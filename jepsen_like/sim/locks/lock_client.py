@@ -6,11 +6,12 @@ import asyncio
 import json
 from collections.abc import Iterable
 
-from jepsen_like.sim.clients.asking import ask
+from jepsen_like.hostile.fields import beat_body, group_body, place_of, pull_fields, topic_fields
+from jepsen_like.hostile.wire import Answer
+from jepsen_like.sim.clients.asking import ask, dial
 from jepsen_like.sim.clients.client_machines import ClientHost
-from jepsen_like.sim.clients.raw_client import Answer, RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.locks.lock_judge import LockJudge, Queue
-from jepsen_like.sim.machines.machine import BROKER_PORT
 from raftmq_wire.codes import RequestCode, ResponseCode
 
 TELL_S = 0.5
@@ -67,24 +68,14 @@ class LockClient:
 
     async def _make_group(self) -> bool:
         """The leader does that for the first heartbeat that it hears itself."""
-        answer = await self._ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, self._config())
+        answer = await self._ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group_body(self.group))
         return answer is not None and answer.code == ResponseCode.SUCCESS
 
-    def _config(self) -> bytes:
-        return json.dumps({"groupName": self.group}).encode()
-
     async def _dial(self, node: str) -> RawConnection | None:
-        made = RawConnection(f"{self.client_id} at {node}", self._host.loop, self._report)
-        try:
-            await asyncio.get_running_loop().create_connection(lambda: made, node, BROKER_PORT)
-        except OSError:
-            return None
-        return made
+        return await dial(self._host, node, f"{self.client_id} at {node}", self._report)
 
     async def _says_who(self, connection: RawConnection) -> bool:
-        subscription = {"topic": self.topic, "subString": "*", "subVersion": 1}
-        group = {"groupName": self.group, "subscriptionDataSet": [subscription]}
-        body = json.dumps({"clientID": self.client_id, "consumerDataSet": [group]}).encode()
+        body = beat_body(self.client_id, [self.group], [self.topic])
         answer = await ask(self._host, connection, RequestCode.HEART_BEAT, {}, body)
         return answer is not None and answer.code == ResponseCode.SUCCESS
 
@@ -143,13 +134,10 @@ class LockClient:
 
     # --- offsets and messages ----------------------------------------------------------------------------------------
 
-    def _place(self, queue_id: int) -> dict[str, str]:
-        return {"consumerGroup": self.group, "topic": self.topic, "queueId": str(queue_id)}
-
     async def commit(self, queue_id: int, offset: int) -> bool | None:
         """True: done. False: dropped, another holds the queue. None: unknown."""
         at_s = self._host.loop.now
-        fields = self._place(queue_id) | {"commitOffset": str(offset)}
+        fields = place_of(*self.queue(queue_id)) | {"commitOffset": str(offset)}
         answer = await self._ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return None
@@ -161,7 +149,7 @@ class LockClient:
 
     async def committed(self, queue_id: int) -> int | None:
         """The group's offset, 0 if it has none; None: unknown."""
-        fields = self._place(queue_id) | {"setZeroIfNotFound": "false"}
+        fields = place_of(*self.queue(queue_id)) | {"setZeroIfNotFound": "false"}
         answer = await self._ask(RequestCode.QUERY_CONSUMER_OFFSET, fields)
         if answer is not None and answer.code == ResponseCode.QUERY_NOT_FOUND:
             return 0
@@ -169,16 +157,7 @@ class LockClient:
 
     async def pull(self, queue_id: int, offset: int, count: int) -> Answer | None:
         """One pull that does not wait."""
-        fields = self._place(queue_id) | {
-            "queueOffset": str(offset),
-            "maxMsgNums": str(count),
-            "sysFlag": "4",
-            "suspendTimeoutMillis": "0",
-            "subscription": "*",
-            "subVersion": "0",
-            "expressionType": "TAG",
-        }
-        return await self._ask(RequestCode.PULL_MESSAGE, fields)
+        return await self._ask(RequestCode.PULL_MESSAGE, pull_fields(*self.queue(queue_id), offset, count=count))
 
     # --- what ends locks from outside --------------------------------------------------------------------------------
 
@@ -205,6 +184,5 @@ class LockClient:
 
     async def make_topic(self, queues: int) -> bool:
         """True if the topic is there."""
-        fields = {"topic": self.topic, "readQueueNums": str(queues), "writeQueueNums": str(queues), "perm": "6"}
-        answer = await self._ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+        answer = await self._ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(self.topic, queues))
         return answer is not None and answer.code == ResponseCode.SUCCESS

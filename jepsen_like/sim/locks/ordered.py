@@ -13,8 +13,9 @@ from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 
+from jepsen_like.hostile.wire import Answer
 from jepsen_like.sim.clients.client_machines import TOPIC, Client, ClientHost
-from jepsen_like.sim.clients.raw_client import Answer, Report
+from jepsen_like.sim.clients.raw_client import Report
 from jepsen_like.sim.locks.lock_client import LockClient
 from jepsen_like.sim.locks.lock_judge import READS_S, TTL_S, LockJudge
 from raftmq.client.message import decode_messages

@@ -17,7 +17,7 @@ from cluster.tier.state_copies.copy_format import index_of
 from cluster.tier.store.errors import BadAnswer
 from cluster.tier.store.object_store import check_name
 from cluster.tier.stored_files import BadDescriptionError, StoredFile, StoredPart, decode, encode
-from jepsen_like.fuzz import mutate
+from jepsen_like.hostile import mutate
 from statemachine.tier import SegmentSpan, TierPart, TierSegment, TierState
 
 ROUNDS = 1500

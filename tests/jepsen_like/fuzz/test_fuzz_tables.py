@@ -19,6 +19,7 @@ from cluster.remoting import router
 from jepsen_like.fuzz import http, peers, remoting
 from jepsen_like.fuzz.lanes import Line
 from jepsen_like.fuzz.shot import Port, Shot, load, save
+from jepsen_like.hostile import nearly_right
 from raftlog.core.plausible import TERM_STEP_MAX
 from raftmq_wire.codec import CodecError, decode_header, encode_frame, ext_of
 from raftmq_wire.codes import RequestCode
@@ -51,8 +52,8 @@ def test_every_request_that_a_node_handles_is_fuzzed() -> None:
         for path in Path(router.__file__).parent.glob("*.py")
         for name in re.findall(r"RequestCode\.([A-Z_0-9]+)", path.read_text(encoding="utf-8"))
     }
-    known = remoting.FIELDS.keys() | remoting.NOT_FUZZED.keys()
-    assert named <= known, "give the new code a row in jepsen_like/fuzz/remoting.py"
+    known = nearly_right.FIELDS.keys() | nearly_right.NOT_FUZZED.keys()
+    assert named <= known, "give the new code a row in jepsen_like/hostile/nearly_right.py"
     assert known == set(RequestCode)
 
 

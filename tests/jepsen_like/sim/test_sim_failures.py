@@ -8,8 +8,8 @@ import pytest
 
 from cluster.broker.sends import redelivery
 from cluster.broker.sends.redelivery import SendBacks
+from jepsen_like.hostile.wire import Answer
 from jepsen_like.sim.clients.failures import DEAD, RETRY, Copy, Failure, FailureJudge, outcome_of
-from jepsen_like.sim.clients.raw_client import Answer
 from jepsen_like.sim.options import draw
 from jepsen_like.sim.scripted import play
 
@@ -115,9 +115,9 @@ def test_the_best_outcome_of_several_reports_counts() -> None:
     for outcome in ("unknown", "fail", "ok", "unknown"):
         judge.reported(FIRST, outcome)
     assert judge.outcomes == {FIRST: "ok"}
-    undecided = Answer(1, "[UNKNOWN] the copy is undecided", {}, b"")
+    undecided = Answer(1, {}, "[UNKNOWN] the copy is undecided", b"")
     assert [outcome_of(answer) for answer in (None, undecided)] == ["unknown", "unknown"]
-    assert outcome_of(Answer(14, "not now", {}, b"")) == "fail"
+    assert outcome_of(Answer(14, {}, "not now", b"")) == "fail"
 
 
 def test_a_named_level_decides_the_delay_else_the_attempt_does() -> None:

@@ -15,11 +15,12 @@ from functools import partial
 import pytest
 
 from jepsen_like.commit_seed import commit_seed
+from jepsen_like.hostile.wire import Answer
 from jepsen_like.sim.clients.asking import dial
 from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, Client, ClientHost, body_of, foreign_send, id_of
 from jepsen_like.sim.clients.delayed import LATER_TOPIC, QUEUES
 from jepsen_like.sim.clients.failures import outcome_of
-from jepsen_like.sim.clients.raw_client import Answer, RawConnection
+from jepsen_like.sim.clients.raw_client import RawConnection
 from jepsen_like.sim.machines.clock import START_WALL_MS
 from jepsen_like.sim.machines.machine import Machine
 from jepsen_like.sim.scripted import Stage
@@ -49,7 +50,7 @@ class Crowd(Client):
         connection: RawConnection | None = None
         for number in range(chunks):
             while connection is None or connection.closed:
-                connection = await dial(self.host, rng, "a crowd", lambda checker, what: None)
+                connection = await dial(self.host, rng.choice(self.host.nodes), "a crowd", lambda checker, what: None)
                 await asyncio.sleep(0.2)
             await self._send(connection, min(CHUNK, self._count - number * CHUNK), end_s, rng)
             await asyncio.sleep(max(0.0, 0.9 * self._seconds / chunks - 0.05))
