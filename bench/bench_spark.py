@@ -29,10 +29,10 @@ import psutil
 
 import raftmq
 from raftmq.arrow.columns import DEFAULT_COLUMNS
+from raftmq.arrow.log_copy import FILES, TIER, CopySource, cut
 from raftmq.arrow.ranges import EARLIEST, LATEST, Bounds, plan_topic
 from raftmq.arrow.tables import read_batches, select
 from raftmq.cli import run
-from raftmq.copies.log_copy import FILES, TIER, CopySource, cut
 from raftmq.copies.opening import opened
 from raftmq.copies.part_rows import part_batches
 from raftmq.local.admin_http import AdminApi, admin_addresses

@@ -12,7 +12,8 @@ from pathlib import Path
 if sys.path[0] == str(Path(__file__).resolve().parent):
     del sys.path[0]
 
-from raftmq.cli import run
+from raftmq.__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(run(["spark", *sys.argv[1:]]))
+    sys.argv.insert(1, "spark")
+    main()

@@ -13,7 +13,7 @@ from raftmq.commands.common import json_option, print_table, show
 if TYPE_CHECKING:
     from pyspark_raftmq.jobs.audit import AuditReport
     from pyspark_raftmq.jobs.rebuild import RebuildReport
-    from raftmq.copies.log_copy import CopySource
+    from raftmq.arrow.log_copy import CopySource
 
 _SHOWN = 100
 _CLUSTER = click.option("--cluster", metavar="UUID", help="Which cluster's tier, if several use the store.")
@@ -23,7 +23,7 @@ DIFFERENT = 1
 
 def source_of(where: str, cluster: str | None) -> CopySource:
     """A URL names a tier, anything else a folder."""
-    from raftmq.copies.log_copy import FILES, TIER, CopySource  # a client with it: not for --help
+    from raftmq.arrow.log_copy import FILES, TIER, CopySource  # a client with it: not for --help
 
     if "://" in where:
         return CopySource(TIER, where, cluster)

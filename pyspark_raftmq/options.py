@@ -11,10 +11,10 @@ from pyspark_raftmq.errors import OptionError, write
 from pyspark_raftmq.subscription_options import Topics, parse_topics
 from pyspark_raftmq.topic_bounds import TopicBounds, parse_offsets, parse_time, parse_times
 from raftmq.arrow.columns import COLUMNS, DEFAULT_COLUMNS
+from raftmq.arrow.log_copy import FILES, TIER, CopySource
 from raftmq.arrow.ranges import EARLIEST, LATEST, Bound
 from raftmq.arrow.tables import FOLLOWER, LEADER
 from raftmq.client.discovery import parse_servers
-from raftmq.copies.log_copy import FILES, TIER, CopySource
 
 DEFAULT_BATCH_ROWS = 8192
 MAX_BATCH_ROWS = 1 << 20

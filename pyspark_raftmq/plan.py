@@ -11,8 +11,8 @@ from pyspark_raftmq.narrowing import NOTHING, Narrowing, narrow
 from pyspark_raftmq.options import ReadOptions
 from pyspark_raftmq.subscription_options import Topics
 from pyspark_raftmq.topic_bounds import TopicBounds
+from raftmq.arrow.log_copy import CopyPart, LogCopy, cut
 from raftmq.arrow.ranges import Catalog, QueueRange, Unreadable, plan_topic
-from raftmq.copies.log_copy import CopyPart, LogCopy, cut
 
 _WORDS = ("the option startingOffsets", "the option endingOffsets")
 

@@ -14,11 +14,12 @@ from pyspark_raftmq.narrowing import NOTHING, Narrowing
 from pyspark_raftmq.options import ReadOptions
 from pyspark_raftmq.plan import plan_copy
 from pyspark_raftmq.worker_end import end_quietly
+from raftmq.arrow.log_copy import CopyPart, CopySource, LogCopy
 from raftmq.arrow.pace import Pace
 from raftmq.arrow.ranges import QueueRange, Unreadable
 from raftmq.arrow.tables import FOLLOWER, followers_of, node_for
-from raftmq.copies.log_copy import CopyPart
-from raftmq.copies.opening import opened
+from raftmq.server_home import use_formats
+from raftmq_wire.errors import LocalError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,23 +56,32 @@ def read_partition(
 def copy_partitions(options: ReadOptions, narrowing: Narrowing = NOTHING) -> list[InputPartition]:
     """Returns the parts of a copy of the log that the tasks read. Raises PlanError."""
     assert options.copy is not None
-    with _of_copy(PlanError), opened(options.copy) as copy:
+    with _opened(options.copy, PlanError) as copy:
         return [PartPartition(part) for part in plan_copy(copy, options, narrowing)]
 
 
 def read_part(options: ReadOptions, columns: tuple[str, ...], part: CopyPart) -> Iterator[pa.RecordBatch]:
     """All of the part, in the order of the log. Raises ReadError naming the file and the position."""
-    from raftmq.copies.part_rows import part_batches
-
     assert options.copy is not None
-    with _of_copy(ReadError), opened(options.copy) as copy:
+    with _opened(options.copy, ReadError) as copy:
+        from raftmq.copies.part_rows import part_batches
+
         yield from part_batches(copy, part, columns, options.batch_rows, Pace(options.max_bytes_per_second))
 
 
 @contextmanager
-def _of_copy(kind: type[SourceError]) -> Iterator[None]:
+def _opened(source: CopySource, kind: type[SourceError]) -> Iterator[LogCopy]:
+    """The copy, read with the server's formats: a live read needs none of them, and works where only the client is
+    installed."""
     try:
-        yield
+        use_formats(f"readFrom={source.kind}")
+    except LocalError as error:
+        raise kind(error.what, error.why, error.fix) from error
+    from raftmq.copies.opening import opened
+
+    try:
+        with opened(source) as copy:
+            yield copy
     except Unreadable as error:
         raise kind(error.what, error.why, error.hint) from error
 

@@ -1,6 +1,6 @@
 """RaftMQ: a RocketMQ-compatible message log that replicates itself with Raft.
 
-This is the package to import; the ones beside it are its parts::
+This is the package to import::
 
     with raftmq.connect() as mq:
         mq.send("orders", b"two teas", key="42", tag="new")
@@ -8,9 +8,9 @@ This is the package to import; the ones beside it are its parts::
 
 from typing import TYPE_CHECKING
 
-from raftmq._origin import check_own_packages
+from raftmq.server_home import rooms
 
-check_own_packages()
+__path__ += rooms()  # in a process of the server, whose distribution has the other half of this package
 
 if TYPE_CHECKING:
     from raftmq.arrow.tables import read_arrow, read_pandas
@@ -87,10 +87,7 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker shall know each name, and which there are not
 
     def __getattr__(name: str) -> object:
-        """Loads the client when the first of its names is asked for: `raftmq --help` and shell completion do without.
-
-        Not before the check: a foreign `cluster` would fail here, and not say why.
-        """
+        """Loads the client when the first of its names is asked for: `raftmq --help` does without."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         if name in ("read_arrow", "read_pandas"):

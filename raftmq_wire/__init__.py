@@ -3,5 +3,3 @@
 The bottom of the tree: it imports nothing of ours, and neither an event loop nor a database, so that a client loads it
 without loading a node. No I/O, no state. Any thread. Called by all other packages.
 """
-
-__distribution__ = "raftmq"  # raftmq checks this line: the folder names are generic, others use them too

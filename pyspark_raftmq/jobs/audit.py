@@ -13,9 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark_raftmq.errors import PlanError
+from raftmq.arrow.log_copy import FILES, CopySource, Segment
 from raftmq.arrow.ranges import Unreadable
 from raftmq.copies.chunk_sums import Chunk, SegmentSums, sums_of
-from raftmq.copies.log_copy import FILES, CopySource, Segment
 from raftmq.copies.opening import opened, opened_rows
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark_raftmq.errors import PlanError, ReadError
+from raftmq.arrow.log_copy import CopySource, Segment
 from raftmq.arrow.ranges import Unreadable
 from raftmq.copies.derived_rows import BLOCK, Piece, Queue, Row, blocks_of, derive
-from raftmq.copies.log_copy import CopySource, Segment
 from raftmq.copies.log_entries import entries_of, first_ms
 from raftmq.copies.opening import opened, opened_rows
 from raftmq.copies.row_check import (

@@ -8,16 +8,23 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-import uvloop
-
 _T = TypeVar("_T")
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's where it is installed: the client alone does without, since it weighs more than all the rest."""
+    try:
+        from uvloop import new_event_loop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return new_event_loop()
 
 
 class LoopThread:
     """Lifecycle: started when made, `run` from any other thread, `close` once."""
 
     def __init__(self) -> None:
-        self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        self.loop = new_loop()
         self._thread = threading.Thread(target=self._main, name="raftmq-client", daemon=True)
         self._thread.start()
 

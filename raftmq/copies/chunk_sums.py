@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from raftmq.copies.log_copy import CopyError, LogCopy, Place, Segment
+from raftmq.arrow.log_copy import CopyError, LogCopy, Place, Segment
 from raftmq.copies.log_entries import READ_BYTES, SegmentEnds, ends_of
 from raftmq_wire.checksums import crc32c
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from raftlog.errors import FrameError
 from raftlog.frame import HEADER_SIZE, FrameHeader
-from raftmq.copies.log_copy import CopyError
+from raftmq.arrow.log_copy import CopyError
 
 if TYPE_CHECKING:
-    from raftmq.copies.log_copy import LogCopy, Place, Segment
+    from raftmq.arrow.log_copy import LogCopy, Place, Segment
 
 _ENTRY = np.dtype([("position", "i8"), ("index", "i8"), ("term", "i8")])
 

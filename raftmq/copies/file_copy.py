@@ -22,10 +22,10 @@ from raftlog.storage.files import identity as identities
 from raftlog.storage.files import layout
 from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
+from raftmq.arrow.log_copy import CopyError, CopyPart, Place, Segment, Span
 from raftmq.arrow.ranges import QueueRange
 from raftmq.client.admin import QueueInfo
 from raftmq.client.errors import NotFound
-from raftmq.copies.log_copy import CopyError, CopyPart, Place, Segment, Span
 from raftmq_wire.errors import LocalError
 from statemachine import query
 from statemachine.index_file.index_of_rows import queue_items

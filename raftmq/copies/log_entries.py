@@ -8,7 +8,7 @@ from typing import NamedTuple
 from raftlog.errors import FrameError
 from raftlog.frame import HEADER_SIZE, FrameHeader, check_follows, tail_after
 from raftlog.types import Entry, LogTail
-from raftmq.copies.log_copy import CopyError, Place, Reads, Segment
+from raftmq.arrow.log_copy import CopyError, Place, Reads, Segment
 
 READ_BYTES = 8 << 20
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raftmq.copies.log_copy import FILES, CopySource, LogCopy
+from raftmq.arrow.log_copy import FILES, CopySource, LogCopy
 
 if TYPE_CHECKING:
     from raftmq.copies.file_copy import FileCopy

@@ -26,10 +26,10 @@ from cluster.tier.store.errors import StoreError
 from cluster.tier.store.object_store import Data, ObjectStore
 from cluster.tier.store.opening import open_store
 from cluster.tier.store.retries import RequestCounts, RetryingStore, RetryPolicy
+from raftmq.arrow.log_copy import CopyError, CopyPart, Place, Segment, Span, place_of
 from raftmq.arrow.ranges import QueueRange
 from raftmq.client.admin import QueueInfo
 from raftmq.client.errors import NotFound
-from raftmq.copies.log_copy import CopyError, CopyPart, Place, Segment, Span, place_of
 from raftmq.copies.shared_objects import SharedObjects, clusters_of
 from raftmq_wire.errors import LocalError
 from raftmq_wire.message_format import MessageFormatError, decode_message

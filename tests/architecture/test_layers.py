@@ -71,7 +71,7 @@ FORBIDDEN = [
     ("statemachine", "import asyncio", "see no clock"),
     ("raftlog/storage", "import socket", "The log knows neither network"),
     ("pyspark_raftmq", "import raftlog.core", "The data pipeline sees only"),
-    ("raftmq/_origin", "import raftmq.__main__", "Inner rooms of raftmq"),
+    ("raftmq/server_home", "import raftmq.__main__", "Inner rooms of raftmq"),
     ("cluster/admin/errors", "import cluster.admin.server", "Inner rooms of cluster.admin"),
     ("cluster/tier/object_names", "import cluster.tier.tier_access", "Inner rooms of cluster.tier"),
     ("cluster/remoting/node_figures", "import cluster.remoting.router", "Inner rooms of cluster.remoting"),

@@ -9,8 +9,8 @@ import pytest
 
 from pyspark_raftmq.jobs.audit import AuditReport, Finding, compare, plan, read_digests, read_segments
 from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
+from raftmq.arrow.log_copy import CopySource
 from raftmq.copies import chunk_sums
-from raftmq.copies.log_copy import CopySource
 from tests.support.left_copies import Left
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]

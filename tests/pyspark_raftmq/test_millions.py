@@ -17,8 +17,8 @@ import pytest
 
 import raftmq
 from pyspark_raftmq.jobs.rebuild import rebuild
+from raftmq.arrow.log_copy import FILES, CopySource
 from raftmq.cli import run
-from raftmq.copies.log_copy import FILES, CopySource
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pyspark_raftmq.jobs.rebuild import RebuildReport, Work, check_edges, derive_parts, plan, report_of
-from raftmq.copies.log_copy import CopySource
+from raftmq.arrow.log_copy import CopySource
 from raftmq.copies.opening import opened_rows
 from raftmq.copies.row_check import Checked, Difference
 from statemachine.payload import ITEM

@@ -12,8 +12,8 @@ from pyspark_raftmq.source import ddl
 from pyspark_raftmq.subscription_options import Topics
 from pyspark_raftmq.topic_bounds import TopicBounds
 from raftmq.arrow.columns import COLUMNS, DEFAULT_COLUMNS
+from raftmq.arrow.log_copy import CopySource
 from raftmq.arrow.ranges import AtTime, Bounds
-from raftmq.copies.log_copy import CopySource
 
 NEEDED = {"servers": "a:1;b:2", "topic": "orders"}
 

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 import pyspark_raftmq
 from pyspark_raftmq.spark_cli import spark as spark_command
 from raftmq.arrow.columns import COLUMNS
-from raftmq.copies.log_copy import CopySource
+from raftmq.arrow.log_copy import CopySource
 from raftmq_wire.errors import LocalError
 from tests.support.left_copies import ORDERS, OTHER, Left
 

@@ -11,8 +11,8 @@ import pytest
 
 import raftmq
 from raftmq.arrow.columns import COLUMNS
+from raftmq.arrow.log_copy import FILES, TIER, CopySource
 from raftmq.cli import run
-from raftmq.copies.log_copy import FILES, TIER, CopySource
 from raftmq.local.admin_http import AdminApi, admin_addresses
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port

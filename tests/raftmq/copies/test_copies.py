@@ -15,12 +15,13 @@ from google_crc32c import value as crc32c
 
 from cluster.tier.object_names import HEAD
 from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
+from raftmq.arrow import log_copy
 from raftmq.arrow.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema
+from raftmq.arrow.log_copy import CopyError, CopyPart, CopySource, cut
 from raftmq.arrow.ranges import EARLIEST, LATEST, AtTime, Bounds, QueueRange, plan_topic
 from raftmq.client.errors import NotFound
-from raftmq.copies import log_copy, part_rows
+from raftmq.copies import part_rows
 from raftmq.copies.file_copy import FileCopy
-from raftmq.copies.log_copy import CopyError, CopyPart, CopySource, cut
 from raftmq.copies.log_entries import entries_of
 from raftmq.copies.opening import opened
 from raftmq.copies.part_rows import part_batches

@@ -1,0 +1,101 @@
+"""The server's packages: they go first on the import path of our own processes, and never of a user's process.
+
+Their names are generic (`cluster`, `statemachine`), and programs have packages of the same names. So the distribution
+raftmq-server keeps them in a folder of its own, which is on no path until one of our processes puts it there: the
+command `raftmq`, a node, a helper of a node, a task of ours in Spark. In a source tree they lie beside this package.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from raftmq_wire.errors import ExitCode, LocalError
+
+PACKAGES = ("raftlog", "statemachine", "cluster", "jepsen_like")
+LIB = f"raftmq_server{os.sep}lib"
+"""The folder of an installation, below site-packages. It holds PACKAGES, and rooms of this package."""
+INSTALL = "pip install 'raftmq[server]'"
+
+
+def home() -> Path | None:
+    """Returns the folder that holds PACKAGES; None if only the client is installed."""
+    here = Path(__file__).resolve().parent
+    if (here / "cli.py").exists():
+        return here.parent
+    server = find_spec("raftmq_server")
+    found = server.submodule_search_locations if server else None
+    return Path(next(iter(found)), "lib").resolve() if found else None
+
+
+def rooms() -> list[str]:
+    """Returns where else the rooms of this package lie, in a process that has the server's folder on its path."""
+    return [str(Path(each, "raftmq")) for each in sys.path if each.endswith(os.sep + LIB)]
+
+
+def become_ours() -> None:
+    """Makes this a process of ours, and those that it starts: imports find the server's packages before any other.
+
+    Raises LocalError if the server is not installed, is of another version, or a foreign package was imported before.
+    """
+    folder = _usable()
+    _put_first(folder)
+    if folder.name == "lib":  # of a tree, every environment knows the packages; children start with -P
+        others = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each and each != str(folder)]
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *others])
+
+
+def use_formats(wanted: str) -> None:
+    """Lets a task of Spark, which is no process of ours, import the server's formats. `wanted`: what for, in words.
+
+    Raises LocalError as `become_ours` does.
+    """
+    try:
+        _put_first(_usable())
+    except LocalError as error:
+        raise LocalError(f"{wanted} needs the formats of the server", error.why, error.fix, error.exit_code) from error
+
+
+def _usable() -> Path:
+    folder = home()
+    if folder is None:
+        raise LocalError(
+            "this needs the server, and only the client is installed",
+            f"{Path(__file__).parents[1]} has the distribution raftmq and not raftmq-server",
+            INSTALL,
+            ExitCode.REFUSED,
+        )
+    if folder.name == "lib":
+        _check_versions()
+    for name in PACKAGES:
+        module = sys.modules.get(name)
+        file = getattr(module, "__file__", None)
+        if module is not None and (file is None or Path(file).resolve().parent != folder / name):
+            raise LocalError(
+                f"this process has imported a foreign package '{name}'",
+                f"it is {file or 'no file'}; the server has its own in {folder}",
+                "do it in a process that does not import that package, for instance with the command raftmq",
+                ExitCode.REFUSED,
+            )
+    return folder
+
+
+def _check_versions() -> None:
+    from importlib.metadata import version
+
+    client, server = version("raftmq"), version("raftmq-server")
+    if client != server:
+        raise LocalError(
+            "raftmq and raftmq-server are of different versions",
+            f"raftmq is {client}, raftmq-server {server}; they share modules and work only together",
+            f"pip install 'raftmq[server]=={max(client, server)}'",
+            ExitCode.REFUSED,
+        )
+
+
+def _put_first(folder: Path) -> None:
+    sys.path[:] = [str(folder), *(each for each in sys.path if each != str(folder))]
+    path = sys.modules["raftmq"].__path__
+    path.extend(each for each in rooms() if each not in path)

@@ -1,0 +1,156 @@
+"""Installed as a user installs it: the client beside packages with the names of the server's, and the server itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from raftmq.local.process import free_base_port
+from tests.support.distributions import (
+    Wheels,
+    environment,
+    install_foreign,
+    plain_wheels,
+    run,
+    site_packages,
+    uninstall,
+    users_folder,
+)
+
+pytestmark = pytest.mark.live
+
+SEND_AND_READ = """
+import os
+import sys
+import raftmq
+
+with raftmq.connect(sys.argv[1]) as mq:
+    mq.send("orders", b"two teas", key="42")
+    with mq.consumer(f"shop-{os.getpid()}", "orders") as consumer:
+        print(next(iter(consumer)).body.decode())
+print({"cluster", "statemachine", "raftlog"} & set(sys.modules))
+"""
+ALL_THAT_IS_THERE = "import raftmq; [getattr(raftmq, name) for name in raftmq.__all__ if not name.startswith('read_')]"
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
+    return plain_wheels(tmp_path_factory.mktemp("wheels"))
+
+
+@pytest.fixture(scope="module")
+def client(wheels: Wheels, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with the client alone."""
+    return environment(tmp_path_factory.mktemp("client"), wheels.client)
+
+
+@pytest.fixture(scope="module")
+def server(wheels: Wheels, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with both, and a foreign `statemachine` and `cluster` beside them."""
+    python = environment(tmp_path_factory.mktemp("server"), wheels.client, wheels.server)
+    install_foreign(python, "statemachine", "python-statemachine")
+    install_foreign(python, "cluster", "cluster")
+    return python
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return users_folder(tmp_path_factory.mktemp("work") / "project")
+
+
+@pytest.fixture(scope="module")
+def servers(server: Path, folder: Path) -> Iterator[str]:
+    """A cluster that the installed command has started in the user's folder, where it also keeps its data."""
+    base = free_base_port(12)
+    command = server.with_name("raftmq")
+    up = run(command, "up", "--detach", "--data", "data", "--base-port", str(base), "--json", cwd=folder)
+    try:
+        assert up.returncode == 0, up.stderr
+        yield json.loads(up.stdout)["servers"]
+    finally:
+        down = run(command, "down", "--data", "data", cwd=folder)
+    assert down.returncode == 0, down.stderr
+
+
+def test_a_client_alone_sends_and_reads_beside_packages_of_those_names(
+    client: Path, servers: str, folder: Path
+) -> None:
+    """In a folder with a user's cluster.py and statemachine/, beside python-statemachine and after that is gone."""
+    foreign = install_foreign(client, "statemachine", "python-statemachine")
+    with_it = run(client, "-c", SEND_AND_READ, servers, cwd=folder)
+    assert foreign.exists()
+    uninstall(client, "python-statemachine")
+    assert not (foreign / "__init__.py").exists()
+    without_it = run(client, "-c", SEND_AND_READ, servers, cwd=folder)
+    for done in (with_it, without_it):
+        assert done.stdout.splitlines() == ["two teas", "set()"], done.stderr
+
+
+def test_a_users_process_sees_its_own_packages_where_the_server_is_installed(
+    server: Path, servers: str, folder: Path
+) -> None:
+    done = run(server, "-c", SEND_AND_READ, servers, cwd=folder)
+    assert done.stdout.splitlines() == ["two teas", "set()"], done.stderr
+    own = run(server, "-c", "import raftmq, cluster", cwd=folder)
+    assert "the cluster.py of the user was imported" in own.stderr
+
+
+def test_the_server_survives_the_uninstall_of_foreign_packages(server: Path, folder: Path) -> None:
+    uninstall(server, "python-statemachine")
+    done = run(server.with_name("raftmq"), "status", "--data", "data", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    install_foreign(server, "statemachine", "python-statemachine")
+
+
+def test_python_m_raftmq_runs_ours_in_the_users_folder(server: Path, servers: str, folder: Path) -> None:
+    done = run(server, "-m", "raftmq", "status", "--data", "data", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_client_alone_says_how_to_get_the_server(client: Path, tmp_path: Path) -> None:
+    for command in (["up"], ["demo"], []):
+        done = run(client.with_name("raftmq"), *command, cwd=tmp_path)
+        lines = done.stderr.splitlines()
+        assert (done.returncode, len(lines)) == (5, 3), done
+        assert lines[2] == "type:    pip install 'raftmq[server]'"
+    version = run(client.with_name("raftmq"), "--version", cwd=tmp_path)
+    assert version.stderr == "raftmq 0.1.0 (the client)\n"
+
+
+def test_every_public_name_of_the_client_is_there(client: Path, tmp_path: Path) -> None:
+    assert run(client, "-c", ALL_THAT_IS_THERE, cwd=tmp_path).returncode == 0
+
+
+def test_two_versions_are_named(wheels: Wheels, tmp_path: Path) -> None:
+    python = environment(tmp_path / "both", wheels.client, wheels.server)
+    (info,) = site_packages(python).glob("raftmq_server-*.dist-info")
+    text = (info / "METADATA").read_text()
+    (info / "METADATA").write_text(text.replace("\nVersion: 0.1.0\n", "\nVersion: 0.2.0\n", 1))
+    done = run(python.with_name("raftmq"), "status", cwd=tmp_path)
+    assert done.returncode == 5
+    assert "raftmq is 0.1.0, raftmq-server 0.2.0" in done.stderr
+    assert "type:    pip install 'raftmq[server]==0.2.0'" in done.stderr
+
+
+def test_a_foreign_package_that_is_imported_already_is_named(server: Path, folder: Path) -> None:
+    (folder / "fake.py").write_text("import sys, types\n\nsys.modules['cluster'] = types.ModuleType('cluster')\n")
+    done = run(server, "-c", "import fake; from raftmq.__main__ import main; main()", cwd=folder)
+    assert done.returncode == 5
+    assert "this process has imported a foreign package 'cluster'" in done.stderr
+
+
+def test_no_installed_file_is_in_both(wheels: Wheels) -> None:
+    client, server = (set(zipfile.ZipFile(path).namelist()) for path in wheels)
+    assert client & server == set()
+
+
+def test_spark_tells_what_reading_a_copy_needs(client: Path, tmp_path: Path) -> None:
+    code = "from raftmq.server_home import use_formats; use_formats('readFrom=tier')"
+    done: subprocess.CompletedProcess[str] = run(client, "-c", code, cwd=tmp_path)
+    assert "readFrom=tier needs the formats of the server" in done.stderr
+    assert "pip install 'raftmq[server]'" in done.stderr
