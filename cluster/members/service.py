@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Literal
 
@@ -238,16 +239,13 @@ class MembersMetrics:
     """Fed at each change."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._members = Gauge("raftmq_members", "Members in force, by role", ["role"], registry=registry)
-        self._index = Gauge(
-            "raftmq_membership_index",
-            "Index of the entry that defines the members in force; 0 for GENESIS",
-            registry=registry,
+        gauge = partial(Gauge, registry=registry)
+        self._members = gauge("raftmq_members", "Members in force, by role", ["role"])
+        self._index = gauge(
+            "raftmq_membership_index", "Index of the entry that defines the members in force; 0 for GENESIS"
         )
-        self._pending = Gauge(
-            "raftmq_membership_pending", "1 while a membership change is not committed", registry=registry
-        )
-        self._removed = Gauge("raftmq_removed", "1 if this node was removed from the cluster", registry=registry)
+        self._pending = gauge("raftmq_membership_pending", "1 while a membership change is not committed")
+        self._removed = gauge("raftmq_removed", "1 if this node was removed from the cluster")
 
     def note(self, members: Membership, *, committed: bool, removed: bool) -> None:
         """Shows the members in force."""

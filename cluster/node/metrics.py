@@ -280,7 +280,7 @@ class NodeMetrics:
         yield from self.group_lag.update(state, now_ms, leads=status.writes_open)
         self.transactions.update(state.halves)
         self.staged.update(state.writes)
-        self.retention.removals(state.removing)
+        self.retention.removals.set(state.removing)
         self.timers.update(state.timers, state.applied_mark.timestamp_ms)
         self.recovery.update(status.recovery)
         self.alarms(alarm.key for alarm in status.alarms)

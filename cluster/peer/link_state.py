@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
+from functools import partial
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -95,52 +96,21 @@ class LinkMetrics:
     """Gauges are set before a scrape; counters as things happen."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._state = Gauge(
-            "raftmq_link_state", "1 for the current state of the link to the peer", ["peer", "state"], registry=registry
+        gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
+        self._state = gauge("raftmq_link_state", "1 for the current state of the link to the peer", ["peer", "state"])
+        self._age = gauge("raftmq_link_state_seconds", "Time since the link entered its state", ["peer"])
+        self._round_trip = gauge(
+            "raftmq_link_round_trip_seconds", "Round-trip time of the last answered heartbeat on the link", ["peer"]
         )
-        self._age = Gauge(
-            "raftmq_link_state_seconds", "Time since the link entered its state", ["peer"], registry=registry
+        self.changed = counter("raftmq_link_changes", "Number of times the link entered the state", ["peer", "state"])
+        self.expired = counter(
+            "raftmq_link_expired", "Connections closed because no data arrived on them", ["peer", "side"]
         )
-        self._round_trip = Gauge(
-            "raftmq_link_round_trip_seconds",
-            "Round-trip time of the last answered heartbeat on the link",
-            ["peer"],
-            registry=registry,
-        )
-        self._changes = Counter(
-            "raftmq_link_changes", "Number of times the link entered the state", ["peer", "state"], registry=registry
-        )
-        self._expired = Counter(
-            "raftmq_link_expired",
-            "Connections closed because no data arrived on them",
-            ["peer", "side"],
-            registry=registry,
-        )
-        self._slow_turns = Counter(
-            "raftmq_slow_turns", "Turns of the event loop that took more than 500 ms", registry=registry
-        )
-        self._handed = Counter(
-            "raftmq_slow_turns_handed_over",
-            "Number of times this leader handed over because of its slow turns",
-            registry=registry,
+        self.slow_turn = counter("raftmq_slow_turns", "Turns of the event loop that took more than 500 ms")
+        self.slow_turns_handed_over = counter(
+            "raftmq_slow_turns_handed_over", "Number of times this leader handed over because of its slow turns"
         )
         self._shown: set[NodeId] = set()
-
-    def changed(self, peer: NodeId, state: LinkState) -> None:
-        """The link went into the state."""
-        self._changes.labels(str(peer), state.value).inc()
-
-    def slow_turn(self) -> None:
-        """A turn of this node's loop was slow."""
-        self._slow_turns.inc()
-
-    def slow_turns_handed_over(self) -> None:
-        """This leader hands over for that."""
-        self._handed.inc()
-
-    def expired(self, peer: NodeId, side: str) -> None:
-        """A silent connection was closed; `side`: "dialled" or "accepted"."""
-        self._expired.labels(str(peer), side).inc()
 
     def show(self, links: Iterable[LinkFigures]) -> None:
         """Every link there is."""

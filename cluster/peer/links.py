@@ -90,7 +90,7 @@ def links_of(
     config = context.config
     raw, patience = context.raw, patience_ms(config.raft)
     slow = SlowTurns(raw, context.clock, context.alarms, transfer, config.ha.send_heartbeat_interval_ms)
-    slow.on_slow, slow.on_handed = metrics.slow_turn, metrics.slow_turns_handed_over
+    slow.on_slow, slow.on_handed = metrics.slow_turn.inc, metrics.slow_turns_handed_over.inc
     links = Links(transport, raw, context.clock, config.ha, metrics, context.wake, slow, patience)
     links.leaving = lambda: not LEAVING.isdisjoint(raw.raft.holds)
     return links
@@ -244,14 +244,14 @@ class Links:
                 unanswered_ms = now_ms - max(made_ms, record.pongs.get(channel, 0))
                 if unanswered_ms >= self._ha.housekeeping_interval_ms:
                     logger.warning("node %d, %s: nothing came back for %d ms, closed", peer, channel, unanswered_ms)
-                    self._metrics.expired(peer, "dialled")
+                    self._metrics.expired.labels(str(peer), "dialled").inc()
                     record.expired = True
                     link.abort()
         for inlet, (_, heard_ms) in self._inlets.items():
             patience_ms = max(self._ha.client_heartbeat_timeout_ms, _PATIENCE * inlet.ping_interval_ms)
             if inlet.peer is not None and now_ms - heard_ms >= patience_ms and inlet.transport is not None:
                 logger.warning("node %d was silent for %d ms on a connection, closed", inlet.peer, now_ms - heard_ms)
-                self._metrics.expired(inlet.peer, "accepted")
+                self._metrics.expired.labels(str(inlet.peer), "accepted").inc()
                 inlet.transport.abort()
 
     def _ask_all(self, now_ms: int) -> None:
@@ -363,7 +363,7 @@ class Links:
             record.since_ms = record.ready_since_ms
         elif state is not LinkState.SHUTDOWN or not record.expired:
             record.ready_since_ms = None
-        self._metrics.changed(peer, state)
+        self._metrics.changed.labels(str(peer), state.value).inc()
         logger.debug("link to node %d: %s", peer, state.value)
 
     def is_silent(self, peer: NodeId) -> bool:

@@ -169,7 +169,7 @@ class Backfill:
             path = await self._blocking(build.finish)
         await self._blocking(self._log.prepend, path)
         self._raw.trimmed()
-        self._metrics.backfilled()
+        self._metrics.backfilled.inc()
         logger.info("segment %d is back, from node %d; %d bytes are missing", start, peer, self.missing)
 
     def _begin(self, previous: LogTail, end: int) -> SegmentBuild:

@@ -64,7 +64,7 @@ class InstallService:
 
     def offered(self, offer: InstallSnapshot) -> None:
         """The leader says that this log cannot be continued by its own."""
-        self._metrics.offered()
+        self._metrics.offered.inc()
         news = self._offer is None or (self._offer.term, self._offer.first_index) != (offer.term, offer.first_index)
         self._offer = offer
         if self._closing or self._done:

@@ -95,7 +95,7 @@ class Installs:
         if installed is not None:
             logger.warning("the last run fetched a snapshot: %s", installed.why)
         if installed is not None and installed.done:
-            self._metrics.installed()
+            self._metrics.installed.inc()
             names = [installed.set_aside, self._storage.recovery.state_set_aside]
             self._removal = self._loop.run_in_executor(
                 None, remove_leftovers, self._fs, self._storage.directory.path, names

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -79,7 +80,7 @@ class LogRepairer:
 
     def _changed(self) -> None:
         ranges = self._log.damage.ranges
-        self._metrics.damaged(self._log.damage.bytes)
+        self._metrics.damaged.set(self._log.damage.bytes)
         if ranges:
             self._raise_alarm(ranges)
             if not self._closing and (self._task is None or self._task.done()):
@@ -122,7 +123,7 @@ class LogRepairer:
                 return True  # a conflict cut it off, or it grew: damage.ranges has the new extent
             except (FetchError, RaftLogError) as error:
                 failures.append(f"node {peer}: {error}")
-                self._metrics.failed(peer)
+                self._metrics.failed.labels(str(peer)).inc()
                 logger.warning(
                     "positions %d..%d of the log cannot be repaired from node %d: %s",
                     damaged.first_position,
@@ -185,24 +186,15 @@ class RepairMetrics:
     """Fed once per range."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._damaged = Gauge(
-            "raftmq_log_damaged_bytes", "Damaged bytes of the log that wait for repair", registry=registry
-        )
-        self._repaired_bytes = Counter(
-            "raftmq_log_repaired_bytes",
-            "Bytes of the log repaired with a peer's copy",
-            registry=registry,
-        )
-        self._repairs = Counter("raftmq_log_repairs", "Damaged ranges of the log repaired", registry=registry)
-        self._failures = Counter(
-            "raftmq_log_repair_failures", "Damaged ranges that a peer could not supply", ["peer"], registry=registry
-        )
+        gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
+        self.damaged = gauge("raftmq_log_damaged_bytes", "Damaged bytes of the log that wait for repair")
+        self._repaired_bytes = counter("raftmq_log_repaired_bytes", "Bytes of the log repaired with a peer's copy")
+        self._repairs = counter("raftmq_log_repairs", "Damaged ranges of the log repaired")
+        self.failed = counter("raftmq_log_repair_failures", "Damaged ranges that a peer could not supply", ["peer"])
 
-        self._scrub_seconds = Gauge("raftmq_scrub_seconds", "Duration of the last scrub", registry=registry)
-        self._scrub_findings = Gauge("raftmq_scrub_findings", "Number of findings of the last scrub", registry=registry)
-        self._scrub_share = Gauge(
-            "raftmq_scrub_percent_per_day", "Share of this node's log that scrubs read per day", registry=registry
-        )
+        self._scrub_seconds = gauge("raftmq_scrub_seconds", "Duration of the last scrub")
+        self._scrub_findings = gauge("raftmq_scrub_findings", "Number of findings of the last scrub")
+        self._scrub_share = gauge("raftmq_scrub_percent_per_day", "Share of this node's log that scrubs read per day")
 
     def scrubbed(self, findings: int, seconds: float, percent_per_day: float) -> None:
         """A scrub ended."""
@@ -210,15 +202,7 @@ class RepairMetrics:
         self._scrub_seconds.set(seconds)
         self._scrub_share.set(percent_per_day)
 
-    def damaged(self, size_bytes: int) -> None:
-        """Shows how many bytes are damaged now."""
-        self._damaged.set(size_bytes)
-
     def repaired(self, size_bytes: int) -> None:
         """One range is whole again."""
         self._repairs.inc()
         self._repaired_bytes.inc(size_bytes)
-
-    def failed(self, peer: NodeId) -> None:
-        """A peer did not have a range, or something else in its place."""
-        self._failures.labels(str(peer)).inc()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -61,7 +62,7 @@ class Progress:
     def came(self, size: int) -> None:
         """So many bytes came."""
         self._done += size
-        self._metrics.received(self._stage, size)
+        self._metrics.received.labels(self._stage).inc(size)
         self._metrics.remaining(self._total - self._done)
         now = self._now_s()
         if now - self._said_s >= SAY_EVERY_S:
@@ -73,7 +74,7 @@ class Progress:
     def failed(self, peer: NodeId, why: str) -> None:
         """A peer did not give what it should."""
         self.last_failure = why
-        self._metrics.failed(peer)
+        self._metrics.failed.labels(str(peer)).inc()
 
     def cannot_store(self, why: str) -> None:
         """This node's own disk did not take it."""
@@ -100,53 +101,21 @@ class InstallMetrics:
     """Fed once per piece that came."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._offers = Counter(
+        gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
+        self.offered = counter(
             "raftmq_install_offers",
             "Snapshot offers received because the leader has trimmed entries that this node needs",
-            registry=registry,
         )
-        self._bytes = Counter(
-            "raftmq_install_bytes",
-            "Bytes fetched for a snapshot (state, log) or its backfill",
-            ["part"],
-            registry=registry,
+        self.received = counter(
+            "raftmq_install_bytes", "Bytes fetched for a snapshot (state, log) or its backfill", ["part"]
         )
-        self._remaining = Gauge(
-            "raftmq_install_remaining_bytes",
-            "Bytes that an install or a backfill still has to fetch",
-            registry=registry,
+        self._remaining = gauge(
+            "raftmq_install_remaining_bytes", "Bytes that an install or a backfill still has to fetch"
         )
-        self._failures = Counter(
-            "raftmq_install_failures",
-            "Failed attempts to fetch a snapshot or a segment",
-            ["peer"],
-            registry=registry,
-        )
-        self._installed = Counter("raftmq_installs", "Snapshots installed at this start of the node", registry=registry)
-        self._segments = Counter(
-            "raftmq_backfilled_segments", "Older segments fetched after an install", registry=registry
-        )
-
-    def offered(self) -> None:
-        """A leader offered a snapshot."""
-        self._offers.inc()
-
-    def received(self, part: str, size_bytes: int) -> None:
-        """A piece came; `part`: `state`, `log` or `backfill`."""
-        self._bytes.labels(part).inc(size_bytes)
+        self.failed = counter("raftmq_install_failures", "Failed attempts to fetch a snapshot or a segment", ["peer"])
+        self.installed = counter("raftmq_installs", "Snapshots installed at this start of the node")
+        self.backfilled = counter("raftmq_backfilled_segments", "Older segments fetched after an install")
 
     def remaining(self, size_bytes: int) -> None:
         """So much is still to come."""
         self._remaining.set(max(0, size_bytes))
-
-    def failed(self, peer: NodeId) -> None:
-        """A peer did not give what it had, or it was not sound."""
-        self._failures.labels(str(peer)).inc()
-
-    def installed(self) -> None:
-        """This start put a snapshot in place."""
-        self._installed.inc()
-
-    def backfilled(self) -> None:
-        """One older segment is here."""
-        self._segments.inc()

@@ -161,24 +161,16 @@ class ModeMetrics:
             "Time until sends will be refused at the growth rate of the last hour; +Inf if that is not expected",
         )
         self._full_in.set(float("inf"))
-        self._slow_appends = counter("raftmq_slow_appends", "Appends that took longer than log.slow_append_ms")
+        self.slow_append = counter("raftmq_slow_appends", "Appends that took longer than log.slow_append_ms")
 
         self._early = counter("raftmq_early_answers", "Messages acknowledged before they were committed")
-        self._window = gauge("raftmq_loss_window_messages", "Messages acknowledged and not yet committed")
-        self._lost = counter("raftmq_early_lost_messages", "Messages acknowledged early whose entry was replaced")
+        self.window = gauge("raftmq_loss_window_messages", "Messages acknowledged and not yet committed")
+        self.lost_early = counter("raftmq_early_lost_messages", "Messages acknowledged early whose entry was replaced")
 
     def answered_early(self, messages: int, window: int) -> None:
         """An answer was sent before the commit; `window`: all messages answered early and undecided."""
         self._early.inc(messages)
-        self._window.set(window)
-
-    def window(self, messages: int) -> None:
-        """Sets the acknowledged messages that may be lost now."""
-        self._window.set(messages)
-
-    def lost_early(self, messages: int) -> None:
-        """Early answers whose entry was replaced."""
-        self._lost.inc(messages)
+        self.window.set(window)
 
     def disk(self, used: float, *, refusing: bool, parked: bool) -> None:
         """Sets the figures of the disk as the last look found them."""
@@ -189,7 +181,3 @@ class ModeMetrics:
     def outlook(self, full_in_ms: int | None) -> None:
         """Sets when the disk will be full, by the last look; None: it does not fill up."""
         self._full_in.set(float("inf") if full_in_ms is None else full_in_ms / 1000)
-
-    def slow_append(self) -> None:
-        """Write and fdatasync took longer than the bound."""
-        self._slow_appends.inc()

@@ -86,7 +86,7 @@ class Modes:
         """Called on a timer."""
         self.relay.tick(now_ms)
         self.reads.staleness.tick(now_ms)
-        self._metrics.window(self._early.window_messages)
+        self._metrics.window.set(self._early.window_messages)
 
     def part(self) -> Part:
         """Describes the modes to the node."""

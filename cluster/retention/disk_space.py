@@ -191,7 +191,7 @@ class DiskSpace:
             self._appends += 1
             slow = self._slow_appends
             if persisted.seconds > slow.suspect_s and slow.note(persisted.seconds) and self._metrics is not None:
-                self._metrics.slow_append()
+                self._metrics.slow_append.inc()
         if persisted.parked:
             if not self._parked:
                 self._parkings += 1

@@ -289,7 +289,7 @@ class Retention:
             logger.warning(
                 "group %s had not consumed %d of the messages that retention removes from topic %s", group, count, topic
             )
-        self._metrics.unread(sum(found.unread.values()))
+        self._metrics.unread.inc(sum(found.unread.values()))
         return entry
 
     def _wanted(self, found: Survey, decision: Decision) -> Trim:
@@ -350,7 +350,7 @@ class Retention:
                 if isinstance(trim, RemoveRows):
                     continue
                 if isinstance(trim, Trim):
-                    self._metrics.trimmed(trim.reason)
+                    self._metrics.trimmed.labels(trim.reason).inc()
                     logger.info("TRIM at index %d: to position %d (%s)", entry.index, trim.position, trim.reason)
                 self._sweeper.go_on()
                 if not self._sweeper.busy:
@@ -404,7 +404,7 @@ class Retention:
             return
         for path in removed.paths:
             self._files.remove(path)
-        self._metrics.removed(len(removed.paths))
+        self._metrics.removed.inc(len(removed.paths))
         if not self._files:
             self._alarms.clear(FILES)
         self.note()

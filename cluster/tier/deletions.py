@@ -134,7 +134,7 @@ class Deletions:
         self._pause_ms = min(PAUSE_MAX_MS, 2 * self._pause_ms)
         if self._failing_since_ms is None:
             self._failing_since_ms = now_ms
-        self._metrics.failed(type(error).__name__)
+        self._metrics.failed.labels(type(error).__name__).inc()
         logger.warning("tier: objects cannot be removed, which is tried again: %s: %s", type(error).__name__, error)
         if now_ms - self._failing_since_ms >= STUCK_MS:
             self._alarms.raise_alarm(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from statemachine.tier import TierState
@@ -11,80 +13,38 @@ class TierMetrics:
     """Fed at each step, and once a second while a tier is configured."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._moved = Counter(
-            "raftmq_tier_transitions",
-            "Steps of segments that this leader recorded, by state",
-            ["state"],
-            registry=registry,
+        gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
+        self._moved = counter(
+            "raftmq_tier_transitions", "Steps of segments that this leader recorded, by state", ["state"]
         )
-        self._written = Counter(
-            "raftmq_tier_written_bytes", "Bytes written to the tier, by kind of part", ["kind"], registry=registry
+        self.written = counter("raftmq_tier_written_bytes", "Bytes written to the tier, by kind of part", ["kind"])
+        self.read_back = counter("raftmq_tier_read_back_bytes", "Bytes read back to verify them")
+        self.rewritten = counter("raftmq_tier_rewritten_parts", "Parts that read back wrong and were written again")
+        self.failed = counter(
+            "raftmq_tier_retries", "Uploads that failed and are tried again, by kind of error", ["error"]
         )
-        self._read_back = Counter("raftmq_tier_read_back_bytes", "Bytes read back to verify them", registry=registry)
-        self._rewritten = Counter(
-            "raftmq_tier_rewritten_parts", "Parts that read back wrong and were written again", registry=registry
-        )
-        self._retries = Counter(
-            "raftmq_tier_retries",
-            "Uploads that failed and are tried again, by kind of error",
-            ["error"],
-            registry=registry,
-        )
-        self._published = Counter("raftmq_tier_manifests", "Manifests published", registry=registry)
-        self._pending = Gauge(
-            "raftmq_tier_pending_bytes", "Bytes of sealed segments that are not verified in the tier", registry=registry
-        )
-        self._age = Gauge(
+        self.published = counter("raftmq_tier_manifests", "Manifests published")
+        self._pending = gauge("raftmq_tier_pending_bytes", "Bytes of sealed segments that are not verified in the tier")
+        self._age = gauge(
             "raftmq_tier_pending_age_seconds",
             "How long ago in log time the oldest of them was sealed; 0 if there is none",
-            registry=registry,
         )
-        self._window = Gauge(
+        self._window = gauge(
             "raftmq_tier_window_seconds",
             "On the leader, age in log time of the oldest message that is not verified in the tier; 0 if there is none",
-            registry=registry,
         )
-        self._segments = Gauge(
-            "raftmq_tier_segments", "Segments that have a row in the state, by state", ["state"], registry=registry
-        )
-        self._verified = Gauge(
-            "raftmq_tier_verified_position", "The tier holds the log up to this position", registry=registry
-        )
+        self._segments = gauge("raftmq_tier_segments", "Segments that have a row in the state, by state", ["state"])
+        self._verified = gauge("raftmq_tier_verified_position", "The tier holds the log up to this position")
 
-        self._state_index = Gauge(
+        self.state_copy = gauge(
             "raftmq_tier_state_index",
             "Applied index of the newest copy of the state that this leader knows of; -1 if it knows of none",
-            registry=registry,
         )
-        self._state_index.set(-1)
-
-    def state_copy(self, index: int) -> None:
-        """The newest copy; -1: none is known."""
-        self._state_index.set(index)
+        self.state_copy.set(-1)
 
     def moved(self, state: TierState) -> None:
         """A step is in the log."""
         self._moved.labels(state.name.lower()).inc()
-
-    def written(self, kind: str, size: int) -> None:
-        """An object was written."""
-        self._written.labels(kind).inc(size)
-
-    def read_back(self, size: int) -> None:
-        """So many bytes were read to verify them."""
-        self._read_back.inc(size)
-
-    def rewritten(self, parts: int) -> None:
-        """Parts were wrong."""
-        self._rewritten.inc(parts)
-
-    def failed(self, error: str) -> None:
-        """An attempt failed."""
-        self._retries.labels(error).inc()
-
-    def published(self) -> None:
-        """A manifest is out."""
-        self._published.inc()
 
     def pending(self, size: int, age_ms: int, verified: int) -> None:
         """Shows what waits for its upload now."""

@@ -306,7 +306,7 @@ class Tier:
         done = await self._manifest.publish(rows, term, index)
         self._published_rows, self._version = rows, done.version
         if done.by_this:
-            self._metrics.published()
+            self._metrics.published.inc()
             logger.info("tier: manifest %d is published", done.version, extra={"version": done.version, "index": index})
         return True
 
@@ -363,7 +363,7 @@ class Tier:
             self._failing_since_ms = now_ms
         self._failing = f"{type(error).__name__}: {error}"
         self._failures += 1
-        self._metrics.failed(type(error).__name__)
+        self._metrics.failed.labels(type(error).__name__).inc()
         logger.warning("tier: an upload failed and is tried again: %s", self._failing)
         if now_ms - self._failing_since_ms >= self._stuck_ms:
             self._context.alarms.raise_alarm(
@@ -404,7 +404,7 @@ class Tier:
         self._metrics.window(self._window_ms())
         self._metrics.segments(Counter(row.state for row in tier.rows))
         copies = self._copier.copies if self._copier is not None else []
-        self._metrics.state_copy(copies[-1].index if copies else -1)
+        self._metrics.state_copy.set(copies[-1].index if copies else -1)
 
     def segments(self, since: int, count: int) -> TierSegmentsView:
         """Rows from the one with the position `since` on, for people."""

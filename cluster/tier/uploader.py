@@ -98,7 +98,7 @@ class Uploader:
                 return
             for name, why in bad.items():
                 logger.warning("tier: %s is written again: %s", name, why)
-            self._metrics.rewritten(len(bad))
+            self._metrics.rewritten.inc(len(bad))
             avoid |= bad.keys()
             parts = await self._write(base, span, avoid)
             await self._record(base, TierState.UPLOADED, term, parts=parts)
@@ -143,7 +143,7 @@ class Uploader:
         except AlreadyExists:
             logger.info("tier: %s exists: an earlier attempt wrote it, and it is read back like any other", name)
         else:
-            self._metrics.written(made.folder, size)
+            self._metrics.written.labels(made.folder).inc(size)
         return TierPart(str(name), size, made.digest, made.crc32c)
 
     # --- reading back ------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ class Uploader:
         if found.size != part.size:
             return f"it has {found.size} bytes instead of {part.size}"
         crc = await checksum_of(self._store, name, part.size)
-        self._metrics.read_back(part.size)
+        self._metrics.read_back.inc(part.size)
         return "" if crc == part.crc32c else f"its CRC-32C is {crc:08x} instead of {part.crc32c:08x}"
 
 

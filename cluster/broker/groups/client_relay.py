@@ -10,6 +10,7 @@ in the log.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter
@@ -163,7 +164,7 @@ class ClientRelay:
             asked.peer = asked.peers.pop()
             if self._transport.send_frame(asked.peer, Kind.RELAY, header, payload):
                 if self._metrics is not None:
-                    self._metrics.relayed()
+                    self._metrics.relayed.inc()
                 asked.stop_silence = self._services.call_later(SILENCE_MS, lambda: self._ask_next(asked))
                 return
         if asked.busy:
@@ -314,17 +315,13 @@ class RelayMetrics:
     """Metrics of the relay, updated per request."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._asked = Counter(
-            "raftmq_client_requests", "Requests of this node to clients", ["outcome"], registry=registry
-        )
-        self._relayed = Counter(
-            "raftmq_client_requests_relayed", "Times that another node was asked to hand one over", registry=registry
-        )
-        self._taken = Counter(
+        counter = partial(Counter, registry=registry)
+        self._asked = counter("raftmq_client_requests", "Requests of this node to clients", ["outcome"])
+        self.relayed = counter("raftmq_client_requests_relayed", "Times that another node was asked to hand one over")
+        self._taken = counter(
             "raftmq_client_requests_taken",
             "Requests to clients that other nodes asked this one to hand over",
             ["outcome"],
-            registry=registry,
         )
         for outcome in (_ANSWERED, _HANDED_OVER, _UNANSWERED, *_REFUSED.values()):
             self._asked.labels(outcome)
@@ -337,10 +334,6 @@ class RelayMetrics:
             self._asked.labels(_HANDED_OVER if request.oneway else _ANSWERED).inc()
         else:
             self._asked.labels(_REFUSED.get(outcome.reason, _UNANSWERED)).inc()
-
-    def relayed(self) -> None:
-        """Counts a frame sent to another node."""
-        self._relayed.inc()
 
     def taken(self, status: RelayStatus) -> None:
         """Counts this node's first reply to a peer's request. The client's answer that follows later is not counted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from heapq import nlargest
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -88,34 +89,27 @@ class LagMetrics:
     """The metrics of groups' lag. The leader counts it at a scrape."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._by_topic = Gauge(
+        gauge = partial(Gauge, registry=registry)
+        self._by_topic = gauge(
             "rocketmq_consumer_lag_messages",
             "Available messages that the group has not committed",
             ["consumer_group", "topic"],
-            registry=registry,
         )
-        self._by_group = Gauge(
-            "raftmq_group_lag_messages",
-            "Lag of the group over all its topics, in messages",
-            ["group"],
-            registry=registry,
+        self._by_group = gauge(
+            "raftmq_group_lag_messages", "Lag of the group over all its topics, in messages", ["group"]
         )
-        self._by_queue = Gauge(
+        self._by_queue = gauge(
             "raftmq_group_queue_lag_messages",
             "Lag of the group in one queue, in messages (the queues with the greatest lag)",
             ["group", "topic", "queue"],
-            registry=registry,
         )
-        self._latency = Gauge(
+        self._latency = gauge(
             "rocketmq_consumer_lag_latency",
             "Milliseconds since the oldest message was stored that the group has not committed; 0 without lag",
             ["consumer_group", "topic"],
-            registry=registry,
         )
-        self._left_out = Gauge(
-            "raftmq_group_lag_left_out",
-            "Groups left out of the lag metrics because there are too many",
-            registry=registry,
+        self._left_out = gauge(
+            "raftmq_group_lag_left_out", "Groups left out of the lag metrics because there are too many"
         )
 
     def update(self, state: BrokerState, now_ms: int, *, leads: bool) -> Generator[None, None, None]:

@@ -278,18 +278,16 @@ class TimerMetrics:
     """Metrics of scheduled messages, read from the state before a scrape, on any node."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._waiting = Gauge("raftmq_delayed_messages", "Messages that wait until they are due", registry=registry)
-        self._bytes = Gauge("raftmq_delayed_message_bytes", "Stored bytes of messages that wait", registry=registry)
-        self._lag = Gauge(
+        gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
+        self._waiting = gauge("raftmq_delayed_messages", "Messages that wait until they are due")
+        self._bytes = gauge("raftmq_delayed_message_bytes", "Stored bytes of messages that wait")
+        self._lag = gauge(
             "raftmq_delayed_lag_seconds",
             "How long the earliest message that waits is due, in log time as of the last applied entry",
-            registry=registry,
         )
-        self._delivered = Counter("raftmq_delayed_messages_delivered", "Delayed messages delivered", registry=registry)
-        self._dropped = Counter(
-            "raftmq_delayed_messages_dropped", "Delayed messages whose topic or bytes were gone", registry=registry
-        )
-        self._recalled = Counter("raftmq_delayed_messages_recalled", "Delayed messages recalled", registry=registry)
+        self._delivered = counter("raftmq_delayed_messages_delivered", "Delayed messages delivered")
+        self._dropped = counter("raftmq_delayed_messages_dropped", "Delayed messages whose topic or bytes were gone")
+        self._recalled = counter("raftmq_delayed_messages_recalled", "Delayed messages recalled")
         self._seen: TimerCounts | None = None
 
     def update(self, timers: Timers, applied_ms: int) -> None:

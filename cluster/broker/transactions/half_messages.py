@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from enum import Enum, StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -42,40 +43,21 @@ class TransactionMetrics:
     """Metrics of transactions. Counters are updated per half message, gauges before a scrape."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._open = Gauge("rocketmq_half_messages", "Half messages whose transaction is open", registry=registry)
-        self._bytes = Gauge("raftmq_half_message_bytes", "Stored bytes of half messages", registry=registry)
-        self._committed = Counter("rocketmq_commit_messages", "Transactions committed", registry=registry)
-        self._rolled_back = Counter("rocketmq_rollback_messages", "Transactions rolled back", registry=registry)
-        self._given_up = Counter(
-            "raftmq_half_messages_given_up", "Half messages that ended undecided", ["how"], registry=registry
-        )
-        self._checks = Counter("raftmq_transaction_checks", "Questions to producers", registry=registry)
-        self._mismatched = Counter(
-            "raftmq_transaction_mismatches", "Requests to end a transaction that is another", registry=registry
-        )
+        gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
+        self._open = gauge("rocketmq_half_messages", "Half messages whose transaction is open")
+        self._bytes = gauge("raftmq_half_message_bytes", "Stored bytes of half messages")
+        self.committed = counter("rocketmq_commit_messages", "Transactions committed")
+        self.rolled_back = counter("rocketmq_rollback_messages", "Transactions rolled back")
+        self._given_up = counter("raftmq_half_messages_given_up", "Half messages that ended undecided", ["how"])
+        self.asked = counter("raftmq_transaction_checks", "Questions to producers")
+        self.mismatched = counter("raftmq_transaction_mismatches", "Requests to end a transaction that is another")
 
         for how in (PARKED, DROPPED):
             self._given_up.labels(how)
 
-    def committed(self) -> None:
-        """Counts a half message whose copy is stored."""
-        self._committed.inc()
-
-    def rolled_back(self) -> None:
-        """Counts a half message that ended without a copy."""
-        self._rolled_back.inc()
-
     def given_up(self, how: str, count: int = 1) -> None:
         """Counts a half message that was PARKED after the last check, or DROPPED with its topic."""
         self._given_up.labels(how).inc(count)
-
-    def asked(self) -> None:
-        """Counts a check, whether or not a producer was connected to answer it."""
-        self._checks.inc()
-
-    def mismatched(self) -> None:
-        """Counts a request that did not match the half message at its position."""
-        self._mismatched.inc()
 
     def update(self, halves: HalfMessages) -> None:
         """Sets the gauges from the present state."""
@@ -193,7 +175,7 @@ class Transactions:
             return
         why = mismatch(asked, message)
         if why:
-            self.metrics.mismatched()
+            self.metrics.mismatched.inc()
             logger.warning("a transaction was not ended: %s", why)
             settled(Refused(Reason.ERROR, why))
         elif asked.wish is Wish.UNKNOWN:
@@ -246,7 +228,7 @@ class Transactions:
     def _rollback(self, half: HalfMessage, done: Settled) -> None:
         def applied(result: ProposeResult) -> None:
             if result.outcome is Outcome.OK:
-                self.metrics.rolled_back()
+                self.metrics.rolled_back.inc()
             done(refusal(result.outcome, result.remark) or End.ROLLED_BACK)
 
         self._node.propose([[END_HALVES, [half.position]]], applied)
@@ -257,7 +239,7 @@ class Transactions:
             self.drop_deleted([half])
             done(End.DROPPED)
             return
-        stored = self.metrics.committed
+        stored = self.metrics.committed.inc
         self._copy(
             _Copy(half, message, topic.name, half.queue_id, SYS_FLAG_COMMITTED, End.COMMITTED, stored), done, tries
         )
@@ -403,5 +385,5 @@ class CheckBack:
                 continue  # its producer has decided meanwhile
             message = self._transactions.read(half)
             if message is not None:
-                self._transactions.metrics.asked()
+                self._transactions.metrics.asked.inc()
                 self._ask(producer_group_of(message.properties), half, message)

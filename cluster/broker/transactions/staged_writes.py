@@ -7,6 +7,7 @@ and a sequence number, as sends are by their producer, and a commit that came be
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import CollectorRegistry, Gauge
@@ -244,10 +245,9 @@ class StagedMetrics:
     """Gauges, fed before a scrape."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._messages = Gauge(
-            "raftmq_staged_messages", "Messages staged for a write, not copied yet", registry=registry
-        )
-        self._bytes = Gauge("raftmq_staged_bytes", "Stored bytes of staged messages", registry=registry)
+        gauge = partial(Gauge, registry=registry)
+        self._messages = gauge("raftmq_staged_messages", "Messages staged for a write, not copied yet")
+        self._bytes = gauge("raftmq_staged_bytes", "Stored bytes of staged messages")
 
     def update(self, writes: StagedWrites) -> None:
         """The gauges, as the state is now."""

@@ -303,7 +303,7 @@ class EarlyAnswers:
             *entry_id,
         )
         if self._metrics is not None:
-            self._metrics.lost_early(messages)
+            self._metrics.lost_early.inc(messages)
 
 
 class Twins:

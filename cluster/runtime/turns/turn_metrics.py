@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import partial
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -66,23 +67,16 @@ class TurnMetrics:
     """Event loop only."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
         self._longest_ms = 0.0
         self._names: set[str] = set()
         labels = ("what",)
-        self._longest = Gauge(
-            "raftmq_turn_longest_seconds",
-            "CPU time of the longest turn of the event loop since the start",
-            labels,
-            registry=registry,
+        self._longest = gauge(
+            "raftmq_turn_longest_seconds", "CPU time of the longest turn of the event loop since the start", labels
         )
-        self._long = Counter(
-            "raftmq_turns_long", "Turns of the event loop of 20 ms of CPU and more", labels, registry=registry
-        )
-        self._unexplained = Counter(
-            "raftmq_turns_unexplained",
-            "Those of which the meter explains less than a quarter",
-            labels,
-            registry=registry,
+        self._long = counter("raftmq_turns_long", "Turns of the event loop of 20 ms of CPU and more", labels)
+        self._unexplained = counter(
+            "raftmq_turns_unexplained", "Those of which the meter explains less than a quarter", labels
         )
 
     def note(self, turn: LongTurn) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -250,7 +251,7 @@ class IndexFiles:
 
     def _on_built(self, built: Built) -> None:
         self._files[built.span] = built.size
-        self._metrics.built()
+        self._metrics.built.inc()
         self._error = ""
         self._alarms.clear(ALARM)
         logger.info(
@@ -267,7 +268,7 @@ class IndexFiles:
 
     def _on_damaged(self, damaged: Damaged) -> None:
         logger.error("the index file of the log from %d to %d is built again: %s", *damaged.span, damaged.why)
-        self._metrics.damaged()
+        self._metrics.damaged.inc()
         self._files.pop(damaged.span, None)
         self._built_to = min(self._built_to, damaged.span.base)
         self._due_ms = 0
@@ -283,7 +284,7 @@ class IndexFiles:
             return
         span = failed.job.span
         self._error = failed.why
-        self._metrics.failed()
+        self._metrics.failed.inc()
         self._alarms.raise_alarm(
             ALARM,
             f"the index file of the log from {span.base} to {span.end} cannot be made; the node tries again in "
@@ -312,36 +313,21 @@ class IndexMetrics:
     """Fed when something happens, and at each look."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._files = Gauge("raftmq_index_files", "Index files of closed segments on this node", registry=registry)
-        self._bytes = Gauge("raftmq_index_files_bytes", "Size of these files in bytes", registry=registry)
-        self._pending = Gauge(
-            "raftmq_index_files_pending_bytes",
-            "Bytes of closed segments that have no index file yet",
-            registry=registry,
+        gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
+        self._files = gauge("raftmq_index_files", "Index files of closed segments on this node")
+        self._bytes = gauge("raftmq_index_files_bytes", "Size of these files in bytes")
+        self._pending = gauge(
+            "raftmq_index_files_pending_bytes", "Bytes of closed segments that have no index file yet"
         )
-        self._built = Counter("raftmq_index_files_built", "Index files built", registry=registry)
-        self._damaged = Counter(
-            "raftmq_index_files_damaged", "Index files that were found damaged and removed", registry=registry
-        )
-        self._failed = Counter("raftmq_index_files_failed", "Attempts to build one that failed", registry=registry)
+        self.built = counter("raftmq_index_files_built", "Index files built")
+        self.damaged = counter("raftmq_index_files_damaged", "Index files that were found damaged and removed")
+        self.failed = counter("raftmq_index_files_failed", "Attempts to build one that failed")
 
     def now(self, files: int, size_bytes: int, pending_bytes: int) -> None:
         """The files as of the last look."""
         self._files.set(files)
         self._bytes.set(size_bytes)
         self._pending.set(pending_bytes)
-
-    def built(self) -> None:
-        """One file more."""
-        self._built.inc()
-
-    def damaged(self) -> None:
-        """One was removed."""
-        self._damaged.inc()
-
-    def failed(self) -> None:
-        """One is to be tried again."""
-        self._failed.inc()
 
 
 class LocalIndexParts:
