@@ -91,6 +91,12 @@ tide N KIND ... [later]         on one connection to N, without waiting: oneway,
                                 each kind), delete, make (the group), query
 locks N STEP ...                clients a, b, ... of one group at node N: make (the topic), a+ (locks every queue), a-
                                 (unlocks), a:5 (commits), group, topic (deleted; the topic is made again)
+users N STEP ... [later]        users ann, bob, cy at node N (`nodes` says users=1), each on a connection that it keeps:
+                                create/ann, remove/ann, secret/ann (another one), disable/ann, enable/ann, usual/ann
+                                (all rights), clear/ann (none), allow/ann/RESOURCE/ACTION, deny/... (and /clients or
+                                /elsewhere: for those addresses alone); send/ann, old/ann (with the secret before),
+                                unsigned/ann, forged/ann (as the Super, with her own secret), pull/ann, lite/ann (wait
+                                for messages)
 request N CODE [field=value ...] [body=TEXT] [expect=CODE] [later]   one request, on a connection of its own
         [times=COUNT] [oneway=COUNT]    so often on this connection, and behind that so often without an answer
 attack [EPISODE ...] [seconds=S]    clients mean harm (`nodes` says hostile=1): odd, halves, pulls, twice, crowd,
@@ -98,7 +104,7 @@ attack [EPISODE ...] [seconds=S]    clients mean harm (`nodes` says hostile=1): 
 named N SEQUENCE ... [low=S]    a client with an identity sends these at node N, all at once, perhaps again
 remake SECONDS                  topics are made, changed and deleted (`nodes` says remakes=1)
 demand SECONDS                  clients that know one thing each (`nodes` says waits=1, seekers=1, repeats=1, ordered=1,
-                                transactions=1, delayed=1, failures=1, resets=1, legacies=1, writes=1) work
+                                transactions=1, delayed=1, failures=1, resets=1, legacies=1, writes=1, users=1)
 garbage N                       somebody sends malformed bytes to N, one connection for each kind
 load SECONDS                    the clients of a random run work for so long
 reader                          a consumer group reads from now on

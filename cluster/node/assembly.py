@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from cluster.backup.service import Backups
 from cluster.broker.access.first_user import FirstUser
-from cluster.broker.access.secrets import Secrets
+from cluster.broker.access.secrets import Secrets, read_keys
 from cluster.broker.access.user_admin import UserAdmin
 from cluster.broker.delivery import staged_of, timers_of
 from cluster.broker.groups.client_relay import ClientRelay
@@ -254,6 +254,7 @@ class Assembly:
             entropy=self.environment.entropy,
             now_ms=self._clock.monotonic_ms,
             alarms=self.alarms,
+            read=self.environment.read_key_file or read_keys,
         )
         self.user_admin = UserAdmin(services, self.secrets, lambda: self.transport.keyring.demanded)
         self.first_user = FirstUser(config.auth.first_user_file, state.access, self.user_admin)

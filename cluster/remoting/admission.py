@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.connection.frame import Frame
+from cluster.remoting.connection.reply_path import ReplyPath
 from cluster.remoting.needs import pull_needs
 from cluster.runtime.parts import Part
 from raftlog.work import charge
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from cluster.broker.access.secrets import Secrets
     from cluster.broker.pulls.long_poll import LongPolls
     from cluster.broker.reads.pull_values import Pull
-    from cluster.remoting.connection.reply_path import ReplyPath
     from cluster.runtime.turns.work import Steps, Turns
     from statemachine.access.users import Access, User
 
@@ -98,20 +98,20 @@ class Admission:
         self.version = -1
         """The version of users and rules that it has seen."""
         self._logged: OrderedDict[tuple[str, str], int] = OrderedDict()
-        self.on = False
-        """Requests are judged."""
         self.changed()
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def admits(self, frame: Frame) -> bool:
         """Judges a request of a connection of this node, and names its user. False: it is answered."""
+        frame.judged = self._access.version  # what changes while it is judged counts as newer
         refused = self._judged(frame, self._client(frame.path))
         return self._goes_on(frame, refused)
 
     def admits_again(self, frame: Frame) -> bool:
         """Judges a request that was forwarded, or held for a leader, by the user whom the node that holds the
         connection has named. False: it is answered."""
+        frame.judged = self._access.version
         if not frame.user:
             return self._goes_on(frame, self._judged(frame, None))
         user = self._access.by_id.get(frame.user)
@@ -223,10 +223,10 @@ class Admission:
         are closed."""
         began, self.version = self.version < 0, self._access.version
         self._secrets.tell()
-        self.on = self._access.mode is not Mode.OFF
         if began:
-            return
-        self._polls.judge_again(self._denied_now, self._begin_closing)
+            self._polls.judge_by(self._denied_now)
+        else:
+            self._polls.judge_again(self._begin_closing)
 
     def _begin_closing(self) -> None:
         """Pulls that waited are answered: now their connections may end."""
@@ -241,6 +241,10 @@ class Admission:
         user = self._access.by_id.get(puller.user)
         if user is None:
             return Refused(Reason.NO_PERMISSION, "no user has signed this request, or the user was removed")
+        path = puller.client
+        client = self._clients.get(path) if isinstance(path, ReplyPath) else None
+        if client is not None and client.users.get(user.id) != user.secret:
+            return Refused(Reason.NO_PERMISSION, f"user {user.name} has another secret by now")
         verdict = judge(user, puller.client.peer_address[0], pull_needs(pull.topic, pull.group))
         return Refused(Reason.NO_PERMISSION, verdict.reason) if isinstance(verdict, Denied) else None
 

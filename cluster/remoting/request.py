@@ -49,6 +49,8 @@ class Request(Protocol):
     body: bytes
     user: int
     """Id of the user who signed it; 0: nobody has, or nobody looked."""
+    judged: int
+    """The version of users and rules by which it was judged; 0: it was not."""
 
     @property
     def version(self) -> int:

@@ -129,6 +129,7 @@ class Router(Dispatch):
         self.closings = closings
         self._members = members
         self._admission = admission
+        self._access = state.access
         self._parked = parked
         self._sends = sends
         self._replies = replies
@@ -216,7 +217,7 @@ class Router(Dispatch):
 
     def on_request(self, frame: Frame) -> None:
         """Handles one request. Any failure becomes the answer to this request and affects no other."""
-        if self._admission.on:
+        if self._access.judges:
             if not self._admission.admits(frame):
                 return
         elif frame.header.code in ABOUT_USERS:
@@ -235,7 +236,7 @@ class Router(Dispatch):
         if self.closings.waiting:
             self.closings.look()
         proposals, line = self._proposals, connection.line
-        if self._admission.on or not proposals.open or proposals.refusing or (line is not None and line.waits):
+        if self._access.judges or not proposals.open or proposals.refusing or (line is not None and line.waits):
             return at
         return self._sends.intake.take(connection, data, frames, at)
 
@@ -249,7 +250,7 @@ class Router(Dispatch):
 
     def on_handed(self, frame: Frame) -> None:
         """Handles a request that was forwarded to this node, or held until it leads: judged once more."""
-        if not self._admission.on or self._admission.admits_again(frame):
+        if not self._access.judges or self._admission.admits_again(frame):
             self.as_leader(frame)
 
     def as_leader(self, frame: Frame) -> None:

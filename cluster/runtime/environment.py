@@ -114,6 +114,8 @@ class Environment:
     """Units of work that one turn of the loop has for what is cut into steps (`cluster.runtime.turns.work`)."""
     page_segments: int = PAGE_SEGMENTS
     """Full segments in a page of the tier's manifest (`cluster.tier.manifest_pages`)."""
+    read_key_file: Callable[[Path], tuple[bytes, ...]] | None = None
+    """Returns the keys in the file that `auth.key_file` names; None: `cluster.broker.access.secrets` reads it."""
     open_store: Callable[[str], object] | None = None
     """Opens the object store at a URL; None: `cluster.tier.store.opening`. Not typed here: the protocol lies above."""
     read_config: Callable[[], Config] | None = None

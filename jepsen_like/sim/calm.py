@@ -68,7 +68,7 @@ class Prober:
             self.open -= 1
 
     async def _sends(self, node: str, rng: random.Random) -> bool:
-        connection = RawConnection(f"honest {node}", self.host.loop, self._report)
+        connection = RawConnection(f"honest {node}", self.host.loop, self._report, self.host.credentials)
         try:
             await asyncio.get_running_loop().create_connection(lambda: connection, node, BROKER_PORT)
         except OSError:

@@ -30,6 +30,7 @@ from jepsen_like.sim.clients.remakes import GROUP as REMAKES_GROUP
 from jepsen_like.sim.clients.transactors import visible
 from jepsen_like.sim.machines.machine import BROKER_PORT
 from jepsen_like.sim.options import Options
+from jepsen_like.sim.users import user_clients
 from raftlog.errors import InvariantViolationError
 from raftmq.client.client import AsyncClient
 from raftmq.client.consuming.pull import PullStatus
@@ -114,6 +115,8 @@ class Judge:
             await client.admin.create_group(REGISTER_GROUP)
             if self._world.remakes is not None:
                 await client.admin.create_group(REMAKES_GROUP)
+            if self._world.options.users:
+                await client.admin.create_group(user_clients.GROUP)
             if self._world.resets is not None:
                 await client.admin.create_group(resets.GROUP)
 
@@ -348,6 +351,7 @@ def own_topics(options: Options) -> dict[str, int]:
         (options.failures, failures.TOPIC, failures.QUEUES),
         (options.resets, resets.TOPIC, resets.QUEUES),
         (options.writes, writers.TOPIC, writers.QUEUES),
+        *[(options.users, topic, user_clients.QUEUES) for topic in (*user_clients.TOPICS, user_clients.CALM_TOPIC)],
     )
     return {topic: queues for chosen, topic, queues in clients if chosen}
 

@@ -69,6 +69,10 @@ APPLY_FROM = 4_200_000
 """First seed in which what has gathered is often applied in several drains."""
 TIER_SEALS_FROM = 4_600_000
 """First seed of which some tiers close segments for their age."""
+USERS_FROM = 5_000_000
+"""Every other seed from here on has users."""
+ROOT = ("root", "root-secret")
+"""Name and secret of the Super of seeds with users."""
 IN_A_QUARTER = ("ordered", "transactions", "delayed", "failures", "resets", "legacies")
 """Clients that a quarter of the seeds has, each drawn by itself."""
 
@@ -193,6 +197,8 @@ class Options(NamedTuple):
     """Number of faults of each of STALL_KINDS that the plan has beside the others; with any, there are more after the
     heal (`sim/faults/stall_faults.py`).
     """
+    users: int = 0
+    """1: requests are judged, and users come, go and change (`sim/users`)."""
     plain: int = 0
     """1: half messages, and what waits while its topic goes, name no level: the native kernel may take the sends."""
 
@@ -267,6 +273,8 @@ def draw(seed: int) -> Options:
         carried = carried._replace(writes=int(stream(seed, "writes").random() < 1 / 4))
     if seed >= STALLS_FROM and (rng := stream(seed, "stalled")).random() < 1 / 3:
         carried = carried._replace(stalls=tuple(rng.choice((0, 1, 1, 2)) for _ in STALL_KINDS))
+    if seed >= USERS_FROM:
+        carried = carried._replace(users=stream(seed, "users").choice((0, 1)))
     return _with_tier(carried, seed)
 
 

@@ -25,6 +25,7 @@ from jepsen_like.sim.machines.network import Edge, Endpoint
 from jepsen_like.sim.machines.tier_store import AWAY, STORMY
 from jepsen_like.sim.operator import Task
 from jepsen_like.sim.options import IN_A_QUARTER, Options, calm
+from jepsen_like.sim.users.user_steps import UserSteps
 from jepsen_like.sim.world import MEMBERS_S, SimResult, World
 from raftlog.core.election import has_quorum_contact
 from raftlog.types import FLAG_ROLL, NodeId, Role
@@ -50,6 +51,7 @@ class Stage(World, Interpreter):
         self.hand = Hand(self._add_host(), self.recorder, self.register)
         self._reads = False
         self._locks: LockSteps | None = None
+        self._users: UserSteps | None = None
         self._tide_at = ""
         self._asked: list[list[RawConnection]] = []
         """Connections of requests whose answers nobody waited for."""
@@ -148,6 +150,22 @@ class Stage(World, Interpreter):
         if not self._until(lambda: done, len(steps) * OPERATION_S):
             self.monitor.report("liveness", f"the steps {' '.join(steps)} do not end")
 
+    def do_users(self, name: str, *steps: str, later: str = "") -> None:
+        if self.users is None:
+            raise ValueError("`nodes` says users=1")
+        if self._users is None:
+            self._users = UserSteps(self._add_host(), self.monitor.report, self.users.check)
+        users, node, done = self._users, self._machine(name).host, []
+
+        async def run() -> None:
+            for step in steps:
+                await users.step(node, step, waits=not later)
+            done.append(True)
+
+        users.host.spawn(run)
+        if not self._until(lambda: done, len(steps) * OPERATION_S):
+            self.monitor.report("liveness", f"the steps {' '.join(steps)} do not end")
+
     def _tide(self) -> Tide:
         if not self.tides:
             self.tides.append(Tide("tide", self._add_host(), self.recorder, self.monitor.report, self._reign_of))
@@ -171,7 +189,7 @@ class Stage(World, Interpreter):
         host = self._machine(name).host
 
         async def ask() -> None:
-            connection = RawConnection(f"request {code}", self.loop, self.monitor.report)
+            connection = RawConnection(f"request {code}", self.loop, self.monitor.report, self.auditor.credentials)
             await self.loop.create_connection(lambda: connection, host, BROKER_PORT)
             made.append(connection)
             for at in range(int(times) + int(oneway)):
@@ -216,16 +234,19 @@ class Stage(World, Interpreter):
     def do_demand(self, seconds: str) -> None:
         some = (self.waits, self.seeker, self.repeater, self.ordered, self.transactors, self.delayed)
         chosen: list[Any] = [
-            one for one in (*some, self.failures, self.resets, self.legacies, self.writers) if one is not None
+            one
+            for one in (*some, self.failures, self.resets, self.legacies, self.writers, self.users)
+            if one is not None
         ]
         if not chosen:
             raise ValueError(
-                f"`nodes` says waits=1, seekers=1, repeats=1 or one of {'=1, '.join(IN_A_QUARTER)}=1, writes=1"
+                f"`nodes` says waits=1, seekers=1, repeats=1 or one of {'=1, '.join(IN_A_QUARTER)}=1, writes=1, users=1"
             )
         self._start(chosen)
         self._pass_time(float(seconds))
         if self.waits is not None:
             self._pulls_answered(self.waits)
+        self._revoked()
 
     def do_answered(self) -> None:
         self._until(lambda: not self.hand.open and not self._unanswered(), OPERATION_S)

@@ -47,6 +47,10 @@ from jepsen_like.sim.machines.tier_store import CALM, QUICK, STORMY, SimStore
 from jepsen_like.sim.machines.turn_bounds import TURN_BOUND
 from jepsen_like.sim.operator import Operator, Task, tasks
 from jepsen_like.sim.options import Options, draw, stream
+from jepsen_like.sim.users.access_check import AccessCheck
+from jepsen_like.sim.users.first_users import attempt, reveal, steps
+from jepsen_like.sim.users.revocation import Revocation
+from jepsen_like.sim.users.user_clients import UserStories
 from raftlog.types import NodeId
 
 CLOSE_MS = 1_000
@@ -190,6 +194,13 @@ class World:
         self.resets = Resets(host(), report, self._end_of, self._resets_of) if options.resets else None
         self.legacies = Legacies(host(), report, self._open_transactions) if options.legacies else None
         self.writers = Writers(host(), report, self._draining) if options.writes else None
+        self.users: UserStories | None = None
+        self.revocation: Revocation | None = None
+        if options.users:
+            check = AccessCheck(report, lambda: self.loop.now, self.monitor.leaders.get, reveal)
+            self.monitor.users = check
+            self.users = UserStories(host(), report, check)
+            self.revocation = Revocation(host(), report, check, lambda: [machine.host for machine in self.members()])
 
     def _open_transactions(self) -> int:
         return max([node.state.halves.pending.count for node in self._running()], default=1)
@@ -253,7 +264,19 @@ class World:
 
     def _begin(self) -> None:
         if self._wait(self._writable, FIRST_LEADER_S, "nobody leads a fresh group"):
+            if self.users is not None:
+                self._make_users()
             self.judge.create_topics()
+
+    def _make_users(self) -> None:
+        """Makes the first users: the log decides what is done, so a step is asked for again until it is."""
+        for step in steps():
+            done: list[bool] = []
+            while not done and not self.monitor.violations:
+                for machine in self.members():
+                    if machine.node is not None and hasattr(machine.node, "proposals"):
+                        attempt(machine, step, done)
+                self._pass_time(0.2)
 
     def _faults(self) -> None:
         for client in self._clients():
@@ -296,6 +319,14 @@ class World:
             calm.settle()
         if self.waits is not None:
             self._pulls_answered(self.waits)
+        self._revoked()
+
+    def _revoked(self) -> None:
+        """Takes a right away for which pulls wait, if there are users."""
+        revocation = self.revocation
+        if revocation is not None and self._wait(self._healthy, PROGRESS_S, "no progress after everything was healed"):
+            revocation.start()
+            self._wait(lambda: revocation.done, FINISH_S, "clients wait for ever")
 
     def _pulls_answered(self, waits: Waits) -> None:
         waits.stopped = True
@@ -330,6 +361,8 @@ class World:
         self._wait(lambda: self.reader.done, FINISH_S, "the consumer does not end")
         if self._wait(self._equal, PROGRESS_S, "replicas do not become equal"):
             self.judge.replicas()
+        if self.users is not None:
+            self.users.check.judge_all()
         if self.hostile is not None and not self.monitor.violations:
             Calm(self).given_back()
 
@@ -343,7 +376,7 @@ class World:
 
     def _clients(self) -> list[Client]:
         some = (self.hostile, self.remakes, self.waits, self.seeker, self.repeater, self.ordered, self.transactors)
-        later = self.delayed, self.failures, self.resets, self.legacies, self.writers
+        later = self.delayed, self.failures, self.resets, self.legacies, self.writers, self.users
         more: list[Client] = [one for one in (*some, *later) if one is not None]
         others: list[Client] = [self.reader, self.register, self.catalogue, self.vandal]
         return [*self.producers, *self.foreign, *others, *more, *self.tides]

@@ -154,6 +154,8 @@ class Access:
         self.tokens: dict[bytes, Token] = dict(_load_tokens(kv))
         """Tokens by their SHA-256. Readers look up single tokens and never iterate."""
         self.mode = self._mode
+        self.judges = self._mode is not Mode.OFF
+        """Requests are judged."""
         self.key_id = self._key
         """The id of the key with which secrets are encrypted; "" if there is none."""
         self.version = self._version
@@ -351,6 +353,7 @@ class Access:
         """Publishes the changes of a run, after its batch is written. The version is published last, so a reader that
         sees it sees the changes too."""
         self.changed = False
+        self.judges = self._mode is not Mode.OFF
         touched, self._touched = self._touched, {}
         for user_id, user in touched.items():
             self._publish_one(self.by_id.get(user_id), user)

@@ -48,8 +48,11 @@ class Secrets:
         entropy: Callable[[int], bytes],
         now_ms: Callable[[], int],
         alarms: Alarms,
+        read: Callable[[Path], tuple[bytes, ...]] | None = None,
     ) -> None:
-        """`path`: the key file; "" for none. `clusters`: the cluster's uuid, then those it goes on from."""
+        """`path`: the key file; "" for none. `clusters`: the cluster's uuid, then those it goes on from. `read` reads
+        the file, as `read_keys` does."""
+        self._read = read or read_keys
         self._path = path
         self._access = access
         self._clusters = clusters
@@ -79,7 +82,7 @@ class Secrets:
             self._why = "auth.key_file names no file"
             return
         try:
-            self._keys = {key_id(key).hex(): key[:_KEY_BYTES] for key in _read(Path(self._path))}
+            self._keys = {key_id(key).hex(): key[:_KEY_BYTES] for key in self._read(Path(self._path))}
             self._why = ""
         except OSError as error:
             self._why = f"the key file {self._path} cannot be read: {error.strerror or error}"
@@ -156,8 +159,8 @@ class Secrets:
         return None
 
 
-def _read(path: Path) -> tuple[bytes, ...]:
-    """The keys in the file. Raises OSError, KeyFileError."""
+def read_keys(path: Path) -> tuple[bytes, ...]:
+    """Returns the keys in the file, the newest first. Raises OSError, KeyFileError."""
     with path.open("rb") as file:
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:

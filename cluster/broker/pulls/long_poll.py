@@ -71,8 +71,7 @@ class LongPolls:
         them to become outdated, and their messages are on the way to clients anyway."""
         self._leaving = False
         self._denied: Callable[[Pull], Refused | None] | None = None
-        self._changes = 0
-        """The number of changes of users and rules since the start."""
+        self._access = services.state.access
         self.count = 0
         """The number of parked pulls."""
         self._bytes = Room(services.config.limits.node_inflight_bytes_max, lambda again: services.call_later(0, again))
@@ -80,11 +79,14 @@ class LongPolls:
         self._filters = _Filters(self._bytes)
         services.on_applied(self.wake)
 
-    def judge_again(self, denied: Callable[[Pull], Refused | None], then: Callable[[], None]) -> None:
-        """Judges parked pulls again after users or rules changed, before they get any message, and refuses those that
-        are now denied. Calls `then` when all are judged."""
+    def judge_by(self, denied: Callable[[Pull], Refused | None]) -> None:
+        """`denied` says why a pull that waits is refused. A pull is asked about once for each version of users and
+        rules, before it is given anything: the apply lane publishes them before the messages that come after them."""
         self._denied = denied
-        self._changes += 1
+
+    def judge_again(self, then: Callable[[], None]) -> None:
+        """Users or rules changed: pulls that wait and are denied now are refused. `then` is called when all are
+        told."""
         self._services.turns.begin_later("pulls that are judged again", self._judge_all(then))
 
     def _judge_all(self, then: Callable[[], None]) -> Steps:
@@ -94,14 +96,15 @@ class LongPolls:
                 yield
                 began = METER.units
             charge(WAKE_UNITS)
-            if pull.parked and pull.judged != self._changes and not self._is_allowed(pull):
+            if pull.parked and pull.judged != self._access.version and not self.is_allowed(pull):
                 self._unpark(pull)
         then()
 
-    def _is_allowed(self, pull: Pull) -> bool:
-        """Returns False if the pull is refused."""
-        refused = None if self._denied is None or pull.judged == self._changes else self._denied(pull)
-        pull.judged = self._changes
+    def is_allowed(self, pull: Pull) -> bool:
+        """Judges a pull again if users or rules changed since it was judged. False: it is refused."""
+        version = self._access.version
+        refused = None if self._denied is None or pull.judged == version else self._denied(pull)
+        pull.judged = version
         if refused is not None:
             pull.puller.refused(refused)
         return refused is None
@@ -207,7 +210,7 @@ class LongPolls:
 
     def _try_out_of_line(self, pull: Pull) -> None:
         self._leave(pull)
-        if pull.judged != self._changes and not self._is_allowed(pull):
+        if pull.judged != self._access.version and not self.is_allowed(pull):
             return
         if not pull.puller.client.closed and not self._attempt(pull):
             self.park(pull)

@@ -68,6 +68,7 @@ class Pulls:
         answers have no such labels. `old`: access to evicted messages; None if there are none. `levels`: decides which
         messages are read from the tier before they are evicted; None for none."""
         self._services = services
+        self._access = services.state.access
         self._members = members
         self._resets = resets
         self._reads = reads
@@ -226,7 +227,7 @@ class Pulls:
             charge(ANSWER_UNITS)
             return self._answer(pull)
         if pull.puller.room_for(pull.bytes_max, lambda: self._settle(pull)):
-            pull.puller.answered(answer)
+            self._give(pull, answer)
         return True
 
     def _answer(self, pull: Pull) -> bool:
@@ -352,6 +353,12 @@ class Pulls:
 
     # --- replies ---
 
+    def _give(self, pull: Pull, answer: PullAnswer) -> None:
+        """Answers the pull, unless a change of users or rules since its arrival denies it: it may have waited for its
+        topic, for room, for a filter or for the tier."""
+        if pull.judged == self._access.version or self.long_polls.is_allowed(pull):
+            pull.puller.answered(answer)
+
     def _reply_before(self, pull: Pull, found: Found, bad: QueueItem) -> None:
         """Sends the messages before one that cannot be read intact. If there are none, waits for the repair."""
         here = is_here(self._services, bad.position)
@@ -413,7 +420,7 @@ class Pulls:
         if bounds is not None and pull.wanted is None and self.long_polls.answers is not None:
             answer = answer._replace(for_many=ForMany())
             self.long_polls.answers[wish_of(pull)] = answer
-        pull.puller.answered(answer)
+        self._give(pull, answer)
 
 
 def _check_readable(wish: PullWish, topic: TopicConfig, group: GroupConfig | None) -> None:

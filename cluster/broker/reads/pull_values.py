@@ -105,6 +105,10 @@ class Puller(Protocol):
         """Id of the user who asked; 0 if the request needed no user."""
 
     @property
+    def judged(self) -> int:
+        """The version of users and rules by which the request was judged; 0: it was not."""
+
+    @property
     def kept_bytes(self) -> int:
         """Bytes of the request that are kept until it is answered."""
 
@@ -143,14 +147,14 @@ class Pull(Untracked):
     messages_max: int
     bytes_max: int
     suspend_ms: int
+    judged: int
+    """The version of users and rules by which it was judged last."""
     deadline_ms: int = 0
     held: bool = False
     """True once it was parked: messages that do not match its filter no longer end it."""
     here: bool = False
     """True if the tier did not answer it: it is then read from this node's log, whatever `tier.read` says."""
     parked: bool = False
-    judged: int = 0
-    """The number of changes of users and rules after which it was last judged."""
     wave: int = 0
     """The number of the wake for which it waits. Earlier wakes that are still under way skip it."""
     kept: Share | None = None
@@ -173,4 +177,5 @@ def pull_of(puller: Puller, wish: PullWish, topic: TopicConfig, wanted: MessageF
         min(max(wish.messages_max, 1), MESSAGES_MAX),
         min(wish.bytes_max if wish.bytes_max > 0 else BYTES_DEFAULT, BYTES_MAX),
         min(wish.suspend_ms, SUSPEND_MS_MAX),
+        puller.judged,
     )

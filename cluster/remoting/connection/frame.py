@@ -27,6 +27,8 @@ class Frame(msgspec.Struct, gc=False):
     """The identity that the node with the client's connection gave to a send; None otherwise."""
     user: int = 0
     """Id of the user who signed it, as the node that holds the connection has verified; 0: nobody."""
+    judged: int = 0
+    """The version of users and rules by which this node judged it; 0: it did not."""
 
     @property
     def version(self) -> int:

@@ -42,6 +42,8 @@ class RemotingRequest(Untracked):
     _ext: dict[str, str] | None
     user: int
     """Id of the user who signed it; 0: nobody has, or nobody looked."""
+    judged: int
+    """The version of users and rules by which it was judged; 0: it was not."""
     received: Frame | None = None
     """The frame as it came, if another node may have to answer it; None otherwise."""
     _answered: bool = False
@@ -63,6 +65,7 @@ class RemotingRequest(Untracked):
             0.0 if slow is None else slow.clock_s(),
             ext_of(header) if reads_ext else None,
             frame.user,
+            frame.judged,
         )
 
     def may_come_back(self, frame: Frame) -> None:

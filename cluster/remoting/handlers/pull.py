@@ -105,6 +105,10 @@ class PullReply(Untracked):
         return self._request.user
 
     @property
+    def judged(self) -> int:
+        return self._request.judged
+
+    @property
     def kept_bytes(self) -> int:
         return len(self._request.ext_json) + len(self._request.body)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from zlib import crc32
 
 from cluster.node.node import Node
@@ -91,6 +91,19 @@ class Violation(NamedTuple):
     event: int
 
 
+class AppliedUsers(Protocol):
+    """Follows what nodes apply (`jepsen_like.sim.users.access_check`)."""
+
+    def started(self, machine: Machine) -> None:
+        """A node has recovered, or has taken over a snapshot."""
+
+    def applied(self, machine: Machine, batch: Sequence[list[Entry]]) -> None:
+        """A node has applied entries."""
+
+    def heard(self, machine: Machine) -> None:
+        """A node knows what it has applied."""
+
+
 class Monitor:
     """Implements `machine.Watcher`; raises nothing into the nodes: what it finds is in `violations`."""
 
@@ -123,6 +136,8 @@ class Monitor:
         self._checks = 0
         self._trims = TrimCheck(self.report)
         self._removals = RemovalCheck(self.report, SWEEP_ROWS)
+        self.users: AppliedUsers | None = None
+        """Judge of users and rules, if there are any."""
         self.tier: TierCheck | None = None
         """Judge of the tier, if there is one."""
         self.reigns = Reigns(self.report)
@@ -279,6 +294,8 @@ class Monitor:
         self._note(f"start {node_id} {log.tail.index} {log.tail.header_crc}")
         self.same_sums(machine)
         self._trims.compare(machine)
+        if self.users is not None:
+            self.users.started(machine)
 
     def _rows_as_told(self, machine: Machine, node: Node) -> None:
         """The database keeps what a sync covered: if rows are missing that RUN called synced, it said so too early."""
@@ -356,6 +373,8 @@ class Monitor:
         self._trims.applied(machine, batch)
         self._trims.compare_pins(machine)
         self._removals.applied(machine, self._trims.counts(), newest=self._trims.is_newest(machine))
+        if self.users is not None:
+            self.users.applied(machine, batch)
         if self.tier is not None:
             self.tier.applied(machine)
         self.excuses.applied(self._trims.counts())
@@ -380,6 +399,8 @@ class Monitor:
             self._trims.files(machine)
             self._trims.goes_on(machine, self.loop.now)
             self._removals.goes_on(machine, self.loop.now)
+        if lane == "apply" and self.users is not None:
+            self.users.heard(machine)
         self.on_reported(machine, lane, batch, done)
 
     @unmetered

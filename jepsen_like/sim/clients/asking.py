@@ -23,9 +23,10 @@ async def connects(made: RawConnection, node: str) -> bool:
     return True
 
 
-async def dial(host: ClientHost, node: str, name: str, report: Report) -> RawConnection | None:
-    """A connection to the node; None if it does not come about."""
-    made = RawConnection(name, host.loop, report)
+async def dial(host: ClientHost, node: str, name: str, report: Report, *, signs: bool = True) -> RawConnection | None:
+    """A connection to the node; None if it does not come about. `signs`: requests are signed as the host's clients
+    sign."""
+    made = RawConnection(name, host.loop, report, host.credentials if signs else None)
     return made if await connects(made, node) else None
 
 

@@ -15,7 +15,7 @@ from jepsen_like.sim.machines.clock import START_WALL_MS
 from jepsen_like.sim.machines.loop import Process, SimLoop
 from jepsen_like.sim.machines.machine import BROKER_PORT, NAMESRV_PORT, Machine, host_of
 from jepsen_like.sim.machines.network import Network
-from jepsen_like.sim.options import Options, stream
+from jepsen_like.sim.options import ROOT, Options, stream
 from raftmq.client.client import AsyncClient
 from raftmq.client.connection import Connection, Reply, dial
 from raftmq.client.consuming.pull import PullStatus
@@ -24,6 +24,7 @@ from raftmq.client.errors import RaftMQError, Unknown, error_of, is_unknown
 from raftmq.client.message import Message, SendResult
 from raftmq.client.producing.producer import AsyncProducer
 from raftmq.client.producing.send_window import NextStep, Pending
+from raftmq_wire.signature import Credentials
 
 TOPIC = "orders"
 FOREIGN_TOPIC = "foreign"
@@ -52,11 +53,14 @@ class ClientHost:
         self.rng = stream(options.seed, f"client {number}")
         self.process = Process(f"client{number}", client_host(number))
         self.nodes = [host_of(i) for i in range(1, options.nodes + 1)]
+        self.credentials = Credentials(*ROOT) if options.users else None
+        """All clients that are no users of their own sign as the Super."""
         self.environment = Environment(
             lambda: START_WALL_MS + int(loop.now * 1000),
             self.rng.randbytes,
             lambda host, port, factory: loop.create_connection(factory, host, port),
             members_every_s=0.0,
+            credentials=self.credentials,
         )
 
     def client(self, timeout_s: float = 30.0) -> AsyncClient:
@@ -386,7 +390,9 @@ class ForeignProducer(Client):
 
     async def _connect(self) -> Connection:
         if self._connection is None or self._connection.closed:
-            self._connection = await dial(self.host.environment, Connection(f"{self._node}:{BROKER_PORT}"))
+            self._connection = await dial(
+                self.host.environment, Connection(f"{self._node}:{BROKER_PORT}", credentials=self.host.credentials)
+            )
         return self._connection
 
 

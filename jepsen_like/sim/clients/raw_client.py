@@ -10,6 +10,7 @@ from jepsen_like.hostile.wire import Answer, frames_of
 from jepsen_like.sim.machines.loop import SimLoop
 from jepsen_like.sim.machines.network import Endpoint
 from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, Header, encode_frame, ext_of
+from raftmq_wire.signature import Credentials
 
 Report = Callable[[str, str], None]
 
@@ -29,8 +30,9 @@ class Asked(NamedTuple):
 class RawConnection(asyncio.Protocol):
     """`answered`: how many answers came; `unanswered`: opaque -> what has none yet."""
 
-    def __init__(self, name: str, loop: SimLoop, report: Report) -> None:
-        self.name, self._loop, self._report = name, loop, report
+    def __init__(self, name: str, loop: SimLoop, report: Report, credentials: Credentials | None = None) -> None:
+        """`credentials`: requests are signed with them; None: with none, unless they bring their own signature."""
+        self.name, self._loop, self._report, self._credentials = name, loop, report, credentials
         self.closed = False
         self.unanswered: dict[int, Asked] = {}
         self.answered = 0
@@ -62,6 +64,8 @@ class RawConnection(asyncio.Protocol):
     ) -> bytes:
         """The bytes of a request, whose answer is waited for from now on. `heard` gets the answer."""
         self._next += 1
+        if self._credentials is not None:
+            ext = self._credentials.signed(ext, body)
         if not oneway:
             self._asked.add(self._next)
             self.unanswered[self._next] = Asked(code, self._loop.now, silent, parked_s, heard)

@@ -119,7 +119,7 @@ class Tide(Client):
         """A new connection, to which alone the order of what follows belongs. Raises OSError."""
         self._number += 1
         self._node, self._own = node, (-1, None, 0)
-        made = RawConnection(f"{self.group} at {node}", self.host.loop, self._report)
+        made = RawConnection(f"{self.group} at {node}", self.host.loop, self._report, self.host.credentials)
         await asyncio.get_running_loop().create_connection(lambda: made, node, BROKER_PORT)
         self.connection = made
 

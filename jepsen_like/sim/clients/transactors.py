@@ -157,7 +157,9 @@ class Session:
 
     async def connect(self, node: str) -> bool:
         """Connects, says which group it is of, and makes the topic if need be. False if that fails."""
-        made = ProducerConnection(f"a producer of transactions at {node}", self._host.loop, self._all.report)
+        made = ProducerConnection(
+            f"a producer of transactions at {node}", self._host.loop, self._all.report, self._host.credentials
+        )
         if not await connects(made, node):
             return False
         made.on_check = self._on_check

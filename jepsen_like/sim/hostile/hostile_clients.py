@@ -121,7 +121,9 @@ class Hostile(Client):
     async def open(self, node: str, port: int | None = None) -> RawConnection:
         """A new connection. Raises OSError."""
         port = self.rng.choice((BROKER_PORT, BROKER_PORT, NAMESRV_PORT)) if port is None else port
-        made = RawConnection(f"{node}:{port} #{len(self.connections)}", self.host.loop, self._report)
+        made = RawConnection(
+            f"{node}:{port} #{len(self.connections)}", self.host.loop, self._report, self.host.credentials
+        )
         await asyncio.get_running_loop().create_connection(lambda: made, node, port)
         self.connections.append(made)
         return made

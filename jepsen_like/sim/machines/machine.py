@@ -12,6 +12,7 @@ from uuid import UUID
 
 from cluster.broker.reads.read_levels import LEVELS
 from cluster.config.config import (
+    AuthSection,
     Config,
     HaSection,
     LimitsSection,
@@ -80,6 +81,8 @@ memory no more.
 DELAY_LEVELS_S = 1, 2, 1, 2, 3
 """Seconds of each level of timer.delay_levels."""
 CLUSTER_KEY = b"the secret of simulated clusters"
+USER_KEY = b"the key of the simulated secrets"
+KEY_FILE = "/etc/raftmq/auth.key"
 PEER_PORT, BROKER_PORT, NAMESRV_PORT = 10912, 10911, 9876
 LISTENERS = {"broker": BROKER_PORT, "namesrv": NAMESRV_PORT}
 
@@ -249,6 +252,7 @@ class Machine:
             memory_bytes=lambda: MEMORY_SEGMENTS * self.options.segment_size,
             page_segments=self.options.tier_page or PAGE_SEGMENTS,
             open_store=self.open_store,
+            read_key_file=(lambda _: (USER_KEY,)) if self.options.users else None,
         )
         self._look_for_install()
         life = NodeLife(self.config, environment, self._started, self._opened, self._closed)
@@ -520,6 +524,7 @@ def config_of(node_id: int, options: Options) -> Config:
         peers=peers,
         listeners=listeners,
         peer=PeerSection(bind=host, port=PEER_PORT),
+        auth=AuthSection(key_file=KEY_FILE if options.users else ""),
         raft=RaftSection(
             tick_ms=options.tick_ms, election_ticks=options.election_ticks, append_bytes_max=options.append_bytes_max
         ),

@@ -102,6 +102,10 @@ class Endpoint(asyncio.Transport):
     def is_closing(self) -> bool:
         return self.closing or self.ended
 
+    def can_write_eof(self) -> bool:
+        """Half-closing is not modelled."""
+        return False
+
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self.protocol = protocol
 

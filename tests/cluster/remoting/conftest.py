@@ -116,7 +116,7 @@ class FakeRequest:
         self.version = 401
         self.language = "JAVA"
         self.ext = ext
-        self.user = 0
+        self.user = self.judged = 0
         self.body = body
         self.raw = b""
         self.replies: list[Reply] = []

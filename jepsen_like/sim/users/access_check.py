@@ -1,0 +1,215 @@
+"""The check of users and rules: knows from the log which requests should have been allowed, where, and when.
+
+A node judges by what it has applied, so a request is judged by the states that the node with the connection went
+through between the question and the answer, and a write also by those of the leader that stored it. Reported are
+
+- a request that was let through although no state of the node with its connection allows it,
+- a message that was stored although no state of its leader, between the question and the entry, allows it to its user,
+- a message that was given to a pull that no state from the message's own entry on allows,
+- a request that was denied although every state of every node in that time allows it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from jepsen_like.sim.clients.client_machines import id_of
+from jepsen_like.sim.clients.raw_client import Report
+from jepsen_like.sim.machines.machine import Machine
+from jepsen_like.sim.users.access_model import AccessModel, Reveal, Want, Who, is_allowed, is_allowed_by_id
+from raftlog.types import Entry, EntryType, NodeId
+from raftmq_wire.message_format import decode_messages
+from statemachine import commands, payload
+
+ID_PREFIX = "judged-"
+"""Ids of messages that are judged begin so."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One request of a client."""
+
+    what: str
+    who: Who
+    wants: tuple[Want, ...]
+    node: NodeId
+    """The node with the connection."""
+    asked_s: float
+    message_id: str = ""
+    """The id of the message that it sends."""
+    answered_s: float = -1.0
+    passed: bool = False
+    """It was let through."""
+    denied: bool = False
+    given: list[str] = field(default_factory=list)
+    """Ids of the messages that it was given."""
+
+
+class _Heard:
+    """The progress of a node through the log, over time."""
+
+    def __init__(self) -> None:
+        self._told: tuple[list[float], list[int]] = [], []
+        """Times at which the node knew of it, and up to which index."""
+        self._done: tuple[list[float], list[int]] = [], []
+        """Times at which apply was done, which the node may not know yet."""
+
+    def done(self, now_s: float, index: int) -> None:
+        """Apply has come so far."""
+        self._done[0].append(now_s)
+        self._done[1].append(index)
+
+    def told(self, now_s: float, index: int) -> None:
+        """The node knows that."""
+        self._told[0].append(now_s)
+        self._told[1].append(index)
+
+    def low(self, from_s: float, to_s: float) -> int:
+        """The lowest index that the node may have judged by in that time."""
+        times, indexes = self._told
+        begin = max(0, bisect_left(times, from_s) - 1)
+        return min(indexes[begin : bisect_right(times, to_s)], default=0)
+
+    def high(self, to_s: float, otherwise: int) -> int:
+        """The highest index that it may have judged by until then; it may have seen what a drain under way has done."""
+        times, indexes = self._done
+        at = bisect_right(times, to_s)
+        return max(indexes[max(0, at - 1)], indexes[at]) if at < len(times) else otherwise
+
+    def is_settled(self, until_s: float) -> bool:
+        """Returns True if apply has gone on since then."""
+        return bool(self._done[0]) and self._done[0][-1] > until_s
+
+
+class AccessCheck:
+    """Hears of all that nodes apply and of all that clients of `user_clients` ask."""
+
+    def __init__(
+        self, report: Report, now: Callable[[], float], leader_of: Callable[[int], NodeId | None], reveal: Reveal
+    ) -> None:
+        """`leader_of`: term -> the node that led it."""
+        self._report = report
+        self._now = now
+        self._leader_of = leader_of
+        self.model = AccessModel(reveal)
+        self._heard: defaultdict[NodeId, _Heard] = defaultdict(_Heard)
+        self._sent: dict[str, Request] = {}
+        self._stored: dict[str, int] = {}
+        """Message -> index of its entry."""
+        self._open: list[Request] = []
+        """Answered and not judged yet."""
+        self.judged = {"passed": 0, "denied": 0}
+        """The number of requests of each kind that were judged."""
+
+    # --- nodes -------------------------------------------------------------------------------------------------------
+
+    def started(self, machine: Machine) -> None:
+        """A node has recovered, or has taken over a snapshot."""
+        self.applied(machine, ())
+        self.heard(machine)
+
+    def applied(self, machine: Machine, batch: Iterable[Sequence[Entry]]) -> None:
+        """A node has applied entries."""
+        assert machine.node is not None
+        for run in batch:
+            for entry in run:
+                if entry.index > self.model.index:
+                    self._learn(entry)
+        self._heard[machine.node_id].done(self._now(), machine.node.state.applied.index)
+        self._judge_settled()
+
+    def heard(self, machine: Machine) -> None:
+        """A node knows what it has applied."""
+        assert machine.node is not None
+        self._heard[machine.node_id].told(self._now(), machine.node.state.applied.index)
+
+    def _learn(self, entry: Entry) -> None:
+        known: list[commands.Command] = []
+        if entry.type == EntryType.COMMAND:
+            known = commands.unpack(entry.payload)
+        elif entry.type == EntryType.MESSAGES:
+            decoded = payload.decode(entry.payload)
+            known = commands.unpack(decoded.effects)
+            self._messages(entry, entry.payload[payload.HEAD.size :][: decoded.messages_len])
+        self.model.learn(entry.index, known)
+
+    def _messages(self, entry: Entry, stored: bytes) -> None:
+        if ID_PREFIX.encode() not in stored:
+            return
+        for message in decode_messages(stored):
+            request = self._sent.get(id_of(message.body))
+            if request is not None:
+                self._stored[request.message_id] = entry.index
+                self._judge_stored(request, entry)
+
+    # --- clients -----------------------------------------------------------------------------------------------------
+
+    def asks(self, request: Request) -> None:
+        """A client sends a request."""
+        if request.message_id:
+            self._sent[request.message_id] = request
+
+    def answered(self, request: Request, *, passed: bool, denied: bool, given: Iterable[str] = ()) -> None:
+        """Its answer came. Neither `passed` nor `denied`: it says nothing of rights."""
+        request.answered_s, request.passed, request.denied = self._now(), passed, denied
+        request.given = [each for each in given if each.startswith(ID_PREFIX)]
+        if passed or denied:
+            self._open.append(request)
+
+    # --- verdicts ----------------------------------------------------------------------------------------------------
+
+    def _judge_settled(self) -> None:
+        while self._open and self._heard[self._open[0].node].is_settled(self._open[0].answered_s):
+            self._judge(self._open.pop(0))
+
+    def judge_all(self) -> None:
+        """Judges what is left, in the end."""
+        while self._open:
+            self._judge(self._open.pop(0))
+
+    def _judge(self, request: Request) -> None:
+        self.judged["passed" if request.passed else "denied"] += 1
+        if request.denied:
+            self._judge_denied(request)
+            return
+        heard = self._heard[request.node]
+        low, high = heard.low(request.asked_s, request.answered_s), heard.high(request.answered_s, self.model.index)
+        if not self._allowed(request, low, high):
+            self._tell(request, f"was let through, and the node went from {low} to {high}")
+            return
+        for message_id in request.given:
+            self._judge_given(request, message_id)
+
+    def _judge_given(self, request: Request, message_id: str) -> None:
+        at = self._stored.get(message_id, self.model.index)
+        high = max(heard.high(request.answered_s, self.model.index) for heard in self._heard.values())
+        if not self._allowed(request, at, high):
+            self._tell(request, f"was given {message_id} of entry {at}")
+
+    def _judge_stored(self, request: Request, entry: Entry) -> None:
+        leader = self._leader_of(entry.term)
+        low = 0 if leader is None else self._heard[leader].low(request.asked_s, self._now())
+        user_id = self.model.id_of(request.who)  # the leader takes another node's word for who has signed
+        states = self.model.states(min(low, entry.index - 1), entry.index - 1)
+        if not any(is_allowed_by_id(users, user_id, request.who, request.wants) for users in states):
+            self._tell(request, f"is in entry {entry.index}; its leader, node {leader}, had applied {low} before")
+
+    def _judge_denied(self, request: Request) -> None:
+        all_heard = self._heard.values()
+        low = min(heard.low(request.asked_s, request.answered_s) for heard in all_heard)
+        high = max(heard.high(request.answered_s, self.model.index) for heard in all_heard)
+        states = self.model.states(low, high)
+        if all(is_allowed(users, request.who, request.wants) for users in states):
+            self._tell(request, f"is denied, and every state from {low} to {high} allows it")
+
+    def _allowed(self, request: Request, low: int, high: int) -> bool:
+        return any(is_allowed(users, request.who, request.wants) for users in self.model.states(low, high))
+
+    def _tell(self, request: Request, what: str) -> None:
+        who = request.who.name or "nobody"
+        self._report(
+            "users", f"{request.what} of {who} at node {request.node}, asked at {request.asked_s:.4f} s, {what}"
+        )

@@ -1,0 +1,202 @@
+"""A model of users and rules, made of the log's commands: which user may do what at which index of the log.
+
+It shares no line with `statemachine.access`: a wrong rank, an id that is given twice or a secret that outlives its
+change is wrong in one of the two alone.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from statemachine.commands import (
+    CHANGE_USER,
+    CREATE_USER,
+    REMOVE_RULES,
+    REMOVE_USER,
+    SET_RULES,
+    Command,
+)
+
+Reveal = Callable[[int, bytes, str], str]
+"""(user id, encrypted secret, key id) -> the secret."""
+
+
+class Want(NamedTuple):
+    """One resource that a request touches; any of the actions suffices."""
+
+    kind: str
+    """Topic or Group."""
+    name: str
+    actions: tuple[str, ...]
+
+
+class Who(NamedTuple):
+    """The signer of a request, as the request says it."""
+
+    name: str
+    """"" for a request that is not signed."""
+    secret: str
+    source: str
+    """The client's address."""
+
+
+class ModelRule(NamedTuple):
+    """One rule."""
+
+    policy: int
+    resource: str
+    actions: frozenset[str]
+    sources: tuple[str, ...]
+    allow: bool
+
+    def rank(self, want: Want) -> tuple[int, int, int] | None:
+        """The larger, the more special; None if the rule is about something else."""
+        if self.resource == "*":
+            return 0, 0, 0
+        kind, _, name = self.resource.partition(":")
+        if kind != want.kind:
+            return None
+        if not name.endswith("*"):
+            return (1, 2, len(name)) if name == want.name else None
+        prefix = name[:-1]
+        if not want.name.startswith(prefix):
+            return None
+        return 1, int(bool(prefix)), len(prefix)
+
+    def is_for(self, action: str, source: str) -> bool:
+        """Returns True if it is about that action of a client at that address."""
+        if not self.actions & {action, "All"}:
+            return False
+        address = ipaddress.ip_address(source)
+        return not self.sources or any(address in ipaddress.ip_network(net, strict=False) for net in self.sources)
+
+
+class ModelUser(NamedTuple):
+    """One user as of one index."""
+
+    id: int
+    secret: str
+    is_super: bool
+    enabled: bool
+    rules: tuple[ModelRule, ...] = ()
+
+    def may(self, want: Want, source: str) -> bool:
+        """Returns True if the rules allow one of the actions."""
+        return any(self._may(want, action, source) for action in want.actions)
+
+    def _may(self, want: Want, action: str, source: str) -> bool:
+        for policy in (1, 2):
+            near = [
+                (rank, rule.allow)
+                for rule in self.rules
+                if rule.policy == policy and rule.is_for(action, source) and (rank := rule.rank(want)) is not None
+            ]
+            if near:
+                highest = max(rank for rank, _ in near)
+                return all(allow for rank, allow in near if rank == highest)
+        return False
+
+
+Users = dict[str, ModelUser]
+
+
+class AccessModel:
+    """The users that the log describes, followed entry by entry."""
+
+    def __init__(self, reveal: Reveal) -> None:
+        self._reveal = reveal
+        self._next_id = 1
+        self.index = 0
+        """Everything up to this entry is known."""
+        self._changed_at = [0]
+        self._users: list[Users] = [{}]
+        """The users from each of those indexes on."""
+
+    def learn(self, index: int, commands: Sequence[Command]) -> None:
+        """Takes the commands of the next entry."""
+        self.index = index
+        users = dict(self._users[-1])
+        before = dict(users)
+        for command in commands:
+            self._change(users, command)
+        if users != before:
+            self._changed_at.append(index)
+            self._users.append(users)
+
+    def states(self, low: int, high: int) -> Iterator[Users]:
+        """Yields what the users were at each index between these two, both included, and without repetition."""
+        at = bisect_right(self._changed_at, max(low, 0)) - 1
+        end = bisect_right(self._changed_at, max(low, high))
+        yield from self._users[at:end]
+
+    def id_of(self, who: Who) -> int:
+        """The id of the user who ever had that name and secret; 0 if nobody had."""
+        found = [users[who.name] for users in self._users if who.name in users]
+        return next((user.id for user in found if user.secret == who.secret), 0)
+
+    @property
+    def changes(self) -> int:
+        """The number of entries that changed a user."""
+        return len(self._users) - 1
+
+    @property
+    def newest(self) -> Users:
+        """The users as of the newest entry."""
+        return self._users[-1]
+
+    def _change(self, users: Users, command: Command) -> None:
+        name, *arguments = command
+        if name == CREATE_USER:
+            self._create(users, *arguments[1:])
+        elif name in (CHANGE_USER, REMOVE_USER, SET_RULES, REMOVE_RULES):
+            found = [each for each in users if users[each].id == arguments[1]]
+            for each in found:
+                user = users.pop(each)
+                if name != REMOVE_USER:
+                    users[each] = self._changed(user, name, arguments[2:])
+
+    def _create(
+        self, users: Users, user_id: int, name: str, is_super: bool, enabled: bool, secret: bytes, key: str
+    ) -> None:
+        if name not in users and user_id == self._next_id:
+            self._next_id += 1
+            users[name] = ModelUser(user_id, self._reveal(user_id, secret, key), is_super, enabled)
+
+    def _changed(self, user: ModelUser, name: str, arguments: list[Any]) -> ModelUser:
+        places = {(rule.policy, rule.resource): rule for rule in user.rules}
+        if name == CHANGE_USER:
+            changes = arguments[0]
+            secret = self._reveal(user.id, *changes["secret"]) if "secret" in changes else user.secret
+            return user._replace(
+                secret=secret,
+                is_super=changes.get("super", user.is_super),
+                enabled=changes.get("enabled", user.enabled),
+            )
+        if name == SET_RULES:
+            for policy, resource, actions, sources, allow in arguments[0]:
+                places[policy, resource] = ModelRule(policy, resource, frozenset(actions), tuple(sources), allow)
+        else:
+            policy, resource = arguments
+            places = {
+                place: rule
+                for place, rule in places.items()
+                if policy not in (None, place[0]) or resource not in (None, place[1])
+            }
+        return user._replace(rules=tuple(places.values()))
+
+
+def is_allowed_by_id(users: Users, user_id: int, who: Who, wants: Sequence[Want]) -> bool:
+    """Returns True if that user may have it: a node has verified the signature before."""
+    found = [(name, user) for name, user in users.items() if user.id == user_id]
+    return any(is_allowed(users, Who(name, user.secret, who.source), wants) for name, user in found)
+
+
+def is_allowed(users: Users, who: Who, wants: Sequence[Want]) -> bool:
+    """Returns True if a request that this one has signed may have what it wants."""
+    user = users.get(who.name)
+    if user is None or not who.secret or user.secret != who.secret or not user.enabled:
+        return False
+    return user.is_super or all(user.may(want, who.source) for want in wants)

@@ -1,0 +1,63 @@
+"""Makes the first users of a run, as an operator at the leader does, and begins to enforce."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from cluster.broker.access.user_admin import Asker
+from cluster.broker.refusal import Refused
+from jepsen_like.sim.machines.machine import CLUSTER, USER_KEY, Machine
+from jepsen_like.sim.options import ROOT
+from jepsen_like.sim.users.user_clients import NAMES, first_secret, usual_rules
+
+if TYPE_CHECKING:
+    from cluster.broker.access.user_admin import Told, UserAdmin
+
+OPERATOR: Final = Asker("operator", "127.0.0.1")
+_NONCE_BYTES: Final = 12
+Step = Callable[["UserAdmin", "Told"], None]
+
+
+def reveal(user_id: int, sealed: bytes, key: str) -> str:
+    """The secret in the row of a user of the simulated cluster."""
+    bound = b"raftmq user secret 1\0%b\0%d\0%b" % (str(CLUSTER).encode(), user_id, key.encode())
+    return AESGCM(USER_KEY).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], bound).decode()
+
+
+def steps() -> Iterator[Step]:
+    """The changes that make the users; each is asked for until it is done."""
+
+    def create(users: UserAdmin, told: Told, name: str, secret: str, *, is_super: bool) -> None:
+        users.create(OPERATOR, name, secret, told, is_super=is_super, enabled=True)
+
+    def change(users: UserAdmin, told: Told, method: str, *arguments: Any) -> None:
+        getattr(users, method)(OPERATOR, *arguments, told)
+
+    yield partial(create, name=ROOT[0], secret=ROOT[1], is_super=True)
+    for name in NAMES:
+        yield partial(create, name=name, secret=first_secret(name), is_super=False)
+        yield lambda users, told, name=name: change(users, told, "set_rules", name, usual_rules())  # type: ignore[misc]
+    yield lambda users, told: change(users, told, "set_mode", "enforce")
+
+
+def attempt(machine: Machine, step: Step, done: list[bool]) -> None:
+    """Asks the node for a change; `done` grows when it is made."""
+    node, process = machine.node, machine.process
+    assert node is not None
+    assert process is not None
+
+    def told(refused: Refused | None) -> None:
+        if refused is None:
+            done.append(True)
+
+    def ask() -> None:
+        try:
+            step(node.user_admin, told)
+        except Refused:
+            return  # it does not lead, or the log does not know users yet
+
+    process.run(ask)

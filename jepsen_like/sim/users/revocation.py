@@ -1,0 +1,79 @@
+"""Takes a right away in calm: pulls wait on every node, and each must be answered with 16 within a second."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from jepsen_like.sim.clients.asking import dial
+from jepsen_like.sim.clients.client_machines import ClientHost
+from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.users.access_check import AccessCheck, Request
+from jepsen_like.sim.users.user_clients import CALM_TOPIC, PULLS, UserStories, first_secret, usual_rules
+from raftmq_wire.codes import RequestCode, ResponseCode
+
+NAME = "dot"
+PULLS_EACH, WAIT_MS = 3, 60_000
+PARKED_S, TOLD_S = 1.0, 1.0
+"""Seconds until all pulls are parked, and from the change until all are answered."""
+
+
+class Revocation(UserStories):
+    """One user that does nothing else. `done` when all has been seen."""
+
+    def __init__(self, host: ClientHost, report: Report, check: AccessCheck, nodes: Callable[[], list[str]]) -> None:
+        """`nodes`: addresses of those that run."""
+        super().__init__(host, report, check)
+        self._nodes = nodes
+        self.users.secrets[NAME] = [first_secret(NAME)]
+
+    def start(self) -> None:
+        """Begins."""
+        self._spawn(self._work)
+
+    async def _work(self) -> None:
+        admin = await self._connect(self._nodes()[0])
+        if admin is None:
+            return
+        await self.create(admin, NAME)
+        await self.set_rules(admin, NAME, usual_rules())
+        await asyncio.sleep(PARKED_S)
+        waiting: list[tuple[RawConnection, Request]] = []
+        for node in self._nodes():
+            connection = await self._connect(node)
+            if connection is not None:
+                pulls = partial(self.users.pull, connection, self.users.signer(NAME), CALM_TOPIC, 0)
+                waiting += [(connection, pulls(PULLS[at % 2], WAIT_MS)) for at in range(PULLS_EACH)]
+        await asyncio.sleep(PARKED_S)
+        if await self._revoke(admin):
+            await asyncio.sleep(TOLD_S)
+            self._judge(waiting)
+        for connection, _ in waiting:
+            connection.transport.close()
+        admin.transport.close()
+
+    async def _revoke(self, admin: RawConnection) -> bool:
+        """Returns True if the change was made."""
+        name = {"username": NAME}
+        status = {**name, "userStatus": "disable"}
+        other = {**name, "password": self.users.new_secret(NAME)}
+        ways: tuple[Callable[[], Awaitable[object]], ...] = (
+            lambda: self.admin(admin, RequestCode.AUTH_DELETE_ACL, {"subject": f"User:{NAME}"}),
+            lambda: self.admin(admin, RequestCode.AUTH_UPDATE_USER, name, status),
+            lambda: self.admin(admin, RequestCode.AUTH_UPDATE_USER, name, other),
+            lambda: self.admin(admin, RequestCode.AUTH_DELETE_USER, name),
+        )
+        answer = await self.rng.choice(ways)()
+        return getattr(answer, "code", None) == ResponseCode.SUCCESS
+
+    def _judge(self, waiting: list[tuple[RawConnection, Request]]) -> None:
+        for _, request in waiting:
+            if request.denied:
+                continue
+            how = "has no answer" if request.answered_s < 0 else "is not denied"
+            self._report("users", f"{request.what} at node {request.node} {how} {TOLD_S} s after its right was gone")
+            return
+
+    async def _connect(self, node: str) -> RawConnection | None:
+        return await dial(self.host, node, f"{NAME} at {node}", self._report, signs=False)

@@ -1,0 +1,53 @@
+"""Witnesses of the planted bugs about users and rules: each is the bug's own schedule; see witnesses.py."""
+
+from __future__ import annotations
+
+from tests.support.bug_schedules import holds
+
+
+def witness_AU01() -> None:
+    holds("AU01")
+
+
+def witness_AU02() -> None:
+    holds("AU02")
+
+
+def witness_AU03() -> None:
+    holds("AU03")
+
+
+def witness_AU04() -> None:
+    holds("AU04")
+
+
+def witness_AU05() -> None:
+    holds("AU05")
+
+
+def witness_AU06() -> None:
+    holds("AU06")
+
+
+def witness_AU07() -> None:
+    holds("AU07")
+
+
+def witness_AU08() -> None:
+    holds("AU08")
+
+
+def witness_AU09() -> None:
+    holds("AU09")
+
+
+def witness_AU10() -> None:
+    holds("AU10")
+
+
+def witness_AU11() -> None:
+    holds("AU11")
+
+
+def witness_AU12() -> None:
+    holds("AU12")

@@ -1,0 +1,121 @@
+"""Users and rules in the simulator: a run with them, what its check finds, and the model by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from cluster.broker.pulls.long_poll import LongPolls
+from cluster.remoting.admission import Admission
+from jepsen_like.sim.options import USERS_FROM, draw
+from jepsen_like.sim.scripted import Stage, play
+from jepsen_like.sim.users.access_model import AccessModel, Want, Who, is_allowed
+from statemachine.access import judging
+
+PUB = (Want("Topic", "users-a", ("Pub",)),)
+HERE = "10.0.1.7"
+ORIGIN = [0, "root", ""]
+CALM = "nodes 3 users=1\nlead 1\nusers 2 send/ann pull/bob\nwait 1\nusers 1 clear/ann\nusers 2 send/ann\nsettle\n"
+WORK = "nodes 3 users=1\nlead 1\ndemand 3\nkill 1\nwait 2\nstart 1\nsettle\n"
+
+
+def model(*commands: list[object]) -> AccessModel:
+    made = AccessModel(lambda user_id, secret, key: secret.decode())
+    for index, command in enumerate(commands, 1):
+        made.learn(index, [command])
+    return made
+
+
+def ann(user_id: int = 1) -> list[object]:
+    return ["create_user", ORIGIN, user_id, "ann", False, True, b"first", "key"]
+
+
+def rules(*rows: list[object]) -> list[object]:
+    return ["set_rules", ORIGIN, 1, [*rows]]
+
+
+def may(made: AccessModel, secret: str = "first") -> bool:
+    return is_allowed(made.newest, Who("ann", secret, HERE), PUB)
+
+
+@pytest.mark.parametrize(
+    ("rows", "allowed"),
+    [
+        ([[1, "Topic:users-a", ["Pub"], [], True]], True),
+        ([[1, "Topic:users-a", ["Sub"], [], True]], False),
+        ([[1, "Group:users-a", ["Pub"], [], True]], False),
+        ([[1, "Topic:users*", ["Pub"], [], True], [1, "Topic:users-*", ["Pub"], [], False]], False),
+        ([[1, "Topic:users*", ["Pub"], [], False], [1, "Topic:users-*", ["All"], [], True]], True),
+        ([[1, "*", ["All"], [], True], [1, "Topic:*", ["Pub"], [], False]], False),
+        ([[1, "*", ["All"], [], False], [2, "Topic:users-a", ["Pub"], [], True]], False),
+        ([[1, "*", ["All"], ["10.9.0.0/16"], False], [2, "Topic:users-a", ["Pub"], ["10.0.1.0/24"], True]], True),
+    ],
+)
+def test_the_model_and_the_product_judge_alike(rows: list[list[object]], allowed: bool) -> None:
+    from statemachine.access.rules import Action, Kind, Need, parse_rule
+    from statemachine.access.users import User
+
+    assert may(model(ann(), rules(*rows))) is allowed
+    user = User(1, "ann", False, True, b"", "key", 0, 1, tuple([parse_rule(row) for row in rows]))
+    need = Need(Kind.TOPIC, "users-a", (Action.PUB,))
+    assert isinstance(judging.judge(user, HERE, [need]), judging.Allowed) is allowed
+
+
+def test_the_model_follows_each_change() -> None:
+    everything: list[object] = [1, "*", ["All"], [], True]
+    made = model(ann(), rules(everything))
+    assert may(made)
+    made.learn(3, [["change_user", ORIGIN, 1, {"secret": [b"second", "key"]}]])
+    assert not may(made)
+    assert may(made, "second")
+    made.learn(4, [["change_user", ORIGIN, 1, {"enabled": False}]])
+    assert not may(made, "second")
+    made.learn(5, [["remove_user", ORIGIN, 1], ann(1)])
+    assert "ann" not in made.newest, "an id is given once"
+    made.learn(6, [ann(2)])
+    assert not may(made), "no rule came along"
+    assert [len(users) for users in made.states(5, 6)] == [0, 1]
+    assert made.changes == 6
+
+
+def test_a_script_with_users_is_clean() -> None:
+    stage = Stage(CALM)
+    assert stage.users is not None
+    check = stage.users.check
+    assert stage.run().violations == ()
+    assert check.judged == {"passed": 2, "denied": 1}
+
+
+def test_users_work_across_a_killed_leader() -> None:
+    stage = Stage(WORK)
+    assert stage.users is not None
+    check = stage.users.check
+    assert stage.run().violations == ()
+    assert min(check.judged.values()) > 20, "some were let through, and some denied"
+    assert check.model.changes > 10
+
+
+def lets_all_through(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Admission, "_goes_on", lambda admission, frame, refused: True)
+
+
+def denies_at_random(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(judging, "is_allowed", lambda rules, source, need: False)
+
+
+def gives_to_all_who_wait(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LongPolls, "is_allowed", lambda polls, pull: True)
+
+
+@pytest.mark.parametrize("plant", [lets_all_through, denies_at_random, gives_to_all_who_wait])
+def test_what_is_done_wrongly_is_found(plant: Callable[[pytest.MonkeyPatch], None]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        plant(patch)
+        violations = play(WORK).violations
+    assert {violation.checker for violation in violations} == {"users"}
+
+
+def test_every_other_late_seed_has_users() -> None:
+    assert not any(draw(seed).users for seed in range(USERS_FROM - 20, USERS_FROM))
+    assert 20 < sum([draw(seed).users for seed in range(USERS_FROM, USERS_FROM + 100)]) < 80
