@@ -26,7 +26,7 @@ import msgpack
 from cluster.peer.catch_up import BURST_S, IDLE_MS, Lull
 from cluster.peer.transport import Handlers
 from cluster.peer.wire import Kind, WireError
-from cluster.runtime.lanes import LaneRunner, StartedLane
+from cluster.runtime.lanes import LaneRunner, NeverIdle, StartedLane
 from raftlog.types import NodeId
 
 logger = logging.getLogger(__name__)
@@ -140,10 +140,8 @@ class FetchReply(NamedTuple):
 NOTHING = Fetched([], b"")
 
 
-class FetchLane:
+class FetchLane(NeverIdle):
     """Reads what is asked for. Never fails: what cannot be read is an answer."""
-
-    idle_after_s: float | None = None
 
     def __init__(self, sources: Mapping[str, Source]) -> None:
         """`sources`: what -> who answers it; may grow while the lane runs."""
@@ -152,9 +150,6 @@ class FetchLane:
     def drain(self, batch: Sequence[FetchJob]) -> list[FetchReply]:
         """Answers each."""
         return [self._answer(job) for job in batch]
-
-    def idle(self) -> None:
-        """Nothing to do."""
 
     def _answer(self, job: FetchJob) -> FetchReply:
         source = self._sources.get(job.what)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
+from cluster.runtime.lanes import NeverIdle
 from raftlog.errors import OutOfSpaceError, StorageError
 from raftlog.messages import Message, RequestVote, RequestVoteReply
 from raftlog.types import Entry, EntryId, EntryType, HardState, LogTail
@@ -177,14 +178,12 @@ class AppendLane:
         self._log.write_idle_mark()
 
 
-class PrepareLane:
+class PrepareLane(NeverIdle):
     """Creates the next segment file, off the append lane.
 
     Zeroed blocks make later syncs cheap, but double the bytes written. While the log grows fast, that costs more than
     it saves (docs/performance.md), so a fast log gets sparse files.
     """
-
-    idle_after_s: float | None = None
 
     def __init__(
         self, log: PreparesNext, clock: Callable[[], float] = perf_counter, reserved: Callable[[], str] = lambda: ""
@@ -209,9 +208,6 @@ class PrepareLane:
             if now - self._failed_s >= WARN_EVERY_S:
                 self._failed_s = now
                 logger.warning("the next segment file could not be prepared: %s", error)
-
-    def idle(self) -> None:
-        """Nothing to do."""
 
 
 class PreparesNext(Protocol):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from cluster.replication.append_lane import MARK, Persisted, PersistJob
-from cluster.runtime.lanes import Lane, ThreadLaneRunner
+from cluster.runtime.lanes import Lane, NeverIdle, ThreadLaneRunner
 from raftlog.types import FLAG_ROLL
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class AppendRunner:
         self._mark_timer: asyncio.TimerHandle | None = None
         self._worked_s = 0.0
         """When the log was written last, in the loop's time."""
-        self._runner = thread(name, _NeverIdle(lane), loop, self._from_thread, self._fail)
+        self._runner = thread(name, _Unmarked(lane), loop, self._from_thread, self._fail)
 
     def submit(self, job: PersistJob) -> None:
         """Writes the job, here or on the thread."""
@@ -187,16 +187,11 @@ class AppendRunner:
         self._on_failure(error)
 
 
-class _NeverIdle:
+class _Unmarked(NeverIdle):
     """The lane on its thread, which writes no mark by itself: it could meet a drain on the loop."""
-
-    idle_after_s: float | None = None
 
     def __init__(self, lane: Lane[PersistJob, Persisted]) -> None:
         self.drain = lane.drain
-
-    def idle(self) -> None:
-        """Nothing to do: AppendRunner asks for the mark."""
 
 
 STALL_SHARE = 0.02

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from cluster.replication.append_runner import StallBudget
 from cluster.runtime.environment import APPLY_BYTES
-from cluster.runtime.lanes import Lane, ThreadLaneRunner
+from cluster.runtime.lanes import Lane, NeverIdle, ThreadLaneRunner
 from raftlog.types import Entry, EntryType
 from statemachine.broker_state import ApplyRun, BrokerState
 
@@ -40,10 +40,8 @@ def size_of(run: Sequence[Entry]) -> int:
     return size
 
 
-class ApplyLane:
+class ApplyLane(NeverIdle):
     """Owns the writing side of BrokerState. An invariant violation propagates: the node stops."""
-
-    idle_after_s: float | None = None
 
     def __init__(self, state: BrokerState, drain_bytes: int = APPLY_BYTES) -> None:
         self._state = state
@@ -58,9 +56,6 @@ class ApplyLane:
         start = perf_counter()
         entries = batch[0] if len(batch) == 1 else [entry for run in batch for entry in run]
         return Applied(entries, self._state.apply(entries), perf_counter() - start)
-
-    def idle(self) -> None:
-        """Nothing to do."""
 
 
 def pieces(run: list[Entry], size_max: int = APPLY_BYTES) -> Iterator[list[Entry]]:

@@ -13,6 +13,7 @@ from cluster.retention.pinned import Gather, Pin, Slice
 from cluster.retention.policy import UNKNOWN_DISK, Decision, DiskFact, Facts, Floor, SegmentFact, decide
 from cluster.retention.tier_policy import TierDecision, facts_of
 from cluster.retention.tier_policy import decide as decide_tier
+from cluster.runtime.lanes import NeverIdle
 from cluster.state.checkpoints import Checkpoint, Checkpoints
 from raftlog.errors import OutOfRangeError, StorageError
 from raftlog.storage.files.fs import FileSystem
@@ -94,10 +95,8 @@ class Removed(NamedTuple):
     """Why they are still there; "" if they are gone."""
 
 
-class RetentionLane:
+class RetentionLane(NeverIdle):
     """A lane. Reads rows and files of a node that goes on meanwhile; raising stops the node."""
-
-    idle_after_s: float | None = None
 
     def __init__(
         self,
@@ -141,9 +140,6 @@ class RetentionLane:
         if isinstance(job, Ask):
             return self._look(job)
         return self._remove(job) if isinstance(job, Remove) else pinned.gather(self._state, self._log, job)
-
-    def idle(self) -> None:
-        """Nothing to do."""
 
     # --- files -------------------------------------------------------------------------------------------------------
 

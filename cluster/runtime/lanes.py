@@ -34,6 +34,15 @@ class Lane(Protocol[JobIn, DoneOut]):
         """Nothing came for `idle_after_s`."""
 
 
+class NeverIdle:
+    """The base of lanes that do nothing while no job comes."""
+
+    idle_after_s: float | None = None
+
+    def idle(self) -> None:
+        """Is never called."""
+
+
 def room_of(lane: Lane[Job, Done]) -> Callable[[Job], bool]:
     """Called with each job of one drain, in their order: whether the drain may have another one. A lane whose drains
     are bounded has `weigh`, and the `weight_max` of one drain; every other one takes all that have gathered."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import CHECKPOINT_BYTES, CHECKPOINT_EVERY_MS
+from cluster.runtime.lanes import NeverIdle
 from cluster.state.checkpoints import Checkpoints, mark_of
 from cluster.state.live_copy import CheckpointBusyError
 from cluster.state.tables import Tables
@@ -29,10 +30,8 @@ HELD_MS = 60_000
 ALARM = "checkpoint_failed"
 
 
-class Checkpointer:
+class Checkpointer(NeverIdle):
     """A lane: a job is "see to it now", and however many gather, one is done. Raising stops the node."""
-
-    idle_after_s: float | None = None
 
     def __init__(
         self,
@@ -95,9 +94,6 @@ class Checkpointer:
     def freeze(self) -> None:
         """The rows are known to be wrong: no checkpoint is made of them any more. Any thread."""
         self.frozen = True
-
-    def idle(self) -> None:
-        """Nothing to do."""
 
     def sync(self) -> None:
         """Brings rows to disk, then RUN, then the list of tables. Raises StorageError if RUN cannot be written."""

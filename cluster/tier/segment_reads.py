@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar, cast
 from xxhash import xxh3_128
 
 from cluster.runtime.context import NodeContext
-from cluster.runtime.lanes import LaneRunner
+from cluster.runtime.lanes import LaneRunner, NeverIdle
 from cluster.tier.store.object_store import OBJECT_BYTES_MAX
 from raftlog.errors import OutOfRangeError, RaftLogError
 from raftlog.frame import headers_in
@@ -220,17 +220,12 @@ class LaneCalls:
                 waiter.set_result(answer.value)
 
 
-class _Lane:
-    idle_after_s: float | None = None
-
+class _Lane(NeverIdle):
     def __init__(self, raises: type[Exception]) -> None:
         self._raises = raises
 
     def drain(self, batch: Sequence[_Job]) -> list[_Done]:
         return [self._done(job) for job in batch]
-
-    def idle(self) -> None:
-        """Nothing to do."""
 
     def _done(self, job: _Job) -> _Done:
         try:

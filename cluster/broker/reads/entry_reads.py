@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.refusal import Reason, Refused
 from cluster.runtime.host.contained import contain
+from cluster.runtime.lanes import NeverIdle
 from raftlog.errors import RaftLogError
 
 if TYPE_CHECKING:
@@ -67,17 +68,12 @@ class EntryReads:
             self._runner.close()
 
 
-class _Lane:
-    idle_after_s: float | None = None
-
+class _Lane(NeverIdle):
     def __init__(self, entry_at: EntryAt) -> None:
         self._entry_at = entry_at
 
     def drain(self, batch: Sequence[_Ask]) -> list[_Found]:
         return [(ask, self._answer(ask.positions)) for ask in batch]
-
-    def idle(self) -> None:
-        """Does nothing when the lane is idle."""
 
     def _answer(self, positions: Sequence[int]) -> bytes | RaftLogError:
         try:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.reads.log_reads import read_intact
+from cluster.runtime.lanes import NeverIdle
 from raftmq_wire.message_format import Message, MessageFormatError, decode_message
 
 if TYPE_CHECKING:
@@ -59,18 +60,13 @@ class DueFound(NamedTuple):
     """True if there are more rows."""
 
 
-class RowReads:
+class RowReads(NeverIdle):
     """The common part of lanes that read rows of the family `timer` and the messages that they name."""
-
-    idle_after_s: float | None = None
 
     def __init__(self, state: BrokerState, read_log: Callable[[int, int], bytes]) -> None:
         """`read_log`: as in `Services`, called on the lane."""
         self.state = state
         self.read_log = read_log
-
-    def idle(self) -> None:
-        """Does nothing when the lane is idle."""
 
     def fresh(self, row: TimerRow) -> TimerRow:
         """Returns the present row, if it was carried forward since the scan began."""

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from cluster.runtime.lanes import NeverIdle
 from raftlog.errors import RaftLogError
 from raftlog.storage.files import layout
 from raftlog.storage.files.fs import File, FileSystem
@@ -112,10 +113,8 @@ class Gone(NamedTuple):
 Answer = Swept | Going | Built | Loaded | Removed | Damaged | Failed | Gone
 
 
-class IndexLane:
+class IndexLane(NeverIdle):
     """A lane. Damage of the rows is told to the node by the store itself (`KV.watch_corruption`)."""
-
-    idle_after_s: float | None = None
 
     def __init__(self, directory: IndexDirectory, log: SegmentedLog, kv: KV) -> None:
         self._directory = directory
@@ -128,9 +127,6 @@ class IndexLane:
     def drain(self, batch: Sequence[Job]) -> list[Answer]:
         """Does one after the other."""
         return [self._do(job) for job in batch]
-
-    def idle(self) -> None:
-        """Nothing to do."""
 
     def _do(self, job: Job) -> Answer:
         try:

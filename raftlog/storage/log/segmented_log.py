@@ -7,7 +7,7 @@ log_state.py describes the shared state and its locks, log_writer.py describes d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -18,17 +18,15 @@ from raftlog.storage.files.fs import FileSystem, storage_error, zero_fill
 from raftlog.storage.log.genesis_copy import load_genesis
 from raftlog.storage.log.log_cutter import LogCutter
 from raftlog.storage.log.log_preparer import LogPreparer
-from raftlog.storage.log.log_reader import EntrySpan, LogReader, SegmentSpan
-from raftlog.storage.log.log_repair import RangeRepair
+from raftlog.storage.log.log_reader import LogReader
 from raftlog.storage.log.log_repairer import LogRepairer
 from raftlog.storage.log.log_state import LogState
 from raftlog.storage.log.log_trimmer import LogTrimmer
 from raftlog.storage.log.log_writer import LogWriter
 from raftlog.storage.log.sync_marks import SyncMarks
 from raftlog.storage.recovery.recovery_steps import Recovered, Recovery
-from raftlog.storage.segments.damage import DamagedRange
 from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE, encode_header
-from raftlog.types import EMPTY_TAIL, Entry, EntryId, LogTail
+from raftlog.types import EMPTY_TAIL, Entry, LogTail
 
 
 class SegmentedLog:
@@ -43,16 +41,34 @@ class SegmentedLog:
         "_writer",
         "append",
         "damage",
+        "entry_at",
+        "find_damage",
         "genesis",
         "limit_page_cache",
+        "membership_indexes",
         "needs_next",
+        "position_of",
+        "prepare_next",
+        "prepend",
         "read_at",
         "read_entries",
+        "read_raw",
+        "read_raw_into",
+        "remove_files",
+        "repair",
+        "repairing",
         "report",
+        "report_damage",
+        "segment_at",
         "segment_size",
         "state",
         "synced_s",
+        "tail_at",
+        "tell_written",
+        "term_ranges",
         "time_syncs",
+        "trim",
+        "write_idle_mark",
     )
 
     def __init__(self, fs: FileSystem, directory: Path, group_id: int, recovered: Recovered) -> None:
@@ -71,7 +87,8 @@ class SegmentedLog:
         self._preparer = LogPreparer(state, self.segment_size, recovered.report.scanned_from)
         marks = SyncMarks(state, recovered.mark_seq)
         self._writer = LogWriter(state, marks, LogCutter(state, self._reader, marks), self._preparer)
-        # The parts' own methods: these are called for every batch, or for every pull, and a call more would be felt.
+        # The parts' own methods, not methods that call them: some are called for every batch, or for every pull, and a
+        # call more would be felt.
         self.append = self._writer.append
         self.needs_next = self._preparer.needs_next
         self.read_entries = self._reader.read_entries
@@ -79,6 +96,24 @@ class SegmentedLog:
         self.limit_page_cache = self._preparer.page_cache.begin
         self.time_syncs = self._writer.time_syncs
         self.synced_s: Callable[[], float] = partial(getattr, self._writer, "synced_s")
+        self.term_ranges = self._reader.term_ranges
+        self.membership_indexes = self._reader.membership_indexes
+        self.read_raw = self._reader.read_raw
+        self.read_raw_into = self._reader.read_raw_into
+        self.segment_at = self._reader.segment_at
+        self.entry_at = self._reader.entry_at
+        self.position_of = self._reader.position_of
+        self.tail_at = self._reader.tail_at
+        self.report_damage = self._reader.report_damage
+        self.find_damage = self._reader.find_damage
+        self.tell_written = self._writer.tell_written
+        self.write_idle_mark = self._writer.write_idle_mark
+        self.prepare_next = self._preparer.prepare_next
+        self.trim = self._trimmer.trim
+        self.remove_files = self._trimmer.remove_files
+        self.prepend = self._trimmer.prepend
+        self.repair = self._repairer.repair
+        self.repairing = self._repairer.repairing
 
     @classmethod
     def create(cls, fs: FileSystem, directory: Path, *, genesis: Entry, segment_size: int) -> SegmentedLog:
@@ -146,84 +181,6 @@ class SegmentedLog:
         """The last entry that is written and synced."""
         return self.state.tail
 
-    # Reading
-
-    def term_ranges(self) -> list[tuple[int, int]]:
-        """Calls `LogReader.term_ranges`."""
-        return self._reader.term_ranges()
-
-    def membership_indexes(self) -> list[int]:
-        """Calls `LogReader.membership_indexes`."""
-        return self._reader.membership_indexes()
-
-    def read_raw(self, position: int, size_max: int) -> bytes:
-        """Calls `LogReader.read_raw`."""
-        return self._reader.read_raw(position, size_max)
-
-    def read_raw_into(self, position: int, room: memoryview) -> int:
-        """Calls `LogReader.read_raw_into`."""
-        return self._reader.read_raw_into(position, room)
-
-    def segment_at(self, position: int) -> SegmentSpan:
-        """Calls `LogReader.segment_at`."""
-        return self._reader.segment_at(position)
-
-    def entry_at(self, position: int) -> EntrySpan:
-        """Calls `LogReader.entry_at`."""
-        return self._reader.entry_at(position)
-
-    def position_of(self, index: int) -> int:
-        """Calls `LogReader.position_of`."""
-        return self._reader.position_of(index)
-
-    def tail_at(self, index: int) -> LogTail:
-        """Calls `LogReader.tail_at`."""
-        return self._reader.tail_at(index)
-
-    def report_damage(self, position: int, size: int) -> DamagedRange | None:
-        """Calls `LogReader.report_damage`."""
-        return self._reader.report_damage(position, size)
-
-    def find_damage(self, low: int, high: int) -> DamagedRange | None:
-        """Calls `LogReader.find_damage`."""
-        return self._reader.find_damage(low, high)
-
-    # Writing
-
-    def tell_written(self, call: Callable[[EntryId], None] | None) -> None:
-        """Calls `LogWriter.tell_written`."""
-        self._writer.tell_written(call)
-
-    def write_idle_mark(self) -> None:
-        """Calls `LogWriter.write_idle_mark`."""
-        self._writer.write_idle_mark()
-
-    def prepare_next(self, *, zeroed: bool = True) -> None:
-        """Calls `LogPreparer.prepare_next`."""
-        self._preparer.prepare_next(zeroed=zeroed)
-
     def close(self, clean: bool) -> None:
         """Calls `LogWriter.close`."""
         self._writer.close(clean)
-
-    # Trimming and mending
-
-    def trim(self, position: int) -> list[Path]:
-        """Calls `LogTrimmer.trim`."""
-        return self._trimmer.trim(position)
-
-    def remove_files(self, paths: Iterable[Path]) -> int:
-        """Calls `LogTrimmer.remove_files`."""
-        return self._trimmer.remove_files(paths)
-
-    def prepend(self, path: Path) -> None:
-        """Calls `LogTrimmer.prepend`."""
-        self._trimmer.prepend(path)
-
-    def repair(self, damaged: DamagedRange, frames: bytes) -> None:
-        """Calls `LogRepairer.repair`."""
-        self._repairer.repair(damaged, frames)
-
-    def repairing(self, damaged: DamagedRange) -> RangeRepair:
-        """Calls `LogRepairer.repairing`."""
-        return self._repairer.repairing(damaged)
