@@ -113,10 +113,12 @@ class Churn:
     def _changed(self, entry: Entry, members: Membership) -> None:
         """A change is committed: whoever left stops some time later, and is a nuisance until then."""
         self.world.seen[f"members: {members.reason}"] += 1
-        for node in members.node_uuids:
-            if self.world.members[node].left:  # it was stopped before it was known to come back
-                self.world.members[node].left = False
-                self.world.start(self.world.members[node])
+        for member in (self.world.members[node] for node in members.node_uuids):
+            if member.left:  # it was stopped before it was known to come back
+                member.left = False
+                self.world.start(member)
+                if member.backfilling:  # its last try met a stopped node, and asked for no other
+                    self.world.at(self._soon(_BACKFILLS_WITHIN_TICKS), self._backfill, member)
         for voter in members.removed:
             if voter.id not in self.leaving:
                 self.leaving.add(voter.id)
