@@ -11,6 +11,10 @@ Each thread has a count of its own: what a lane does is no work of the event loo
 from __future__ import annotations
 
 import threading
+from collections.abc import Generator
+from typing import TypeVar
+
+T = TypeVar("T")
 
 ROW_UNITS = 3
 """Reading, writing or removing one row of the store."""
@@ -42,11 +46,6 @@ def charge(units: int) -> None:
     METER.units += units
 
 
-def charge_rows(rows: int, size_bytes: int = 0) -> None:
-    """Counts rows of the store, with the bytes in them."""
-    METER.units += ROW_UNITS * rows + (size_bytes >> 10) * KIB_UNITS
-
-
 def charge_bytes(size: int) -> None:
     """Counts bytes that are read, copied, checked or sent."""
     METER.units += (size >> 10) * KIB_UNITS
@@ -55,3 +54,13 @@ def charge_bytes(size: int) -> None:
 def charge_text(size: int) -> None:
     """Counts bytes of JSON or msgpack that are parsed or built."""
     METER.units += 1 + (size >> 10) * TEXT_KIB_UNITS
+
+
+def at_once(steps: Generator[object, None, T]) -> T:
+    """Does work that is cut into steps in one go; returns what it comes to."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found

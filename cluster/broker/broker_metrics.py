@@ -134,22 +134,13 @@ class ConnectionCounts:
         return self
 
     def _count(self) -> Generator[None]:
-        self.producers = yield from _producers(self._members)
-        self.consumers = yield from _consumers(self._members)
+        self.producers = yield from producers_of(self._members)
+        self.consumers = yield from consumers_of(self._members)
         self._counting = False
 
 
-def producers_of(members: Members) -> Producers:
+def producers_of(members: Members) -> Generator[None, None, Producers]:
     """Counts producers' connections. A connection counts once, whatever the number of groups in which it produces."""
-    return _to_end(_producers(members))
-
-
-def consumers_of(members: Members) -> Consumers:
-    """Counts consumers' connections, largest first, up to SERIES_MAX series."""
-    return _to_end(_consumers(members))
-
-
-def _producers(members: Members) -> Generator[None, None, Producers]:
     counted = Counter[tuple[str, str]]()
     known: set[object] = set()
     for group in members.producers.values():
@@ -162,7 +153,8 @@ def _producers(members: Members) -> Generator[None, None, Producers]:
     return counted
 
 
-def _consumers(members: Members) -> Generator[None, None, Consumers]:
+def consumers_of(members: Members) -> Generator[None, None, Consumers]:
+    """Counts consumers' connections, largest first, up to SERIES_MAX series."""
     counted = Counter[tuple[str, str, str, str]]()
     for name, group in members.consumers.items():
         mode = CONSUME_MODES.get(group.consume_type, group.consume_type)
@@ -174,15 +166,6 @@ def _consumers(members: Members) -> Generator[None, None, Consumers]:
     if left := counted.total() - sum(shown.values()):
         shown["", "", "", ""] = left
     return shown
-
-
-def _to_end(steps: Generator[None, None, Counts]) -> Counts:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as ended:
-            counts: Counts = ended.value
-            return counts
 
 
 def disk_busy_s(path: Path) -> float | None:

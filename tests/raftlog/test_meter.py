@@ -8,11 +8,9 @@ from raftlog.work import (
     ITEM_UNITS,
     KIB_UNITS,
     METER,
-    ROW_UNITS,
     TEXT_KIB_UNITS,
     charge,
     charge_bytes,
-    charge_rows,
     charge_text,
 )
 
@@ -21,9 +19,8 @@ def test_what_is_charged_adds_up() -> None:
     before = METER.units
     charge(ITEM_UNITS)
     charge_bytes(4096)
-    charge_rows(2, 4096)
     charge_text(4096)
-    assert METER.units - before == ITEM_UNITS + 4 * KIB_UNITS + 2 * ROW_UNITS + 4 * KIB_UNITS + 1 + 4 * TEXT_KIB_UNITS
+    assert METER.units - before == ITEM_UNITS + 4 * KIB_UNITS + 1 + 4 * TEXT_KIB_UNITS
 
 
 def test_another_threads_work_is_not_counted() -> None:

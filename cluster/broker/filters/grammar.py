@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from cluster.broker.filters import conditions
 from cluster.broker.filters.conditions import Operand
 from cluster.broker.filters.java_values import INT32_MAX, INT64_MAX, FilterError, Kind, contains
-from raftlog.work import charge
+from raftlog.work import at_once, charge
 
 if TYPE_CHECKING:
     from lark import Lark, Token
@@ -92,13 +92,7 @@ _WORDS = (
 
 def parse(text: str) -> Operand:
     """Returns the outermost operand of a filter, which may be something else than a condition. Raises FilterError."""
-    steps = parsing(text)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            operand: Operand = end.value
-            return operand
+    return at_once(parsing(text))
 
 
 def parsing(text: str) -> Generator[None, None, Operand]:

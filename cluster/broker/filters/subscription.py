@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from cluster.broker.filters.sql import SqlFilter
 from cluster.broker.refusal import Reason, Refused
-from raftlog.work import charge, charge_bytes
+from raftlog.work import at_once, charge, charge_bytes
 from raftmq_wire.message_format import java_hash
 
 TagFilter = frozenset[int] | None
@@ -49,7 +49,7 @@ def tag_hashes(sub_string: str) -> TagFilter:
     if len(sub_string) <= CACHED_TEXT_MAX:
         return _cached_hashes(sub_string)
     check_text(sub_string)
-    return _whole(sub_string)
+    return at_once(hashing(sub_string))
 
 
 def hashing(sub_string: str) -> Generator[None, None, TagFilter]:
@@ -80,14 +80,4 @@ def check_text(sub_string: str) -> None:
 
 @functools.lru_cache(maxsize=CACHED_MAX)
 def _cached_hashes(sub_string: str) -> TagFilter:
-    return _whole(sub_string)
-
-
-def _whole(sub_string: str) -> TagFilter:
-    steps = hashing(sub_string)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            hashes: TagFilter = end.value
-            return hashes
+    return at_once(hashing(sub_string))

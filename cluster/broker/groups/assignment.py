@@ -16,24 +16,13 @@ Share = Callable[[Sequence[int], int, int], Sequence[int]]
 """(queues, rank of the client, number of clients) -> the client's queues."""
 
 
-def averagely(queues: Sequence[int], clients: Sequence[str], client: str) -> list[int]:
-    """Gives each client a run of neighbouring queues; the first clients get one more. [] for a client that is not a
-    member."""
-    return list(_average(queues, clients.index(client), len(clients))) if client in clients else []
-
-
 def owner(queue: int, queues: int, clients: Sequence[str]) -> str | None:
-    """Returns the client that `averagely` gives the queue to; None if there is none."""
+    """Returns the client that gets the queue by AVG; None if there is none."""
     if not clients or not 0 <= queue < queues:
         return None
     size, more = divmod(queues, len(clients))
     longer = more * (size + 1)
     return clients[queue // (size + 1) if queue < longer else more + (queue - longer) // size]
-
-
-def by_circle(queues: Sequence[int], clients: Sequence[str], client: str) -> list[int]:
-    """Gives each of n clients every n-th queue; [] for a client that is not a member."""
-    return list(_circle(queues, clients.index(client), len(clients))) if client in clients else []
 
 
 def _average(queues: Sequence[int], rank: int, clients: int) -> Sequence[int]:
@@ -46,7 +35,9 @@ def _circle(queues: Sequence[int], rank: int, clients: int) -> Sequence[int]:
     return queues[rank::clients]
 
 
-_STRATEGIES: dict[str, Share] = {"AVG": _average, "AVG_BY_CIRCLE": _circle}
+STRATEGIES: dict[str, Share] = {"AVG": _average, "AVG_BY_CIRCLE": _circle}
+"""AVG gives each client a run of neighbouring queues, and the first clients one more. AVG_BY_CIRCLE gives each of n
+clients every n-th queue."""
 
 
 def assigned_queues(
@@ -60,7 +51,7 @@ def assigned_queues(
     queues = range(config.read_queues)
     if broadcasting:
         return queues
-    share, clients = _STRATEGIES.get(strategy), members.consumers.get(group)
+    share, clients = STRATEGIES.get(strategy), members.consumers.get(group)
     if share is None or clients is None:
         return None
     rank = clients.members.rank(client_id)

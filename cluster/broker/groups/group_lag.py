@@ -50,11 +50,6 @@ class QueueLag(NamedTuple):
         return max(0, self.max_offset - max(self.min_offset, self.committed or 0))
 
 
-def queue_lags(state: BrokerState, group: GroupConfig) -> list[QueueLag]:
-    """Returns all of `each_lag`."""
-    return list(each_lag(state, group))
-
-
 def lag_steps(
     state: BrokerState, group: GroupConfig, count_max: int | None = None
 ) -> Generator[None, None, list[QueueLag]]:

@@ -7,8 +7,8 @@ from itertools import islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.broker.groups.assignment import averagely, owner
-from cluster.broker.groups.group_lag import QUEUE_UNITS, QueueLag, each_lag, queue_lags
+from cluster.broker.groups.assignment import STRATEGIES, owner
+from cluster.broker.groups.group_lag import QUEUE_UNITS, QueueLag, each_lag
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.frame import make_entry
 from raftlog.types import EMPTY_TAIL, EntryType
@@ -20,8 +20,8 @@ from statemachine.broker_state import BrokerState
 @given(queues=st.integers(1, 60), clients=st.integers(1, 15))
 def test_the_owner_of_a_queue_is_the_client_whose_share_has_it(queues: int, clients: int) -> None:
     names = [f"c{number:02}" for number in range(clients)]
-    for name in names:
-        for queue in averagely(range(queues), names, name):
+    for rank, name in enumerate(names):
+        for queue in STRATEGIES["AVG"](range(queues), rank, clients):
             assert owner(queue, queues, names) == name
 
 
@@ -68,7 +68,7 @@ def test_queues_come_by_topic_and_queue_those_that_nobody_reads_any_more_last() 
         [commands.COMMIT_OFFSETS, [["g", 1, 1, 0], ["g", 2, 2, 0], ["g", 3, 1, 0]]],
         [commands.CREATE_TOPIC, {"name": "a", "read_queues": 1}, False],
     )
-    found = queue_lags(state, state.groups["g"])
+    found = list(each_lag(state, state.groups["g"]))
     assert [(each.topic, each.queue_id) for each in found] == [("a", 0), ("a", 2), ("b", 0), ("b", 1), ("c", 1)]
     assert found == sorted(found)
     assert [each.committed for each in found] == [None, 0, None, 0, 0]

@@ -28,6 +28,7 @@ from cluster.tier.store.memory import MemoryStore
 from cluster.tier.store.retries import RequestCounts
 from raftlog.membership import Membership
 from raftlog.types import NodeId, Role
+from raftlog.work import at_once
 from statemachine.tier import TierState
 
 
@@ -262,11 +263,11 @@ def test_connections_are_counted_as_rocketmq_counts_them(monkeypatch: pytest.Mon
             "h": SimpleNamespace(consume_type="CONSUME_ACTIVELY", members={"1": member(one)}),
         },
     )
-    assert producers_of(known) == {("JAVA", "453"): 1, ("GO", "453"): 1}
+    assert at_once(producers_of(known)) == {("JAVA", "453"): 1, ("GO", "453"): 1}
     pushed, pulled = ("g", "JAVA", "453", "push"), ("h", "JAVA", "453", "pull")
-    assert consumers_of(known) == {pushed: 2, pulled: 1}
+    assert at_once(consumers_of(known)) == {pushed: 2, pulled: 1}
     monkeypatch.setattr(broker_metrics, "SERIES_MAX", 1)
-    assert consumers_of(known) == {pushed: 2, ("", "", "", ""): 1}
+    assert at_once(consumers_of(known)) == {pushed: 2, ("", "", "", ""): 1}
 
 
 def test_the_time_of_syncs_is_a_part_of_that_of_appends(metrics: NodeMetrics) -> None:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from cluster.broker.evicted.evicted_pulls import first_offset
-from cluster.broker.groups.group_lag import queue_lags
+from cluster.broker.groups.group_lag import each_lag
 from cluster.tier.fetch.errors import RETRY_MAX_S
 from jepsen_like.sim.machines.tier_store import CALM, Weather
 from statemachine.consuming.groups import GroupConfig
@@ -46,7 +46,7 @@ def test_a_queue_begins_where_the_tier_does(evicted: Callable[..., Tiered]) -> N
     for node in made.sim.running:
         for topic_id, queue_id in queues(made):
             assert node.state.min_offset(topic_id, queue_id) > 0 == first_offset(node.state, topic_id, queue_id)
-        lags = queue_lags(node.state, GroupConfig("g", subscriptions={"t": ("TAG", "*", 1)}))
+        lags = list(each_lag(node.state, GroupConfig("g", subscriptions={"t": ("TAG", "*", 1)})))
         assert lags
         assert all(lag.min_offset == 0 and lag.lag == lag.max_offset for lag in lags)
 
