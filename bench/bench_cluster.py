@@ -5,22 +5,17 @@ Prints a table; with JSON=1 in the environment only {"rows":[...]}. CPU is user 
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-import tempfile
 from pathlib import Path
 
 import psutil
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from load import Result, run
-from rich.table import Table
-from tables import console
-
-from raftmq.local.cluster import LocalCluster
-from raftmq.local.process import free_base_port
+from load import Result
+from tables import show
+from three_nodes import load, three_nodes
 
 SECONDS = float(os.environ.get("SECONDS_PER_ROW", "4"))
 ROWS = [(1024, 1, 1), (1024, 1, 64), (1024, 1, 512), (1024, 100, 4), (1024, 100, 16)]
@@ -52,38 +47,20 @@ def row(size: int, batch: int, in_flight: int, result: Result, cpu: float) -> di
 
 def measure(port: int, pids: list[int]) -> list[dict[str, float]]:
     """All rows, after one warm-up."""
-    run("127.0.0.1", port, topic="bench", size=1024, batch=1, in_flight=16, seconds=1)
+    load(port, 16, 1.0)
     rows = []
     for size, batch, in_flight in ROWS:
         before = cpu_seconds(pids)
-        result = run("127.0.0.1", port, topic="bench", size=size, batch=batch, in_flight=in_flight, seconds=SECONDS)
-        if result.errors:
-            raise SystemExit(f"{result.errors} sends were refused: nothing was measured")
+        result = load(port, in_flight, SECONDS, size=size, batch=batch)
         rows.append(row(size, batch, in_flight, result, cpu_seconds(pids) - before))
     return rows
 
 
 def main() -> None:
     """Starts a cluster in a temporary directory, measures, ends it."""
-    with tempfile.TemporaryDirectory() as directory:
-        cluster = LocalCluster(Path(directory) / "data")
-        cluster.up(3, base_port=free_base_port(12))
-        try:
-            leader = cluster.view().leader
-            nodes = cluster.nodes
-            port = next(node.broker_port for node in nodes if node.id == leader)
-            rows = measure(port, [node.pid for node in nodes])
-        finally:
-            cluster.down()
-    if os.environ.get("JSON"):
-        print(json.dumps({"rows": rows}))
-        return
-    table = Table(title="three nodes, fdatasync on a majority before each ack")
-    for name in rows[0]:
-        table.add_column(name, justify="right")
-    for one in rows:
-        table.add_row(*[f"{value:,}" for value in one.values()])
-    console().print(table)
+    with three_nodes() as (cluster, leader):
+        rows = measure(leader.broker_port, [node.pid for node in cluster.nodes])
+    show(rows, "three nodes, fdatasync on a majority before each ack")
 
 
 if __name__ == "__main__":

@@ -9,24 +9,18 @@ MESSAGES=65536.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import sys
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from bench_cluster import cpu_seconds
-from load import run
 from pull_load import Pulled, pull, pull_frame
-from rich.table import Table
-from tables import console
-
-from raftmq.local.cluster import LocalCluster
-from raftmq.local.process import free_base_port
+from tables import show
+from three_nodes import load, three_nodes
 
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 MESSAGES = int(os.environ.get("MESSAGES", "65536"))
@@ -66,12 +60,7 @@ def fill(port: int, queues: int) -> None:
     """A tenth more than MESSAGES: of each queue as many are there as are pulled."""
     stored = 0
     while stored < MESSAGES * 1.1:
-        result = run(
-            "127.0.0.1", port, topic=topic_of(queues), size=1024, batch=1, in_flight=256, seconds=1.0, queues=queues
-        )
-        if result.errors:
-            raise SystemExit(f"{result.errors} sends were refused: nothing was measured")
-        stored += result.messages
+        stored += load(port, 256, 1.0, topic=topic_of(queues), queues=queues).messages
 
 
 def shares(row: Row) -> list[list[bytes]]:
@@ -140,22 +129,9 @@ def rounds(port: int, pid: int, home: Path) -> list[dict[str, object]]:
 
 def main() -> None:
     """Starts a cluster in a temporary directory, measures, ends it."""
-    with tempfile.TemporaryDirectory(prefix="raftmq-bench-") as directory:
-        cluster = LocalCluster(Path(directory) / "data")
-        cluster.up(3, base_port=free_base_port(12))
-        try:
-            leader = cluster.wait_leader()
-            node = next(node for node in cluster.nodes if node.id == leader)
-            rows = rounds(node.broker_port, node.pid, node.home)
-        finally:
-            cluster.down()
-    if os.environ.get("JSON"):
-        print(json.dumps({"rows": rows}))
-        return
-    table = Table(*rows[0], title="pulls of 1 KiB messages; CPU of the node that serves")
-    for one in rows:
-        table.add_row(*[f"{value:,}" if isinstance(value, float) else str(value) for value in one.values()])
-    console().print(table)
+    with three_nodes() as (_, leader):
+        rows = rounds(leader.broker_port, leader.pid, leader.home)
+    show(rows, "pulls of 1 KiB messages; CPU of the node that serves")
 
 
 if __name__ == "__main__":

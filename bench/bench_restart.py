@@ -9,10 +9,8 @@ and what each takes beside the first size. JSON=1 prints {"rows": [...]} alone.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -22,41 +20,25 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from bench_pulls import drop_pages
-from load import run
-from rich.table import Table
-from tables import console
+from tables import show
+from three_nodes import leader_of, load, three_nodes
 
 import raftmq
 from raftmq.local.cluster import LocalCluster
-from raftmq.local.process import free_base_port
 
 SIZES_GIB = [float(size) for size in os.environ.get("GIB", "1 8").split()]
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
-BODY_BYTES, STORED_BYTES, IN_FLIGHT = 1024, 1200, 512
+STORED_BYTES, IN_FLIGHT = 1200, 512
 DYING_S = 2.0
 """Length of the load in which the nodes are killed."""
 
 Row = dict[str, Any]
 
 
-def leader_port(cluster: LocalCluster) -> int:
-    """Returns the port at which the leader takes messages."""
-    leader = cluster.wait_leader()
-    return next(node.broker_port for node in cluster.nodes if node.id == leader)
-
-
-def load(cluster: LocalCluster, seconds: float) -> int:
-    """Messages that were acknowledged."""
-    result = run(
-        "127.0.0.1", leader_port(cluster), topic="bench", size=BODY_BYTES, batch=1, in_flight=IN_FLIGHT, seconds=seconds
-    )
-    return result.messages
-
-
 def fill(cluster: LocalCluster, sent: int, gib: float) -> int:
     """Sends messages after the first `sent` until there is so much log; returns how many there are then."""
     while sent * STORED_BYTES < gib * (1 << 30):
-        sent += load(cluster, 5.0)
+        sent += load(leader_of(cluster).broker_port, IN_FLIGHT, 5.0).messages
     return sent
 
 
@@ -66,7 +48,7 @@ def dying(cluster: LocalCluster, victims: list[int]) -> int:
 
     def beside() -> None:
         try:
-            sent.append(load(cluster, DYING_S))
+            sent.append(load(leader_of(cluster).broker_port, IN_FLIGHT, DYING_S).messages)
         except (OSError, SystemExit, EOFError):
             sent.append(0)  # its connection ends with the leader
 
@@ -122,36 +104,25 @@ def restarts(cluster: LocalCluster) -> tuple[dict[str, list[float]], int]:
 def main() -> None:
     """Fills, restarts, prints."""
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory(prefix="raftmq-bench-") as folder:
-        cluster = LocalCluster(Path(folder) / "data")
-        cluster.up(3, base_port=free_base_port(12))
-        try:
-            sent, firsts = 0, dict[str, float]()
-            for gib in SIZES_GIB:
-                print(f"measuring {gib:g} GiB", file=sys.stderr)
-                sent = fill(cluster, sent, gib)
-                took, more = restarts(cluster)
-                sent += more
-                for case, seconds in took.items():
-                    found = median(seconds)
-                    rows.append(
-                        {
-                            "GiB of log": gib,
-                            "case": case,
-                            "median s": round(found, 2),
-                            "s": f"{min(seconds):.2f} to {max(seconds):.2f}",
-                            "beside the first size": round(found / firsts.setdefault(case, found), 2),
-                        }
-                    )
-        finally:
-            cluster.down()
-    if os.environ.get("JSON"):
-        print(json.dumps({"rows": rows}))
-        return
-    table = Table(*rows[0], title=f"restarts after kill -9, {ROUNDS} rounds, page cache empty")
-    for row in rows:
-        table.add_row(*[str(value) for value in row.values()])
-    console().print(table)
+    with three_nodes() as (cluster, _):
+        sent, firsts = 0, dict[str, float]()
+        for gib in SIZES_GIB:
+            print(f"measuring {gib:g} GiB", file=sys.stderr)
+            sent = fill(cluster, sent, gib)
+            took, more = restarts(cluster)
+            sent += more
+            for case, seconds in took.items():
+                found = median(seconds)
+                rows.append(
+                    {
+                        "GiB of log": gib,
+                        "case": case,
+                        "median s": round(found, 2),
+                        "s": f"{min(seconds):.2f} to {max(seconds):.2f}",
+                        "beside the first size": round(found / firsts.setdefault(case, found), 2),
+                    }
+                )
+    show(rows, f"restarts after kill -9, {ROUNDS} rounds, page cache empty")
 
 
 if __name__ == "__main__":

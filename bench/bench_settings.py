@@ -11,18 +11,14 @@ import json
 import os
 import statistics
 import sys
-import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from bench_cluster import cpu_seconds, row
-from load import run
 from rich.table import Table
 from tables import console
-
-from raftmq.local.cluster import LocalCluster
-from raftmq.local.process import free_base_port
+from three_nodes import load, three_nodes
 
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 SECONDS = float(os.environ.get("SECONDS_PER_ROW", "3"))
@@ -45,15 +41,8 @@ def measure(environment: dict[str, str]) -> dict[int, dict[str, float]]:
     """One cluster with that environment: in flight -> figures."""
     os.environ.update(environment)
     try:
-        with tempfile.TemporaryDirectory() as directory:
-            cluster = LocalCluster(Path(directory) / "data")
-            cluster.up(3, base_port=free_base_port(12))
-            try:
-                leader = cluster.view().leader
-                port = next(node.broker_port for node in cluster.nodes if node.id == leader)
-                return loaded(port, [node.pid for node in cluster.nodes])
-            finally:
-                cluster.down()
+        with three_nodes() as (cluster, leader):
+            return loaded(leader.broker_port, [node.pid for node in cluster.nodes])
     finally:
         for name in environment:
             del os.environ[name]
@@ -61,13 +50,11 @@ def measure(environment: dict[str, str]) -> dict[int, dict[str, float]]:
 
 def loaded(port: int, pids: list[int]) -> dict[int, dict[str, float]]:
     """Every load, after a warm-up."""
-    run("127.0.0.1", port, topic="bench", size=1024, batch=1, in_flight=64, seconds=1.5)
+    load(port, 64, 1.5)
     rows = {}
     for in_flight in IN_FLIGHT:
         before = cpu_seconds(pids)
-        result = run("127.0.0.1", port, topic="bench", size=1024, batch=1, in_flight=in_flight, seconds=SECONDS)
-        if result.errors:
-            raise SystemExit(f"{result.errors} sends were refused: nothing was measured")
+        result = load(port, in_flight, SECONDS)
         rows[in_flight] = row(1024, 1, in_flight, result, cpu_seconds(pids) - before)
     return rows
 

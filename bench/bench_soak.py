@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 import threading
 import time
 import urllib.request
@@ -25,22 +24,20 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from load import run
 from prometheus_client.parser import text_string_to_metric_families
 from rich.progress import track
 from rich.table import Table
 from tables import console
+from three_nodes import load, three_nodes
 
 from cluster.config.local_layout import NodeRecord
-from raftmq.local.cluster import LocalCluster
-from raftmq.local.process import free_base_port
 
 MINUTES = float(os.environ.get("MINUTES", "30"))
 BYTES_MAX = os.environ.get("BYTES_MAX", str(4 << 30))
 EVERY_S = 10.0
 SLICE_S = 30.0
 """One connection sends for this long; then its rate is noted, and the next one begins."""
-IN_FLIGHT, BODY_BYTES = 512, 1024
+IN_FLIGHT = 512
 FIGURES = ("anonymous MiB", "open files", "threads", "tasks", "data GiB")
 
 Sample = dict[str, float]
@@ -114,29 +111,18 @@ def main() -> None:
     """Runs the load and the samples beside it."""
     quiet = bool(os.environ.get("JSON"))
     os.environ["RAFTMQ_RETENTION__BYTES_MAX"] = BYTES_MAX
-    with tempfile.TemporaryDirectory() as directory:
-        cluster = LocalCluster(Path(directory) / "data")
-        cluster.up(3, base_port=free_base_port(12))
-        try:
-            leader = cluster.view().leader
-            port = next(node.broker_port for node in cluster.nodes if node.id == leader)
-            sampler = Sampler(cluster.nodes)
-            sampler.start()
-            ends, rates, acked = time.monotonic() + MINUTES * 60, [], 0
-            for _ in track(range(round(MINUTES * 60 / SLICE_S)), "slices of 30 s", disable=quiet):
-                if time.monotonic() > ends or sampler.failed is not None:
-                    break
-                result = run(
-                    "127.0.0.1", port, topic="bench", size=BODY_BYTES, batch=1, in_flight=IN_FLIGHT, seconds=SLICE_S
-                )
-                if result.errors:
-                    raise SystemExit(f"{result.errors} sends were refused: nothing was measured")
-                acked += result.messages
-                rates.append(result.messages / result.seconds)
-            sampler.ended.set()
-            sampler.join(60)
-        finally:
-            cluster.down()
+    with three_nodes() as (cluster, leader):
+        sampler = Sampler(cluster.nodes)
+        sampler.start()
+        ends, rates, acked = time.monotonic() + MINUTES * 60, [], 0
+        for _ in track(range(round(MINUTES * 60 / SLICE_S)), "slices of 30 s", disable=quiet):
+            if time.monotonic() > ends or sampler.failed is not None:
+                break
+            result = load(leader.broker_port, IN_FLIGHT, SLICE_S)
+            acked += result.messages
+            rates.append(result.messages / result.seconds)
+        sampler.ended.set()
+        sampler.join(60)
     if sampler.failed is not None:
         raise SystemExit(f"a sample could not be taken: {sampler.failed}")
     report(rows_of(sampler.taken), rates, acked, quiet=quiet)

@@ -29,11 +29,10 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parent))
 
 from bench_cluster import cpu_seconds, percentile
-from load import Result, run
 from rich.table import Table
 from tables import console
+from three_nodes import load, three_nodes
 
-from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 
 HERE = Path(__file__).parent
@@ -43,7 +42,6 @@ LOADS = [(1, 512), (16, 32), (128, 4), (500, 1)]
 """(connections, requests in flight on each). The first is what the others are compared with."""
 CALLS = ("futex", "epoll_pwait", "read", "write", "writev", "pwritev2", "fdatasync")
 EVENTS = [*(f"syscalls:sys_enter_{call}" for call in CALLS), "raw_syscalls:sys_enter"]
-BODY_BYTES = 1024
 
 
 class Target(NamedTuple):
@@ -55,23 +53,6 @@ class Target(NamedTuple):
     """The leader's first."""
     admin: tuple[str, ...] = ()
     """Address of each node's metrics."""
-
-
-def load(port: int, connections: int, in_flight: int, seconds: float = SECONDS) -> Result:
-    """One load. Ends the benchmark if a send is refused."""
-    result = run(
-        "127.0.0.1",
-        port,
-        topic="bench",
-        size=BODY_BYTES,
-        batch=1,
-        in_flight=in_flight,
-        seconds=seconds,
-        connections=connections,
-    )
-    if result.errors:
-        raise SystemExit(f"{result.errors} sends were refused: nothing was measured")
-    return result
 
 
 # --- one in flight ----------------------------------------------------------------------------------------------------
@@ -126,10 +107,10 @@ def calls_of(file: Path, messages: int) -> dict[str, float]:
 
 def wake(cluster: Target) -> list[dict[str, Any]]:
     """A row for each node. The figures of /proc are from a load that nobody counts: counting costs CPU."""
-    load(cluster.port, 1, 1)
+    load(cluster.port, 1, SECONDS)
     written = [appends(url) for url in cluster.admin]
     before = [(cpu_seconds([pid]), switches(pid)) for pid in cluster.pids]
-    result = load(cluster.port, 1, 1)
+    result = load(cluster.port, 1, SECONDS)
     after = [(cpu_seconds([pid]), switches(pid)) for pid in cluster.pids]
     grown = [(now[0] - was[0], now[1] - was[1]) for now, was in zip(map(appends, cluster.admin), written, strict=True)]
     rows: list[dict[str, Any]] = []
@@ -145,7 +126,7 @@ def wake(cluster: Target) -> list[dict[str, Any]]:
         )
     with tempfile.TemporaryDirectory() as directory:
         with counted(cluster.pids, Path(directory)) as counts:
-            result = load(cluster.port, 1, 1)
+            result = load(cluster.port, 1, SECONDS)
         for row, pid in zip(rows, cluster.pids, strict=True):
             row["calls"] = calls_of(Path(directory, str(pid)), result.messages) if counts else {}
     return rows
@@ -157,7 +138,7 @@ def wake(cluster: Target) -> list[dict[str, Any]]:
 def measured(target: Target, connections: int, in_flight: int) -> dict[str, float]:
     """One load on one system."""
     before = [cpu_seconds([pid]) for pid in target.pids]
-    result = load(target.port, connections, in_flight)
+    result = load(target.port, in_flight, SECONDS, connections=connections)
     spent = [(cpu_seconds([pid]) - was) * 1e6 / result.messages for pid, was in zip(target.pids, before, strict=True)]
     return {
         "cpu_us": sum(spent),
@@ -207,23 +188,19 @@ def report(one: list[dict[str, Any]], many: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     """Starts a cluster in a temporary directory and the echo server, measures, ends both."""
-    with tempfile.TemporaryDirectory() as directory:
-        cluster = LocalCluster(Path(directory) / "data")
-        base_port = free_base_port(13)
-        cluster.up(3, base_port=base_port)
-        echo = subprocess.Popen([sys.executable, str(HERE / "echo.py"), str(base_port + 12)])
+    echo_port = free_base_port(1)
+    with three_nodes() as (cluster, leader):
+        echo = subprocess.Popen([sys.executable, str(HERE / "echo.py"), str(echo_port)])
         try:
-            leader = cluster.view().leader
-            nodes = sorted(cluster.nodes, key=lambda node: node.id != leader)
+            nodes = sorted(cluster.nodes, key=lambda node: node.id != leader.id)
             admin = tuple(f"http://127.0.0.1:{node.admin_port}" for node in nodes)
-            raftmq = Target("raftmq", nodes[0].broker_port, [node.pid for node in nodes], admin)
-            load(raftmq.port, 1, 16, 1.0)
+            raftmq = Target("raftmq", leader.broker_port, [node.pid for node in nodes], admin)
+            load(raftmq.port, 16, 1.0)
             one = wake(raftmq)
-            many = connections_table([raftmq, Target("echo", base_port + 12, [echo.pid])])
+            many = connections_table([raftmq, Target("echo", echo_port, [echo.pid])])
         finally:
             echo.terminate()
             echo.wait()
-            cluster.down()
     report(one, many)
 
 

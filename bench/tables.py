@@ -1,12 +1,30 @@
-"""The console that prints the tables of the benchmarks."""
+"""Prints the figures of the benchmarks: as tables, or with JSON=1 in the environment as one document."""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 
 def console() -> Console:
     """Returns a console as wide as the terminal; in a file or a pipe, wide enough for every row."""
     return Console(width=None if sys.stdout.isatty() else 160)
+
+
+def show(rows: Sequence[dict[str, Any]], title: str) -> None:
+    """Prints the rows, which have the same names: as a table, or as {"rows": [...]}."""
+    if os.environ.get("JSON"):
+        print(json.dumps({"rows": rows}))
+        return
+    table = Table(title=title)
+    for name, value in rows[0].items():
+        table.add_column(name, justify="right" if isinstance(value, int | float) else "left")
+    for row in rows:
+        table.add_row(*[f"{value:,}" if isinstance(value, int | float) else str(value) for value in row.values()])
+    console().print(table)
