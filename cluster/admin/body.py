@@ -19,6 +19,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 BODY_BYTES_MAX: Final = 64 * 1024
 NAME_SIGNS: Final = "a name, which may hold only letters, digits and the signs % | _ -"
 CONSISTENCIES: Final = ("local", "linearizable")
+SECRET_NAME: Final = re.compile("token|secret|passw|auth|bearer|api_?key", re.IGNORECASE)
+"""Names in a query behind which a secret may stand."""
 FLAGS: Final = ("true", "false")
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?$")
 
@@ -51,6 +53,10 @@ def decode_body(data: bytes, kind: type[T]) -> T:
 def check_query(query: Mapping[str, str], known: tuple[str, ...]) -> None:
     """Raises ApiError for a name that the route does not know."""
     for name in query:
+        if SECRET_NAME.search(name):
+            why = "addresses are logged by proxies and kept by browsers"
+            fix = "send Authorization: Bearer TOKEN, and revoke a token that was in an address"
+            raise ApiError("token_in_address", f"a token or secret in an address is refused: {why}", fix)
         if name not in known:
             hint = did_you_mean(name, known) if known else "remove it: this address takes no query"
             raise ApiError("bad_query", f"unknown query {name}", hint)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
+from cluster.admin.access import STRANGER, Caller
 from cluster.admin.errors import ApiError, unknown_outcome
 from cluster.admin.pieces import Pieces
 from cluster.admin.port import AdminPort
@@ -81,7 +82,9 @@ class Call(NamedTuple):
     owner: Hashable = None
     """The connection: turns of the event loop are shared between connections."""
     asker: str = "an unknown address"
-    """The origin of the request, for people: no proof of who it was."""
+    """The origin of the request, for people: its user if one is proven."""
+    caller: Caller = STRANGER
+    """The author of the request, as far as it is proven."""
 
     def note_change(self, about: str, says: str) -> None:
         """Leaves a trace, in the events and the output of this node, of what was deleted or reset, and from where."""

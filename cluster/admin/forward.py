@@ -1,5 +1,7 @@
 """Forwards a request to the leader's HTTP API: one hop; an unknown outcome is reported as unknown.
 
+The client's token stays here: a pass names its user to the other node (`cluster.admin.passes`).
+
 What answers there may be anything: no more is read of its answer than the route may have, and CONSTANT_BYTES_MAX.
 """
 
@@ -11,6 +13,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
+from cluster.admin.access import STRANGER, Caller
 from cluster.admin.errors import ApiError, unknown_outcome
 from cluster.admin.pieces import Pieces, in_pieces
 from cluster.admin.port import AdminPort
@@ -20,15 +23,23 @@ from raftlog.types import NodeId
 
 HOPS_HEADER: Final = "X-RaftMQ-Hops"
 FOR_HEADER: Final = "X-RaftMQ-For"
-"""Header with the origin of a request that a node passes on: for the trace of a change, no proof."""
+"""Header with the origin of a request that a node passes on. It proves nothing; a pass does."""
+CALLER: Final = web.RequestKey("caller", Caller)
+"""The author of a request, as far as it is proven."""
+OF_NODE: Final = web.RequestKey("of_node", bool)
+"""True if a node passed the request on; in a cluster without a secret, by its own word."""
 CONNECT_TIMEOUT_S: Final = 1.0
 
 
-def asker_of(request: web.Request) -> str:
-    """Returns the origin of a request; for one that a node passed on, that node and the origin that it names."""
-    remote = request.remote or "an unknown address"
-    first = request.headers.get(FOR_HEADER, "")[:64] if HOPS_HEADER in request.headers else ""
-    return f"{first} by way of {remote}" if first and first.isprintable() else remote
+def asker_of(request: web.Request, *, proven: bool) -> str:
+    """Returns the origin of a request, for the trace of a change. `proven`: this cluster has a secret, and what a
+    header says of the origin counts for nothing without a pass."""
+    caller = request.get(CALLER, STRANGER)
+    if not proven and caller.user is None and HOPS_HEADER in request.headers:
+        first = request.headers.get(FOR_HEADER, "")[:64]
+        if first and first.isprintable():
+            return f"{first} by way of {caller.address}"
+    return str(caller)
 
 
 class Forwarder:
@@ -65,6 +76,9 @@ class Forwarder:
             )
         target = f"http://{address}{request.raw_path}"
         if "redirect" in request.headers.get("Prefer", ""):
+            if "Authorization" in request.headers or "Cookie" in request.headers:
+                why = "a client that follows it would send its token to an address that it did not choose"
+                raise ApiError("bad_request", f"no redirect with a token: {why}", "leave out Prefer: redirect")
             return web.Response(status=307, headers={"Location": target, "X-Raft-Leader": str(leader)})
         return await self._send(request, leader, target, self._most(route), changes)
 
@@ -94,14 +108,17 @@ class Forwarder:
         if self._session is None:
             self._session = aiohttp.ClientSession(auto_decompress=False)
         wait_s = 2 * self._port.config.send.deadline_ms / 1000 + CONNECT_TIMEOUT_S
+        body, access = await request.read(), self._port.access
+        caller = request.get(CALLER, STRANGER)
         headers = {HOPS_HEADER: "1", FOR_HEADER: request.remote or ""}
+        headers |= access.pass_for(caller, node, request.method, request.raw_path, body)
         if request.content_type == "application/json":
             headers["Content-Type"] = "application/json"
         try:
             async with self._session.request(
                 request.method,
                 URL(target, encoded=True),
-                data=await request.read() or None,
+                data=body or None,
                 headers=headers,
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=wait_s, sock_connect=CONNECT_TIMEOUT_S),

@@ -23,7 +23,7 @@ from typing import Any, Final, cast
 from aiohttp import web
 
 from cluster.admin.errors import ApiError
-from cluster.admin.forward import HOPS_HEADER
+from cluster.admin.forward import OF_NODE
 from cluster.runtime.host.places import PRESSED, Places
 from cluster.runtime.room import Room, Share
 from cluster.runtime.turns.work import Turns
@@ -170,12 +170,12 @@ class Guard:
                 f"{' and '.join(sorted(PROBES))}",
                 "ask again in a moment, or ask another node",
             )
-        connection.of_node = connection.of_node or HOPS_HEADER in request.headers
         connection.busy += 1
         try:
             yield
         finally:
             connection.busy -= 1
+            connection.of_node = connection.of_node or request.get(OF_NODE, False)
             connection.since_s = self._now_s()
 
     @contextlib.asynccontextmanager

@@ -19,6 +19,7 @@ from cluster.state.recovery_views import RecoveryStatus
 from raftlog.types import NodeId
 
 if TYPE_CHECKING:
+    from cluster.admin.access import HttpAccess
     from cluster.backup.service import Backups
     from cluster.broker.evicted.evicted_bounds import EvictedBounds
     from cluster.broker.evicted.evicted_keys import EvictedKeys, EvictedPages
@@ -223,6 +224,7 @@ class AdminPort:
     tier: Tier
     tier_scrubs: TierScrubs | None
     """None if no tier is configured."""
+    access: HttpAccess
     membership: MembersService
     changes: MemberChanges
     moves: Moves

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from cluster.admin.call import Handler
+from cluster.admin.needs import Needs
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection
@@ -33,6 +34,8 @@ class Route(NamedTuple):
     """The Struct of the answer, or the media type of one that is not described by a Struct."""
     cost: Cost
     """The most that one answer has and takes: a page, or CONSTANT for what does not grow with data or clients."""
+    needs: Needs
+    """The rights that a caller needs."""
     serves: Serves = Serves.LOCAL
     body: type[msgspec.Struct] | None = None
     statuses: tuple[int, ...] = (200,)

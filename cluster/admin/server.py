@@ -10,8 +10,10 @@ import contextlib
 import errno
 import ipaddress
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -19,14 +21,16 @@ import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from cluster.admin.access import STRANGER, Caller
 from cluster.admin.body import BODY_BYTES_MAX, check_query, consistency_of, decode_body
 from cluster.admin.call import Answer, Call, Raw, Stream, comes_true, confirm_read
 from cluster.admin.errors import ApiError, HandedOver
 from cluster.admin.findings.watch import FindingsWatch
-from cluster.admin.forward import Forwarder, asker_of
+from cluster.admin.forward import CALLER, HOPS_HEADER, OF_NODE, Forwarder, asker_of
 from cluster.admin.guard import PATIENCE_S, Guard, guarded
 from cluster.admin.handlers.history import Sampler
 from cluster.admin.handlers.member_requests import member_id
+from cluster.admin.passes import PASS_HEADER
 from cluster.admin.pieces import Pieces, in_pieces, sent
 from cluster.admin.port import AdminPort
 from cluster.admin.route import Route, Serves
@@ -39,6 +43,8 @@ from cluster.runtime import metered_json
 logger = logging.getLogger(__name__)
 
 SHUTDOWN_S: Final = 1.0
+LOOK_S: Final = 0.5
+"""A stream looks so often whether its client may still read it."""
 OPENS_S: Final = 2.0
 """Seconds that a request waits for a node that was elected just now: until an entry of its term is applied."""
 WebHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -132,7 +138,14 @@ def _serve(route: Route, port: AdminPort, forwarder: Forwarder, watch: FindingsW
         check_site(port, request.headers.get("Host"), request.headers.get("Origin"))
         check_query(request.query, route.query)
         consistency = consistency_of(request.query)
+        access, what = port.access, f"{request.method} {route.path}"
+        request[CALLER] = caller = await _caller(port, request, route)
+        request[OF_NODE] = caller.by > 0 or (not access.passes.proven and HOPS_HEADER in request.headers)
+        if not route.needs.reads_body:
+            access.admit(caller, route.needs, request.match_info, None, what)
         body = await _body(request, route)
+        if route.needs.reads_body:
+            access.admit(caller, route.needs, request.match_info, body, what)
         if route.serves is Serves.LEADER and not (port.services.writes_open() or await _opens(port)):
             return await forwarder.pass_on(request, route, changes=request.method not in ("GET", "HEAD"))
         if route.serves is Serves.MEMBER:
@@ -146,18 +159,24 @@ def _serve(route: Route, port: AdminPort, forwarder: Forwarder, watch: FindingsW
             await confirm_read(port)
         try:
             owner = request.transport or request
-            asker = asker_of(request)
+            asker = asker_of(request, proven=access.passes.proven)
             call = Call(
-                port, watch, request.match_info, body, consistency, request.query, request.headers, owner, asker
+                port, watch, request.match_info, body, consistency, request.query, request.headers, owner, asker, caller
             )
             answer = await route.handler(call)
             if isinstance(answer, Stream):
-                return await _streamed(request, answer)
+                return await _streamed(request, answer, lambda: access.goes_on(caller, route.needs, request.match_info))
             return await in_pieces(request, answer) if isinstance(answer, Pieces) else _response(answer)
         except HandedOver:
             return await forwarder.pass_on(request, route, changes=True)
 
     return handle
+
+
+async def _caller(port: AdminPort, request: web.Request, route: Route) -> Caller:
+    if route.needs.is_open and PASS_HEADER not in request.headers:
+        return STRANGER._replace(address=request.remote or STRANGER.address)
+    return await port.access.caller(request, partial(_read, request))
 
 
 async def _opens(port: AdminPort) -> bool:
@@ -172,14 +191,17 @@ async def _body(request: web.Request, route: Route) -> Any:
         return None
     if request.content_type != "application/json":
         raise ApiError("not_json", f"the body is {request.content_type}", "send it with Content-Type: application/json")
+    return decode_body(await _read(request), route.body)
+
+
+async def _read(request: web.Request) -> bytes:
     try:
         async with asyncio.timeout(PATIENCE_S):
-            data = await request.read()
+            return await request.read()
     except TimeoutError:
         raise ApiError("bad_request", f"the body was not here after {PATIENCE_S:g} s", "send it faster") from None
     except ConnectionError:
         raise ApiError("bad_request", "the connection ended before the body was here", "send it again") from None
-    return decode_body(data, route.body)
 
 
 def _response(result: msgspec.Struct | Answer | Raw) -> web.Response:
@@ -190,21 +212,40 @@ def _response(result: msgspec.Struct | Answer | Raw) -> web.Response:
     return _json(answer.status, answer.view)
 
 
-async def _streamed(request: web.Request, stream: Stream) -> web.StreamResponse:
+async def _streamed(request: web.Request, stream: Stream, goes_on: Callable[[], bool]) -> web.StreamResponse:
+    """Sends the parts as they come; ends within LOOK_S after the client may not read them any more."""
     headers = {"Content-Type": stream.content_type, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
     response = web.StreamResponse(headers=headers)
     await response.prepare(request)
     if request.method != "HEAD":
         with contextlib.suppress(ConnectionError):
-            async for part in stream.parts:
-                await response.write(part)
+            async with contextlib.aclosing(_while_allowed(stream.parts, goes_on)) as parts:
+                async for part in parts:
+                    await response.write(part)
     return response
+
+
+async def _while_allowed(parts: AsyncIterator[bytes], goes_on: Callable[[], bool]) -> AsyncGenerator[bytes, None]:
+    following = asyncio.ensure_future(anext(parts))
+    try:
+        while goes_on():
+            done, _ = await asyncio.wait([following], timeout=LOOK_S)
+            if done and goes_on():
+                yield following.result()
+                following = asyncio.ensure_future(anext(parts))
+    except StopAsyncIteration:
+        return
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
 
 
 def _json(status: int, view: msgspec.Struct) -> web.Response:
     headers = {"Cache-Control": "no-store"}
     if status == 503:
         headers["Retry-After"] = "1"
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
     return web.Response(status=status, body=metered_json.encode(view), content_type="application/json", headers=headers)
 
 
@@ -252,16 +293,19 @@ def _from_aiohttp(request: web.Request, error: web.HTTPException) -> ApiError:
 
 _LOGGER = logging.getLogger("aiohttp.server")
 _SHOWN = 200
+_BYTES = re.compile("[:'\"]")
+"""A message of aiohttp says what is wrong, and behind one of these what came."""
 
 
 class _OneLine(logging.Filter):
-    """Makes a warning of it, without the traceback; everything else passes as it is."""
+    """Makes a warning of it, without the traceback and the bytes that came, which may be a token; everything else
+    passes as it is."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Shortens the record of a wrong request; lets every record pass."""
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, HttpProcessingError):
-            told = " ".join(str(error.message).split())
+            told = " ".join(_BYTES.split(str(error.message), 1)[0].split())
             record.msg, record.args = f"{record.getMessage()}: {told[:_SHOWN]!a}", ()
             record.levelno, record.levelname = logging.WARNING, "WARNING"
             record.exc_info = record.exc_text = None

@@ -6,7 +6,9 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
+from cluster.admin.access import HttpAccess
 from cluster.admin.client_list import ClientList
+from cluster.admin.passes import Passes
 from cluster.admin.port import AdminPort
 from cluster.broker.broker_metrics import BrokerLook, BrokerMetrics, ConnectionCounts, disk_busy_s
 from cluster.broker.names import PERM_READ, PERM_WRITE
@@ -49,6 +51,7 @@ def port_of(node: Assembly) -> AdminPort:
         evicted_keys=None if node.tier_access is None else node.tier_access.keys,
         evicted_bounds=None if node.tier_access is None else node.tier_access.bounds,
         evicted_pages=None if node.tier_access is None else node.tier_access.reading.pages,
+        access=_access_of(node),
         membership=node.membership,
         changes=node.changes,
         moves=node.moves,
@@ -82,4 +85,30 @@ def _look_at(node: Assembly, counts: ConnectionCounts) -> BrokerLook:
         compared_index=node.consistency.compared_index,
         uncompared_s=(uncompared_ms or 0) / 1000,
         disk_busy_s=disk_busy_s(node.storage.directory.path),
+    )
+
+
+def _access_of(node: Assembly) -> HttpAccess:
+    def uuid() -> str:
+        return node.services.cluster_uuids()[0]
+
+    environment = node.environment
+    passes = Passes(
+        node=node.config.node.id,
+        uuid=uuid,
+        keyring=lambda: node.transport.keyring,
+        entropy=environment.entropy,
+        wall_ms=environment.clock.wall_ms,
+    )
+    return HttpAccess(
+        node.state.access,
+        node.user_admin,
+        passes,
+        cluster=node.config.cluster.name,
+        uuid=uuid,
+        stale=node.unheard,
+        entropy=environment.entropy,
+        wall_ms=environment.clock.wall_ms,
+        log_time_ms=node.services.log_time_ms,
+        denied=lambda enforced: node.metrics.denied(enforced=enforced),
     )

@@ -264,7 +264,7 @@ class Assembly:
             self.secrets,
             lambda code, ext, body: needs_of(code, ext, body, config.cluster.name),
             polls=self.pulls.long_polls,
-            stale=self._unheard,
+            stale=self.unheard,
             refuse=replies.refuse,
             now_ms=self._clock.monotonic_ms,
             turns=services.turns,
@@ -348,7 +348,7 @@ class Assembly:
             self._old_bounds,
         )
 
-    def _unheard(self) -> str:
+    def unheard(self) -> str:
         """Why this node may not know of changes of users and rules; "" if it does."""
         silent_ms = 0 if self.services.writes_open() else self._clock.monotonic_ms() - self.raw.raft.heard_ms
         if silent_ms <= self.config.auth.stale_ms_max:

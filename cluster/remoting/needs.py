@@ -25,17 +25,19 @@ PUB, SUB = (Action.PUB,), (Action.SUB,)
 READ, WRITE = (Action.SUB, Action.GET), (Action.SUB, Action.UPDATE)
 ROUTE = (Action.PUB, Action.SUB, Action.GET)
 GET, CREATE, UPDATE, DELETE, LIST = (Action.GET,), (Action.CREATE,), (Action.UPDATE,), (Action.DELETE,), (Action.LIST,)
+MANAGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
 Ext = Mapping[str, str]
 Row = Callable[[Ext, bytes, str], Iterator[Need]]
 """(ext fields, body, name of the cluster) -> needs."""
 
 
 def topic(name: str, actions: tuple[Action, ...]) -> Need:
-    """Need of a topic. A group's retry topic is the group's; so are its dead letters, for those who read."""
+    """Need of a topic. A group's retry topic is the group's; so are its dead letters, but for those who send some."""
+    on = actions if MANAGES.issuperset(actions) else SUB
     if name.startswith(RETRY):
-        return Need(Kind.GROUP, name.removeprefix(RETRY), SUB)
+        return Need(Kind.GROUP, name.removeprefix(RETRY), on)
     if name.startswith(DLQ) and actions != PUB:
-        return Need(Kind.GROUP, name.removeprefix(DLQ), SUB)
+        return Need(Kind.GROUP, name.removeprefix(DLQ), on)
     return Need(Kind.TOPIC, name, actions)
 
 

@@ -138,7 +138,8 @@ class Around:
             self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASK_S))
         began_s, before_ms = loop.time(), self._port.wall_ms()
         try:
-            async with self._session.get(f"http://{address}{PATH}", allow_redirects=False) as answer:
+            headers = self._port.access.own_pass(node, PATH)
+            async with self._session.get(f"http://{address}{PATH}", headers=headers, allow_redirects=False) as answer:
                 body = b"".join(await read_at_most(answer.content, ANSWER_BYTES_MAX))
             if answer.status != 200:
                 raise ValueError(f"it answers with status {answer.status}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,10 +13,13 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from google_crc32c import value as crc32c
 
+from cluster.admin.access import HttpAccess, digest_of
+from cluster.admin.passes import Passes
 from cluster.admin.port import ClientView, KernelView, LoadStatus, MemberView, NodeStatus, PeerStatus
 from cluster.admin.samples import Samples
 from cluster.admin.server import build_app
 from cluster.backup.service import Backups
+from cluster.broker.access.user_admin import UserAdmin
 from cluster.broker.topic_sizes import TopicSizes
 from cluster.config.config import Config
 from cluster.config.loading import load
@@ -25,6 +29,7 @@ from cluster.members.changes import MemberChanges
 from cluster.members.moving import CheckUnderWay, Place, Proof
 from cluster.members.service import MembersService
 from cluster.node.metrics import NodeMetrics
+from cluster.peer.keyring import Keyring
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.events import EventLog
@@ -37,8 +42,19 @@ from raftlog.frame import make_entry, tail_after
 from raftlog.storage.files.identity import Identity
 from raftlog.types import EMPTY_TAIL, NOBODY, Entry, EntryType, NodeId
 from raftmq_wire.message_format import Message, encode_message
+from statemachine.access.users import User
 from statemachine.broker_state import BrokerState
-from statemachine.commands import PUT_GROUP, SUBSCRIBE, Command, pack
+from statemachine.commands import (
+    CREATE_USER,
+    PUT_GROUP,
+    PUT_TOKEN,
+    SET_AUTH_KEY,
+    SET_AUTH_MODE,
+    SET_RULES,
+    SUBSCRIBE,
+    Command,
+    pack,
+)
 from statemachine.message_index import RECORD, key_hash
 from statemachine.payload import ITEM, RowKind, Run, encode
 from tests.support.contexts import context_of, run_of
@@ -86,6 +102,18 @@ class FakeMoves:
         return Proof([node for node in (NodeId(1), NodeId(2), NodeId(3)) if node not in self.not_by], self.not_by, 2)
 
 
+class FakeSecrets:
+    """Secrets that are stored as they are."""
+
+    problem, key_to_use = "", "key"
+
+    def encrypted(self, user_id: int, secret: str) -> bytes:
+        return secret.encode()
+
+    def of(self, user: User) -> bytes:
+        return user.secret
+
+
 class FakeNode:
     """An AdminPort. `leader`, `fate` and `confirms` decide what happens to requests."""
 
@@ -131,6 +159,29 @@ class FakeNode:
         self.membership = MembersService(context, identity, self.metrics.members)
         self.moves: Any = FakeMoves()
         self.changes = MemberChanges(context, self.membership, transfer=lambda to: self.transfer(to))
+        self.keyring = Keyring((b"k" * 32,), demanded=True)
+        self.stale = ""
+        self.denials: list[bool] = []
+        self.now_ms = 1_700_000_000_000
+        self.secrets = FakeSecrets()
+        self.access = HttpAccess(
+            self.state.access,
+            UserAdmin(self, self.secrets, lambda: True),  # type: ignore[arg-type]
+            Passes(
+                node=node_id,
+                uuid=lambda: str(CLUSTER),
+                keyring=lambda: self.keyring,
+                entropy=random.Random(node_id).randbytes,
+                wall_ms=lambda: self.now_ms,
+            ),
+            cluster=self.config.cluster.name,
+            uuid=lambda: str(CLUSTER),
+            stale=lambda: self.stale,
+            entropy=random.Random(node_id).randbytes,
+            wall_ms=lambda: self.now_ms,
+            log_time_ms=lambda: self.now_ms,
+            denied=self.denials.append,
+        )
 
     def _commit_soon(self, entry: Entry) -> None:
         asyncio.get_running_loop().call_soon(self.commit_members, entry)
@@ -267,6 +318,22 @@ class FakeNode:
         run = Run(config.id, 0, check_ms, 1, RowKind.HALF, ITEM.pack(position, len(data), crc32c(data), 0, 7))
         self._append(EntryType.MESSAGES, encode([data], 1, [run]))
         return position
+
+    def add_user(self, name: str, *rules: tuple[str, list[str]], is_super: bool = False) -> str:
+        """Makes a user with a token; `rules`: (resource, actions). Returns the token."""
+        asked, user_id = [self.now_ms, "", ""], self.state.access.next_id
+        create = [CREATE_USER, asked, user_id, name, is_super, True, f"secret of {name}".encode(), "key"]
+        token = f"token-of-{name}-{user_id:08}"
+        put = [PUT_TOKEN, asked, user_id, digest_of(token), self.now_ms + 3_600_000, "for a test"]
+        self.apply([[SET_AUTH_KEY, asked, "key"], create, put])
+        if rules:
+            rows = [[1, resource, actions, [], True] for resource, actions in rules]
+            self.apply([[SET_RULES, asked, user_id, rows]])
+        return token
+
+    def set_mode(self, mode: str) -> None:
+        """Sets `auth.mode`."""
+        self.apply([[SET_AUTH_MODE, [self.now_ms, "", ""], mode]])
 
     def add_group(self, name: str, *topics: str) -> None:
         self.apply([[PUT_GROUP, {"name": name}, True], [SUBSCRIBE, name, [[t, "TAG", "*", 1] for t in topics]]])

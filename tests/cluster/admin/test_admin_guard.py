@@ -106,10 +106,12 @@ async def test_a_spare_connection_has_no_more_than_a_probe() -> None:
         connected(guard)
     _, transport = connected(guard)
     for path in PROBES:
-        async with guard.serving(cast("Any", SimpleNamespace(transport=transport, path=path, headers={}))):
+        async with guard.serving(cast("Any", SimpleNamespace(transport=transport, path=path, get=lambda *_: False))):
             pass
     with pytest.raises(ApiError, match="beyond them it answers only"):
-        async with guard.serving(cast("Any", SimpleNamespace(transport=transport, path="/v1/status", headers={}))):
+        async with guard.serving(
+            cast("Any", SimpleNamespace(transport=transport, path="/v1/status", get=lambda *_: False))
+        ):
             pass
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from cluster.admin.forward import FOR_HEADER, HOPS_HEADER
 from cluster.broker import in_parts
+from cluster.peer.keyring import Keyring
 from cluster.replication.outcome import Outcome
 from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, RESET_OFFSETS
 from statemachine.consuming.offset_resets import OffsetReset
@@ -142,10 +143,17 @@ async def test_a_reset_leaves_a_trace_of_who_asked_and_a_dry_run_none(
     assert filled.events.kept()[-1].says.startswith("the group was deleted with its ")
 
 
-async def test_a_deleted_topic_leaves_a_trace_of_who_asked_whichever_node_was_asked(client: Any, filled: Any) -> None:
+@pytest.mark.parametrize("secret", [False, True])
+async def test_a_deleted_topic_leaves_a_trace_of_who_asked_whichever_node_was_asked(
+    client: Any, filled: Any, secret: bool
+) -> None:
+    """Without a secret nothing can be proven, and the trace shows what is told; with one, a header proves nothing."""
+    if not secret:
+        filled.keyring = Keyring()
     await client.delete("/v1/topics/a?dry_run=true")
     assert filled.events.kept() == []
     await client.delete("/v1/topics/a", headers={HOPS_HEADER: "1", FOR_HEADER: "10.0.0.7"})
     (event,) = filled.events.kept()
-    says = "the topic was deleted with its 10 messages, asked for over HTTP by 10.0.0.7 by way of 127.0.0.1"
+    who = "127.0.0.1" if secret else "10.0.0.7 by way of 127.0.0.1"
+    says = f"the topic was deleted with its 10 messages, asked for over HTTP by {who}"
     assert (event.kind, event.object, event.says) == ("change", "topic a", says)

@@ -1,0 +1,248 @@
+"""Names the author of each request to the HTTP API, and judges it by the same users and rules as the clients' ports do.
+
+A client names its user by a token: `Authorization: Bearer TOKEN`, or the cookie of a page that has logged in. A node
+that passes a request on names the user by a pass (`cluster.admin.passes`). No other header and no field of a request
+says anything about its author. The node that answers judges by its own rows.
+
+    off       nothing is judged, except requests about users, rules, tokens and the mode
+    observe   every request passes; what enforcing would deny is counted and logged
+    enforce   401 without a user, 403 without the right, 503 while this node cannot tell
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import re
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from cluster.admin.errors import ApiError
+from cluster.admin.passes import NODE, NONE, PASS_HEADER
+from cluster.broker.access.user_admin import Asker
+from statemachine.access.judging import Denied, judge
+from statemachine.access.users import Mode
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from cluster.admin.needs import Needs
+    from cluster.admin.passes import Passes
+    from cluster.broker.access.user_admin import UserAdmin
+    from statemachine.access.users import Access, User
+
+logger = logging.getLogger(__name__)
+
+COOKIE: Final = "raftmq_"
+"""The name of the cookie begins so; the first digits of the cluster's id follow. A browser sends a cookie to every port
+of a host, and each may belong to another cluster."""
+COOKIE_SITES: Final = ("same-origin", "none")
+"""Values of Sec-Fetch-Site with which a cookie counts: its own page, or an address that a person typed."""
+TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{16,128}")
+SLOW_AFTER: Final = 5
+"""Wrong tokens of one address before its next wrong ones are answered late. Right ones never wait."""
+SLOW_S: Final = 0.5
+ADDRESSES_MAX: Final = 1_024
+LOGGED_EVERY_MS: Final = 10_000
+"""A denial of one kind at one address is logged once in this time."""
+NO_USER: Final = "the request names no user"
+FIRST_SUPER: Final = "the first one comes out of the file that auth.first_user_file names"
+
+
+def digest_of(token: str) -> bytes:
+    """The SHA-256 by which the state knows a token."""
+    return hashlib.sha256(token.encode()).digest()
+
+
+class Caller(NamedTuple):
+    """The author of a request, as far as it is proven."""
+
+    user: User | None
+    address: str
+    """The client's, also if another node passed the request on and proved it."""
+    why: str = ""
+    """Why no user is named."""
+    by: int = 0
+    """The node that passed the request on, if it proved that."""
+    is_node: bool = False
+    """True for a node of the cluster that asks for itself."""
+    token: bytes = b""
+    """The SHA-256 of the token; b"" if a pass named the user."""
+
+    def __str__(self) -> str:
+        name = f"user {self.user.name} at {self.address}" if self.user is not None else self.address
+        return f"{name} by way of node {self.by}" if self.by else name
+
+
+STRANGER: Final = Caller(None, "an unknown address", NO_USER)
+
+
+class HttpAccess:
+    """Judges the requests to one node's HTTP API. Event loop only."""
+
+    def __init__(
+        self,
+        access: Access,
+        users: UserAdmin,
+        passes: Passes,
+        *,
+        cluster: str,
+        uuid: Callable[[], str],
+        stale: Callable[[], str],
+        entropy: Callable[[int], bytes],
+        wall_ms: Callable[[], int],
+        log_time_ms: Callable[[], int],
+        denied: Callable[[bool], None],
+    ) -> None:
+        """`cluster`: its name, and `uuid`: its id. `stale`: why this node cannot tell what users may do now; "" if it
+        can. `denied` counts a denial, and is told whether it was enforced."""
+        self.users = users
+        """Changes users and rules."""
+        self.passes = passes
+        self.state = access
+        """The users."""
+        self.entropy = entropy
+        """Random bytes, so many."""
+        self.log_time_ms = log_time_ms
+        """Log time now, by which tokens end."""
+        self._cluster = cluster
+        self._uuid = uuid
+        self._stale = stale
+        self._wall_ms = wall_ms
+        self._denied = denied
+        self._wrong: OrderedDict[str, int] = OrderedDict()
+        """Address -> wrong tokens in a row."""
+        self._logged: OrderedDict[tuple[str, str], int] = OrderedDict()
+
+    # --- the author of a request -------------------------------------------------------------------------------------
+
+    @property
+    def cookie(self) -> str:
+        """The name of this cluster's cookie."""
+        return COOKIE + self._uuid()[:8]
+
+    async def caller(self, request: web.Request, read: Callable[[], Awaitable[bytes]]) -> Caller:
+        """The author of a request, whose body `read` reads. Raises ApiError for a pass that is not right."""
+        address = request.remote or STRANGER.address
+        given = request.headers.get(PASS_HEADER)
+        if given is not None:
+            return self._passed(given, request.method, request.raw_path, await read())
+        token, why = self._token_of(request)
+        if not token:
+            return Caller(None, address, why)
+        user = self._user_of(digest_of(token)) if TOKEN.fullmatch(token) else None
+        if user is None:
+            await self._slow_down(address)
+            return Caller(None, address, "the token is not known here, or has ended")
+        self._wrong.pop(address, None)
+        return Caller(user, address, token=digest_of(token))
+
+    def _token_of(self, request: web.Request) -> tuple[str, str]:
+        """The token, or why there is none."""
+        given = request.headers.get("Authorization")
+        if given is not None:
+            scheme, _, token = given.partition(" ")
+            if scheme.lower() != "bearer":
+                return "", "Authorization has another scheme than Bearer"
+            return token.strip(), "Authorization has no token"
+        token = request.cookies.get(self.cookie, "")
+        site = request.headers.get("Sec-Fetch-Site", "none")
+        if token and site not in COOKIE_SITES:
+            return "", "a page of another site sent the request, so that its cookie does not count"
+        return token, NO_USER
+
+    def _user_of(self, digest: bytes) -> User | None:
+        row = self.state.tokens.get(digest)
+        if row is None or row.ends_ms <= self.log_time_ms():
+            return None
+        return self.state.by_id.get(row.user_id)
+
+    async def _slow_down(self, address: str) -> None:
+        wrong = self._wrong[address] = self._wrong.pop(address, 0) + 1
+        if len(self._wrong) > ADDRESSES_MAX:
+            self._wrong.popitem(last=False)
+        if wrong > SLOW_AFTER:
+            await asyncio.sleep(SLOW_S)
+
+    def _passed(self, given: str, method: str, path: str, body: bytes) -> Caller:
+        by, who, address = self.passes.check(given, method, path, body)
+        if who == NODE:
+            return Caller(None, address, by=by, is_node=True)
+        if who == NONE:
+            return Caller(None, address, NO_USER, by)
+        user = self.state.by_id.get(int(who))
+        return Caller(user, address, "" if user is not None else "the user of this request was removed", by)
+
+    def pass_for(self, caller: Caller, to: int, method: str, path: str, body: bytes) -> dict[str, str]:
+        """The header that names the caller of a request to another node; none in a cluster without a secret."""
+        who = NODE if caller.is_node else str(caller.user.id) if caller.user is not None else NONE
+        return self.passes.made(who, caller.address, to, method, path, body)
+
+    def own_pass(self, to: int, path: str) -> dict[str, str]:
+        """The header with which this node asks another one, for itself, with GET."""
+        return self.passes.made(NODE, "-", to, "GET", path, b"")
+
+    # --- the verdict -------------------------------------------------------------------------------------------------
+
+    def admit(self, caller: Caller, needs: Needs, params: Any, body: Any, what: str) -> None:
+        """Judges a request; `what` names it in the log. Raises ApiError."""
+        if needs.is_open or (self.state.mode is Mode.OFF and not needs.always):
+            return
+        refused = self._refused(caller, needs, params, body)
+        if refused is None:
+            return
+        enforced = needs.always or self.state.mode is Mode.ENFORCE
+        if refused.code != "cannot_judge":
+            self._note(caller, refused, what, enforced)
+        if enforced:
+            raise refused
+
+    def goes_on(self, caller: Caller, needs: Needs, params: Any) -> bool:
+        """Judges the author of an answer that is still being sent, again: its token, its user and its rules may have
+        changed since."""
+        if needs.is_open or (self.state.mode is not Mode.ENFORCE and not needs.always):
+            return True
+        if caller.token:
+            caller = caller._replace(user=self._user_of(caller.token))
+        elif caller.user is not None:
+            caller = caller._replace(user=self.state.by_id.get(caller.user.id))
+        return self._refused(caller, needs, params, None) is None
+
+    def _refused(self, caller: Caller, needs: Needs, params: Any, body: Any) -> ApiError | None:
+        if caller.is_node and needs.of is not None and not needs.always:
+            return None  # its rows are the same as this node's
+        if needs.always and not self.state.supers:
+            return ApiError("denied", "there is no Super yet", FIRST_SUPER)
+        if why := self._stale():
+            return ApiError("cannot_judge", f"this node cannot tell who may do this: {why}", "ask another node")
+        user = caller.user
+        if user is None:
+            return ApiError("unauthenticated", caller.why, "send Authorization: Bearer TOKEN; raftmq login makes one")
+        if needs.of is None:
+            if user.is_super and user.enabled:
+                return None
+            return ApiError("denied", f"only a Super may do this, and user {user.name} is none", "ask one who is")
+        verdict = judge(user, caller.address, list(needs.of(params, body, self._cluster)))
+        if isinstance(verdict, Denied):
+            return ApiError("denied", verdict.reason, "a Super gives rights: raftmq acl set")
+        return None
+
+    def _note(self, caller: Caller, refused: ApiError, what: str, enforced: bool) -> None:
+        self._denied(enforced)
+        key, now_ms = (caller.address, refused.message), self._wall_ms()
+        if 0 <= now_ms - self._logged.get(key, now_ms + 1) < LOGGED_EVERY_MS:
+            return
+        self._logged[key] = now_ms
+        self._logged.move_to_end(key)
+        if len(self._logged) > ADDRESSES_MAX:
+            self._logged.popitem(last=False)
+        outcome = "denied" if enforced else "would be denied"
+        logger.warning("HTTP client %s: %s %s: %s", caller.address, what, outcome, ascii(refused.message))
+
+    @staticmethod
+    def asker(caller: Caller) -> Asker:
+        """The Super who asks for a change of users."""
+        assert caller.user is not None, "such a route is judged in every mode"
+        return Asker(caller.user.name, caller.address)

@@ -1,0 +1,136 @@
+"""Passes: a node that passes a request on tells the other one which user sent it, and proves that with a MAC.
+
+The client's token is never sent on: the address of another node comes out of the table of members, and a stranger may
+listen there. A pass is one header, whose words are separated by single spaces (docs/adr/0091):
+
+    X-RaftMQ-Pass: 1 KEY FROM TO WHO ADDRESS TIME NONCE PROOF
+
+KEY is the id of the key (16 hex digits), FROM and TO are node ids. WHO is the id of a user, `none` without one, or
+`node` for the node itself. ADDRESS is the client's, TIME the wall clock of FROM in milliseconds, NONCE 32 hex digits.
+PROOF is the HMAC-SHA256 (64 hex digits) of these words, the cluster's uuid, the method, the path with the query, and
+the SHA-256 of the body; its key is derived from the cluster's secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cluster.admin.errors import ApiError
+
+if TYPE_CHECKING:
+    from cluster.peer.keyring import Keyring
+
+PASS_HEADER: Final = "X-RaftMQ-Pass"
+NODE, NONE = "node", "none"
+WINDOW_MS: Final = 60_000
+"""A pass is good for so long; the clocks of the nodes may differ by as much."""
+NONCES_MAX: Final = 65_536
+"""Passes of the last two windows that are remembered, so that none counts twice: 546 a second."""
+_PASS: Final = re.compile(
+    r"1 (?P<key>[0-9a-f]{16}) (?P<by>\d{1,5}) (?P<to>\d{1,5}) (?P<who>node|none|\d{1,19}) "
+    r"(?P<address>[.:%\w-]{1,64}) (?P<time>\d{1,16}) (?P<nonce>[0-9a-f]{32}) (?P<proof>[0-9a-f]{64})",
+    re.ASCII,
+)
+_ADDRESS: Final = re.compile(r"[.:%\w-]{1,64}", re.ASCII)
+_KEY_LABEL: Final = b"raftmq http pass key 1"
+_LABEL: Final = b"raftmq http pass 1"
+_LEAVE_IT: Final = "nodes alone send this header: leave it out"
+
+
+class Passed(NamedTuple):
+    """The words of a pass whose proof is right."""
+
+    by: int
+    """The node that passed the request on."""
+    who: str
+    """The id of a user in digits, NONE or NODE."""
+    address: str
+    """The client's, as the other node saw it."""
+
+
+class Passes:
+    """Makes the passes of one node, and checks those that other nodes made for it. Event loop only."""
+
+    def __init__(
+        self,
+        *,
+        node: int,
+        uuid: Callable[[], str],
+        keyring: Callable[[], Keyring],
+        entropy: Callable[[int], bytes],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        """`uuid`: the cluster's id. `entropy`: random bytes, so many."""
+        self._node = node
+        self._uuid = uuid
+        self._keyring = keyring
+        self._entropy = entropy
+        self._wall_ms = wall_ms
+        self._nonces: OrderedDict[bytes, int] = OrderedDict()
+        """Nonce -> wall clock at which it is forgotten."""
+
+    @property
+    def proven(self) -> bool:
+        """True if this cluster has a secret, so that each node can prove what it says of a client."""
+        return bool(self._keyring().keys)
+
+    def made(self, who: str, address: str, to: int, method: str, path: str, body: bytes) -> dict[str, str]:
+        """Returns the header of one request to node `to`; none in a cluster without a secret."""
+        keyring = self._keyring()
+        if not keyring.keys:
+            return {}
+        told = address if _ADDRESS.fullmatch(address) else "-"
+        words = [keyring.newest.hex(), str(self._node), str(to), who, told, str(self._wall_ms()), self._nonce()]
+        proof = self._proof(keyring.keys[0], words, method, path, body)
+        return {PASS_HEADER: " ".join(["1", *words, proof])}
+
+    def check(self, given: str, method: str, path: str, body: bytes) -> Passed:
+        """Returns the words of a pass that came with a request. Raises ApiError if it proves nothing, is too old, or
+        came before."""
+        match = _PASS.fullmatch(given)
+        if match is None:
+            raise _bad_pass("it has another form", _LEAVE_IT)
+        key = self._keyring().key(bytes.fromhex(match["key"]))
+        if key is None:
+            raise _bad_pass("it is proven with a key that this node does not have", "compare raftmq secret status")
+        right = self._proof(key, given.split(" ")[1:-1], method, path, body)
+        if not hmac.compare_digest(right, match["proof"]):
+            raise _bad_pass("its proof is wrong", _LEAVE_IT)
+        if int(match["to"]) != self._node:
+            raise _bad_pass(f"it is for node {match['to']}, and this is node {self._node}", "see raftmq node list")
+        now_ms = self._wall_ms()
+        off_ms = abs(now_ms - int(match["time"]))
+        if off_ms > WINDOW_MS:
+            why = f"the clocks of nodes {match['by']} and {self._node} differ by {off_ms // 1000} s"
+            raise _bad_pass(why, "set the clocks of the nodes")
+        self._remember(bytes.fromhex(match["nonce"]), now_ms)
+        return Passed(int(match["by"]), match["who"], match["address"])
+
+    def _nonce(self) -> str:
+        return self._entropy(16).hex()
+
+    def _proof(self, key: bytes, words: Sequence[str], method: str, path: str, body: bytes) -> str:
+        derived = hmac.digest(key, _KEY_LABEL, "sha256")
+        parts = [_LABEL, self._uuid().encode(), *[word.encode() for word in words], method.encode(), path.encode()]
+        parts.append(hashlib.sha256(body).digest())
+        return hmac.digest(derived, b"".join([len(part).to_bytes(4, "big") + part for part in parts]), "sha256").hex()
+
+    def _remember(self, nonce: bytes, now_ms: int) -> None:
+        nonces = self._nonces
+        while nonces and next(iter(nonces.values())) < now_ms:
+            nonces.popitem(last=False)
+        if nonce in nonces:
+            raise _bad_pass("it came a second time", "ask again")
+        if len(nonces) >= NONCES_MAX:
+            why = f"{NONCES_MAX} requests were passed on to this node within {2 * WINDOW_MS // 1000} s"
+            raise ApiError("busy", why, f"ask node {self._node} itself")
+        nonces[nonce] = now_ms + 2 * WINDOW_MS
+
+
+def _bad_pass(why: str, hint: str) -> ApiError:
+    return ApiError("bad_pass", f"the pass of a node is refused: {why}", hint)

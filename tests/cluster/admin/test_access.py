@@ -1,0 +1,433 @@
+"""Who gets in over HTTP: modes, tokens, cookies, passes between nodes, and what proves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from cluster.admin import access as access_module
+from cluster.admin.access import ADDRESSES_MAX, SLOW_AFTER
+from cluster.admin.forward import FOR_HEADER, HOPS_HEADER
+from cluster.admin.passes import NONCES_MAX, PASS_HEADER, WINDOW_MS
+from cluster.peer.keyring import Keyring
+from statemachine.commands import CHANGE_USER, REMOVE_RULES, REMOVE_TOKEN, REMOVE_USER, SET_AUTH_MODE
+
+PATH = "/v1/status"
+ASKED = [1_700_000_000_000, "", ""]
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+async def told(answer: Any) -> tuple[int, str]:
+    return answer.status, (await answer.json()).get("error", {}).get("code", "")
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What a node would have logged: it has no access log, the test's server has one."""
+    names = ("cluster", "aiohttp.server", "aiohttp.web")
+    return [record.getMessage() for record in caplog.records if record.name.startswith(names)]
+
+
+# --- modes -----------------------------------------------------------------------------------------------------------
+
+
+async def test_what_each_mode_does_with_a_stranger(client: Any, node: Any, caplog: pytest.LogCaptureFixture) -> None:
+    node.add_user("root", is_super=True)
+    assert (await client.get(PATH)).status == 200
+    assert node.denials == []
+    node.set_mode("observe")
+    assert (await client.get(PATH)).status == 200
+    assert node.denials == [False]
+    node.set_mode("enforce")
+    answer = await client.get(PATH)
+    assert await told(answer) == (401, "unauthenticated")
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+    assert "raftmq login" in (await answer.json())["error"]["hint"]
+    assert node.denials == [False, True]
+    assert sum("would be denied" in text for text in caplog.messages) == 1
+
+
+async def test_a_node_that_cannot_know_says_so(client: Any, node: Any) -> None:
+    token = node.add_user("root", is_super=True)
+    node.set_mode("enforce")
+    node.stale = "it has heard no leader for 20 s"
+    assert await told(await client.get(PATH, headers=bearer(token))) == (503, "cannot_judge")
+    assert (await client.get("/v1/health/live")).status == 200
+    assert node.denials == []
+
+
+async def test_a_denial_is_logged_once(client: Any, node: Any, caplog: pytest.LogCaptureFixture) -> None:
+    node.add_user("root", is_super=True)
+    node.set_mode("enforce")
+    for _ in range(20):
+        await client.get(PATH)
+    assert sum("denied" in text for text in caplog.messages) == 1
+    assert len(node.denials) == 20
+
+
+async def test_a_body_is_judged_by_the_topic_that_it_names(client: Any, node: Any) -> None:
+    token = node.add_user("shop", ("Topic:shop-*", ["Create"]))
+    node.add_user("root", is_super=True)
+    node.set_mode("enforce")
+    answer = await client.post("/v1/topics", json={"name": "shop-1"}, headers=bearer(token))
+    assert answer.status == 201
+    answer = await client.post("/v1/topics", json={"name": "other"}, headers=bearer(token))
+    assert await told(answer) == (403, "denied")
+    assert set(node.state.topics) == {"shop-1"}
+
+
+async def test_a_consumer_cannot_delete_its_retry_topic(client: Any, node: Any) -> None:
+    """Sub on a group reads its retry topic and its dead letters; deleting them needs Delete."""
+    token = node.add_user("shop", ("Group:g", ["Sub"]))
+    owner = node.add_user("owner", ("Group:g", ["Delete"]))
+    node.add_user("root", is_super=True)
+    for name in ("%25RETRY%25g", "%25DLQ%25g"):
+        node.set_mode("off")
+        await client.post("/v1/topics", json={"name": name.replace("%25", "%")})
+        node.set_mode("enforce")
+        assert await told(await client.delete(f"/v1/topics/{name}", headers=bearer(token))) == (403, "denied")
+        assert (await client.delete(f"/v1/topics/{name}", headers=bearer(owner))).status == 200
+
+
+# --- tokens ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["ended", "revoked", "disabled", "removed", "made again", "rules"])
+async def test_a_token_ends_with_what_it_stands_on(client: Any, node: Any, how: str) -> None:
+    node.add_user("root", is_super=True)
+    token = node.add_user("shop", ("Cluster:*", ["Get"]))
+    node.set_mode("enforce")
+    assert (await client.get(PATH, headers=bearer(token))).status == 200
+    user = node.state.access.users["shop"]
+    expected = (401, "unauthenticated")
+    match how:
+        case "ended":
+            node.now_ms += 3_600_000
+        case "revoked":
+            node.apply([[REMOVE_TOKEN, ASKED, user.tokens[0]]])
+        case "disabled":
+            node.apply([[CHANGE_USER, ASKED, user.id, {"enabled": False}]])
+            expected = (403, "denied")
+        case "removed":
+            node.apply([[REMOVE_USER, ASKED, user.id]])
+        case "made again":
+            node.apply([[REMOVE_USER, ASKED, user.id]])
+            node.add_user("shop", ("Cluster:*", ["Get"]))
+        case _:
+            node.apply([[REMOVE_RULES, ASKED, user.id, None, None]])
+            expected = (403, "denied")
+    assert await told(await client.get(PATH, headers=bearer(token))) == expected
+
+
+@pytest.mark.parametrize(
+    "given", ["Basic cm9vdDpyb290", "Bearer", "Bearer ", "Bearer short", "Bearer " + "x" * 4000, "Bearer a b", ""]
+)
+async def test_a_header_that_is_no_token_names_nobody(client: Any, node: Any, given: str) -> None:
+    node.add_user("root", is_super=True)
+    node.set_mode("enforce")
+    assert await told(await client.get(PATH, headers={"Authorization": given})) == (401, "unauthenticated")
+
+
+@pytest.mark.parametrize("name", ["token", "access_token", "secret", "password", "Authorization", "raftmq_token"])
+async def test_a_token_in_an_address_is_refused_and_not_logged(
+    client: Any, node: Any, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    token = node.add_user("root", is_super=True)
+    for path in (PATH, "/v1/topics", "/", "/v1/health/live", "/v1/events/stream"):
+        answer = await client.get(path, params={name: token})
+        assert await told(answer) == (400, "token_in_address")
+        assert token not in await answer.text()
+    assert token not in "\n".join(said(caplog))
+
+
+@pytest.mark.parametrize("line", [b"GET /v1/status?token=%b HTTP/9.9", b"GET /v1/status\r\nAuth\x00: %b", b"%b"])
+async def test_a_request_that_cannot_be_read_is_logged_without_its_text(
+    client: Any, node: Any, caplog: pytest.LogCaptureFixture, line: bytes
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    token = node.add_user("root", is_super=True)
+    reader, writer = await asyncio.open_connection(client.host, client.port)
+    writer.write(line % token.encode() + b"\r\nAuthorization: Bearer " + token.encode() + b"\r\n\r\n")
+    answer = await reader.read(4096)
+    writer.close()
+    assert b"400" in answer
+    assert any("Error handling request" in text for text in said(caplog))
+    assert token not in "\n".join(said(caplog))
+
+
+async def test_wrong_tokens_are_slowed_and_right_ones_never(
+    client: Any, node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+
+    async def sleep(delay_s: float) -> None:
+        slept.append(delay_s)
+
+    monkeypatch.setattr("cluster.admin.access.asyncio.sleep", sleep)
+    token = node.add_user("root", is_super=True)
+    node.set_mode("enforce")
+    for number in range(SLOW_AFTER + 3):
+        assert (await client.get(PATH, headers=bearer(f"wrong-token-{number:08}"))).status == 401
+    assert len(slept) == 3
+    assert (await client.get(PATH, headers=bearer(token))).status == 200
+    assert len(slept) == 3
+
+
+async def test_wrong_tokens_of_many_addresses_hold_little_memory(node: Any) -> None:
+    for number in range(2 * ADDRESSES_MAX):
+        await node.access._slow_down(f"10.0.{number // 256}.{number % 256}")
+    assert len(node.access._wrong) == ADDRESSES_MAX
+
+
+# --- cookies ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("site", "status"), [(None, 200), ("same-origin", 200), ("none", 200), ("same-site", 401), ("cross-site", 401)]
+)
+async def test_a_cookie_counts_for_its_own_pages(client: Any, node: Any, site: str | None, status: int) -> None:
+    """A page on another port of this host is of the same site: the browser sends the cookie along."""
+    token = node.add_user("root", is_super=True)
+    node.set_mode("enforce")
+    headers = {"Cookie": f"{node.access.cookie}={token}"} | ({"Sec-Fetch-Site": site} if site else {})
+    assert (await client.get(PATH, headers=headers)).status == status
+
+
+async def test_a_cookie_of_another_cluster_names_nobody(client: Any, node: Any) -> None:
+    token = node.add_user("root", is_super=True)
+    node.set_mode("enforce")
+    assert (await client.get(PATH, headers={"Cookie": f"raftmq_ffffffff={token}"})).status == 401
+
+
+async def test_a_cookie_changes_nothing_for_a_page_of_another_origin(client: Any, node: Any) -> None:
+    token = node.add_user("root", is_super=True)
+    headers = {"Cookie": f"{node.access.cookie}={token}", "Origin": f"http://{client.host}:1"}
+    assert await told(await client.post("/v1/topics", json={"name": "a"}, headers=headers)) == (403, "cross_origin")
+    assert not node.proposed
+
+
+# --- streams ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["removed", "revoked", "rules"])
+async def test_a_stream_ends_with_the_right_to_it(client: Any, node: Any, how: str) -> None:
+    node.add_user("root", is_super=True)
+    token = node.add_user("shop", ("Cluster:*", ["Get"]))
+    node.set_mode("enforce")
+    answer = await client.get("/v1/events/stream", headers=bearer(token))
+    assert await answer.content.readline() == b": events\n"
+    user = node.state.access.users["shop"]
+    node.apply(
+        [
+            {
+                "removed": [REMOVE_USER, ASKED, user.id],
+                "revoked": [REMOVE_TOKEN, ASKED, user.tokens[0]],
+                "rules": [REMOVE_RULES, ASKED, user.id, None, None],
+            }[how]
+        ]
+    )
+    node.events.note_change("topic a", "happened after the change")
+    assert b"happened after" not in await answer.content.read()
+    assert node.events.watchers == 0
+
+
+async def test_a_stream_of_a_stranger_ends_when_enforcing_begins(client: Any, node: Any) -> None:
+    node.add_user("root", is_super=True)
+    answer = await client.get("/v1/events/stream")
+    assert await answer.content.readline() == b": events\n"
+    node.set_mode("enforce")
+    assert await answer.content.read() == b"\n"
+
+
+# --- from node to node -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def pair(make_node: Any, serve: Any) -> Any:
+    """(leader, follower, the leader's client, the follower's client)."""
+    leader = make_node(1)
+    leader_client = await serve(leader)
+    peers = [{"id": 1, "port": 1, "admin": f"127.0.0.1:{leader_client.port}"}, {"id": 2, "port": 2}]
+    follower = make_node(2, peers=peers)
+    return leader, follower, leader_client, await serve(follower)
+
+
+def same(nodes: tuple[Any, ...], name: str, *rules: Any, is_super: bool = False) -> str:
+    """The user exists on both."""
+    tokens = {node.add_user(name, *rules, is_super=is_super) for node in nodes}
+    (token,) = tokens
+    return token
+
+
+async def test_the_leader_judges_a_user_that_a_follower_names(pair: Any) -> None:
+    leader, follower, _, client = pair
+    same((leader, follower), "root", is_super=True)
+    token = same((leader, follower), "shop", ("Topic:*", ["Create", "Delete"]))
+    for node in (leader, follower):
+        node.set_mode("enforce")
+    answer = await client.post("/v1/topics", json={"name": "a"}, headers=bearer(token))
+    assert answer.status == 201
+    user = leader.state.access.users["shop"]
+    leader.apply([[REMOVE_RULES, ASKED, user.id, None, None]])
+    answer = await client.post("/v1/topics", json={"name": "b"}, headers=bearer(token))
+    assert await told(answer) == (403, "denied")
+    leader.apply([[REMOVE_USER, ASKED, user.id]])
+    answer = await client.post("/v1/topics", json={"name": "b"}, headers=bearer(token))
+    assert await told(answer) == (401, "unauthenticated")
+
+
+async def test_the_trace_names_the_user_the_client_and_the_node_between(pair: Any) -> None:
+    leader, follower, _, client = pair
+    token = same((leader, follower), "root", is_super=True)
+    await client.post("/v1/topics", json={"name": "a"}, headers=bearer(token))
+    await client.delete("/v1/topics/a", headers=bearer(token))
+    says = leader.events.kept()[-1].says
+    assert says.endswith("asked for over HTTP by user root at 127.0.0.1 by way of node 2")
+
+
+async def test_neither_token_nor_cookie_goes_to_the_address_of_another_node(make_node: Any, serve: Any) -> None:
+    """A member was moved to the address of a stranger, who writes down all that comes."""
+    heard: list[str] = []
+
+    async def listen(request: web.Request) -> web.Response:
+        heard.append(repr(request.headers) + request.raw_path + repr(await request.read()))
+        return web.json_response({"error": {"code": "denied", "message": "no", "hint": ""}}, status=403)
+
+    app = web.Application()
+    app.router.add_route("*", "/{any:.*}", listen)
+    stranger = TestServer(app)
+    await stranger.start_server()
+    peers = [{"id": 1, "port": 1, "admin": f"127.0.0.1:{stranger.port}"}, {"id": 2, "port": 2}]
+    node = make_node(2, peers=peers)
+    token = node.add_user("root", is_super=True)
+    node.set_mode("enforce")
+    client = await serve(node)
+    cookie = {"Cookie": f"{node.access.cookie}={token}"}
+    for headers in (bearer(token), cookie):
+        await client.post("/v1/topics", json={"name": "a"}, headers=headers)
+        await client.get("/v1/topics?consistency=linearizable", headers=headers)
+        await client.get("/v1/members/1/status", headers=headers)
+        await client.get("/v1/findings", headers=headers)
+    await stranger.close()
+    assert len(heard) >= 6
+    assert any(PASS_HEADER in each for each in heard), "the search could have found something"
+    assert not [each for each in heard if token in each or "Authorization" in each or "Cookie" in each]
+
+
+@pytest.mark.parametrize("how", ["Authorization", "Cookie"])
+async def test_no_redirect_with_a_token(pair: Any, how: str) -> None:
+    leader, follower, _, client = pair
+    token = same((leader, follower), "root", is_super=True)
+    headers = bearer(token) if how == "Authorization" else {"Cookie": f"{follower.access.cookie}={token}"}
+    answer = await client.post(
+        "/v1/topics", json={"name": "a"}, headers=headers | {"Prefer": "redirect"}, allow_redirects=False
+    )
+    assert await told(answer) == (400, "bad_request")
+    assert "Location" not in answer.headers
+
+
+async def test_headers_of_a_client_prove_nothing(client: Any, node: Any) -> None:
+    node.add_user("root", is_super=True)
+    node.set_mode("enforce")
+    user = node.state.access.users["root"]
+    for headers in (
+        {HOPS_HEADER: "1"},
+        {HOPS_HEADER: "1", FOR_HEADER: "10.0.0.1"},
+        {"X-RaftMQ-User": "root", "X-Forwarded-User": "root", "Remote-User": "root"},
+        {"X-RaftMQ-User-Id": str(user.id)},
+    ):
+        assert await told(await client.get(PATH, headers=headers)) == (401, "unauthenticated")
+
+
+FORGERIES = ["key", "proof", "who", "address", "target", "method", "path", "body", "late", "early", "twice", "form"]
+
+
+@pytest.mark.parametrize("how", FORGERIES)
+async def test_a_forged_pass_is_refused(pair: Any, how: str) -> None:
+    leader, follower, client, _ = pair
+    same((leader, follower), "root", is_super=True)
+    same((leader, follower), "shop", ("Topic:*", ["All"]))
+    leader.set_mode("enforce")
+    caller = access_module.Caller(follower.state.access.users["root"], "10.0.0.7")
+    if how == "key":
+        follower.keyring = Keyring((b"x" * 32,), demanded=True)
+    if how in ("late", "early"):
+        follower.now_ms += (WINDOW_MS + 1) * (1 if how == "early" else -1)
+    target, method, path, body = 1, "POST", "/v1/topics", b'{"name": "a"}'
+    made = follower.access.pass_for(
+        caller,
+        3 if how == "target" else target,
+        "PUT" if how == "method" else method,
+        path + "x" if how == "path" else path,
+        b"{}" if how == "body" else body,
+    )[PASS_HEADER]
+    words = made.split(" ")
+    if how == "who":
+        words[4] = str(leader.state.access.users["shop"].id)
+    if how == "address":
+        words[5] = "10.0.0.8"
+    if how == "proof":
+        words[-1] = "0" * 64
+    if how == "form":
+        words[0] = "2"
+    headers = {PASS_HEADER: " ".join(words), "Content-Type": "application/json"}
+    if how == "twice":
+        assert (await client.post(path, data=body, headers=headers)).status == 201
+    answer = await client.post(path, data=body, headers=headers)
+    assert await told(answer) == (400, "bad_pass")
+    assert set(leader.state.topics) == ({"a"} if how == "twice" else set())
+
+
+async def test_a_pass_that_is_right_gets_in(pair: Any) -> None:
+    leader, follower, client, _ = pair
+    same((leader, follower), "root", is_super=True)
+    leader.set_mode("enforce")
+    caller = access_module.Caller(follower.state.access.users["root"], "10.0.0.7")
+    body = b'{"name": "a"}'
+    headers = follower.access.pass_for(caller, 1, "POST", "/v1/topics", body)
+    answer = await client.post("/v1/topics", data=body, headers=headers | {"Content-Type": "application/json"})
+    assert answer.status == 201
+
+
+async def test_a_node_asks_for_itself_what_is_no_change(pair: Any) -> None:
+    leader, follower, client, _ = pair
+    same((leader, follower), "root", is_super=True)
+    leader.set_mode("enforce")
+    assert (await client.get("/v1/findings", headers=follower.access.own_pass(1, "/v1/findings"))).status == 200
+    made = follower.access.passes.made("node", "-", 1, "PUT", "/v1/failpoints", b"{}")
+    answer = await client.put("/v1/failpoints", data=b"{}", headers=made | {"Content-Type": "application/json"})
+    assert await told(answer) == (401, "unauthenticated")
+
+
+def test_passes_that_are_remembered_hold_bounded_memory(node: Any) -> None:
+    passes, other = node.access.passes, node.access.passes
+    for _ in range(NONCES_MAX):
+        passes._remember(node.access.entropy(16), node.now_ms)
+    with pytest.raises(Exception, match="passed on to this node"):
+        passes._remember(node.access.entropy(16), node.now_ms)
+    passes._remember(node.access.entropy(16), node.now_ms + 2 * WINDOW_MS + 1)
+    assert len(other._nonces) == 1
+
+
+async def test_without_a_secret_nodes_vouch_for_nobody(pair: Any) -> None:
+    """Nothing is enforced then: `auth.mode` cannot be enforce (a right pass would be refused, too)."""
+    leader, follower, client, _ = pair
+    made = follower.access.own_pass(1, PATH)
+    leader.keyring = follower.keyring = Keyring()
+    assert follower.access.own_pass(1, PATH) == {}
+    assert await told(await client.get(PATH, headers=made)) == (400, "bad_pass")
+
+
+async def test_the_mode_is_a_change_like_any_other(node: Any) -> None:
+    node.add_user("root", is_super=True)
+    for mode in ("observe", "enforce", "off") * 3:
+        node.apply([[SET_AUTH_MODE, ASKED, mode]])
+        assert node.state.access.mode == mode
