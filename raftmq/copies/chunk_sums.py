@@ -65,7 +65,6 @@ class _Tap:
         return data
 
     def found(self, place: Place) -> Place:
-        """Implements `LogCopy.found`."""
         return self._copy.found(place)
 
     def finish(self, place: Place) -> None:

@@ -64,11 +64,9 @@ class FileCopy:
         self._open: dict[str, int] = {}
 
     def topics(self) -> list[str]:
-        """Implements `LogCopy.topics`."""
         return sorted(self._topics.keys() - SYSTEM_TOPICS)
 
     def describe_topic(self, name: str) -> _Kept:
-        """Implements `LogCopy.describe_topic`."""
         topic = self._topic(name)
         with _told(self._files.state):
             return _Kept([self._queue(topic.id, queue_id) for queue_id in range(topic.queues)])
@@ -94,7 +92,6 @@ class FileCopy:
         return first if next(pieces, b"") else None
 
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Implements `LogCopy.offset_at`."""
         topic_id = self._topic(topic).id
         with _told(self._files.state):
             kept = self._queue(topic_id, queue_id)
@@ -103,7 +100,6 @@ class FileCopy:
             )
 
     def segments(self, ranges: Sequence[QueueRange]) -> list[CopyPart]:
-        """Implements `LogCopy.segments`."""
         spans: dict[Place, list[Span]] = {place: [] for place in self._files.places}
         with _told(self._files.state):
             for planned in ranges:
@@ -126,7 +122,6 @@ class FileCopy:
                 first = end
 
     def log(self) -> list[Segment]:
-        """Implements `LogCopy.log`."""
         return [Segment(place.base, place.end, (place,)) for place in self._files.places]
 
     @property
@@ -165,12 +160,10 @@ class FileCopy:
         return {topic.id: topic.name for topic in self._topics.values()}
 
     def items(self, segment: Segment, span: Span) -> bytes:
-        """Implements `LogCopy.items`."""
         with _told(self._files.state):
             return query.fetch_packed(self._kv, span.topic_id, span.queue_id, span.start, span.end)
 
     def read(self, place: Place, start: int, stop: int) -> bytes:
-        """Implements `LogCopy.read`."""
         with _told(Path(place.name)):
             descriptor = self._open.get(place.name)
             if descriptor is None:
@@ -178,11 +171,9 @@ class FileCopy:
             return os.pread(descriptor, stop - start, LOCAL_HEADER_SIZE + start - place.base)
 
     def found(self, place: Place) -> Place:
-        """Implements `LogCopy.found`."""
         return place
 
     def close(self) -> None:
-        """Implements `LogCopy.close`."""
         self._reader.close()
         for descriptor in self._open.values():
             os.close(descriptor)

@@ -85,7 +85,6 @@ class TierCopy:
     # -- the plan
 
     def topics(self) -> list[str]:
-        """Implements `LogCopy.topics`."""
         return sorted(self._listing().ids.keys() - SYSTEM_TOPICS)
 
     def describe_topic(self, name: str) -> _Described:
@@ -96,7 +95,6 @@ class TierCopy:
         return _Described([QueueInfo(queue, *known.get(queue, (0, 0))) for queue in range(max(known) + 1)])
 
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Implements `LogCopy.offset_at`."""
         runs = self._listing().runs.get((self._topic_id(topic), queue_id), [])
         first, end = _kept(runs)
         for segment, run in runs:
@@ -107,7 +105,6 @@ class TierCopy:
         return end
 
     def segments(self, ranges: Sequence[QueueRange]) -> list[CopyPart]:
-        """Implements `LogCopy.segments`."""
         spans: dict[Segment, list[Span]] = {}
         for planned in ranges:
             topic_id = self._topic_id(planned.topic)
@@ -119,7 +116,6 @@ class TierCopy:
         return [CopyPart(segment, tuple(spans[segment])) for segment in sorted(spans)]
 
     def log(self) -> list[Segment]:
-        """Implements `LogCopy.log`."""
 
         async def read() -> list[Segment]:
             folder = self._cluster or await self._only_cluster()
@@ -211,7 +207,6 @@ class TierCopy:
     # -- the tasks
 
     def items(self, segment: Segment, span: Span) -> bytes:
-        """Implements `LogCopy.items`."""
 
         async def read() -> bytes:
             index = await self._index(segment)
@@ -224,16 +219,13 @@ class TierCopy:
             return self._run(read())
 
     def read(self, place: Place, start: int, stop: int) -> bytes:
-        """Implements `LogCopy.read`."""
         with self._told():
             return self._run(self._shared.get_range(place.name, start - place.base, stop - place.base))
 
     def found(self, place: Place) -> Place:
-        """Implements `LogCopy.found`."""
         return place._replace(name=self._shared.where(place.name))
 
     def close(self) -> None:
-        """Implements `LogCopy.close`."""
         try:
             self._run(self._store.close())
         finally:

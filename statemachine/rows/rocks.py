@@ -106,7 +106,6 @@ class RocksKV:
         space."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """Implements `KV.get`."""
         METER.units += ROW_UNITS
         try:
             value: bytes | None = self._view(family).get(key)
@@ -142,7 +141,6 @@ class RocksKV:
             self._failed("writing to", error)
 
     def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Implements `KV.scan`."""
         METER.units += SEEK_UNITS
         scan = _Scan(self._view(family), start, end, self._failed)
         self._scans.add(scan)
@@ -195,7 +193,6 @@ class RocksKV:
             self._failed("syncing", error)
 
     def flush_tables(self) -> None:
-        """Implements `KV.flush_tables`."""
         try:
             for name in FAMILIES:
                 self._view(name).flush()
@@ -213,12 +210,10 @@ class RocksKV:
             self._failed(f"cannot make a checkpoint at {path}:", error)
 
     def sequence(self) -> int:
-        """Implements `KV.sequence`."""
         self._view(FAMILIES[0])
         return self._db.latest_sequence_number()
 
     def tables(self) -> list[str]:
-        """Implements `KV.tables`."""
         self._view(FAMILIES[0])
         return [file["name"].rpartition("/")[2] for file in self._db.live_files()]
 

@@ -46,7 +46,6 @@ class CloudStore:
 
     @property
     def root(self) -> str:
-        """The store's URL (`ObjectStore.root`)."""
         return self._url
 
     async def create(self, name: str, data: Data) -> None:
@@ -60,7 +59,6 @@ class CloudStore:
         await _told(name, self._obstore.put_async(self._client, name, check_data(data), mode={"e_tag": tag}))
 
     async def get(self, name: str, size_max: int) -> Stored:
-        """Returns the whole object and its version (`ObjectStore.get`)."""
         result = await _told(name, self._obstore.get_async(self._client, check_name(name)))
         size, tag = result.meta["size"], result.meta["e_tag"]
         if size > size_max:
@@ -73,7 +71,6 @@ class CloudStore:
         return Stored(data, tag)
 
     async def get_range(self, name: str, start: int, stop: int) -> bytes:
-        """Returns bytes [start, stop) of the object (`ObjectStore.get_range`)."""
         check_range(start, stop)
         call = self._obstore.get_range_async(self._client, check_name(name), start=start, end=stop)
         data = bytes(await _told(name, call))
@@ -87,17 +84,14 @@ class CloudStore:
         return [await self.get_range(name, *each) for each in ranges]
 
     async def checksum(self, name: str, start: int, stop: int, crc: int = 0) -> int:
-        """Returns the CRC-32C of bytes [start, stop) as they are read back (`ObjectStore.checksum`)."""
         found: int = crc32c(await self.get_range(name, start, stop), crc)
         return found
 
     async def head(self, name: str) -> ObjectInfo:
-        """Returns the object's size and time (`ObjectStore.head`)."""
         meta = await _told(name, self._obstore.head_async(self._client, check_name(name)))
         return ObjectInfo(name, meta["size"], int(meta["last_modified"].timestamp() * 1000))
 
     async def list(self, folder: str = "") -> AsyncIterator[ObjectInfo]:
-        """Lists the objects below a folder (`ObjectStore.list`)."""
         stream = self._obstore.list(self._client, prefix=check_name(folder) if folder else None, chunk_size=LIST_CHUNK)
         while True:
             try:
@@ -108,7 +102,6 @@ class CloudStore:
                 yield ObjectInfo(meta["path"], meta["size"], int(meta["last_modified"].timestamp() * 1000))
 
     async def delete(self, name: str) -> None:
-        """Removes the object, if there is one (`ObjectStore.delete`)."""
         try:
             await _told(name, self._obstore.delete_async(self._client, check_name(name)))
         except NotFound:

@@ -44,43 +44,34 @@ class DirectoryStore:
 
     @property
     def root(self) -> str:
-        """The store's URL (`ObjectStore.root`)."""
         return self._files.root.absolute().as_uri()
 
     async def create(self, name: str, data: Data) -> None:
-        """Writes a new object (`ObjectStore.create`)."""
         await self._threads.call(self._files.create, check_name(name), check_data(data))
 
     async def replace(self, name: str, data: Data, tag: str) -> None:
-        """Replaces the version `tag` of the object (`ObjectStore.replace`)."""
         await self._threads.call(self._files.replace, check_name(name), check_data(data), tag)
 
     async def get(self, name: str, size_max: int) -> Stored:
-        """Returns the whole object and its version (`ObjectStore.get`)."""
         return await self._threads.call(self._files.get, check_name(name), size_max)
 
     async def get_range(self, name: str, start: int, stop: int) -> bytes:
-        """Returns bytes [start, stop) of the object (`ObjectStore.get_range`)."""
         check_range(start, stop)
         return await self._threads.call(self._files.get_range, check_name(name), start, stop)
 
     async def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Returns several ranges of one object (`ObjectStore.get_ranges`)."""
         for start, stop in ranges:
             check_range(start, stop)
         return await self._threads.call(self._files.get_ranges, check_name(name), list(ranges))
 
     async def checksum(self, name: str, start: int, stop: int, crc: int = 0) -> int:
-        """Returns the CRC-32C of bytes [start, stop) as they are read back (`ObjectStore.checksum`)."""
         check_range(start, stop)
         return await self._threads.call(self._files.checksum, check_name(name), start, stop, crc)
 
     async def head(self, name: str) -> ObjectInfo:
-        """Returns the object's size and time (`ObjectStore.head`)."""
         return await self._threads.call(self._files.head, check_name(name))
 
     async def list(self, folder: str = "") -> AsyncIterator[ObjectInfo]:
-        """Lists the objects below a folder (`ObjectStore.list`)."""
         if folder:
             check_name(folder)
         after = ""
@@ -90,11 +81,9 @@ class DirectoryStore:
             after = page[-1].name
 
     async def delete(self, name: str) -> None:
-        """Removes the object, if there is one (`ObjectStore.delete`)."""
         await self._threads.call(self._files.delete, check_name(name))
 
     async def sweep(self, older_than_ms: int) -> int:
-        """Removes what unfinished writes left behind (`ObjectStore.sweep`)."""
         return await self._threads.call(self._files.sweep, older_than_ms)
 
     async def close(self) -> None:
@@ -175,7 +164,6 @@ class DirectoryFiles:
             _sync(path.parent)
 
     def get(self, name: str, size_max: int) -> Stored:
-        """Returns the whole object and its version (`ObjectStore.get`)."""
         with self._told(name), (self.root / name).open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             if size > size_max:
@@ -184,7 +172,6 @@ class DirectoryFiles:
         return Stored(data, _tag(data))
 
     def get_range(self, name: str, start: int, stop: int) -> bytes:
-        """Returns bytes [start, stop) of the object (`ObjectStore.get_range`)."""
         with self._told(name), (self.root / name).open("rb", buffering=0) as file:
             return _read(file.fileno(), name, start, stop)
 
@@ -194,7 +181,6 @@ class DirectoryFiles:
             return [_read(file.fileno(), name, *each) for each in ranges]
 
     def checksum(self, name: str, start: int, stop: int, crc: int) -> int:
-        """Returns the CRC-32C of bytes [start, stop) as they are read back (`ObjectStore.checksum`)."""
         with self._told(name):
             found, count = checksum_from_disk(self.root / name, start, stop, crc)
         if count < stop - start:
@@ -202,7 +188,6 @@ class DirectoryFiles:
         return found
 
     def head(self, name: str) -> ObjectInfo:
-        """Returns the object's size and time (`ObjectStore.head`)."""
         with self._told(name):
             found = _info(self.root / name, name)
         if found is None:
@@ -252,7 +237,6 @@ class DirectoryFiles:
                 _sync(path.parent)
 
     def sweep(self, older_than_ms: int) -> int:
-        """Removes what unfinished writes left behind (`ObjectStore.sweep`)."""
         gone = 0
         before_s = time.time() - older_than_ms / 1000
         with self._told(OWN), suppress(FileNotFoundError), os.scandir(self._tmp) as entries:

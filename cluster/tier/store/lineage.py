@@ -30,11 +30,9 @@ class LineageStore:
 
     @property
     def root(self) -> str:
-        """The store's URL (`ObjectStore.root`)."""
         return self._store.root
 
     async def create(self, name: str, data: Data) -> None:
-        """Writes a new object (`ObjectStore.create`)."""
         await self._store.create(name, data)
 
     async def replace(self, name: str, data: Data, tag: str) -> None:
@@ -46,23 +44,18 @@ class LineageStore:
             await self._store.replace(name, data, tag)
 
     async def get(self, name: str, size_max: int) -> Stored:
-        """Returns the whole object and its version (`ObjectStore.get`)."""
         return await self._look(name, lambda where: self._store.get(where, size_max))
 
     async def get_range(self, name: str, start: int, stop: int) -> bytes:
-        """Returns bytes [start, stop) of the object (`ObjectStore.get_range`)."""
         return await self._look(name, lambda where: self._store.get_range(where, start, stop))
 
     async def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Returns several ranges of one object (`ObjectStore.get_ranges`)."""
         return await self._look(name, lambda where: self._store.get_ranges(where, ranges))
 
     async def checksum(self, name: str, start: int, stop: int, crc: int = 0) -> int:
-        """Returns the CRC-32C of bytes [start, stop) as they are read back (`ObjectStore.checksum`)."""
         return await self._look(name, lambda where: self._store.checksum(where, start, stop, crc))
 
     async def head(self, name: str) -> ObjectInfo:
-        """Returns the object's size and time (`ObjectStore.head`)."""
         return await self._look(name, self._store.head)
 
     def list(self, folder: str = "") -> AsyncIterator[ObjectInfo]:
@@ -74,11 +67,9 @@ class LineageStore:
         await self._store.delete(name)
 
     async def sweep(self, older_than_ms: int) -> int:
-        """Removes what unfinished writes left behind (`ObjectStore.sweep`)."""
         return await self._store.sweep(older_than_ms)
 
     async def close(self) -> None:
-        """Lets connections and threads go (`ObjectStore.close`)."""
         await self._store.close()
 
     def where(self, name: str) -> str:

@@ -20,17 +20,14 @@ class MemoryStore:
 
     @property
     def root(self) -> str:
-        """The store's URL (`ObjectStore.root`)."""
         return "memory:"
 
     async def create(self, name: str, data: Data) -> None:
-        """Writes a new object (`ObjectStore.create`)."""
         if check_name(name) in self.objects:
             raise AlreadyExists(f"{name} exists")
         self._write(name, data)
 
     async def replace(self, name: str, data: Data, tag: str) -> None:
-        """Replaces the version `tag` of the object (`ObjectStore.replace`)."""
         if check_name(name) not in self.objects:
             raise NotFound(f"there is no {name}")
         if str(self._versions[name]) != tag:
@@ -43,14 +40,12 @@ class MemoryStore:
         self._versions[name] = self._versions.get(name, 0) + 1  # never the same again, also after a delete
 
     async def get(self, name: str, size_max: int) -> Stored:
-        """Returns the whole object and its version (`ObjectStore.get`)."""
         data = self._read(name)
         if len(data) > size_max:
             raise BadAnswer(f"{name} has {len(data)} bytes, at most {size_max} were expected")
         return Stored(data, str(self._versions[name]))
 
     async def get_range(self, name: str, start: int, stop: int) -> bytes:
-        """Returns bytes [start, stop) of the object (`ObjectStore.get_range`)."""
         check_range(start, stop)
         data = self._read(name)
         if stop > len(data):
@@ -58,11 +53,9 @@ class MemoryStore:
         return data[start:stop]
 
     async def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Returns several ranges of one object (`ObjectStore.get_ranges`)."""
         return [await self.get_range(name, *each) for each in ranges]
 
     async def checksum(self, name: str, start: int, stop: int, crc: int = 0) -> int:
-        """Returns the CRC-32C of bytes [start, stop) as they are read back (`ObjectStore.checksum`)."""
         found: int = crc32c(await self.get_range(name, start, stop), crc)
         return found
 
@@ -73,18 +66,15 @@ class MemoryStore:
         return data
 
     async def head(self, name: str) -> ObjectInfo:
-        """Returns the object's size and time (`ObjectStore.head`)."""
         return ObjectInfo(name, len(self._read(name)), self._modified_ms[name])
 
     async def list(self, folder: str = "") -> AsyncIterator[ObjectInfo]:
-        """Lists the objects below a folder (`ObjectStore.list`)."""
         start = f"{check_name(folder)}/" if folder else ""
         for name in [name for name in self.objects if name.startswith(start)]:
             if name in self.objects:
                 yield ObjectInfo(name, len(self.objects[name]), self._modified_ms[name])
 
     async def delete(self, name: str) -> None:
-        """Removes the object, if there is one (`ObjectStore.delete`)."""
         self.objects.pop(check_name(name), None)
 
     async def sweep(self, older_than_ms: int) -> int:

@@ -65,46 +65,38 @@ class RetryingStore:
 
     @property
     def root(self) -> str:
-        """The store's URL (`ObjectStore.root`)."""
         return self._store.root
 
     async def create(self, name: str, data: Data) -> None:
-        """Writes a new object (`ObjectStore.create`)."""
         size = memoryview(data).nbytes
         await self._call("create", name, size, lambda: self._store.create(name, data), writes=True)
         self.counts.sent(size)
 
     async def replace(self, name: str, data: Data, tag: str) -> None:
-        """Replaces the version `tag` of the object (`ObjectStore.replace`)."""
         size = memoryview(data).nbytes
         await self._call("replace", name, size, lambda: self._store.replace(name, data, tag), writes=True)
         self.counts.sent(size)
 
     async def get(self, name: str, size_max: int) -> Stored:
-        """Returns the whole object and its version (`ObjectStore.get`)."""
         stored = await self._call("get", name, size_max, lambda: self._store.get(name, size_max))
         self.counts.received(len(stored.data))
         return stored
 
     async def get_range(self, name: str, start: int, stop: int) -> bytes:
-        """Returns bytes [start, stop) of the object (`ObjectStore.get_range`)."""
         data = await self._call("get_range", name, stop - start, lambda: self._store.get_range(name, start, stop))
         self.counts.received(len(data))
         return data
 
     async def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Returns several ranges of one object (`ObjectStore.get_ranges`)."""
         return [await self.get_range(name, *each) for each in ranges]
 
     async def checksum(self, name: str, start: int, stop: int, crc: int = 0) -> int:
-        """Returns the CRC-32C of bytes [start, stop) as they are read back (`ObjectStore.checksum`)."""
         size = stop - start
         found = await self._call("get_range", name, size, lambda: self._store.checksum(name, start, stop, crc))
         self.counts.received(size)
         return found
 
     async def head(self, name: str) -> ObjectInfo:
-        """Returns the object's size and time (`ObjectStore.head`)."""
         return await self._call("head", name, 0, lambda: self._store.head(name))
 
     async def list(self, folder: str = "") -> AsyncIterator[ObjectInfo]:
@@ -130,15 +122,12 @@ class RetryingStore:
             self.counts.record("list", outcome)
 
     async def delete(self, name: str) -> None:
-        """Removes the object, if there is one (`ObjectStore.delete`)."""
         await self._call("delete", name, 0, lambda: self._store.delete(name))
 
     async def sweep(self, older_than_ms: int) -> int:
-        """Removes what unfinished writes left behind (`ObjectStore.sweep`)."""
         return await self._call("sweep", "temporary files", 0, lambda: self._store.sweep(older_than_ms))
 
     async def close(self) -> None:
-        """Lets connections and threads go (`ObjectStore.close`)."""
         await self._store.close()
 
     async def _call(
