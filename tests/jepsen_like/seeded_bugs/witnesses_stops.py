@@ -7,10 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
+from prometheus_client import CollectorRegistry
+
 from cluster.config.config import HaSection
 from cluster.node.retirement import Retirement
 from cluster.peer.catch_up import CatchUp
 from cluster.peer.connections import BULK, CONTROL
+from cluster.peer.link_state import LinkMetrics
 from cluster.peer.links import Links
 from cluster.peer.roster import Membership
 from cluster.peer.transport import PeerTransport
@@ -76,7 +79,7 @@ def watched(**record: Any) -> Any:
     links: Any = object.__new__(Links)
     links._records = {TWO: SimpleNamespace(pongs={}, expired=False, **record)}
     links._inlets, links._ha, links._slept_ms = {}, HaSection(), 0
-    links._metrics = SimpleNamespace(expired=lambda peer, side: None)
+    links._metrics = LinkMetrics(CollectorRegistry())
     links._clock = SimpleNamespace(monotonic_ms=lambda: 60_000, monotonic_s=lambda: 60.0)
     return links
 
