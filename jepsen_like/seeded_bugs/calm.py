@@ -7,7 +7,6 @@ python -m jepsen_like.seeded_bugs.calm ROOT ENGINE     inside a copy: one JSON l
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -16,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from jepsen_like.seeded_bugs.catalogue import Bug, make_copy, require_copy
+from jepsen_like.seeded_bugs.catalogue import Bug, make_copy, require_copy, run_inside
 
 OPERATIONS = 1_000
 CALM_MAX = 15
@@ -47,15 +46,8 @@ def calm_row(bug: Bug) -> CalmRow:
     with tempfile.TemporaryDirectory(prefix="raftmq-calm-") as name:
         make_copy(Path(name), bug)
         try:
-            done = subprocess.run(
-                [sys.executable, "-m", "jepsen_like.seeded_bugs.calm", name, bug.engine],
-                cwd=name,
-                env=os.environ | {"PYTHONPATH": name},
-                capture_output=True,
-                text=True,
-                timeout=_TIMEOUT_S,
-                check=True,
-            )
+            done = run_inside(Path(name), "calm", name, bug.engine, timeout_s=_TIMEOUT_S)
+            done.check_returncode()
         except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
             return CalmRow(bug.id, "crash", "crash")
     return CalmRow(bug.id, *json.loads(done.stdout.splitlines()[-1]))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import sys
 import tomllib
 from dataclasses import dataclass
@@ -96,6 +98,19 @@ def patched(bug: Bug, root: Path = SOURCE_ROOT) -> dict[str, str]:
             raise BugError(f"{bug.id}: the edit of {edit.file} changes nothing")
         texts[edit.file] = text.replace(edit.find, edit.replace)
     return texts
+
+
+def run_inside(root: Path, module: str, *words: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Runs a module of this package against the packages under `root`. Raises TimeoutExpired."""
+    return subprocess.run(
+        [sys.executable, "-m", f"jepsen_like.seeded_bugs.{module}", *words],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
 
 
 def require_copy(root: str) -> None:

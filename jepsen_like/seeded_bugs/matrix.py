@@ -6,9 +6,7 @@ A bug is caught when one of the checkers it names fires; a crash, a timeout or a
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jepsen_like.seeded_bugs.catalogue import Bug, BugError, make_copy
+from jepsen_like.seeded_bugs.catalogue import Bug, BugError, make_copy, run_inside
 
 KILLS_ENOUGH = {"core": 20, "full": 10}
 """Engine -> kills after which the rate is known well enough."""
@@ -31,25 +29,25 @@ class Row(NamedTuple):
     name: str
     title: str
     engine: str
-    caught: bool
+    caught: bool = False
     """True if the schedule or a seed caught it."""
-    checker: str | None
+    checker: str | None = None
     """Checker that fired in the schedule, else in the first killing seed."""
-    scheduled: bool
+    scheduled: bool = False
     """The schedule kills it."""
-    clients: str | None
+    clients: str | None = None
     """Checker that fires in the schedule when only what clients see may fire; None if none does."""
-    seed: int | None
+    seed: int | None = None
     """First killing seed of the random search."""
-    seeds: int
-    kills: int
-    kills_per_1000: float
+    seeds: int = 0
+    kills: int = 0
+    kills_per_1000: float = 0.0
     """Kills per 1,000 of the random seeds tried."""
-    seconds: float
+    seconds: float = 0.0
     """Seconds until the first kill by a seed, else for everything."""
-    cpu_seconds: float
+    cpu_seconds: float = 0.0
     """CPU seconds of the whole row."""
-    note: str
+    note: str = ""
     """Reason why it is not caught, or what else fired."""
 
     def as_dict(self) -> dict[str, Any]:
@@ -79,25 +77,13 @@ def run_in_copy(bug: Bug | None, request: dict[str, Any]) -> dict[str, Any]:
 def worker(root: Path, request: dict[str, Any]) -> dict[str, Any]:
     """Runs the worker against the packages under `root`."""
     try:
-        done = _worker_process(root, request)
+        done = run_inside(root, "worker", str(root), json.dumps(request), timeout_s=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         return {"failed": f"not done within {_TIMEOUT_S} s"}
     if done.returncode != 0:
         return {"failed": (done.stderr or done.stdout).strip().splitlines()[-1:]}
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
-
-
-def _worker_process(root: Path, request: dict[str, Any]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "jepsen_like.seeded_bugs.worker", str(root), json.dumps(request)],
-        cwd=root,
-        env=os.environ | {"PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        timeout=_TIMEOUT_S,
-        check=False,
-    )
 
 
 def request_for(
@@ -127,22 +113,8 @@ def row(bug: Bug, seeds: int, *, first_seed: int = 0, black_box: bool = False) -
     request = request_for(bug.engine, [bug.schedule], bug.checkers, seeds, first_seed, black_box=black_box)
     found = run_in_copy(bug, request)
     if "failed" in found:
-        return Row(
-            bug.id,
-            bug.title,
-            bug.engine,
-            False,
-            None,
-            False,
-            None,
-            None,
-            0,
-            0,
-            0.0,
-            time.monotonic() - started,
-            0.0,
-            f"the worker failed: {found['failed']}",
-        )
+        failed = f"the worker failed: {found['failed']}"
+        return Row(bug.id, bug.title, bug.engine, seconds=time.monotonic() - started, note=failed)
     (played,) = found["schedules"]
     search = found["search"] or {"seeds": 0, "kills": [], "others": [], "first_kill_seconds": None}
     kills = search["kills"]

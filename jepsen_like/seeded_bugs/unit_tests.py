@@ -11,7 +11,6 @@ the same tests pass on the unmutated packages is what the default run shows.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT, Bug, make_copy, require_copy
+from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT, Bug, make_copy, require_copy, run_inside
 
 _NODE = (
     "tests/cluster/sim",
@@ -111,15 +110,7 @@ def outcome(bug: Bug, *, searches: bool = False) -> Outcome:
         shutil.copytree(SOURCE_ROOT / "docs", root / "docs")  # some tests compare a page with the code
         request = requested(bug, root, searches=searches)
         try:
-            done = subprocess.run(
-                [sys.executable, "-m", "jepsen_like.seeded_bugs.unit_tests", name, json.dumps(request)],
-                cwd=root,
-                env=os.environ | {"PYTHONPATH": name},
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_S,
-                check=False,
-            )
+            done = run_inside(root, "unit_tests", name, json.dumps(request), timeout_s=TIMEOUT_S)
         except subprocess.TimeoutExpired:
             return Outcome(bug.id, 0, (_ENDLESS,), "")
     try:
