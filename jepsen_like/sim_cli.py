@@ -40,7 +40,7 @@ def run(first_seed: int, seeds: int, jobs: int, *, core: bool, as_json: bool) ->
     if core:
         if as_json:
             raise click.UsageError("--core prints text only; leave --json out")
-        from jepsen_like.core_sim.__main__ import report_range
+        from jepsen_like.core_sim.report import report_range
 
         return report_range(first_seed, seeds, jobs)
     from jepsen_like.sim.campaign import run_range
@@ -83,9 +83,9 @@ def _show_violations(verdict: SimResult) -> None:
 def replay(seed: int, *, core: bool, trace: Path | None) -> int:
     """Run one seed again, event for event, and print its story. Exit code: 0 nothing found, 1 a promise was broken."""
     if core:
-        from jepsen_like.core_sim.__main__ import report_seed
+        from jepsen_like.core_sim.report import report_seed
 
-        return report_seed(seed, trace=trace is not None)
+        return report_seed(seed, trace)
     from jepsen_like.sim.faults.fault_plan import plan
     from jepsen_like.sim.operator import tasks
     from jepsen_like.sim.options import draw

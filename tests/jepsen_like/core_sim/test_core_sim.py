@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from jepsen_like.core_sim.campaign import run_range
 from jepsen_like.core_sim.clients import History
+from jepsen_like.core_sim.report import report_seed
 from jepsen_like.core_sim.run import run_seed
 from jepsen_like.core_sim.violation import Violation
 from raftlog.types import NodeId
@@ -110,3 +112,12 @@ def test_answers_that_contradict_each_other() -> None:
     late.invoke(2)
     with pytest.raises(Violation, match="order"):
         late.ack(2, 3)
+
+
+def test_a_replay_writes_every_event_into_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report_seed(7, tmp_path / "events") == 0
+    events = (tmp_path / "events").read_text().splitlines()
+    told = capsys.readouterr().out
+    assert len(events) > 1000
+    assert "no violation" in told
+    assert events[-1] not in told
