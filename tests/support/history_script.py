@@ -1,4 +1,4 @@
-"""Hand-made histories: for the tables of good and bad ones in the tests, and to try a checker out."""
+"""Hand-made histories: for the tables of good and bad ones."""
 
 from __future__ import annotations
 
