@@ -1,1 +1,1 @@
-"""Faults that an operator or a test plants."""
+"""Failpoints: faults that an operator or a test plants at named places."""

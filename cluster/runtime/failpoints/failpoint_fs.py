@@ -1,4 +1,5 @@
-"""A file system whose writes and syncs pass through failpoints; all else goes straight to the one below."""
+"""A file system whose writes and syncs pass through failpoints. All other calls go straight to the file system
+below."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages per second, over the last 10 s, minute and 10 minutes: what mqadmin's `clusterList` shows of a node."""
+"""Messages per second, over the last 10 s, minute and 10 minutes. mqadmin's `clusterList` shows them for each node."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import NamedTuple
 
 SAMPLE_MS = 1_000
 WINDOWS_MS = (10_000, 60_000, 600_000)
-"""RocketMQ's three."""
+"""RocketMQ's three windows, in milliseconds."""
 SAMPLES_MAX = WINDOWS_MS[-1] // SAMPLE_MS + 1
 
 
 class Totals(NamedTuple):
-    """Since the node's start."""
+    """Totals since the node's start."""
 
     taken: int
-    """Messages acknowledged, on the leader."""
+    """Messages that this node acknowledged as the leader."""
     given: int
-    """Messages that pulls were answered with."""
+    """Messages in answers to pulls."""
 
 
 class Rates:
@@ -31,11 +31,11 @@ class Rates:
 
     @property
     def samples(self) -> int:
-        """Number of samples that are kept."""
+        """The number of samples that are kept."""
         return len(self._samples)
 
     def tick(self, now_ms: int) -> None:
-        """Called on a timer."""
+        """Takes a sample. Runs on a timer."""
         if self._times_ms and now_ms - self._times_ms[-1] < SAMPLE_MS:
             return
         self._times_ms.append(now_ms)
@@ -44,12 +44,12 @@ class Rates:
             del self._times_ms[:-SAMPLES_MAX], self._samples[:-SAMPLES_MAX]
 
     def taken(self) -> list[float]:
-        """Messages taken per second, in each window; while the node is younger, in the part of the window that it has
-        lived."""
+        """Returns the acknowledged messages per second in each window; while the node is younger than the window, since
+        its start."""
         return [self._rate(window_ms, 0) for window_ms in WINDOWS_MS]
 
     def given(self) -> list[float]:
-        """Messages given per second, in the same windows."""
+        """Returns the delivered messages per second, in the same windows."""
         return [self._rate(window_ms, 1) for window_ms in WINDOWS_MS]
 
     def _rate(self, window_ms: int, place: int) -> float:
