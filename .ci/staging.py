@@ -24,6 +24,7 @@ OF_THE_CLIENT = (
     "raftmq/py.typed",
     "raftmq/arrow",
     "raftmq/client",
+    "raftmq/testing",
     "pyspark_raftmq",
 )
 """Files and folders of the distribution raftmq; all else of the product packages is the server's."""
@@ -80,6 +81,7 @@ def _of_client(whole: dict[str, Any]) -> dict[str, Any]:
         **{extra: [f"{SERVER}[{extra}]=={version}"] for extra in SERVER_EXTRAS},
     }
     project["scripts"] = whole["project"]["scripts"]
+    project["entry-points"] = _entry_points(whole, of_the_client=True)
     found = _pyproject(whole, project, ["raftmq_wire*", "raftmq*", "pyspark_raftmq*"])
     found["tool"]["setuptools"]["package-data"] = {"*": whole["tool"]["setuptools"]["package-data"]["*"]}
     return found
@@ -91,7 +93,7 @@ def _of_server(whole: dict[str, Any]) -> dict[str, Any]:
     project["optional-dependencies"] = {
         extra: whole["project"]["optional-dependencies"][extra] for extra in SERVER_EXTRAS
     }
-    project["entry-points"] = whole["project"]["entry-points"]
+    project["entry-points"] = _entry_points(whole, of_the_client=False)
     found = _pyproject(whole, project, ["raftmq_server*"])
     found["build-system"]["requires"] = [each for each in found["build-system"]["requires"] if "cython" not in each]
     data = whole["tool"]["setuptools"]["package-data"]
@@ -100,6 +102,12 @@ def _of_server(whole: dict[str, Any]) -> dict[str, Any]:
         key if key == "*" else f"{prefix}.{key}": files for key, files in data.items()
     }
     return found
+
+
+def _entry_points(whole: dict[str, Any], *, of_the_client: bool) -> dict[str, Any]:
+    """The groups of one of them: the plugin of pytest is the client's."""
+    groups: dict[str, Any] = whole["project"]["entry-points"]
+    return {name: points for name, points in groups.items() if (name == "pytest11") == of_the_client}
 
 
 def _common(project: dict[str, Any], name: str) -> dict[str, Any]:

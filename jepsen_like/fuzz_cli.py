@@ -106,7 +106,8 @@ def _replay(folder: Path, file: Path, seed: int, tell: Callable[[str], None]) ->
 
 def _with_cluster(folder: Path, seed: int, tell: Callable[[str], None], play: Callable[[RaftMQSubject], T]) -> T:
     from jepsen_like.live.probes.tier_probe import STORE, environment
-    from jepsen_like.live.session import NODES, owning
+    from jepsen_like.live.session import NODES
+    from jepsen_like.live.subjects.owned import owning
     from jepsen_like.live.subjects.processes import Processes
     from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 

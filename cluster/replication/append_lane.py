@@ -1,7 +1,6 @@
-"""The append lane writes everything that must be on disk before the node may send messages that depend on it.
+"""The append lane: writes everything that must be on disk before the node may send messages that depend on it.
 
-One drain makes at most one write of the hard state, then one append (one pwritev, one fdatasync) for all waiting
-frames.
+One drain = at most one hard state write, then one append (one pwritev, one fdatasync) for all waiting frames.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from statemachine.payload import has_messages
 logger = logging.getLogger(__name__)
 
 ZEROED_BELOW_BYTES_S = 4 << 20
-"""Growth of the log, in bytes per second, up to which the next file is zero-filled in advance."""
+"""Growth of the log up to which the next file is zeroed in advance."""
 WARN_EVERY_S = 60.0
 
 
 class PersistJob(NamedTuple):
-    """The disk work of one Ready. `messages` may be sent only when this job and all jobs before it are on disk."""
+    """One Ready's share. `messages` may leave only when all of this job, and all jobs before it, are on disk."""
 
     hard_state: HardState | None
     entries: Sequence[Entry]
@@ -34,13 +33,13 @@ class PersistJob(NamedTuple):
 
 
 RETRY = PersistJob(None, (), ())
-"""A job without work of its own: it retries the jobs that were put aside for lack of space."""
+"""A job without work of its own: retries the jobs that were put aside for lack of space."""
 MARK = PersistJob(None, (), ())
-"""A job without work of its own: it writes the sync mark, unless an append in the same drain does so anyway."""
+"""A job without work of its own: writes the sync mark, unless the append that comes with it does so anyway."""
 
 
 class Persisted(NamedTuple):
-    """The result of one drain. `last`, `messages` and `jobs` of jobs that were put aside come with a later result."""
+    """The result of one drain. `last`, `messages` and `jobs` of jobs put aside come with a later one."""
 
     last: EntryId | None
     messages: list[Message]
@@ -48,9 +47,9 @@ class Persisted(NamedTuple):
     bytes_written: int
     seconds: float
     parked: str = ""
-    """The reason why jobs are put aside; "" if none are."""
+    """Why jobs are put aside; "" if none are."""
     taken: int = 0
-    """The number of jobs in this drain, including RETRY and MARK."""
+    """Jobs that were handed to this drain, RETRY and MARK as well."""
     sync_seconds: float = 0.0
     """The part of `seconds` that fdatasync took."""
 
@@ -76,20 +75,19 @@ class HardStates(Protocol):
 
 
 class _Work:
-    """The waiting frames that are not on disk yet, in order."""
+    """All waiting frames that are not on disk yet, in order."""
 
     __slots__ = ("hard_state", "jobs", "last", "messages", "runs", "written")
 
     def __init__(self) -> None:
         self.hard_state: HardState | None = None
         self.runs: deque[list[Entry]] = deque()
-        """Runs of entries that ascend without a gap. A run that begins at or below the end of the one before is a
-        conflict."""
+        """Runs that ascend without a gap; a run that begins at or below the end of the one before is a conflict."""
         self.messages: list[Message] = []
         self.jobs = 0
         self.written = 0
         self.last: EntryId | None = None
-        """The last entry that is durable."""
+        """The last entry of a run that is durable."""
 
     def add(self, job: PersistJob) -> None:
         self.jobs += 1
@@ -103,8 +101,7 @@ class _Work:
                 self.runs.append(list(job.entries))
 
     def take_votes(self) -> list[Message]:
-        """Removes and returns the messages that depend only on term and vote, which are on disk: they need not wait for
-        space."""
+        """Messages that depend only on term and vote, which are on disk: they need not wait for space."""
         votes: list[Message] = [m for m in self.messages if isinstance(m, RequestVote | RequestVoteReply)]
         if votes:
             self.messages = [m for m in self.messages if not isinstance(m, RequestVote | RequestVoteReply)]
@@ -123,16 +120,16 @@ class AppendLane:
         clock: Callable[[], float] = perf_counter,
         synced_s: Callable[[], float] = float,
     ) -> None:
-        """`idle_mark_ms`: after this long without work the sync mark is written alone. `reserved` returns the reason
-        why no message may be written although there is some space; "" if they may. `clock`: seconds, for
-        `Persisted.seconds`. `synced_s`: seconds that syncs of the log have taken so far; 0 if they are not timed."""
+        """`idle_mark_ms`: after this long without work the sync mark is written alone. `reserved`: why no message may
+        be written although there is some space ("": they may). `clock`: seconds, for `Persisted.seconds`. `synced_s`:
+        seconds that syncs of the log have taken so far; 0 if they are not timed."""
         self._log = log
         self._hard_states = hard_states
         self._reserved = reserved
         self._clock = clock
         self._synced_s = synced_s
         self._work = _Work()
-        """Jobs that were put aside. Invariant: no later job is done before them."""
+        """Jobs put aside. Invariant: no later job is done before them."""
         self.idle_after_s: float | None = idle_mark_ms / 1000
 
     def drain(self, batch: Sequence[PersistJob]) -> Persisted:
@@ -172,7 +169,7 @@ class AppendLane:
             work.runs.popleft()
 
     def _check_messages(self, run: list[Entry], reserved: str) -> None:
-        """Raises OutOfSpaceError if the run has messages and these may not be written now."""
+        """Raises OutOfSpaceError if the run has messages, which may not be written."""
         if any(entry.type == EntryType.MESSAGES and has_messages(entry.payload) for entry in run):
             raise OutOfSpaceError(f"{reserved}.")
 
@@ -191,8 +188,7 @@ class PrepareLane(NeverIdle):
     def __init__(
         self, log: PreparesNext, clock: Callable[[], float] = perf_counter, reserved: Callable[[], str] = lambda: ""
     ) -> None:
-        """`clock`: seconds, to measure the log's growth. `reserved`: as for AppendLane; it also counts for files made
-        in advance."""
+        """`clock`: seconds, for the speed of growth; `reserved`: see AppendLane, also for files made ahead."""
         self._log = log
         self._clock = clock
         self._reserved = reserved
@@ -225,4 +221,4 @@ class PreparesNext(Protocol):
         """True if the next segment file is not prepared."""
 
     def prepare_next(self, *, zeroed: bool) -> None:
-        """Creates the next file at its full length."""
+        """Creates it at its full length."""

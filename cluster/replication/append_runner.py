@@ -1,12 +1,11 @@
-"""Decides where the log is written: on its lane, except that a small append that comes alone is written and synced on
-the loop.
+"""Decides where the log is written: on its lane, except that a lone small append is written and synced on the loop.
 
 Passing an append to the lane and back costs two thread switches, some futex calls, an eventfd and a turn of the loop.
-On a fast disk that is more than the append itself, and with a single message in flight the loop has nothing else to do
-meanwhile. A small append therefore runs on the loop at once if the disk is quick (`DiskPace`) and the lane has no work.
+On a fast disk that is more than the append itself, and beside a lone message nothing is done in the meantime. So a
+small append is done at once on the loop while the disk is quick (`DiskPace`) and the lane has no work.
 
-The promises are those of the lane: `AppendLane.drain` is called for the same jobs in the same order, and messages that
-depend on a job are sent only when the drain has returned. Nothing can be acknowledged earlier here than on the lane.
+The promises are those of the lane: `AppendLane.drain` is called for the same jobs in the same order, and what depends
+on a job leaves only when the drain has returned. Nothing here can be acknowledged earlier than on the lane.
 """
 
 from __future__ import annotations
@@ -24,25 +23,22 @@ if TYPE_CHECKING:
 
 
 INLINE_BYTES_MAX = 128 * 1024
-"""The most bytes of an append on the loop. With more messages in flight the loop has other work meanwhile. The 64
-messages of 1 KiB that a client with 64 in flight sends at once are an entry of 83 KiB, and there the client waits for
-them."""
+"""An append of more bytes goes to the lane: beside so many messages the loop has other work meanwhile. The 64 messages
+of 1 KiB that a client with 64 in flight sends at once are an entry of 83 KiB, and there the client waits for them."""
 SLOW_S = 0.001
-"""Seconds from which on a drain counts as slow; on the loop it is then a stall."""
+"""A drain that takes longer is slow, and on the loop a stall."""
 SCORE_MAX = 32
 SCORE_INLINE = 16
-"""The score from which on drains run on the loop. Each quick drain adds 1, each slow one subtracts SCORE_COST: two
-thirds must be quick."""
+"""Quick drains score 1, slow ones cost SCORE_COST; from this score on the loop drains: two thirds must be quick."""
 SCORE_COST = 2
 
 
 class DiskPace:
-    """Judges whether the disk is quick enough to wait for it on the event loop.
+    """Judges if the disk is quick enough to wait for it on the event loop.
 
-    There are two rules. First, most recent drains were quick, on whichever thread they ran. At the beginning nothing is
-    known, so the first drains run on the lane. (The rule is not about the average: on a busy machine a few drains wait
-    long for a core, on either thread.) Second, the time that drains on the loop take beyond SLOW_S is paid from a
-    `StallBudget`.
+    Two rules. Most drains of late were quick, wherever they ran; nothing is known at first, so the first ones run on
+    the lane. (Not the average: on a busy machine a few drains wait long for a core, on either thread.) And what drains
+    on the loop take beyond SLOW_S is paid from a `StallBudget`.
     """
 
     __slots__ = ("_score", "_stalls")
@@ -56,33 +52,33 @@ class DiskPace:
         return self._score >= SCORE_INLINE and not self._stalls.overdrawn(now_s)
 
     def note(self, seconds: float) -> None:
-        """Notes the duration of a drain with a sync."""
+        """A drain with a sync took so long."""
         if seconds <= SLOW_S:
             self._score = min(SCORE_MAX, self._score + 1)
         else:
             self._score = max(0, self._score - SCORE_COST)
 
     def note_inline(self, seconds: float, now_s: float) -> bool:
-        """Notes the duration of a drain on the loop that has just ended. Returns True if it was a stall."""
+        """A drain on the loop took so long, and ended now; True if it was a stall."""
         self.note(seconds)
         return self._stalls.pay(seconds, now_s)
 
 
 class Pace(Protocol):
-    """Decides whether the loop may drain, as DiskPace does."""
+    """Decides when the loop may drain; see DiskPace."""
 
     def quick(self, now_s: float) -> bool:
         """Returns True if the next drain may run on the loop."""
 
     def note(self, seconds: float) -> None:
-        """Notes the duration of a drain with a sync."""
+        """A drain with a sync took so long."""
 
     def note_inline(self, seconds: float, now_s: float) -> bool:
-        """Notes the duration of a drain on the loop that has just ended. Returns True if it was a stall."""
+        """A drain on the loop took so long, and ended now; True if it was a stall."""
 
 
 class AppendRunner:
-    """A `lanes.LaneRunner` for the append lane. Event loop only, except for `close`."""
+    """A `lanes.LaneRunner` for the append lane. Event loop only, but for `close`."""
 
     def __init__(
         self,
@@ -97,10 +93,9 @@ class AppendRunner:
         inline: Callable[[Sequence[PersistJob]], Persisted] | None = None,
         on_inline: Callable[[bool], object] = lambda stalled: None,
     ) -> None:
-        """Takes the arguments of `lanes.ThreadLaneRunner`; `on_done` may be called before `submit` returns. `thread`
-        makes the runner for work that does not run on the loop; `pace`: None for a DiskPace; `inline`: drains on the
-        loop, None for the lane's own method. `on_inline` is called for each drain on the loop, with True if it was a
-        stall."""
+        """See `lanes.ThreadLaneRunner`, but `on_done` may be called before `submit` returns. `thread`: what runs the
+        lane when this does not; `pace`: None for a DiskPace; `inline`: drains on the loop, None for the lane's own
+        method. `on_inline` is told of each drain on the loop, and whether it was a stall."""
         self._drain = inline or lane.drain
         self._loop = loop
         self._on_done = on_done
@@ -111,7 +106,7 @@ class AppendRunner:
         """Jobs given to the thread and not reported yet. Invariant: 0 whenever the loop drains, so that two threads
         never write the log, and no job overtakes another."""
         self._parked = False
-        """True while the lane has put jobs aside: later jobs wait behind them, on the thread."""
+        """The lane has put jobs aside: what follows waits behind them, on the thread."""
         self._failed = False
         self._next_index = -1
         """Index of the entry that follows those submitted. A job that begins elsewhere replaces a conflicting end."""
@@ -122,7 +117,7 @@ class AppendRunner:
         self._runner = thread(name, _Unmarked(lane), loop, self._from_thread, self._fail)
 
     def submit(self, job: PersistJob) -> None:
-        """Writes the job, on the loop or on the thread."""
+        """Writes the job, here or on the thread."""
         if self._failed:
             return
         small = self._is_small(job)
@@ -140,11 +135,11 @@ class AppendRunner:
         self._done(done)
 
     def close(self) -> None:
-        """Finishes the work on the thread. Any thread may call it, once nothing more is submitted."""
+        """Finishes what is on the thread. Any thread, once nothing is submitted any more."""
         self._runner.close()
 
     def _is_small(self, job: PersistJob) -> bool:
-        """Returns True if the job is one write and one sync of a few pages: no vote, no cut, no new file."""
+        """One write and one sync of a few pages: no vote, no cut, no new file."""
         entries = job.entries
         if not entries or job.hard_state is not None or entries[0].index != self._next_index:
             return False
@@ -175,8 +170,8 @@ class AppendRunner:
         self._on_done(done)
 
     def _mark(self) -> None:
-        """Has the sync mark written if the log was idle for long enough. One timer stays armed while work comes,
-        because setting it again for each job would cost a system call each time."""
+        """Has the sync mark written if nothing was for long enough. One timer runs on while work comes: to set it anew
+        for each job would cost each of them a system call."""
         self._mark_timer = None
         assert self._mark_after_s is not None
         if self._failed or self._on_thread or self._parked:
@@ -200,34 +195,34 @@ class _Unmarked(NeverIdle):
 
 
 STALL_SHARE = 0.02
-"""The share of the time that stalls may take from the loop. The first SLOW_S of each do not count."""
+"""The share of the time that stalls may take from the loop; the first SLOW_S of each do not count."""
 STALL_BURST_S = 0.010
-"""Seconds that stalls may take in a row before the thread gets all the work."""
+"""Seconds that stalls may take at once, before the thread has all the work."""
 
 
 class StallBudget:
-    """The time that stalls may take: STALL_SHARE of all time, and at most STALL_BURST_S in a row.
+    """A budget from which stalls are paid: STALL_SHARE of the time, and at most STALL_BURST_S.
 
-    While the budget is overdrawn, work goes to a thread. A disk that hangs for a second thus holds the loop once, and
-    then not again for 50 s; no rule could cut that first stall short. Work that merely waited some milliseconds for a
-    core, as all work on a busy machine does, stays on the loop.
+    While it is overdrawn, the work belongs on a thread. So a disk that hangs for a second holds the loop once, and then
+    not again for 50 s; no rule could cut that one short. Work that waited some milliseconds for a core, as all does on
+    a busy machine, stays on the loop.
     """
 
     __slots__ = ("_left_s", "_paid_s", "_slow_s")
 
     def __init__(self, slow_s: float) -> None:
-        """`slow_s`: work that takes longer is a stall, and costs the time beyond that."""
+        """`slow_s`: what takes longer is a stall, and costs what it takes beyond that."""
         self._slow_s = slow_s
         self._left_s = STALL_BURST_S
         self._paid_s = 0.0
-        """The time at which the budget was last brought up to date."""
+        """When the budget was brought up to date last."""
 
     def overdrawn(self, now_s: float) -> bool:
         """Returns True if the next piece of work belongs on the thread."""
         return self._left_s < 0 and self._saved(now_s) < 0
 
     def pay(self, seconds: float, now_s: float) -> bool:
-        """Subtracts the time of work on the loop that has just ended. Returns True if it was a stall."""
+        """Work on the loop took so long, and ended now; True if it was a stall."""
         if seconds <= self._slow_s:
             return False
         self._left_s = min(STALL_BURST_S, self._saved(now_s)) - (seconds - self._slow_s)

@@ -1,7 +1,7 @@
-"""The apply lane brings committed entries into the state machine, one WriteBatch per drain.
+"""The apply lane: committed entries into the state machine, one WriteBatch per drain.
 
-A drain is bounded: it makes one batch and one report, and the loop works through the report in one turn. A node that
-catches up gets entries in runs of megabytes; they are cut into pieces, and each piece is reported by itself.
+A drain is bounded: what it applies is one batch and one report, and the loop works through the report in one turn. A
+node that catches up gets entries in runs of megabytes; they are cut into pieces, each of which is reported by itself.
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ from raftlog.types import Entry, EntryType
 from statemachine.broker_state import ApplyRun, BrokerState
 
 COMMAND_WEIGHT = 8
-"""The number of message bytes that cause as much work as one byte of commands: twenty bytes of commands may be a row,
-or a topic."""
+"""A byte of commands is as much work as so many of messages: twenty of them may be a row, or a topic."""
 ENTRIES_MAX = 128
-"""The most entries in one piece, and in one drain before its last piece: each entry is work, however few bytes it
-has."""
+"""Entries of one piece, and of one drain before its last piece: each is work, however few bytes it has."""
 
 
 class Applied(NamedTuple):
-    """The report of one drain: the entries and, in the same order, the results of their commands."""
+    """One drain: the entries and, in the same order, what each of their commands answered."""
 
     entries: list[Entry]
     run: ApplyRun
@@ -54,14 +52,14 @@ class ApplyLane(NeverIdle):
         return max(size_of(run), self.weight_max * len(run) // ENTRIES_MAX)
 
     def drain(self, batch: Sequence[list[Entry]]) -> Applied:
-        """Applies all waiting runs as one."""
+        """Applies all gathered runs as one."""
         start = perf_counter()
         entries = batch[0] if len(batch) == 1 else [entry for run in batch for entry in run]
         return Applied(entries, self._state.apply(entries), perf_counter() - start)
 
 
 def pieces(run: list[Entry], size_max: int = APPLY_BYTES) -> Iterator[list[Entry]]:
-    """Yields the run in pieces of at most this size and ENTRIES_MAX entries, or of a single entry."""
+    """The run in parts of at most this size and ENTRIES_MAX, or of one entry."""
     if len(run) == 1 or (len(run) <= ENTRIES_MAX and size_of(run) <= size_max):
         yield run
         return
@@ -83,16 +81,16 @@ def pieces(run: list[Entry], size_max: int = APPLY_BYTES) -> Iterator[list[Entry
 
 INLINE_BYTES_MAX = 128 * 1024
 INLINE_ENTRIES_MAX = 32
-"""The most entries, and the most bytes, of a run that is applied on the loop. An entry that is appended on the loop is
-applied there as well (see `append_runner`)."""
+"""A run with more payload bytes goes to the lane. An entry that is appended on the loop is applied there as well (see
+`append_runner`)."""
 SLOW_S = 0.010
-"""Seconds from which on a run applied on the loop counts as a stall, whether it waited for a disk or for a core."""
+"""An inline run that takes longer is a stall, whether it waited for a disk or for a core."""
 
 
 def is_small(job: list[Entry], bytes_max: int = INLINE_BYTES_MAX) -> bool:
     """Returns True if a run may be applied on the loop.
 
-    A TRIM is never small: it has few bytes, but walks over every queue. Commands are more work than messages.
+    A TRIM is never small: it has few bytes, but walks every queue. Commands are more work than messages.
     """
     if len(job) > INLINE_ENTRIES_MAX:
         return False
@@ -118,13 +116,13 @@ class ApplyRunner:
         self._on_done = on_done
         self._on_failure = on_failure
         self._on_lane = 0
-        """Entries given to the thread and not reported yet. Invariant: 0 whenever the loop applies a run, so that two
+        """Entries given to the thread and not reported yet. Invariant: 0 whenever the loop applies inline, so that two
         threads never drain the lane."""
         self._stalls = StallBudget(SLOW_S)
         self._runner = ThreadLaneRunner(name, lane, loop, self._from_lane, on_failure)
 
     def submit(self, job: list[Entry]) -> None:
-        """Applies the run, on the loop or on the lane."""
+        """Applies the run, here or on the lane."""
         if self._on_lane or not is_small(job) or self._stalls.overdrawn(self._loop.time()):
             self._on_lane += len(job)
             self._runner.submit(job)
@@ -138,7 +136,7 @@ class ApplyRunner:
         self._on_done(done)
 
     def close(self) -> None:
-        """Finishes the work on the lane."""
+        """Finishes what is on the lane."""
         self._runner.close()
 
     def _from_lane(self, done: Applied) -> None:

@@ -1,4 +1,4 @@
-"""Chooses the node that should serve a consumer's next pull, and tells how stale a follower's answer may be.
+"""Which node should serve a consumer's next pull, and how stale a follower's answer may be.
 
 Every node serves pulls from its applied state. `suggestWhichBrokerId` in each reply names the node to ask next: "0",
 the leader, unless `modes.slave_read_enable` is on and the consumer is further behind than
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 
 LEADER = "0"
 SAMPLES_MAX = 1200
-"""The most samples of commit indexes that are not applied yet: one minute of them."""
+"""Commit indexes that are not applied yet and are remembered: one minute of them."""
 LAG_MAX = 1000
-"""The most entries that a follower may be behind if consumers are sent to it."""
+"""Entries that a follower may be behind for consumers to be sent to it."""
 
 
 class Staleness:
-    """A follower's knowledge of its own lag, sampled by a timer. It is measured in real time, because rows age while
-    the node stands still."""
+    """A follower's knowledge of its own lag, sampled by a timer. Real time counts: rows age while the node stands
+    still."""
 
     def __init__(self, raw: RawNode) -> None:
         self._raw = raw
         self._samples: deque[tuple[int, int]] = deque(maxlen=SAMPLES_MAX)
-        """(time at which the leader was heard, commit index known then); neither falls."""
+        """(when the leader was heard, commit index known then), neither falling."""
         self._fresh_ms = -1
-        """The time for which holds: all entries known then as committed are applied; -1 if unknown."""
+        """The time up to which all commits known then are applied; -1: unknown."""
 
     def tick(self, now_ms: int) -> None:
-        """Takes a sample. Runs on a timer."""
+        """Called on a timer."""
         raw = self._raw
         if raw.role is not Role.FOLLOWER or not raw.leader_id:
             return
@@ -58,7 +58,7 @@ class Staleness:
 
 
 class FollowerReads:
-    """Answers `Pulls` once per reply."""
+    """Asked by Pulls once per reply."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class FollowerReads:
         now_ms: Callable[[], int],
         memory: Callable[[], int],
     ) -> None:
-        """`memory`: bytes of memory of the machine."""
+        """`memory`: bytes of the machine."""
         self._node_id = config.node_id
         self._raw = raw
         self._state = state
@@ -78,13 +78,13 @@ class FollowerReads:
         self.staleness = Staleness(raw)
 
     def reload(self, modes: ModesSection) -> None:
-        """Applies other modes."""
+        """Other modes from now on."""
         self._enabled = modes.slave_read_enable
         self._behind_bytes = self._memory_bytes * modes.access_message_in_memory_max_ratio // 100
 
     def suggest(self, group: str, queue_id: int, last_position: int) -> str:
-        """Returns the broker id that the consumer should ask next, after a reply whose last message lies at
-        `last_position`; -1 for a reply without messages."""
+        """The broker id that the consumer should ask next, after a reply whose last message lies at `last_position`; -1
+        for a reply without messages."""
         if not self._enabled or last_position < 0:
             return LEADER
         if self._state.applied_mark.end_position - last_position <= self._behind_bytes:
@@ -99,7 +99,7 @@ class FollowerReads:
         return str(wanted if wanted in followers else followers[queue_id % len(followers)])
 
     def label(self, ext: dict[str, str]) -> None:
-        """Adds the extra fields of a follower's reply to `ext`; none on the leader."""
+        """Adds the fields of a follower's reply; nothing on the leader."""
         if self._raw.role is Role.LEADER:
             return
         applied = self._state.applied.index

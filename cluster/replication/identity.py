@@ -20,7 +20,7 @@ from raftmq_wire.kernel import twin
 REMEMBER_MS = 300_000
 REMEMBER_MAX = 100_000
 KEY_MAX = 128
-"""The most characters of a UNIQ_KEY that is kept as it is."""
+"""Characters of a UNIQ_KEY that is kept as it is."""
 
 
 class Identity(NamedTuple):
@@ -50,7 +50,7 @@ class RetryMemory:
         return self._count
 
     def remember(self, topic: str, unique_key: str, body: bytes, identity: Identity, now_ms: int) -> None:
-        """Remembers an unanswered send, so that its repetition is recognised."""
+        """Keeps an unanswered send, so that its retry is recognised."""
         unique_key = _short(unique_key)
         while self._count >= REMEMBER_MAX:
             _, dropped = self._by_key.popitem(last=False)
@@ -60,7 +60,7 @@ class RetryMemory:
         self._count += 1
 
     def claim(self, topic: str, unique_key: str, body: bytes, now_ms: int) -> Identity | None:
-        """Returns the identity of the oldest unanswered send that this one repeats. Each identity is given out once."""
+        """The identity of the oldest unanswered send that this one repeats; each is given out once."""
         unique_key = _short(unique_key)
         records = self._by_key.get((topic, unique_key))
         if not records:
@@ -76,7 +76,7 @@ class RetryMemory:
         return None
 
     def holds(self, topic: str, unique_key: bytes) -> bool:
-        """Returns True if a send with this key may be a repetition, so that `claim` must be asked."""
+        """Returns True if `claim` has anything to compare a send of this key with."""
         return (topic, _short(unique_key.decode("utf-8", "replace"))) in self._by_key
 
     def expire(self, now_ms: int) -> None:
@@ -90,8 +90,7 @@ class RetryMemory:
 
 
 def _short(unique_key: str) -> str:
-    """Returns the key in the form that is remembered. Clients' own keys have 32 characters; a longer one is replaced by
-    its digest."""
+    """A key as it is remembered: clients' own have 32 characters; a longer one is replaced by its digest."""
     if len(unique_key) <= KEY_MAX:
         return unique_key
     return blake2b(unique_key.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
@@ -109,7 +108,7 @@ class ConnectionSession:
         self.low = 1
         """The lowest sequence that is not answered yet, or the next one."""
         self._settled: set[int] = set()
-        """Sequences above `low` that are answered."""
+        """Answered ones above it."""
 
     @property
     def pending(self) -> int:
@@ -117,13 +116,13 @@ class ConnectionSession:
         return self.next_sequence - self.low - len(self._settled)
 
     def issue(self) -> tuple[bytes, int, int]:
-        """Returns the fields of the Identity for the next send through this connection."""
+        """The fields of the Identity of the next send through this connection."""
         sequence = self.next_sequence
         self.next_sequence = sequence + 1
         return self.producer_id, sequence, self.low
 
     def settle(self, sequence: int) -> None:
-        """Notes that the send has its final answer."""
+        """The send has its final answer."""
         settled = self._settled
         if sequence == self.low < self.next_sequence:
             self.low = sequence + 1

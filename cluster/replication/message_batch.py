@@ -32,7 +32,7 @@ _U64 = struct.Struct(">Q")
 _U16 = struct.Struct(">H")
 
 SCHEDULED_RUN_MAX = 256
-"""The most messages in a run of kind SCHEDULED, which become one row and are delivered in one entry."""
+"""Messages of a run of kind SCHEDULED, which become one row and are delivered in one entry."""
 _KIND_OF_CLIENTS_MAX = int(RowKind.RETRY)
 SYS_FLAG_BORN_V6 = 0x10
 SYS_FLAG_STORE_V6 = 0x20
@@ -50,9 +50,9 @@ class QueueCursor:
         self.next_offset = next_offset
         self.base = next_offset
         self.bytes = 0
-        """Stored bytes that the entry under construction adds to the queue."""
+        """Stored bytes of the entry under construction."""
         self.items: list[bytes] = []
-        """Items that the entry under construction adds. Invariant: base + len(items) == next_offset while not empty."""
+        """Items of the entry under construction. Invariant: base + len(items) == next_offset while not empty."""
 
 
 @twin
@@ -102,7 +102,7 @@ class TopicSlot:
         self.next_queue = 0
 
     def open_cursor(self, queue_id: int) -> QueueCursor:
-        """Returns the cursor of a queue, which is opened on first use."""
+        """The cursor of a queue, opened on first use."""
         cursor = self.cursors[queue_id]
         if cursor is None:
             cursor = self.cursors[queue_id] = self.cursor(self.topic_id, queue_id)
@@ -120,13 +120,11 @@ class BatchMessage(msgspec.Struct, gc=False):
     key_hash: int
     unique_key: bytes = b""
     head: MessageHead | None = None
-    """The head of a copy that the broker makes; it replaces the send's fields of the same names. None for other
-    messages."""
+    """The head of a copy that the broker makes, in place of the send's fields of the same names; None otherwise."""
 
 
 Effect = tuple[str, object]
-"""(name of a command, row). The rows of all sends of an entry with the same name become one command, `[name, [row,
-...]]`."""
+"""(name of a command, row): `[name, [row, ...]]` with the rows of all sends of an entry is one of its commands."""
 
 
 @twin
@@ -137,8 +135,8 @@ class Send(msgspec.Struct, gc=False):
     size: int
     """Bytes counted against the limits until the request is answered."""
     origin: object
-    """The request as its front keeps it. Nothing here looks at it. The front answers it, or passes it on if this node
-    loses leadership first."""
+    """The request as its front keeps it: nothing here looks at it. It answers it, or passes it on if this node loses
+    leadership first."""
     oneway: bool
     slot: TopicSlot
     queue_id: int
@@ -146,7 +144,7 @@ class Send(msgspec.Struct, gc=False):
     sys_flag: int
     born_ms: int
     born_host: bytes
-    """The client's IP address (4 or 16 bytes) and int32 port."""
+    """ip (4 or 16 bytes) and int32 port."""
     reconsume_times: int
     body: bytes
     properties: bytes
@@ -154,55 +152,52 @@ class Send(msgspec.Struct, gc=False):
     unique_key: str
     kind: int
     producer_id: bytes
-    """The producer's id; b"" if repetitions of this send are not recognised."""
+    """b"" if the send does not take part in dedup."""
     sequence: int
     low_sequence: int
     batch: tuple[BatchMessage, ...]
-    """The messages of a batch. Empty for a single message; otherwise `flag`, `body` and `properties` above are
-    unused."""
+    """Empty for a single message; else `flag`, `body`, `properties` above are unused."""
     received_ms: int
     ack: int = 0
-    """The acknowledgement level (`cluster.replication.acks.ack_levels.Ack`)."""
+    """When it is answered (`cluster.replication.acks.ack_levels.Ack`)."""
     prepared_position: int = 0
-    """The position of the half message, if this is its committed copy."""
+    """The position of the half message, if this is a committed message."""
     schedule: Schedule | None = None
-    """The due time of a message of kind SCHEDULED, which is in no queue until then."""
+    """When it is due, if its kind is SCHEDULED: it is in no queue until then."""
     failure: tuple[int, int] | None = None
-    """(key hash, mark in place of the body's CRC) of the unique row by which a second report of the same failed
-    consumption is recognised. Its kind is DELIVERED or above."""
+    """(key hash, mark in place of the body's CRC) of the unique row by which a second report of one failed consumption
+    is recognised. Its kind is DELIVERED or above."""
     effect: Effect | None = None
-    """The command that takes effect in the entry of this copy, which the broker made. Its kind is DELIVERED or
-    above."""
+    """The command that takes effect in the entry of this copy, made by the broker. Its kind is DELIVERED or above."""
     due_ms: int = 0
-    """Log time at which a message with a delivery time of its own is due; known when its entry is built."""
+    """When a message of a time of its own is due, log time; known when its entry is built."""
     carried: int | None = None
-    """The name of the row, if the kind is CARRIED_TIMERS or CARRIED_HALF. The bodies in `batch` are the row's stored
-    messages; only their position changes."""
+    """The name of the row, if its kind is CARRIED_TIMERS or CARRIED_HALF. The bodies of `batch` are its messages as
+    they are stored; nothing of them changes but their position."""
     done: Callable[[Outcome], None] | None = None
-    """Called with the fate of a copy that the broker makes for itself: no client waits for it, and no other leader gets
-    it."""
+    """Told the fate of a copy that the broker makes for itself: no client waits, and no other leader is to have it."""
 
 
 class Built(NamedTuple):
-    """A payload, and the place of each send in it; the lists are parallel to the sends."""
+    """A payload and the place of each send in it: parallel to the sends."""
 
     payload: bytes
     offsets: list[int]
     """Queue offset of the send's first message."""
     positions: list[tuple[int, ...] | int]
-    """Position of the send's message in the commit log; a tuple of all positions for a batch request."""
+    """Commit log position of its message; a tuple of all for a batch request."""
     message_count: int
     touched: list[tuple[QueueCursor, int, int, int]]
-    """Cursors that were advanced, each with its state before, and the messages and stored bytes that were added."""
+    """Cursors that were advanced: where each stood before, messages and stored bytes added."""
 
     def rewind(self) -> None:
-        """Moves the cursors back, because the payload was not proposed after all."""
+        """Returns the offsets: the payload was not proposed after all."""
         for cursor, offset, _, _ in self.touched:
             cursor.next_offset = offset
 
 
 def message_size(message: Send | BatchMessage, slot: TopicSlot) -> int:
-    """Returns the stored bytes of one message (an upper bound is enough for cutting batches)."""
+    """Stored bytes of one message (an upper bound is enough for cutting batches)."""
     return 115 + len(message.body) + len(message.properties) + len(slot.field)
 
 
@@ -215,9 +210,9 @@ def build(
     effects: bytes = b"",
     index: bool = True,
 ) -> Built:
-    """Encodes the sends into one payload and advances the cursors, so call it only for an entry that will be proposed.
+    """Encodes the sends into one payload. Advances the cursors: call it only for an entry that will be proposed.
 
-    `index`: True if the message index holds their keys. If it raises, the cursors are where they were.
+    `index`: whether the message index is to hold their keys. If it raises, the cursors are where they were.
     """
     builder = _Builder(entry_position, store_ms, store_host, index)
     try:
@@ -294,13 +289,13 @@ class _Builder:
         return Built(payload, offsets, positions, len(self.parts), touched)
 
     def rewind(self) -> None:
-        """Undoes the changes that a failed run made to the cursors."""
+        """Undoes a failed run's changes of the cursors."""
         for cursor, _ in self.touched:
             cursor.next_offset = cursor.base
             cursor.items = []
 
     def _note(self, send: Send) -> None:
-        """Collects the parts that only copies made by the broker have."""
+        """Collects what only copies of the broker bring along."""
         if send.effect is not None:
             name, row = send.effect
             self.effects.setdefault(name, []).append(row)
@@ -309,16 +304,16 @@ class _Builder:
             self.unique.append(UniqueRow(key_hash, send.slot.topic_id, send.queue_id, 0, self.position, mark))
 
     def _with_effects(self, effects: bytes) -> bytes:
-        """Returns `effects`, followed by one command for each name that the sends brought."""
+        """`effects`, and after them one command for each name that the sends brought."""
         brought: list[Command] = [[name, rows] for name, rows in self.effects.items()]
         return pack(unpack(effects) + brought)
 
     def _add_scheduled(self, send: Send, schedule: Schedule) -> tuple[int, tuple[int, ...] | int]:
-        """Stores a message that waits until it is due, or until its transaction ends. Its keys are indexed when it
+        """Stores a message that waits until it is due, or until its transaction ends; its keys are indexed when it
         comes into its queue. Returns its queue offset and its position.
 
-        The message is in no queue, and a repeated request must get the same answer. Its offset is therefore 0; that of
-        a half message is its position, by which the producer names it when the transaction ends.
+        It is in no queue, and a repeated request is to be answered alike: its offset is 0, that of a half message its
+        position, by which the producer names it when the transaction ends.
         """
         if send.batch:
             return self._add_staged(send, schedule)
@@ -343,7 +338,7 @@ class _Builder:
         return offset, first
 
     def _add_staged(self, send: Send, schedule: Schedule) -> tuple[int, tuple[int, ...]]:
-        """Stores a batch that waits for a commit (docs/adr/0068). Returns the same as `_add_scheduled`."""
+        """Stores a batch that waits for a commit (docs/adr/0068); returns as `_add_scheduled`."""
         slot, due = send.slot, schedule.due_ms
         name = (send.kind, due, slot.topic_id, send.queue_id)
         positions: tuple[int, ...] = ()
@@ -360,7 +355,7 @@ class _Builder:
         return 0, positions
 
     def _add_carried(self, send: Send, name: int) -> tuple[int, ...]:
-        """Stores waiting messages again, at the end of the log."""
+        """Stores messages that wait once more, at the end of the log."""
         items: list[bytes] = []
         positions: list[int] = []
         for message in send.batch:
@@ -389,7 +384,7 @@ class _Builder:
         properties: bytes,
         tag_hash: int,
     ) -> None:
-        """Stores a message under this topic and queue id. Its item is the cursor's next."""
+        """Stores a message under this topic and queue id; its item is the cursor's next."""
         field = named.field
         born_host, store_host = send.born_host, self.store_host
         total = 74 + len(born_host) + len(store_host) + len(body) + len(field) + len(properties)
@@ -446,12 +441,12 @@ class _Builder:
         return b"".join((fixed, send.born_host, _U64.pack(self.store_ms), self.store_host, tail))
 
     def add_words(self, topic_id: int, properties: bytes, position: int) -> None:
-        """Adds a record for each word of KEYS."""
+        """A record for each word of KEYS."""
         for word in key_words(properties):
             self.keys += RECORD.pack(key_hash(topic_id, word), position & 0xFFFFFFFF)
 
     def add_unique(self, send: Send, key_hash: int, body: bytes, offset: int, position: int) -> None:
-        """Adds the unique row by which a message of a topic with dedup=strict is recognised."""
+        """The row of a topic with dedup=strict by which this message is known again."""
         row = UniqueRow(key_hash, send.slot.topic_id, send.queue_id, offset, position, crc32(body))
         self.unique.append(row)
 
@@ -488,15 +483,14 @@ class _Builder:
 def add_plain(
     builder: _Builder, sends: list[Send], at: int, offsets: list[int], positions: list[tuple[int, ...] | int]
 ) -> int:
-    """Adds plain sends of clients from `at` on, and returns the index of the first one that is not plain. The Python
-    twin leaves all of them to `_Builder`."""
+    """Adds plain sends of clients from `at` on and returns the first that is none. Python leaves all to `_Builder`."""
     return at
 
 
 @twin
 def add_messages(builder: _Builder, send: Send, at: int, end: int, cursor: QueueCursor) -> tuple[int, ...]:
-    """Adds the messages `at` to `end` of a send's batch and returns their positions. Messages with a `schedule` come
-    into no queue: their offset is 0, and their keys are indexed when they are delivered."""
+    """Adds the messages `at` to `end` of a send's batch and returns their positions. Those that wait (`schedule`) come
+    into no queue: their offset is 0, and their keys are indexed when they do."""
     slot, schedule = send.slot, send.schedule
     named, queue_id = (slot, send.queue_id) if schedule is None else (schedule.topic, schedule.queue_id)
     strict, topic_id = slot.dedup == "strict", slot.topic_id
@@ -521,13 +515,13 @@ def add_messages(builder: _Builder, send: Send, at: int, end: int, cursor: Queue
 
 
 def key_hash_of(unique_key: str) -> int:
-    """Returns 64 bits for a UNIQ_KEY: two CRCs of different polynomials (never compared across formats)."""
+    """64 bits of a UNIQ_KEY: two CRCs of different polynomials (never compared across formats)."""
     data = unique_key.encode()
     return int(crc32c(data)) << 32 | crc32(data)
 
 
 def normal_kind(topic: str) -> int:
-    """Returns the row kind of a client's send to `topic`."""
+    """The row kind of a client send to `topic`."""
     if topic.startswith("%RETRY%"):
         return RowKind.RETRY
     if topic.startswith("%DLQ%"):

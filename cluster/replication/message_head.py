@@ -1,7 +1,7 @@
-"""The head of a message that is not stored with the fields of its Send; and keys and tag of raw properties.
+"""The head of a message that is not stored as its Send says, and what raw properties say: keys and the tag's hash.
 
-Copies that the broker makes, and messages that wait in no queue, are stored with a head of their own. A message can be
-found by UNIQ_KEY and by each word of KEYS.
+Copies that the broker makes, and messages that wait in no queue, are stored otherwise. The keys by which a message can
+be found are UNIQ_KEY and the words of KEYS.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ class TopicField(msgspec.Struct, gc=False, frozen=True):
     """The name of a topic as a stored message holds it."""
 
     field: bytes
-    """The length of the name, and the name."""
+    """Length, and the name."""
     v2: bool
     """True if the length takes two bytes: the message then has the second magic number."""
 
 
 def topic_field(name: str) -> TopicField:
-    """Returns the field for this topic."""
+    """The field of this topic."""
     encoded = name.encode()
     v2 = len(encoded) > 127
     return TopicField((len(encoded).to_bytes(2 if v2 else 1, "big")) + encoded, v2)
 
 
 class NamedAs(Protocol):
-    """An object that has a topic's name in this form."""
+    """Knows a topic's name in this form."""
 
     @property
     def field(self) -> bytes:
-        """The length of the name, and the name (`TopicField.field`)."""
+        """Length, and the name (`TopicField.field`)."""
 
     @property
     def v2(self) -> bool:
@@ -49,28 +49,28 @@ class NamedAs(Protocol):
 
 @twin
 class MessageHead(msgspec.Struct, gc=False):
-    """Fields of a stored message, with the same names as those of a Send."""
+    """Fields of a stored message, named as those of a Send."""
 
     sys_flag: int
     born_ms: int
     born_host: bytes
-    """The client's IP address (4 or 16 bytes) and int32 port."""
+    """ip (4 or 16 bytes) and int32 port."""
     reconsume_times: int
     prepared_position: int = 0
-    """The position of the half message, if this is its committed copy."""
+    """The position of the half message, if this is a committed message."""
 
 
 class Schedule(msgspec.Struct, gc=False, frozen=True):
-    """The due time of a message, and the topic under which it is stored until then."""
+    """When a message is due, and where it is stored until then."""
 
     topic: TopicField
     queue_id: int
     delay_ms: int = 0
-    """The delay from the store time, unless `due_ms` is set."""
+    """Counted from the store time, unless there is `due_ms`."""
     due_ms: int = 0
-    """The due time in log time."""
+    """Log time."""
     names_due: bool = False
-    """True if its property TIMER_OUT_MS has to tell the due time."""
+    """True if its property TIMER_OUT_MS is to say when it is due."""
 
 
 UNIQUE_MARK = b"UNIQ_KEY\x01"
@@ -78,8 +78,7 @@ KEYS_MARK = b"KEYS\x01"
 
 
 def property_of(properties: bytes, mark: bytes) -> bytes:
-    """Returns the value of a property in `name 0x01 value 0x02 ...`; `mark` is its name with the 0x01; b"" if
-    absent."""
+    """The value of a property in `name 0x01 value 0x02 ...`, `mark` being its name with the 0x01; b"" if absent."""
     at = properties.find(mark)
     while at > 0 and properties[at - 1] != 2:
         at = properties.find(mark, at + 1)
@@ -91,12 +90,12 @@ def property_of(properties: bytes, mark: bytes) -> bytes:
 
 
 def key_words(properties: bytes) -> list[bytes]:
-    """Returns the keys in KEYS, which RocketMQ separates by single spaces; each once, in their order."""
+    """The keys in KEYS, which RocketMQ separates by single spaces; each once, in their order."""
     return [word for word in dict.fromkeys(property_of(properties, KEYS_MARK).split(b" ")) if word]
 
 
 CACHED_TAG_MAX = 64
-"""The most bytes of a tag whose hash is remembered. Longer tags are rare, and 65,536 of them would take gigabytes."""
+"""Bytes of a tag whose hash is remembered; longer ones are rare, and 65,536 of them would be gigabytes."""
 LETTERS_PER_UNIT = 16
 """Letters of a long tag that cost the meter one unit."""
 
@@ -108,7 +107,7 @@ def cached_tag_hash(tag: bytes) -> int:
 
 
 def tag_hash(tag: bytes) -> int:
-    """Returns RocketMQ's tagsCode: the Java hash of the tag, 0 without one."""
+    """RocketMQ's tagsCode: Java hash of the tag, 0 without one."""
     if not tag:
         return 0
     if len(tag) <= CACHED_TAG_MAX:

@@ -1,5 +1,6 @@
-"""Metrics of replication: RocketMQ's names for its HA service, writes to the log, disk space, early answers and reads
-from followers. docs/metrics.md has names and meanings."""
+"""Metrics of replication: RocketMQ's names of its HA service, writes to the log, disk space, early answers and reads
+from followers. docs/metrics.md has names and meanings.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +33,10 @@ STORAGE_TEXTS = (
 
 
 class HaMetrics:
-    """Replication in bytes, under the names that dashboards of RocketMQ's HA service use, exactly as they are spelt
-    there.
+    """Replication under names that dashboards of RocketMQ's HA service use, in bytes, exactly as they are spelt there.
 
-    It is a collector of its own, because prometheus_client would add `_total` to the names of counters. The event loop
-    counts; the values are read when somebody scrapes.
+    A collector of its own: prometheus_client would add `_total` to the names of counters. Counted by the event loop,
+    read when somebody scrapes.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -48,11 +48,11 @@ class HaMetrics:
         registry.register(self)
 
     def received(self, size_bytes: int) -> None:
-        """Counts entries of a leader that are now durable on this node."""
+        """Entries of a leader are durable here."""
         self._received_bytes += size_bytes
 
     def timed_out(self, sends: int) -> None:
-        """Counts entries that were undecided at their deadline."""
+        """They were not decided at their deadline."""
         self._send_timeouts += sends
 
     def show(
@@ -64,8 +64,8 @@ class HaMetrics:
         sent_bytes: int,
         storage: tuple[int, int, int],
     ) -> None:
-        """Sets the end of this node's log and, if it leads, of the followers' copies. `sent_bytes`: bytes of entries
-        sent since the start; `storage`: the values of STORAGE. All in bytes."""
+        """Shows where this node's log ends, and where the followers' copies do if it leads; `sent_bytes`: of entries,
+        since the start; `storage`: the values of STORAGE. All in bytes."""
         self._sent_bytes = sent_bytes
         self._storage = storage
         self._master_offset = end_position
@@ -106,8 +106,9 @@ BYTES = "raftmq_append_bytes", "Bytes made durable in the log"
 
 
 class AppendMetrics:
-    """Writes to the log: their bytes, their duration, and the part of it that fdatasync took. Called once per write.
-    Event loop only."""
+    """Writes to the log: how many bytes, how long, and how much of that was fdatasync. One call per write. Event loop
+    only.
+    """
 
     def __init__(self, registry: CollectorRegistry, bounds: tuple[float, ...]) -> None:
         """`bounds`: the greatest value of each bucket, ascending, seconds; one more bucket has the rest."""
@@ -118,7 +119,7 @@ class AppendMetrics:
         registry.register(self)
 
     def written(self, size_bytes: int, seconds: float, sync_seconds: float) -> None:
-        """Counts one write."""
+        """One write."""
         self._bytes += size_bytes
         self._whole[bisect_left(self.bounds, seconds)] += 1
         self._whole_s += seconds
@@ -127,7 +128,7 @@ class AppendMetrics:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Returns the number of writes in each bucket of duration, fdatasync included."""
+        """Returns the writes in each bucket by their time, fdatasync included."""
         return tuple(self._whole)
 
     def collect(self) -> Iterator[Metric]:
@@ -140,8 +141,9 @@ class AppendMetrics:
 
 
 class ModeMetrics:
-    """Disk space, early answers and reads from followers. Updated once per look at the disk, per entry or per pull.
-    Event loop only."""
+    """Disk space, early answers and reads from followers. Fed once per look at the disk, per entry or per pull. Event
+    loop only.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, text: str) -> Gauge:
@@ -166,8 +168,7 @@ class ModeMetrics:
         self.lost_early = counter("raftmq_early_lost_messages", "Messages acknowledged early whose entry was replaced")
 
     def answered_early(self, messages: int, window: int) -> None:
-        """Counts an answer that was sent before the commit. `window`: all messages that are answered early and
-        undecided."""
+        """An answer was sent before the commit; `window`: all messages answered early and undecided."""
         self._early.inc(messages)
         self.window.set(window)
 
@@ -178,5 +179,5 @@ class ModeMetrics:
         self._log_waits.set(parked)
 
     def outlook(self, full_in_ms: int | None) -> None:
-        """Sets the time until the disk is full, as the last look estimated it; None if it does not fill up."""
+        """Sets when the disk will be full, by the last look; None: it does not fill up."""
         self._full_in.set(float("inf") if full_in_ms is None else full_in_ms / 1000)

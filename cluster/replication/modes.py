@@ -1,4 +1,4 @@
-"""The modes of a node: early answers, reports of writes, staleness, and their metrics."""
+"""The modes of a node, put together: early answers, reports of writes, staleness, and their metrics."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ SURVIVES = {
 
 
 class ModesView(msgspec.Struct, frozen=True, kw_only=True):
-    """The condition under which this node, as the leader, acknowledges sends; and the number of messages that may be
-    lost."""
+    """The acknowledgement of sends when this node leads, and the number of messages that may be lost."""
 
     level: str
     """The level of messages whose topic and properties specify none: leader, quorum or quorum+fsync."""
@@ -43,20 +42,19 @@ class ModesView(msgspec.Struct, frozen=True, kw_only=True):
     slave_read_enable: bool
     promise: str
     loss_window_entries_max: int
-    """The most log entries that are acknowledged and undecided at one time (limits.batches_inflight_max)."""
+    """At most this many log entries are acknowledged and undecided at a time (limits.batches_inflight_max)."""
     loss_window_bytes_max: int
     loss_window_messages: int
-    """The number of messages that are acknowledged early and undecided now."""
+    """Acknowledged early and undecided now."""
     loss_window_messages_seen: int
-    """The highest such number at one time since the start."""
+    """The highest number at one time since the start."""
     lost_messages: int
-    """The number of messages that were acknowledged early and then replaced by another leader's entry, since the data
-    directory was created."""
+    """Acknowledged early and replaced by another leader's entry, since the data directory was created."""
     lost_entries: int
 
 
 class Modes:
-    """Puts the modes together. It starts with the node, and a timer of the node calls `tick`."""
+    """Started with the node; a timer of the node calls `tick`."""
 
     def __init__(
         self,
@@ -85,7 +83,7 @@ class Modes:
         early.on_start(raw.applied_index, term_at)
 
     def tick(self, now_ms: int) -> None:
-        """Runs on a timer."""
+        """Called on a timer."""
         self.relay.tick(now_ms)
         self.reads.staleness.tick(now_ms)
         self._metrics.window.set(self._early.window_messages)
@@ -101,13 +99,13 @@ class Modes:
         )
 
     def reload(self, config: Config) -> None:
-        """Applies another configuration. `EarlyAnswers` gets it from `Proposals`."""
+        """Another configuration from now on; `EarlyAnswers` has it from `Proposals`."""
         self._config = config
         self._ledger.resize(config.limits.batches_inflight_max)
         self.reads.reload(config.modes)
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any]) -> None:
-        """Takes a frame of KINDS. Raises WireError."""
+        """A frame of KINDS. Raises WireError."""
         self.relay.on_frame(peer, kind, header)
 
     def close(self) -> None:

@@ -1,9 +1,8 @@
-"""Limits the number of topics, of their queues and of consumer groups, whether they are created explicitly or
-automatically. Every node keeps every name, in memory and on disk, until it is deleted, and a queue costs memory once it
-is used.
+"""Limits the number of topics, of their queues and of consumer groups, whether created explicitly or automatically:
+every node keeps every name, in memory and on disk, until it is deleted, and a queue costs memory once it is used.
 
-The leader enforces the limits where commands are proposed, so they cover every request. Existing names may be changed
-and used, even if a lower limit was set later.
+The leader enforces it where commands are proposed, so it covers every request. Existing names may change and be used,
+even if there are more of them than a lower limit that was set later.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ class NameLimits:
         self._state = state
         self._coming: New = set()
         self._coming_of = Counter[str]()
-        """Command -> number of names that pending creations make."""
+        """Command -> how many of them it makes."""
         self._coming_queues = 0
 
     def reload(self, limits: LimitsSection) -> None:
-        """Applies other limits."""
+        """Other limits from now on."""
         self._limits = limits
 
     def admit(self, commands: list[Command], done: Done) -> Done:
-        """Returns `done`, or a wrapper that also records the end of these creations. Raises UnacceptableError."""
+        """`done`, or a wrapper that also records the end of these creations. Raises UnacceptableError."""
         new, queues = self._new(commands), self._new_queues(commands)
         if not new and not queues:
             return done
@@ -75,7 +74,7 @@ class NameLimits:
         return {(kind, name) for kind, name in made if name not in tables[kind]} - self._coming
 
     def _new_queues(self, commands: list[Command]) -> int:
-        """Returns the most queues that these commands add. A value that is not a number is refused elsewhere."""
+        """Returns how many queues these add, at most: what is no number is refused elsewhere."""
         added = 0
         for name, *arguments in commands:
             if name != CREATE_TOPIC:

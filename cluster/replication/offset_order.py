@@ -1,8 +1,8 @@
-"""Makes consumer offsets take effect in the order of their arrival (docs/guarantees.md): the leader's part.
+"""Consumer offsets take effect in the order of their arrival (docs/guarantees.md): the leader's part.
 
 Oneway commits wait in `Effects`; every other change of offsets is a command with a waiting client. Neither overtakes
-the other: a command takes along the commits that wait before it, and later ones go into an entry behind it. Until all
-of them are applied, the state is older than the requests, so requests are not compared with it.
+the other: a command takes the waiting commits before it along, and later ones go into an entry behind it. Until all of
+them are applied, the state is older than the requests, and requests are not compared with it.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ def moves_offsets(commands: list[Command]) -> bool:
 
 
 class LeavingGroups:
-    """Groups whose deletion is requested and not applied yet: for later requests they no longer exist.
+    """Groups whose deletion is requested and not applied: for later requests they no longer exist.
 
     Otherwise a commit that came after the deletion would leave an offset of a group that does not exist.
     """
 
     def __init__(self) -> None:
         self._open: dict[str, list[bool]] = {}
-        """Group -> one item per pending change, oldest first: True if it deletes the group."""
+        """Group -> one item per pending change, oldest first: whether it deletes the group."""
 
     def __contains__(self, group: str) -> bool:
         changes = self._open.get(group)
         return changes is not None and changes[-1]
 
     def raise_for(self, commands: list[Command]) -> None:
-        """Notes changes that will be proposed, in this order."""
+        """They will be proposed, in this order."""
         for group, deletes in _changes(commands):
             self._open.setdefault(group, []).append(deletes)
 
     def lower_for(self, commands: list[Command]) -> None:
-        """Notes that changes were applied, are lost, or were not proposed after all."""
+        """The changes were applied, are lost, or were not proposed after all."""
         if not self._open:
             return
         for group, deletes in _changes(commands):
@@ -71,7 +71,7 @@ class LeavingGroups:
                     del self._open[group]
 
     def clear(self) -> None:
-        """Begins a new term of leadership, in which nothing is in flight."""
+        """A new term of leadership: nothing is in flight."""
         self._open.clear()
 
 
@@ -94,7 +94,7 @@ class OffsetOrder:
         submit: Callable[[list[Command], Done], None],
         now_ms: Callable[[], int],
     ) -> None:
-        """`submit` queues commands for an entry; `now_ms` is the clock by which `flush_ms` is measured."""
+        """`submit` queues commands for an entry; `now_ms` is the clock that `flush_ms` is measured by."""
         self.effects = Effects(flush_ms)
         self._raw = raw
         self._state = state
@@ -102,7 +102,7 @@ class OffsetOrder:
         self._now_ms = now_ms
         self._leaving = LeavingGroups()
         self._queued = 0
-        """Calls that move offsets and are not proposed yet."""
+        """Calls that move offsets and are not proposed."""
         self._index = -1
         """Index of the last entry that moves offsets."""
 
@@ -113,8 +113,7 @@ class OffsetOrder:
         return group in self._state.groups and group not in self._leaving
 
     def commit_later(self, group: str, topic_id: int, queue_id: int, offset: int) -> None:
-        """Adds offsets; the last value per queue counts. They go into the next entry, at the latest after
-        `offsets.flush_ms`."""
+        """Adds offsets, last value per queue; they go into the next entry, at the latest after `offsets.flush_ms`."""
         if group in self._leaving:
             return
         on_its_way = self.effects.has_offset(group, topic_id, queue_id) or self._in_flight()
@@ -123,7 +122,7 @@ class OffsetOrder:
         self.effects.offset(group, topic_id, queue_id, offset, self._now_ms())
 
     def settle(self, group: str, done: Callable[[], None]) -> None:
-        """Calls `done` when every earlier commit of the group is applied, or lost with the leadership."""
+        """Calls `done` when every commit of the group so far is applied, or lost with the leadership."""
 
         def decided(result: ProposeResult) -> None:
             # Undecided at its deadline, and this node leads on: it may be applied in a moment.
@@ -146,42 +145,41 @@ class OffsetOrder:
     # --- what happens ------------------------------------------------------------------------------------------------
 
     def queued(self, commands: list[Command]) -> list[Command]:
-        """Notes calls that will be proposed. Returns the rows that must precede them in the log."""
+        """The calls will be proposed; returns the rows that must precede them in the log."""
         self._leaving.raise_for(commands)
         rows = [row for command in commands for row in self.effects.take_before(command)]
         self._queued += moves_offsets(commands) + bool(rows)
         return [[COMMIT_OFFSETS, rows]] if rows else []
 
     def proposed(self, index: int, calls: Iterable[PendingCommands]) -> None:
-        """Notes that the calls are in the entry at `index`."""
+        """The calls are in the entry at `index`."""
         moving = sum(moves_offsets(call.commands) for call in calls)
         if moving:
             self._queued -= moving
             self._index = index
 
     def carried(self, index: int) -> None:
-        """Notes that the entry at `index` carries the effects."""
+        """The entry at `index` carries the effects."""
         self._index = index
 
     def decided(self, calls: Iterable[PendingCommands]) -> None:
-        """Notes that the calls were applied, or are lost."""
+        """The calls were applied, or are lost."""
         for call in calls:
             self._leaving.lower_for(call.commands)
 
     def refused(self, calls: Iterable[PendingCommands]) -> None:
-        """Notes that the calls were queued, but fit into no entry."""
+        """The calls were queued, and no entry can hold them."""
         for call in calls:
             self._queued -= moves_offsets(call.commands)
             self._leaving.lower_for(call.commands)
 
     def close(self) -> None:
-        """Ends a term of leadership. Oneway commits that were not proposed are lost, because their senders were
-        promised nothing."""
+        """Leadership ended: oneway commits that were not proposed are lost, as their senders were promised nothing."""
         self._queued = 0
         self.effects.clear()
 
     def open(self) -> None:
-        """Begins a new term of leadership, in which nothing is in flight."""
+        """A new term of leadership: nothing is in flight."""
         self._leaving.clear()
 
 
@@ -193,16 +191,14 @@ class OffsetOrder:
 logger = logging.getLogger(__name__)
 
 TAKEN_MAX = 2_000
-"""The most effects of each kind that one entry carries: some 20 ms of work to apply. The next entry carries the
-others."""
+"""Effects of each kind that one entry carries: some 20 ms of work to apply. The others are in the next one."""
 
 
 class Effects:
-    """Effects that wait for an entry: offsets and ends of sessions. They are lost with leadership, because their
-    senders were promised nothing."""
+    """The waiting effects. Lost with leadership: their senders were promised nothing."""
 
     def __init__(self, flush_ms: int) -> None:
-        """`flush_ms`: after this long without another entry they get one of their own."""
+        """`flush_ms`: without another entry they get one of their own after this long."""
         self._flush_ms = flush_ms
         self._offsets: dict[tuple[str, int, int], int] = {}
         self._ended_sessions: list[bytes] = []
@@ -212,7 +208,7 @@ class Effects:
         self._taken: tuple[dict[tuple[str, int, int], int], list[bytes]] = ({}, [])
 
     def reload(self, flush_ms: int) -> None:
-        """Applies another `flush_ms`."""
+        """Another `flush_ms` from now on."""
         self._flush_ms = flush_ms
 
     def offset(self, group: str, topic_id: int, queue_id: int, offset: int, now_ms: int) -> None:
@@ -254,12 +250,11 @@ class Effects:
         self._ended_sessions.append(producer_id)
 
     def due(self, now_ms: int) -> bool:
-        """Returns True if the effects have waited long enough for another entry."""
+        """Returns True if they have waited long enough for another entry."""
         return bool(self._offsets or self._ended_sessions) and now_ms - self._since_ms >= self._flush_ms
 
     def take(self) -> bytes:
-        """Removes and returns the oldest effects, packed; b"" if there are none. An effect that cannot be packed is
-        dropped, the others are not."""
+        """The oldest of them, packed; b"" if there are none. One that cannot be packed is dropped, not the others."""
         commands: list[Command] = []
         self._taken = (self._take_offsets(), self._ended_sessions[:TAKEN_MAX])
         self._ended_sessions = self._ended_sessions[TAKEN_MAX:]
@@ -284,8 +279,7 @@ class Effects:
         return taken
 
     def put_back(self) -> None:
-        """Adds back the effects that were taken last, because they were not proposed after all. Newer ones take
-        precedence."""
+        """The effects taken last were not proposed after all; newer ones take precedence."""
         offsets, ended_sessions = self._taken
         self._offsets = {**offsets, **self._offsets}
         self._ended_sessions = ended_sessions + self._ended_sessions
@@ -293,7 +287,7 @@ class Effects:
         self.waiting = True
 
     def clear(self) -> None:
-        """Drops all effects."""
+        """Drops them."""
         self._offsets.clear()
         self._ended_sessions.clear()
         self.waiting = False

@@ -1,4 +1,4 @@
-"""The outcomes of a write, and the interface to the path over which it came."""
+"""The outcomes of a write, and what replication requires of the path that it came from."""
 
 from __future__ import annotations
 
@@ -31,14 +31,13 @@ class ProposeResult(NamedTuple):
     entry_id: EntryId | None
     remark: str
     unacceptable: bool = False
-    """True, with FAIL, if no entry can hold it (too large, or it cannot be encoded), here or elsewhere, now or
-    later."""
+    """With FAIL: no entry can hold it (too large, or it cannot be encoded), here or elsewhere, now or later."""
 
 
 Done = Callable[[ProposeResult], None]
 
 CommitSession = SessionRows
-"""Makes repeated commands recognisable. `cluster.broker.groups.group_offsets` uses it for commits."""
+"""Makes repeated commands recognisable, as `cluster.broker.groups.group_offsets` uses it for commits."""
 
 
 class ReplyTo(Protocol):

@@ -1,4 +1,4 @@
-"""Sends that the broker makes for itself, such as copies. No client waits for them."""
+"""Sends that the broker makes for itself: no client waits for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class NoClient:
-    """Replaces the connection of a send, and takes no answers."""
+    """Stands in place of the connection of a send, and takes no answers."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -26,7 +26,7 @@ class NoClient:
         self.session: ConnectionSession | None = None
 
     def write(self, data: bytes) -> None:
-        """Drops the bytes, because nobody reads them."""
+        """Drops it: nobody reads it."""
 
 
 def submit_own(
@@ -53,8 +53,8 @@ def submit_own(
     effect: Effect | None = None,
     carried: int | None = None,
 ) -> None:
-    """Queues a send of the broker's own. `size` bytes count against `client` until `done` is told its fate. The other
-    arguments are fields of Send."""
+    """Queues a send of the broker's own: `size` bytes count against `client` until `done` is told its fate. The rest as
+    in Send."""
     send = Send(
         connection=client,
         size=size,
@@ -101,7 +101,7 @@ def submit_copies(
     carried: int | None = None,
 ) -> int:
     """Queues copies for one queue, which come into one entry together with `effect`; or the messages of the row that is
-    `carried` (see Send). Returns their approximate bytes."""
+    `carried` (see Send). Returns their bytes, roughly."""
     size = sum([message_size(copy, slot) for copy in copies])
     submit_own(proposals, client, size, slot, queue_id, kind, done, batch=copies, effect=effect, carried=carried)
     return size

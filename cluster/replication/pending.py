@@ -1,4 +1,4 @@
-"""The waiters of a proposed entry, and the way in which each is answered."""
+"""The waiters of a proposed entry, and how each is answered."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from statemachine.payload import SessionRows
 logger = logging.getLogger(__name__)
 
 COMMANDS_BYTES_MAX = 4 << 20
-"""The most bytes of one caller's encoded commands: a fraction of the longest frame, and more than any honest request
-needs."""
+"""Largest encoding of one caller's commands, in bytes: a fraction of the longest frame, and more than any honest
+request needs."""
 
 
 class UnacceptableError(ValueError):
@@ -26,7 +26,7 @@ class UnacceptableError(ValueError):
 
 
 def encode(commands: list[Command]) -> bytes:
-    """Returns the commands as an entry encodes them. Raises UnacceptableError if no entry can hold them."""
+    """The commands as encoded in an entry. Raises UnacceptableError if no entry can hold them."""
     try:
         packed = pack_bare(commands)
     except (ValueError, OverflowError, TypeError) as error:
@@ -40,21 +40,19 @@ class SendReplies(Protocol):
     """Turns the outcome of a send into bytes for the client (see `cluster.broker.sends.send_fates`)."""
 
     def stored(self, sends: list[Send], built: Built, muted: set[int]) -> None:
-        """Answers sends that are committed and applied. Those at the `muted` positions were already answered
-        (UNKNOWN)."""
+        """All of them are committed and applied; those at the `muted` positions were already answered (UNKNOWN)."""
 
     def stored_before(self, send: Send, topic_id: int, queue_id: int, queue_offset: int, position: int) -> None:
-        """Answers a repeated send that the log already holds."""
+        """A repeated send that the log already holds."""
 
     def refused(self, send: Send, remark: str) -> None:
-        """Answers a send that was never proposed, or is proved lost."""
+        """Never proposed, or proven lost."""
 
     def unbuildable(self, send: Send, remark: str) -> None:
-        """Answers a send that was never proposed, because no entry could be made of it: the request triggered a bug of
-        this node."""
+        """Never proposed, because no entry could be made of it: a bug of this node that the request triggered."""
 
     def unknown(self, send: Send, remark: str) -> None:
-        """Answers a send that was proposed and is undecided at the deadline."""
+        """Proposed, undecided at the deadline."""
 
 
 class PendingCommands:
@@ -65,7 +63,7 @@ class PendingCommands:
     def __init__(
         self, commands: list[Command], packed: bytes, done: Done, deadline_ms: int, session: SessionRows | None = None
     ) -> None:
-        """`packed`: the result of `encode`, which is proposed. `session` goes into the log with the commands, so that
+        """`packed`: the result of `encode`, which is proposed. `session`: goes into the log with the commands, so that
         any later leader recognises them when they are repeated."""
         self.session = session
         self.commands = commands
@@ -74,7 +72,7 @@ class PendingCommands:
         self._done = done
 
     def tell(self, result: ProposeResult) -> None:
-        """Calls the waiter. If it raises, the node must not stop, because the outcome in the log is the same."""
+        """Calls the waiter. If it raises, the node must not stop: the outcome in the log is the same."""
         try:
             self._done(result)
         except Exception:
@@ -83,7 +81,7 @@ class PendingCommands:
 
 def cut_calls(calls: list[PendingCommands], bytes_max: int) -> list[PendingCommands]:
     """Returns the first calls, as many as one entry should hold by size: a frame has a limit, and many large requests
-    may arrive together. Either all returned calls have a session, or none."""
+    may arrive together. Either all of them have a session, or none."""
     bytes_left = bytes_max
     for at, call in enumerate(calls):
         bytes_left -= len(call.packed)
@@ -93,8 +91,7 @@ def cut_calls(calls: list[PendingCommands], bytes_max: int) -> list[PendingComma
 
 
 def entry_of(calls: list[PendingCommands]) -> tuple[EntryType, bytes]:
-    """Returns the entry for calls that `cut_calls` chose. Calls with sessions become an entry without messages and with
-    effects."""
+    """The entry that holds the calls (see `cut_calls`): with sessions, an entry without messages and with effects."""
     packed = join(sum([len(call.commands) for call in calls]), [call.packed for call in calls])
     rows: dict[bytes, list[SessionRows]] = {}
     for call in calls:
@@ -134,7 +131,7 @@ class PendingEntry:
 
 
 def tell_calls(entry: PendingEntry, outcome: Outcome, remark: str) -> None:
-    """Tells the waiters of the entry's commands that these were not done, or that nobody knows."""
+    """Tells the waiters of its commands that it was not done, or that nobody knows."""
     for call in entry.calls:
         call.tell(ProposeResult(outcome, [], entry.id, remark))
 
@@ -142,8 +139,7 @@ def tell_calls(entry: PendingEntry, outcome: Outcome, remark: str) -> None:
 def find_send(
     entries: Iterable[PendingEntry], queued: Iterable[Send], producer_id: bytes, sequence: int
 ) -> tuple[PendingEntry, int] | Send | None:
-    """Returns the send with this identity: its entry and the position there, or the send itself if it is still
-    queued."""
+    """The send with this identity: its entry and the position there, or itself if it is still queued."""
     for entry in entries:
         for at, send in enumerate(entry.sends):
             if send.sequence == sequence and send.producer_id == producer_id:
@@ -156,17 +152,17 @@ class StrictNames:
 
     def __init__(self) -> None:
         self.names: set[tuple[int, str, int]] = set()
-        """The names of these sends. Empty if no topic uses dedup=strict; callers check that before a call."""
+        """Empty if no topic uses strict dedup: check before a call."""
 
     def __contains__(self, send: Send) -> bool:
         return _strict_name(send) in self.names
 
     def add(self, send: Send) -> None:
-        """Adds a send that is queued."""
+        """It is queued."""
         self.names.add(_strict_name(send))
 
     def decided(self, sends: list[Send]) -> None:
-        """Removes sends that are stored, or never will be."""
+        """They are stored, or never will be."""
         if self.names:
             self.names.difference_update(
                 [_strict_name(send) for send in sends if send.slot.dedup == "strict" and send.effect is None]
@@ -178,7 +174,7 @@ def _strict_name(send: Send) -> tuple[int, str, int]:
 
 
 class TopicBarriers:
-    """Topics with a change that is proposed and not applied yet. Their sends wait behind it."""
+    """Topics with a change that is proposed and not applied: their sends wait behind it."""
 
     def __init__(self) -> None:
         self._count: dict[str, int] = {}
@@ -197,7 +193,7 @@ class TopicBarriers:
         return names
 
     def lower_for(self, calls: Iterable[PendingCommands]) -> None:
-        """Lowers barriers of changes that were applied, are lost, or were not proposed after all."""
+        """The changes were applied, are lost, or were not proposed after all."""
         for call in calls:
             for command in call.commands:
                 if command[0] in (CREATE_TOPIC, DELETE_TOPIC):
@@ -207,7 +203,7 @@ class TopicBarriers:
                         self._count[name] = left
 
     def clear(self) -> None:
-        """Begins a new term of leadership, in which nothing is in flight."""
+        """A new term of leadership: nothing is in flight."""
         self._count.clear()
 
 

@@ -62,9 +62,9 @@ logger = logging.getLogger(__name__)
 
 SMALL_BATCHES_INFLIGHT = 2
 LARGE_BATCH_BYTES = 256 * 1024
-"""Queued bytes that justify another batch in flight, in addition to the two that are always allowed."""
+"""Queued bytes that justify another batch in flight beside the two that are always allowed."""
 _SENDS_PER_UNIT = 8
-"""The number of sends whose connection can be looked at in a microsecond."""
+"""Sends whose connection is looked at in a microsecond."""
 
 BeforeOpen = Callable[[int, Callable[[], None]], None]
 
@@ -85,8 +85,8 @@ class Proposals:
     ) -> None:
         """`store_host` is the advertised ip and port, packed.
 
-        `before_open` is called when this term's no-op is applied, with its index and with the function that opens
-        writes. It may call that later. Without a `ledger` nothing is answered early.
+        `before_open` is called with the index of this term's no-op when that is applied, and with what opens writes; it
+        may take its time. Without a `ledger` nothing is answered early.
         """
         config, raw, clock = context.config, context.raw, context.clock
         self._limits, self._deadline_ms, self._index = config.limits, config.send.deadline_ms, config.index.enabled
@@ -98,9 +98,9 @@ class Proposals:
         self._replies = replies
         self._before_open = before_open
         self.opened: Signal[[]] = Signal()
-        """Sent when writes open: requests that waited for a leader may continue."""
+        """Sent when writes open: what waited for a leader may go on."""
         self.unproposed: Signal[[list[Send]]] = Signal()
-        """Sent with the queued requests when leadership is lost: they go to the new leader."""
+        """Sent with what was queued when leadership was lost: it goes to the new leader."""
         self.figures = ProposalMetrics(metrics, context, state)
         self._sends = SendQueue(config.limits)
         self._calls: list[PendingCommands] = []
@@ -114,7 +114,7 @@ class Proposals:
         self._strict = StrictNames()
         self._slots: dict[str, TopicSlot] = {}
         self.plain: dict[bytes, TopicSlot] = {}
-        """Topics whose sends need nothing special, for the kernel. It is emptied when `_slots` loses one."""
+        """Those of topics whose sends need nothing special, for the kernel: emptied when `_slots` loses one."""
         self._cursors: dict[tuple[int, int], QueueCursor] = {}
         self._barriers = TopicBarriers()
         self._open_term = 0
@@ -124,7 +124,7 @@ class Proposals:
         self.now_ms = clock.monotonic_ms()
         """The clock at the last timer call: precise enough for deadlines, without a clock call per message."""
         self.refusing = ""
-        """The reason why sends are refused at present (the disk is full); "" if they are accepted."""
+        """Why sends are refused at present (the disk is full); "" if they are accepted."""
         self.on_contained: Callable[[str, Exception], object] = report_contained
         """Called with the action and the exception if a request fails that should have been refused earlier."""
         self.session_max: dict[bytes, int] = {}
@@ -141,7 +141,7 @@ class Proposals:
         )
 
     def reload(self, config: Config) -> None:
-        """Applies another configuration. Proposed entries keep their deadline."""
+        """Another configuration from now on. What is proposed keeps its deadline."""
         self._limits, self._deadline_ms, self._index = config.limits, config.send.deadline_ms, config.index.enabled
         self._names.reload(config.limits)
         self._sends.reload(config.limits)
@@ -155,18 +155,16 @@ class Proposals:
 
     @property
     def open(self) -> bool:
-        """True if this node leads and has applied the no-op of its term: its counters are exact, and it accepts
-        writes."""
+        """This node leads and has applied the no-op of its term: its counters are exact, and it accepts writes."""
         return self._open_term != 0
 
     @property
     def idle(self) -> bool:
-        """True if no request waits to be proposed, and no proposed entry is undecided."""
+        """No request waits to be proposed, and no proposed entry is undecided."""
         return not (self._pending or self._sends.waiting or self._calls)
 
     def slot(self, topic: str) -> TopicSlot | None:
-        """Returns the topic in the form that the send path needs; None if it does not exist or a change of it is
-        pending."""
+        """The topic as the send path needs it; None if it does not exist or a change of it is pending."""
         slot = self._slots.get(topic)
         if slot is None:
             config = self._state.topics.get(topic)
@@ -176,11 +174,11 @@ class Proposals:
         return slot
 
     def changing(self, topic: str) -> bool:
-        """Returns True while a proposed change of the topic is not applied: its sends wait."""
+        """True while a proposed change of the topic is not applied: its sends wait."""
         return topic in self._barriers
 
     def refuse(self, why: str) -> None:
-        """Refuses sends from now on, for this reason; "" accepts them again."""
+        """Refuses sends from now on, with this reason; "" accepts them again."""
         self.refusing = why
 
     def submit_send(self, send: Send) -> None:
@@ -195,18 +193,17 @@ class Proposals:
 
     @property
     def queue(self) -> SendQueue:
-        """The queue into which the kernel puts plain sends; `queued` is then called."""
+        """The queue into which the kernel puts plain sends; `queued` is told of them."""
         return self._sends
 
     def queued(self, size: int) -> None:
-        """Notes that the kernel has queued sends of this many bytes."""
+        """The kernel has queued sends of so many bytes."""
         self.bytes_inflight += size
         self._sends.queued(size)
         self._wake()
 
     def submit_commands(self, commands: list[Command], done: Done, session: CommitSession | None = None) -> None:
-        """Queues commands for one COMMAND entry. It encodes and measures them at once, so that the caller learns what
-        is wrong."""
+        """Queues commands for one COMMAND entry; encodes and measures them, so that the caller learns what is wrong."""
         if not self._open_term:
             done(ProposeResult(Outcome.FAIL, [], None, "this node does not lead"))
             return
@@ -227,7 +224,7 @@ class Proposals:
         self._wake()
 
     def _queue_before(self, commands: list[Command], deadline_ms: int) -> None:
-        """Queues the waiting offsets of oneway commits that must come before the commands."""
+        """Waiting offsets of oneway commits."""
         call = PendingCommands(commands, b"", lambda _: None, deadline_ms)
         try:
             call.packed = encode(commands)
@@ -238,23 +235,21 @@ class Proposals:
         self._calls.append(call)
 
     def end_session(self, producer_id: bytes) -> None:
-        """Ends the session of a connection that closed without unanswered requests: the state may forget it. Goes into
-        the next entry."""
+        """A connection closed without unanswered requests: its session may be forgotten. Goes into the next entry."""
         if self._open_term:
             self._effects.session_ended(producer_id, self.now_ms)
 
     def find_inflight(self, producer_id: bytes, sequence: int) -> tuple[PendingEntry, int] | Send | None:
-        """Returns the queued or proposed send with this identity: (entry, position in it), or the queued send
-        itself."""
+        """The queued or proposed send with this identity: (entry, position in it), or the queued send itself."""
         return find_send(self._pending.values(), self._sends.waiting, producer_id, sequence)
 
     def strict_inflight(self, send: Send) -> bool:
-        """Returns True, for dedup=strict, if a send with this key and body is queued or proposed and undecided."""
+        """dedup=strict: whether a send with this key and body is queued or proposed, its outcome open."""
         return send in self._strict
 
     def share(self, entry: PendingEntry, at: int, send: Send, *, room: bool) -> None:
-        """Lets a repeated request share the outcome of its first arrival. It replaces the first if that needs no answer
-        any more; otherwise it waits beside it, if `room` allows."""
+        """A repeated request shares the outcome of its first arrival. It replaces the first if that needs no answer any
+        more; else it may wait beside it, if `room`."""
         old = entry.sends[at]
         if at in entry.muted:
             entry.muted.remove(at)
@@ -273,7 +268,7 @@ class Proposals:
         self.bytes_inflight -= old.size
 
     def replace_queued(self, old: Send, send: Send, *, room: bool) -> None:
-        """Does the same for a send that is still queued."""
+        """The same for a send that is still queued."""
         if room and not old.connection.closed:
             self._twins.add(send)
             return
@@ -285,16 +280,16 @@ class Proposals:
         self.bytes_inflight -= size
 
     def _give_way(self, old: Send) -> None:
-        """Answers the client of a request that another one replaced, if it is still connected, with what is known."""
+        """Another request replaced it; its own client, if still connected, is answered with what is known."""
         if old.connection.closed:
             old.connection.inflight_bytes -= old.size
         else:
             self._replies.unknown(old, "it came again, and there is no room to keep both until the log decides")
 
     def unanswered_of(self, paths: Collection[ReplyTo]) -> list[Send]:
-        """Returns the sends that came through one of `paths` and have had no answer of any kind.
+        """The sends that came through one of `paths` and have had no answer of any kind.
 
-        It looks at all sends under way: their number decides the cost, not the number of the paths.
+        Looks at all that are under way: their number is what it costs, not that of the paths.
         """
         found: list[Send] = []
         for entry in self._pending.values():
@@ -356,8 +351,7 @@ class Proposals:
             self._close_writes()
 
     def _open_writes(self, raw: RawNode, term: int) -> None:
-        """Opens writes, because the no-op of `term` is applied. Counters start from the applied state, without the
-        overlay of an earlier term."""
+        """The no-op of `term` is applied: counters start from applied state, without the overlay of an old term."""
         if self._open_term or raw.role is not Role.LEADER or raw.term != term:
             return
         self._slots.clear()
@@ -370,8 +364,7 @@ class Proposals:
         self.opened()
 
     def _close_writes(self) -> None:
-        """Closes writes, because leadership ended. Requests that were not proposed are forwarded or fail; the log will
-        decide the proposed ones."""
+        """Leadership ended: unproposed requests are forwarded or fail; the log will decide the proposed ones."""
         if not self._open_term:
             return
         self._open_term = 0
@@ -392,8 +385,7 @@ class Proposals:
             self.unproposed(sends)
 
     def expire(self) -> None:
-        """Answers requests that are past their deadline with UNKNOWN, or with FAIL if they were never proposed. Runs on
-        a timer."""
+        """Called on a timer: a request past its deadline is answered with UNKNOWN, or FAIL if it was never proposed."""
         now = self.now_ms = self._clock.monotonic_ms()
         self.early.expire(now)
         for entry in self._pending.values():
@@ -409,8 +401,7 @@ class Proposals:
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _cursor(self, topic_id: int, queue_id: int) -> QueueCursor:
-        """Returns the cursor of a queue. Cursors outlive topic slots within a term, because offsets in flight must not
-        be assigned twice."""
+        """Cursors outlive topic slots within a term: offsets in flight must not be assigned twice."""
         cursor = self._cursors.get((topic_id, queue_id))
         if cursor is None:
             cursor = QueueCursor(topic_id, queue_id, self._state.max_offset(topic_id, queue_id))
@@ -434,9 +425,8 @@ class Proposals:
         self.figures.proposed(pending, 0, len(entry.payload))
 
     def _window_open(self) -> bool:
-        """Returns True if another batch may be proposed. Two batches overlap disk and network. More are useful only if
-        each is large: an entry costs as much as a hundred messages, and a send that waits a moment shares its entry
-        with others."""
+        """Two batches overlap disk and network. More pay off only if each is large: an entry costs as much as a hundred
+        messages, and a send that waits a moment shares its entry with others."""
         inflight = len(self._pending)
         if inflight >= self._limits.batches_inflight_max:
             return False
@@ -495,8 +485,7 @@ class Proposals:
             self.early.proposed(pending, raw)
 
     def _unbuildable_sends(self, sends: list[Send], error: Exception) -> None:
-        """Handles a batch that could not be built; nothing of it was proposed. If it had several sends, each gets an
-        entry of its own, so that only the faulty one fails."""
+        """Nothing was proposed. If there are several, each gets an entry of its own, so that only the culprit fails."""
         if len(sends) > 1:
             self._sends.put_back(sends, alone=True)
             return
@@ -541,7 +530,7 @@ class Proposals:
             self.figures.slow.told()
 
     def _lost(self, waiter: PendingEntry) -> None:
-        """Settles an entry that another leader's entry replaced at its index: it will never be applied."""
+        """Another leader's entry is at our index: ours will never be applied."""
         self.early.lost(waiter)
         self._barriers.lower_for(waiter.calls)
         self.offsets.decided(waiter.calls)

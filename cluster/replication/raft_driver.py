@@ -34,37 +34,36 @@ logger = logging.getLogger(__name__)
 
 APPLY_GATHER_MS = 10
 APPLY_GATHER_MAX = 256
-"""The number of gathered entries at which they are applied without waiting for more, also on a follower."""
+"""Gathered entries: at this number they are applied without waiting for more, also on a follower."""
 ROUNDS_MAX = 4
-"""The number of rounds in which one turn continues with the results of its own lanes before others get the loop: each
-round may be a sync."""
+"""Rounds in which one turn goes on with what its own lanes reported before others get the loop: each may be a sync."""
 LATE_TICKS = 1
-"""A tick that is late by more ticks than this shows that the loop stood still."""
+"""A tick that is late by more shows that the loop stood still."""
 
 
 class Transport(Protocol):
-    """Sends Raft messages to peers. Sending never blocks; a message may be lost."""
+    """Raft messages to peers. Sending never blocks; a message may be lost."""
 
     def send(self, messages: Iterable[Message]) -> None:
         """Queues messages, one write per peer and turn."""
 
 
 class Proposer(Protocol):
-    """Hears what the driver learns from the core."""
+    """Told of what the driver learns from the core."""
 
     def on_applied_run(self, applied: Applied) -> None:
-        """Settles the waiters of a run that was applied."""
+        """A run was applied: settles its waiters."""
 
     def on_role(self, raw: RawNode) -> None:
-        """Called when role, term or known leader changed."""
+        """Role, term or known leader changed."""
 
     def on_members(self, raw: RawNode) -> None:
-        """Called when the members in force changed."""
+        """The members in force changed."""
 
 
 class DriverInbox:
-    """Collects the driver's inputs until its next turn, and schedules that turn. It is made before the driver, because
-    lanes, transport and services, which the driver needs, put their results into it. Event loop only."""
+    """Collects what comes for the driver until its next turn, and calls for that turn. It is made before the driver:
+    lanes, transport and services, which the driver needs, fill it. Event loop only."""
 
     __slots__ = (
         "_loop",
@@ -86,12 +85,12 @@ class DriverInbox:
         self.applied: list[Applied] = []
         self.closed_peers: list[NodeId] = []
         self.reads: list[Callable[[bool], None]] = []
-        """Callbacks of reads that wait for a ReadIndex round that has not begun."""
+        """Callbacks of those that wait for a ReadIndex round that has not begun."""
         self.turn: Callable[[], object] = lambda: None
-        """Called when a turn is due. The driver sets it to its own method."""
+        """Called when a turn is due: nobody's until there is a driver, which makes it its own."""
         self.turn_queued = False
         self.turning = False
-        """True while a turn runs: new inputs are seen before it ends, or schedule another turn at its end."""
+        """A turn runs: what comes in is seen before it ends, or wakes another at its end."""
         self.stopped = False
 
     def wake(self) -> None:
@@ -101,30 +100,30 @@ class DriverInbox:
             self._loop.call_soon(self.turn)
 
     def receive(self, message: Message) -> None:
-        """Takes a message from a peer."""
+        """A message from a peer."""
         self.messages.append(message)
         if not self.turn_queued:
             self.wake()
 
     def peer_closed(self, peer: NodeId) -> None:
-        """Notes that the peer closed its connection. If it is the leader, a pre-vote starts at once."""
+        """The peer closed its connection: if it is the leader, this starts a pre-vote at once."""
         self.closed_peers.append(peer)
         self.wake()
 
     def on_persisted(self, persisted: Persisted) -> None:
-        """Takes the report of a drain of the append lane, perhaps within the turn that gave it the work."""
+        """The append lane finished a drain, perhaps within the turn that gave it the work."""
         self.persisted.append(persisted)
         if not (self.turn_queued or self.turning):
             self.wake()
 
     def on_applied(self, applied: Applied) -> None:
-        """Takes the report of a drain of the apply lane, perhaps within the turn that gave it the work."""
+        """The apply lane finished a drain, perhaps within the turn that gave it the work."""
         self.applied.append(applied)
         if not (self.turn_queued or self.turning):
             self.wake()
 
     def read_index(self, done: Callable[[bool], None]) -> None:
-        """Calls `done(True)` once the applied state answers linearizably, `done(False)` if that cannot be confirmed."""
+        """Calls `done(True)` once applied state answers linearizably, `done(False)` if that cannot be confirmed."""
         self.reads.append(done)
         if not self.turn_queued:
             self.wake()
@@ -152,10 +151,10 @@ class RaftDriver:
         on_install: Callable[[InstallSnapshot], object] = lambda offer: None,
         apply_bytes: int = APPLY_BYTES,
     ) -> None:
-        """`flush` proposes queued requests as far as the windows allow; it is called one or a few times per turn (see
+        """`flush` proposes queued requests as far as the windows allow; called once or a few times per turn (see
         `proposals`). `on_stop` is called once, with the reason, when the node must stop taking part. `on_install` is
-        called with each offer of a snapshot: the leader has trimmed entries that this log lacks. `apply_bytes`: see
-        `apply_lane.pieces`."""
+        called with
+        each offer of a snapshot: the leader has trimmed what this log lacks. `apply_bytes`: see `apply_lane.pieces`."""
         self.raw = raw
         self._inbox = inbox
         self._node_id = node_id
@@ -173,7 +172,7 @@ class RaftDriver:
         self._ticks = 0
         self.stages = StageTimes() if stages is None else stages
         self._now_ms = 0.0
-        """The clock at the beginning of this turn, plus the time that its own lanes have taken since."""
+        """The clock at the begin of this turn, and what its own lanes have taken since."""
         self._timer: asyncio.TimerHandle | None = None
         self._tick_due_s = 0.0
         self._jobs_out = 0
@@ -185,7 +184,7 @@ class RaftDriver:
         self._read_context = 0
         self.turns = 0
         self.implausible: Signal[[NodeId, ImplausibleMessageError]] = Signal()
-        """Sent when a peer sends a message that cannot be true; the core has ignored it."""
+        """Sent when a peer sends what cannot be true; the core has ignored it."""
         self.wake = inbox.wake
         inbox.turn = self._turn
 
@@ -268,7 +267,7 @@ class RaftDriver:
             raw.tick()
 
     def _take_reports(self) -> None:
-        """Takes the reports of the lanes since the last look."""
+        """Takes what the lanes have done since the last look."""
         raw, inbox = self.raw, self._inbox
         if inbox.persisted:
             drains, inbox.persisted = inbox.persisted, []
@@ -334,10 +333,9 @@ class RaftDriver:
             self._on_install(ready.install)
 
     def _apply_soon(self, entries: Sequence[Entry]) -> None:
-        """Schedules apply. A leader applies at once, because clients wait. On a follower, entries are gathered for
-        APPLY_GATHER_MS: passing one to the lane costs more than applying it, and a follower that keeps up would spend a
-        third of its time on wake-ups. A no-op is applied at once, because its leader compares sums with this node
-        before it accepts writes."""
+        """A leader applies at once, because clients wait. Elsewhere entries collect for APPLY_GATHER_MS: passing one to
+        the lane costs more than applying it, and a follower that keeps up would spend a third of its time on
+        wake-ups. A no-op is applied at once: its leader compares sums with this node before it accepts writes."""
         self._gathered.extend(entries)
         urgent = self.raw.role is Role.LEADER or entries[-1].type == EntryType.NOOP
         if urgent or len(self._gathered) >= APPLY_GATHER_MAX:
@@ -397,9 +395,8 @@ class RaftDriver:
         self._timer = self._loop.call_at(self._tick_due_s, self._on_tick)
 
     def _on_tick(self) -> None:
-        """Passes one tick to the core, however late the timer is: a node that was paused must not conclude that its
-        peers were silent. A late tick may be the last one before an election or a step-down, so the data in the sockets
-        is read first."""
+        """One tick per firing, however late: a node that was paused must not conclude that its peers were silent. A
+        late one may be the last that an election or a step-down waits for: first comes what the sockets hold."""
         late_s = self._loop.time() - self._tick_due_s
         self._schedule_tick()
         if late_s * 1000 > LATE_TICKS * self._tick_ms:
@@ -413,7 +410,7 @@ class RaftDriver:
 
 
 def _tell(callbacks: list[Callable[[bool], None]], confirmed: bool) -> None:
-    """Calls a reader. If it fails, that must not affect the others or stop the node."""
+    """A reader that fails must not affect the others or stop the node."""
     for done in callbacks:
         try:
             done(confirmed)

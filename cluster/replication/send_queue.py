@@ -1,4 +1,4 @@
-"""Sends that wait for their entry, oldest first, and the choice of those that the next entry takes."""
+"""Sends that wait for their entry, oldest first, and how many of them the next entry takes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @twin
 def cut(waiting: deque[Send], bytes_left: int, count_left: int) -> tuple[list[Send], int]:
-    """Removes sends from the front, up to a number of stored bytes and messages; the first in any case. Returns them
-    and the bytes of their requests."""
+    """Takes sends off the front, up to so many stored bytes and messages; the first in any case. Returns them and the
+    bytes of their requests."""
     sends: list[Send] = []
     size = 0
     while waiting and count_left > 0:
@@ -33,25 +33,25 @@ def cut(waiting: deque[Send], bytes_left: int, count_left: int) -> tuple[list[Se
 
 
 class SendQueue:
-    """Waiting sends. `Proposals.submit_send`, which is called for every message, adds to the list directly."""
+    """Waiting sends. `Proposals.submit_send`, called for every message, adds to it in place."""
 
     __slots__ = ("_alone", "_limits", "bytes", "waiting")
 
     def __init__(self, limits: LimitsSection) -> None:
         self._limits = limits
         self.waiting: deque[Send] = deque()
-        """The sends, oldest first. It is always the same list."""
+        """Oldest first; always the same object."""
         self._alone = 0
-        """The number of sends at the front that get an entry each, because one of them made a batch fail."""
+        """The number of first sends that get an entry each, because one of them made a batch fail."""
         self.bytes = 0
-        """Bytes of the waiting requests."""
+        """Bytes of the requests that wait."""
 
     def reload(self, limits: LimitsSection) -> None:
-        """Applies other limits."""
+        """Other limits from now on."""
         self._limits = limits
 
     def queued(self, size: int) -> None:
-        """Notes that the kernel has added sends of this many bytes to `waiting`."""
+        """The kernel has added sends of so many bytes to `waiting`."""
         self.bytes += size
 
     def cut(self) -> tuple[list[Send], int]:
@@ -67,20 +67,19 @@ class SendQueue:
         return sends, size
 
     def put_back(self, sends: list[Send], *, alone: bool = False) -> None:
-        """Puts back the sends that were taken last, because they were not proposed after all. `alone`: next time each
-        gets its own entry."""
+        """The sends taken last were not proposed after all; `alone`: next time each gets its own entry."""
         self.waiting.extendleft(reversed(sends))
         self.bytes += sum([send.size for send in sends])
         if alone:
             self._alone = len(sends)
 
     def replace(self, old: Send, new: Send) -> None:
-        """Replaces a send by its repetition."""
+        """A repeated request replaces its first arrival."""
         self.waiting[self.waiting.index(old)] = new
         self.bytes += new.size - old.size
 
     def take_older(self, before_ms: int) -> list[Send]:
-        """Removes and returns the sends that came at or before that time."""
+        """Takes those that came at or before that time."""
         late: list[Send] = []
         while self.waiting and self.waiting[0].received_ms <= before_ms:
             late.append(self.waiting.popleft())
@@ -88,7 +87,7 @@ class SendQueue:
         return late
 
     def take_all(self) -> list[Send]:
-        """Removes and returns all sends."""
+        """Takes everything."""
         sends = list(self.waiting)
         self.waiting.clear()
         self.bytes = self._alone = 0
@@ -96,7 +95,7 @@ class SendQueue:
 
 
 def slot_of(config: TopicConfig, default: int, cursor: Callable[[int, int], QueueCursor]) -> TopicSlot:
-    """Makes the slot of a topic. `default`: the acknowledgement level if the topic names none."""
+    """`default`: the acknowledgement level where the topic names none."""
     dedup = config.attributes.get("dedup", "retry")
     if dedup == "strict" and config.name[0] == "%":
         dedup = "retry"  # a message sent back again has the key and body of the copy before

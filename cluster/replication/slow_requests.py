@@ -1,7 +1,7 @@
-"""Logs slow requests: the request, its client, its duration, and the stage that was slow.
+"""Logs slow requests: which, whose, how long, and the stage that was slow.
 
-Sends are judged once per entry, every other request when it is answered. There is at most one line a second, which
-reports the number of those left out. All are counted.
+A send is looked at once per entry, any other request when it is answered. At most one line a second; it reports how
+many were left out. All are counted.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ ENTRY_STAGES = ("queue", "sync", "majority", "apply")
 """Stages of a write on the leader. queue: received until proposed. sync: until it is on the leader's own disk.
 majority: until it is committed. apply: until it is applied and answered."""
 READ, CONFIRM, LEADER, CLIENT = "read", "confirm", "leader", "client"
-"""Stages of requests that are not entries. read: until the rows or messages were read. confirm: the same, for a read
-for which a majority must first confirm the leader. leader: on a node that forwarded it, until a leader answered or was
-found. client: until another client answered, which this request asked."""
+"""Stages of what is no entry. read: until the rows or messages were read. confirm: the same, of a read for which a
+majority has to confirm the leader first. leader: on a node that passed it on, until a leader had answered or was
+found. client: until a client answered that this one asked about."""
 TOLD = ("topic", "consumerGroup", "producerGroup", "group")
 """Header fields that name the object of a request; `b` is the topic of a send (SEND_MESSAGE_V2)."""
 CONFIRMED = frozenset(
@@ -58,7 +58,7 @@ _NAMES = {code.value: code.name for code in RequestCode}
 
 
 class Answered(Protocol):
-    """A request that was answered, in the form that `cluster.remoting.connection.remoting_request` keeps."""
+    """A request that was answered, as `cluster.remoting.connection.remoting_request` keeps it."""
 
     code: int
 
@@ -68,21 +68,21 @@ class Answered(Protocol):
 
     @property
     def client(self) -> tuple[str, int]:
-        """The client's IP address and port."""
+        """The ip and port that it came from."""
 
 
 class RequestFigures(Protocol):
     """The metrics; `cluster.remoting.request_metrics` keeps them."""
 
     def answered(self, code: int, response: int, seconds: float, requests: int = 1) -> None:
-        """Counts requests of one code that were answered, with their duration."""
+        """Requests of one code were answered in so long."""
 
     def slow(self, code: int, stage: str, requests: int) -> None:
-        """Counts slow requests, by the stage that took most of the time."""
+        """Requests were slow, most of all in this stage."""
 
 
 class SlowRequests:
-    """Judges answered requests. Event loop only."""
+    """Event loop only."""
 
     def __init__(
         self, config: Config, clock_s: Callable[[], float], stages: StageTimes, figures: RequestFigures | None
@@ -92,7 +92,7 @@ class SlowRequests:
         self._stages = stages
         self._figures = figures
         self.late_ms = math.inf
-        """An entry is slow this long after its deadline (below 0: before it). Callers compare before they call."""
+        """An entry is slow this long after its deadline (below 0: before it); check before a call."""
         self.bound_ms = math.inf
         """A request that took longer is slow."""
         self._entry: dict[str, float] | None = None
@@ -102,7 +102,7 @@ class SlowRequests:
         self.reload(config)
 
     def reload(self, config: Config) -> None:
-        """Applies other bounds. An entry that is under way may be shown with the wrong time once."""
+        """Other bounds from now on; an entry that is under way may be shown with the wrong time once."""
         self._deadline_ms = config.send.deadline_ms
         self.bound_ms = config.log_output.slow_request_ms or math.inf
         self.late_ms = self.bound_ms - self._deadline_ms
@@ -110,8 +110,8 @@ class SlowRequests:
     # --- sends and commands: once per entry --------------------------------------------------------------------------
 
     def settled(self, waiter: PendingEntry, outcome: Outcome, now_ms: float) -> None:
-        """Notes that the waiters of an entry receive `outcome` now (monotonic milliseconds). The waiters of commands
-        are told next: each calls `answered`, and `told` follows."""
+        """The waiters of an entry receive `outcome` now (monotonic milliseconds). Those of commands are told next: see
+        `answered`; `told` follows."""
         if now_ms - waiter.deadline_ms < self.late_ms:
             return
         arrived_ms = waiter.deadline_ms - self._deadline_ms  # of the first request: it sets the deadline
@@ -136,11 +136,11 @@ class SlowRequests:
         )
 
     def told(self) -> None:
-        """Notes that all waiters of the entry have been told."""
+        """All waiters of the entry have been told."""
         self._entry = None
 
     def _stages_of(self, waiter: PendingEntry, arrived_ms: float, now_ms: float) -> dict[str, float]:
-        """Returns milliseconds by stage. A stage that has not ended has all the time since the one before it."""
+        """Milliseconds by stage. One that has not ended has all the time since the one before it."""
         synced_ms, committed_ms = self._stages.of(waiter.id.index)
         ended, spent = arrived_ms, {}
         for name, end_ms in zip(ENTRY_STAGES, (1000 * waiter.proposed_s, synced_ms, committed_ms, now_ms), strict=True):
@@ -152,7 +152,7 @@ class SlowRequests:
     # --- all other requests ------------------------------------------------------------------------------------------
 
     def answered(self, request: Answered, response: int, arrived_s: float) -> None:
-        """Judges a request that came at `arrived_s` and is answered now. A parked pull has no such time (infinity)."""
+        """A request that came at `arrived_s` is answered now. A pull that was held has no such time (infinity)."""
         now_s = self.clock_s()
         seconds = now_s - arrived_s
         if seconds < 0 or response == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -167,7 +167,7 @@ class SlowRequests:
     def passed_on(
         self, code: int, client: tuple[str, int], ext: Mapping[str, str], took_ms: float, now_ms: int
     ) -> None:
-        """Notes that this node stopped holding a request for a leader, `took_ms` after it came."""
+        """This node let go of a request that it held for a leader, `took_ms` after it came."""
         self._slow(code, {LEADER: took_ms}, 1, now_ms, {"client": _address(client), **_objects(ext)})
 
     # --- the line ----------------------------------------------------------------------------------------------------
@@ -201,14 +201,14 @@ class SlowRequests:
 
 
 def _stage_of(code: int) -> str:
-    """Returns the stage of a request that is not an entry."""
+    """Returns the stage of a request that is no entry."""
     if code in CONFIRMED:
         return CONFIRM
     return CLIENT if code in ASKS_A_CLIENT else READ
 
 
 def code_name(code: int) -> str:
-    """Returns RocketMQ's name of a request code; the number if RocketMQ does not define it."""
+    """RocketMQ's name of a request code; the number of one that it does not define."""
     return _NAMES.get(code) or str(code)
 
 
@@ -217,7 +217,7 @@ def _address(peer: tuple[str, int] | None) -> str:
 
 
 def _objects(ext: Mapping[str, str]) -> dict[str, object]:
-    """Returns topic and group, if the header names them, cut to their usual lengths."""
+    """Topic and group, as far as the header names them, at their usual lengths."""
     found: dict[str, object] = {}
     for name in TOLD:
         if name in ext:
@@ -226,7 +226,7 @@ def _objects(ext: Mapping[str, str]) -> dict[str, object]:
 
 
 SEND = int(RequestCode.SEND_MESSAGE)
-"""The code under which all sends are counted, because an entry may hold sends of every code."""
+"""All sends count as this code: an entry holds those of every code."""
 _ANSWERS = {
     Outcome.OK: int(ResponseCode.SUCCESS),
     Outcome.FAIL: int(ResponseCode.SERVICE_NOT_AVAILABLE),
@@ -246,17 +246,17 @@ class ProposalFigures(Protocol):
         """The metrics of early answers."""
 
     def proposed(self, messages: int, size_bytes: int) -> None:
-        """Counts an entry that was proposed. `messages` is 0 for a COMMAND entry."""
+        """One entry was proposed; `messages` is 0 for a COMMAND entry."""
 
     def settled(self, outcome: Outcome, requests: int, seconds: float) -> None:
-        """Counts an entry whose outcome is known, or whose waiters timed out; `requests` waited for it."""
+        """The outcome of one entry is known, or its waiters timed out; `requests` waited for it."""
 
     def messages_in(self, topic: str, messages: int, size_bytes: int) -> None:
-        """Counts acknowledged messages of one topic; called once per topic and entry."""
+        """Messages of one topic were acknowledged; once per topic and entry."""
 
 
 class ProposalMetrics:
-    """Passes figures of proposals to the metrics; does nothing without metrics. It makes two clock calls per entry."""
+    """Does nothing without metrics. Two clock calls per entry."""
 
     def __init__(self, metrics: ProposalFigures | None, context: NodeContext, state: BrokerState) -> None:
         self._metrics = metrics
@@ -266,17 +266,17 @@ class ProposalMetrics:
         self.slow = SlowRequests(context.config, context.clock.monotonic_s, context.stages, requests)
 
     def reload(self, config: Config) -> None:
-        """Applies other bounds."""
+        """Other bounds from now on."""
         self.slow.reload(config)
 
     def proposed(self, pending: PendingEntry, messages: int, size_bytes: int) -> None:
-        """Notes that the entry has its place in the leader's log."""
+        """The entry has its place in the leader's log."""
         if self._metrics is not None:
             pending.proposed_s = self._clock.monotonic_s()
             self._metrics.proposed(messages, size_bytes)
 
     def settled(self, waiter: PendingEntry, outcome: Outcome) -> None:
-        """Notes that the entry is decided, or that its waiters were answered with UNKNOWN."""
+        """It is decided, or its waiters were answered with UNKNOWN."""
         metrics = self._metrics
         if metrics is None:
             return

@@ -1,7 +1,7 @@
-"""Alarms: facts that a person must know now. Each has a key and a text, and stays raised until it is cleared.
+"""Alarms: what a person must know now, one text per key, raised until it is cleared.
 
-A key is a short fixed word (`log_damage`, `digest_mismatch`): it labels a metric, so varying details belong in the
-text. Alarms live in memory: the service that raised one reads from its own file whether it still holds after a restart.
+A key is a short fixed word (`log_damage`, `digest_mismatch`): it labels a metric, so what varies belongs in the text.
+Alarms live in memory: the service that raised one reads from its own file whether it still holds after a restart.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     """The fault, its consequence, and the command to type."""
     since_ms: int
-    """The time at which it was first raised, in milliseconds since the Unix epoch. A changed text keeps it."""
+    """When it was first raised, milliseconds since the Unix epoch; a changed text keeps it."""
     stops_service: bool = False
-    """True if this node serves no clients while the alarm is raised: the node is not healthy."""
+    """Clients of this node are not served while it is raised: the node is not healthy."""
 
 
 class Alarms:
@@ -37,7 +37,7 @@ class Alarms:
         self._raised: dict[str, Alarm] = {}
 
     def raise_alarm(self, key: str, text: str, *, stops_service: bool = False) -> None:
-        """Raises `key`, or gives the raised alarm another text. Repeating the same text logs nothing."""
+        """Raises `key`, or gives the raised one another text. The same alarm again is no news and logs nothing."""
         with self._lock:
             known = self._raised.get(key)
             since_ms = self._wall_ms() if known is None else known.since_ms
@@ -47,7 +47,7 @@ class Alarms:
             logger.error("alarm %s: %s", key, text)
 
     def clear(self, key: str) -> None:
-        """Clears `key`; does nothing if it is not raised."""
+        """Ends `key`; nothing if it is not raised."""
         with self._lock:
             known = self._raised.pop(key, None)
         if known is not None:
@@ -58,6 +58,6 @@ class Alarms:
         return key in self._raised
 
     def all(self) -> list[Alarm]:
-        """Returns all raised alarms, oldest first."""
+        """Everything raised, oldest first."""
         with self._lock:
             return sorted(self._raised.values(), key=lambda alarm: (alarm.since_ms, alarm.key))

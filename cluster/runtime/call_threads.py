@@ -1,4 +1,4 @@
-"""Threads for calls that may block, even for ever: a dead network mount must not keep the process from ending."""
+"""Threads for calls that may block, also for ever: a dead network mount must not keep the process from ending."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _Job = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any] | None", Callable[[
 
 
 class CallThreads:
-    """Runs at most `count` calls at a time; further ones wait. Threads start with the first call and are daemons,
-    because the interpreter's own pool would wait for them at its end."""
+    """At most `count` calls at a time; more wait their turn. Threads start with the first call and are daemons: the
+    interpreter's own pool would wait for them at its end."""
 
     def __init__(self, name: str, count: int) -> None:
         self._name = name
@@ -25,15 +25,15 @@ class CallThreads:
         self._threads: list[threading.Thread] = []
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Calls the function on a thread and returns its result, or raises its exception. If the caller is cancelled, a
-        call that has begun continues and its result is dropped."""
+        """Calls the function on a thread; returns or raises what it does. If the caller is cancelled, a call that has
+        begun goes on and its result is dropped."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
         self._put((loop, done, lambda: function(*args, **kwargs)))
         return await done
 
     def begin(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Calls the function on a thread and returns at once. It is for a call that nobody waits for and that raises
+        """Calls the function on a thread and returns at once; for a call that nobody waits for, and that raises
         nothing."""
         self._put((asyncio.get_running_loop(), None, lambda: function(*args, **kwargs)))
 
@@ -45,7 +45,7 @@ class CallThreads:
             thread.start()
 
     def close(self) -> None:
-        """Lets the threads end after the queued calls; does not wait for them."""
+        """Threads end when they have done what is queued; waits for none."""
         for _ in self._threads:
             self._queue.put(None)
 

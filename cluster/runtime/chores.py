@@ -1,7 +1,7 @@
-"""Periodic tasks of a node, called chores: one timer calls them in a fixed order, so that a seed gives one schedule.
+"""The chores that a node does by the clock: one timer, callbacks in a fixed order, so a seed gives one schedule.
 
-Chores judge silence: of clients, of peers, of nodes that were asked. After a standstill of the loop they run only once
-it has read its sockets.
+Chores judge silence: of clients, of peers, of who was asked. After a standstill of the loop they run once it has read
+its sockets.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ logger = logging.getLogger(__name__)
 
 TIMER_MS = 50
 DISK_LAG_MS = 1000
-"""Milliseconds for which a leader's disk may be behind the commit index before the leader hands over."""
+"""A leader hands over when its disk has been behind the commit index for this long."""
 
 Chore = Callable[[int], object]
-"""A function that is called with the present monotonic time in milliseconds."""
+"""Called with the monotonic milliseconds of now."""
 
 
 class Chores:
@@ -32,7 +32,7 @@ class Chores:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, clock: Clock, late: Callable[[float], object], *chores: Chore
     ) -> None:
-        """`late` is called with the milliseconds for which the loop stood still, if these are more than TIMER_MS."""
+        """`late`: told for how many milliseconds the loop stood still, if that was longer than TIMER_MS."""
         self._loop = loop
         self._clock = clock
         self._late = late
@@ -41,12 +41,12 @@ class Chores:
         self._due_s = 0.0
 
     def start(self) -> None:
-        """Starts the timer."""
+        """Begins."""
         self._due_s = self._loop.time() + TIMER_MS / 1000
         self._timer = self._loop.call_at(self._due_s, self._on_timer)
 
     def stop(self) -> None:
-        """Stops the timer; nothing is called any more."""
+        """Ends; nothing is called any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -69,23 +69,22 @@ class Chores:
 
 
 class Every:
-    """A chore that is due again a fixed time after it last did something."""
+    """A chore that is due again a fixed time after it did something."""
 
     def __init__(self, interval_ms: int, do: Callable[[], bool], due_ms: int = 0) -> None:
-        """`do` returns True if it did something; until then it is called at every turn of the timer."""
+        """`do` returns whether it did something; until it does, it is asked at every turn of the timer."""
         self._interval_ms = interval_ms
         self._do = do
         self._due_ms = due_ms
 
     def tick(self, now_ms: int) -> None:
-        """Calls the function, if it is due."""
+        """Does it, if due."""
         if now_ms >= self._due_ms and self._do():
             self._due_ms = now_ms + self._interval_ms
 
 
 class DiskLag:
-    """Watches a leader's own disk. A leader whose disk is behind the entries that the others have committed answers
-    nobody, so another node should lead."""
+    """A leader whose own disk is behind what the others have committed answers nobody: another should lead."""
 
     def __init__(self, raw: RawNode, succession: Succession) -> None:
         self._raw = raw
@@ -93,7 +92,7 @@ class DiskLag:
         self._ok_ms: int | None = None
 
     def tick(self, now_ms: int) -> None:
-        """Hands leadership over when the disk has been behind for DISK_LAG_MS."""
+        """Hands over when it has been so for DISK_LAG_MS."""
         raw = self._raw
         if self._ok_ms is None or raw.role is not Role.LEADER or raw.persisted_index >= raw.commit_index:
             self._ok_ms = now_ms

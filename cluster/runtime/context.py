@@ -1,6 +1,6 @@
-"""The value that the services of one node share. It is made once, when the node starts, and passed to constructors.
+"""The value that the services of one node share: made once, when the node starts, and handed to constructors.
 
-It holds only what lies below every service. A service that needs one function or one section of it takes just that.
+It holds nothing but what lies below every service. Who needs one callable or one section of it takes just that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class NodeContext:
     """The shared context of one start of a node, on its event loop."""
 
     config: Config
-    """The configuration at the node's start. Later changes come through `cluster.runtime.parts.Part.reload`."""
+    """The configuration at the node's start; a service is handed what changes later
+    (`cluster.runtime.parts.Part.reload`)."""
     environment: Environment
     loop: asyncio.AbstractEventLoop
     raw: RawNode
@@ -36,11 +37,11 @@ class NodeContext:
     wake: Callable[[], None]
     """Schedules a turn of the driver. Event loop only."""
     stages: StageTimes
-    """The times at which the driver saw the stages of entries end."""
+    """When the driver saw the stages of entries end."""
     fail: Callable[[BaseException], None]
     """Ends the node: its storage failed, or it is in a state that must not exist. Event loop only."""
     turns: Turns
-    """Deals out turns of the event loop for work that grows with input or data and is cut into steps."""
+    """Work that grows with input or data is cut, and shares turns here."""
     events: EventLog
     failpoints: FailpointSet
     succession: Succession

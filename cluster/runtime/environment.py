@@ -1,5 +1,4 @@
-"""Everything that a node takes from the machine, in one value. The simulator passes another one and runs the same
-node."""
+"""Everything a node takes from the machine, in one value: the simulator hands it another one and runs the same node."""
 
 from __future__ import annotations
 
@@ -31,10 +30,10 @@ CHECKPOINT_EVERY_MS = 60_000
 SWEEP_ROWS = 512
 """Rows of the state that one slice of a sweep walks over: about 10 ms of work if all of them go (docs/adr/0057)."""
 APPLY_BYTES = 1024 * 1024
-"""Bytes of entries that are applied in one drain; commands weigh more (`cluster.replication.apply_lane`)."""
+"""Bytes of entries that are applied in one drain; commands count more (`cluster.replication.apply_lane`)."""
 SEND_BYTES = 2 * 1024 * 1024
 """Bytes of entries that one turn of the driver sends to all followers together: about 2 ms of copies and a few reads of
-the log. Followers that catch up continue in the next turn."""
+the log. Followers that catch up go on in the next turn."""
 PAGE_SEGMENTS = 512
 """Full segments of the log in a page of the tier's manifest: some 250 KB of JSON (docs/adr/0072)."""
 LOCK_TTL_MS = 60_000
@@ -62,12 +61,12 @@ class Rows(Protocol):
 
 
 def open_rows(path: Path) -> AbstractContextManager[Rows]:
-    """Opens the rows of a checkpoint, strictly: any damage raises."""
+    """The rows of a checkpoint, of which no bit may be wrong."""
     return CheckpointReader(path, strict=True)
 
 
 class RunnerFactory(Protocol):
-    """Makes the runner for a lane."""
+    """Puts a lane where it runs."""
 
     def __call__(
         self,
@@ -90,15 +89,15 @@ class Environment:
     open_rows: Callable[[Path], AbstractContextManager[Rows]] = open_rows
     """Opens a checkpoint for reading and changes nothing of it."""
     count_rows: Callable[[Path], Counted] = count_apart
-    """Counts all rows of a checkpoint. It may take minutes, and blocks the thread that calls it."""
+    """Counts all rows of a checkpoint; it may take minutes, and waits on the thread that calls it."""
     clock: Clock = field(default_factory=SystemClock)
     runner: RunnerFactory = ThreadLaneRunner
     apply_runner: RunnerFactory | None = None
-    """Makes the runner for the apply lane; None for `cluster.replication.apply_lane.ApplyRunner`."""
+    """Puts the apply lane where it runs; None: `cluster.replication.apply_lane` does."""
     append_runner: RunnerFactory | None = None
-    """Makes the runner for the lane that writes the log; None for `cluster.replication.append_runner.AppendRunner`."""
+    """Puts the lane that writes the log where it runs; None: `cluster.replication.append_runner` does."""
     entropy: Callable[[int], bytes] = os.urandom
-    """Returns the given number of random bytes."""
+    """Returns that number of random bytes."""
     boot_id: Callable[[], bytes] = boot_id
     pid: Callable[[], int] = os.getpid
     memory_bytes: Callable[[], int] = memory_bytes
@@ -112,30 +111,29 @@ class Environment:
     apply_bytes: int = APPLY_BYTES
     send_bytes: int = SEND_BYTES
     turn_share: int = TURN_SHARE
-    """Units of work per turn of the loop for work that is cut into steps (`cluster.runtime.turns.work`)."""
+    """Units of work that one turn of the loop has for what is cut into steps (`cluster.runtime.turns.work`)."""
     page_segments: int = PAGE_SEGMENTS
     """Full segments in a page of the tier's manifest (`cluster.tier.manifest_pages`)."""
     read_key_file: Callable[[Path], tuple[bytes, ...]] | None = None
     """Returns the keys in the file that `auth.key_file` names; None: `cluster.broker.access.secrets` reads it."""
     open_store: Callable[[str], object] | None = None
-    """Opens the object store at a URL; None for `cluster.tier.store.opening`. It is not typed here, because the
-    protocol lies above."""
+    """Opens the object store at a URL; None: `cluster.tier.store.opening`. Not typed here: the protocol lies above."""
     read_config: Callable[[], Config] | None = None
-    """Reads the configuration again (`cluster.config.reload`); None if there is nothing to read. Raises ConfigError."""
-    written_keys: Callable[[], frozenset[str]] = frozenset
-    """The keys, "section.name", that this node's file and environment variables set."""
-    fit_config: Callable[[Config], Config] = lambda config: config
-    """Adapts the configuration to the limits of this process (`cluster.runtime.host.descriptors`). Raises
+    """Reads the configuration once more (`cluster.config.reload`); None if there is nothing to read. Raises
     ConfigError."""
+    written_keys: Callable[[], frozenset[str]] = frozenset
+    """The keys, "section.name", that this node's file and variables name."""
+    fit_config: Callable[[Config], Config] = lambda config: config
+    """The configuration as this process can have it (`cluster.runtime.host.descriptors`). Raises ConfigError."""
     python_finding: str = ""
     """The warning about a slow interpreter, "" if there is none (`cluster.runtime.host.python_speed.finding`)."""
     gives_config: bool = True
-    """True if a leader gives the cluster values for keys that have none (`cluster.node.cluster_config`)."""
+    """A leader gives the cluster values for the keys that it has none for (`cluster.node.cluster_config`)."""
     watches_turns: bool = True
-    """True if a thread watches the length of the event loop's turns (`cluster.runtime.turns.turn_watch`)."""
+    """A thread watches how long turns of the event loop are (`cluster.runtime.turns.turn_watch`)."""
     serves_admin: bool = True
-    """True if the HTTP API is started."""
+    """The HTTP API is started."""
 
     def random(self) -> random.Random:
-        """Returns a generator for timeouts, seeded from `entropy`."""
+        """A generator for timeouts, seeded from `entropy`."""
         return random.Random(self.entropy(16))

@@ -1,7 +1,7 @@
 """Events of this node, kept across restarts: elections, stalls, findings, repairs, changes.
 
-They are for people, not for recovery: nothing is synced, and a kill loses the events of the last second. Two files of
-bounded size, DATA/events.jsonl and the one before it, hold one JSON object per line. A line that cannot be read is left
+For people, not for recovery: nothing is synced, and a kill loses what was noted in the last second. Two files of
+bounded size, DATA/events.jsonl and the one before it, hold one JSON object per line; a line that cannot be read is left
 out.
 """
 
@@ -24,7 +24,7 @@ FILE: Final = "events.jsonl"
 OLDER: Final = "events.1.jsonl"
 FILE_BYTES_MAX: Final = 512 << 10
 KEPT_MAX: Final = 2_000
-"""The most events in memory, which are the ones that are shown."""
+"""Events in memory: those that are shown."""
 SAYS_MAX: Final = 500
 
 EventKind = Literal[
@@ -45,7 +45,7 @@ KINDS: Final[tuple[str, ...]] = EventKind.__args__  # type: ignore[attr-defined]
 
 
 def rfc3339(ms: int) -> str:
-    """Formats milliseconds since the Unix epoch as "2026-11-21T03:04:05.678Z"."""
+    """Milliseconds since the Unix epoch as "2026-11-21T03:04:05.678Z"."""
     return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
 
 
@@ -53,9 +53,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened."""
 
     id: int
-    """A number that ascends on this node, also across restarts. After a kill some numbers may be given again."""
+    """Ascending on this node, also across restarts; a kill may let some be given again."""
     at: str
-    """The time by this node's clock, RFC 3339, UTC."""
+    """RFC 3339, UTC, by this node's clock."""
     node: int
     kind: str
     object: str
@@ -65,10 +65,10 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventLog:
-    """The events of one node. Event loop only, except for `flush`."""
+    """The events of one node. Event loop only, but for `flush`."""
 
     def __init__(self, node: int, wall_ms: Callable[[], int], directory: Path | None = None) -> None:
-        """`directory`: the folder of the files; None keeps events in memory only. Blocks while it reads them."""
+        """`directory`: where the files are; None keeps events in memory only. Blocks while it reads them."""
         self._node = node
         self._wall_ms = wall_ms
         self._directory = directory
@@ -88,7 +88,7 @@ class EventLog:
         says: str,
         severity: Literal["info", "warning", "critical"] = "info",
     ) -> None:
-        """Adds an event that happens now."""
+        """It happened now."""
         self.last_id += 1
         event = Event(
             id=self.last_id,
@@ -106,7 +106,7 @@ class EventLog:
             watcher.set()
 
     def note_change(self, about: str, says: str) -> None:
-        """Adds an event about something that somebody deleted or reset, and prints it to the node's output, too."""
+        """Somebody deleted or reset something: this is said in the node's output, too."""
         self.note("change", about, says)
         logger.info("%s: %s", about, says)
 
@@ -116,7 +116,7 @@ class EventLog:
         return len(self._watchers)
 
     def kept(self) -> list[Event]:
-        """Returns all events in memory, oldest first."""
+        """Everything that is remembered, oldest first."""
         return list(self._kept)
 
     @contextlib.contextmanager
@@ -132,13 +132,12 @@ class EventLog:
     # --- files -------------------------------------------------------------------------------------------------------
 
     def take_unwritten(self) -> list[Event]:
-        """Returns events for `flush`, each once."""
+        """Events for `flush`, each given once."""
         taken, self._unwritten = self._unwritten, []
         return taken
 
     def flush(self, events: list[Event]) -> None:
-        """Appends events to the file. Blocks; any thread may call it, one at a time. A file that cannot be written is
-        reported once."""
+        """Appends them to the file; blocks, any thread, one at a time. A file that cannot be written is said once."""
         if self._directory is None or not events:
             return
         path = self._directory / FILE

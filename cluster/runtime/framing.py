@@ -1,6 +1,6 @@
-"""Cuts a byte stream into length-prefixed frames: `int32 L`, then L bytes. Both protocols of a node use it.
+"""Length-prefixed frames out of a byte stream: `int32 L`, then L bytes. Both protocols of a node use it.
 
-A frame that arrives in many reads is kept as a list of pieces and joined once, so the cost is linear in its size.
+A frame that arrives in many reads is kept as a list of pieces and joined once: cost stays linear in its size.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ _LENGTH = struct.Struct(">i")
 
 
 class FrameTooLargeError(ValueError):
-    """The announced length is negative or above the limit. It is the peer's fault, and the connection is closed."""
+    """The announced length is negative or above the limit: the peer's fault, the connection is closed."""
 
     def __init__(self, says: str, length: int = -1, begun: bytes = b"") -> None:
-        """`length`: as announced; `begun`: the received part of the frame, its length prefix included."""
+        """`length`: as announced; `begun`: what is here of the frame, its length prefix included."""
         super().__init__(says)
         self.length = length
         self.begun = begun
@@ -24,10 +24,10 @@ class FrameTooLargeError(ValueError):
 
 @twin
 def frames(data: bytes, limit: int) -> tuple[list[tuple[int, int]], int, int | None]:
-    """Finds the complete frames at the beginning of `data`: each is `int32 L`, then L bytes, 0 <= L <= limit.
+    """The complete frames at the beginning of `data`: each is `int32 L`, then L bytes, 0 <= L <= limit.
 
-    Returns (start, stop) of the L bytes of each, the offset behind the last of them, and the L that is announced there,
-    of a frame that is incomplete or out of bounds; None if fewer than four bytes are left.
+    Returns (start, stop) of the L bytes of each, where the first byte behind them is, and the L that is announced
+    there: of a frame that is incomplete or out of bounds. None: fewer than four bytes are left.
     """
     found: list[tuple[int, int]] = []
     at, end = 0, len(data)
@@ -42,12 +42,12 @@ def frames(data: bytes, limit: int) -> tuple[list[tuple[int, int]], int, int | N
 
 
 class FrameBuffer:
-    """Collects received bytes, and tells where the complete frames are (without their length prefix)."""
+    """Feed it what arrives; it answers where the complete frames are (without their length prefix)."""
 
     __slots__ = ("_pieces", "_skips", "buffered", "limit", "needed")
 
     def __init__(self, limit: int) -> None:
-        """`limit`: the largest acceptable L in bytes."""
+        """`limit`: the longest acceptable L, bytes."""
         self.limit = limit
         self._pieces: list[bytes] = []
         self.buffered = 0
@@ -55,22 +55,21 @@ class FrameBuffer:
         self.needed = 0
         """Bytes of that frame with its length prefix; 4 until the prefix is there."""
         self._skips = 0
-        """Bytes still to come of a frame that is skipped."""
+        """Bytes still to come of a frame that nobody wants."""
 
     def head(self, size: int) -> bytes:
-        """Returns the first `size` bytes of the incomplete frame, its length prefix included; fewer if they have not
-        arrived."""
+        """The first `size` bytes of the incomplete frame, its length prefix included; fewer if they are not here."""
         first = self._pieces[0] if self._pieces else b""
         return first[:size] if len(first) >= size else b"".join(self._pieces)[:size]
 
     def skip(self) -> None:
-        """Gives up the incomplete frame: its received part is forgotten, and the rest will not be kept."""
+        """Gives up the incomplete frame: what has come of it is forgotten, what still comes is not kept."""
         self._skips = self.needed - self.buffered
         self._pieces.clear()
         self.buffered = self.needed = 0
 
     def feed(self, data: bytes) -> tuple[bytes, list[tuple[int, int]]]:
-        """Returns a buffer, and (start, end) in it of each complete frame, in order. No frame is copied here.
+        """A buffer, and (start, end) in it of each complete frame, in order: no frame is copied here.
 
         Raises FrameTooLargeError; the FrameBuffer is then unusable, and keeps nothing.
         """
@@ -97,32 +96,31 @@ class FrameBuffer:
 
 
 class LongFrame:
-    """Replaces a FrameBuffer when a frame above the limit has begun. It keeps the first bytes of that frame, and
-    returns no frame."""
+    """Takes a FrameBuffer's place when a frame above the limit has begun: keeps its first bytes, and gives out none."""
 
     __slots__ = ("_kept", "_size", "buffered", "needed", "why")
 
     def __init__(self, error: FrameTooLargeError, size: int) -> None:
-        """`error`: the error of the FrameBuffer. `size`: the number of bytes to keep, the length prefix included."""
+        """`error`: how a FrameBuffer found it. `size`: so many bytes are kept, the length prefix included."""
         self.why = str(error)
         self._kept = error.begun[:size]
         self._size = size
         self.buffered = len(self._kept)
-        """The number of bytes that are kept; 0 once they are not needed."""
+        """Bytes kept; 0 once nobody wants them."""
         self.needed = 4 + error.length
         """Bytes of the whole frame."""
 
     def head(self, size: int) -> bytes:
-        """Returns the first `size` bytes, the length prefix included; fewer if they have not arrived."""
+        """The first `size` bytes, its length prefix included; fewer if they are not here."""
         return self._kept[:size]
 
     def skip(self) -> None:
-        """Forgets the received bytes, and keeps none of those that still come."""
+        """Forgets what has come, and keeps nothing of what still comes."""
         self._kept = b""
         self.buffered = self._size = 0
 
     def feed(self, data: bytes) -> tuple[bytes, list[tuple[int, int]]]:
-        """Takes received bytes as FrameBuffer's `feed` does. No frame is ever complete."""
+        """Takes data like FrameBuffer's `feed`; no frame is ever complete."""
         if self.buffered < self._size:
             self._kept += data[: self._size - self.buffered]
             self.buffered = len(self._kept)

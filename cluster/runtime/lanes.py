@@ -1,8 +1,7 @@
-"""Lanes: work that must not run on the event loop (disk, RocksDB). A lane does its jobs in order, in batches of all
-waiting jobs.
+"""Lanes: work that must not run on the event loop (disk, RocksDB), in order, in batches of all jobs that wait.
 
-A lane is a plain class; a LaneRunner decides where it runs: on a thread, or in the simulator as a scheduled step with
-injected delays and faults. The runner calls back on the loop, in the order of submission.
+A lane is a plain class; a LaneRunner decides where it runs: a thread here, a scheduled step with injected delays and
+faults in the simulator. The runner calls back on the loop, in submission order.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ class Lane(Protocol[JobIn, DoneOut]):
     """The work of a lane. Raising is final: the runner reports the failure once and takes no more work."""
 
     idle_after_s: float | None
-    """Seconds without a job after which `idle` is called once; None for never."""
+    """Call `idle` once when no job came for this long; None: never."""
 
     def drain(self, batch: Sequence[JobIn]) -> DoneOut:
         """Does all jobs of the batch, oldest first."""
 
     def idle(self) -> None:
-        """Called when no job came for `idle_after_s`."""
+        """Nothing came for `idle_after_s`."""
 
 
 class NeverIdle:
@@ -45,9 +44,8 @@ class NeverIdle:
 
 
 def room_of(lane: Lane[Job, Done]) -> Callable[[Job], bool]:
-    """Returns a function that is called with each job of one drain, in order, and returns True if the drain may have
-    another one. A lane with bounded drains has `weigh`, and the `weight_max` of one drain; any other lane takes all
-    waiting jobs."""
+    """Called with each job of one drain, in their order: whether the drain may have another one. A lane whose drains
+    are bounded has `weigh`, and the `weight_max` of one drain; every other one takes all that have gathered."""
     weigh: Callable[[Job], int] | None = getattr(lane, "weigh", None)
     if weigh is None:
         return lambda job: True
@@ -68,28 +66,28 @@ class LaneRunner(Protocol[JobIn]):
         """Queues a job; never blocks."""
 
     def close(self) -> None:
-        """Finishes the queued jobs, then stops; blocks until it has."""
+        """Finishes what is queued, then stops; blocks until it has."""
 
 
 class StartedLane(Generic[JobIn]):
-    """A lane that runs from `start` on. Its service is complete, and can be closed, before that."""
+    """A lane that runs from `start` on; its service is complete, and can be closed, before that."""
 
     def __init__(self, make: Callable[[], LaneRunner[JobIn]]) -> None:
-        """`make` makes the runner."""
+        """`make` puts the lane where it runs."""
         self._make = make
         self._runner: LaneRunner[JobIn] | None = None
 
     def start(self) -> None:
-        """Starts the lane."""
+        """Begins to run it."""
         self._runner = self._make()
 
     def submit(self, job: JobIn) -> None:
-        """Queues a job; never blocks. Allowed only between `start` and `close`."""
+        """Queues a job; never blocks. Only between `start` and `close`."""
         assert self._runner is not None
         self._runner.submit(job)
 
     def close(self) -> None:
-        """Finishes the queued jobs, then stops; does nothing if the lane was not started."""
+        """Finishes what is queued, then stops; does nothing if the lane was not started."""
         if self._runner is not None:
             self._runner.close()
 
@@ -119,7 +117,7 @@ class ThreadLaneRunner(Generic[Job, Done]):
         self._queue.put(job)
 
     def close(self) -> None:
-        """Finishes the queued jobs, then stops."""
+        """Finishes what is queued, then stops."""
         self._queue.put(None)
         self._thread.join()
 
@@ -141,7 +139,7 @@ class ThreadLaneRunner(Generic[Job, Done]):
         return not last
 
     def _take(self) -> list[Job | None]:
-        """Blocks for one job, then takes further waiting ones, as many as one drain may have; stops at the closing
+        """Blocks for one job, then takes what has gathered, as much as the lane does at once; stops at the closing
         mark."""
         queue = self._queue
         try:

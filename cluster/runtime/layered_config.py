@@ -1,4 +1,4 @@
-"""The two layers of a node's configuration: its own file, and above it the cluster's configuration in the log."""
+"""The two layers of a node's configuration: its own file, and over it what the cluster has in its log."""
 
 from __future__ import annotations
 
@@ -20,25 +20,24 @@ logger = logging.getLogger(__name__)
 
 
 class LayeredConfig:
-    """Knows the configuration in force; `cluster.members.reloading` applies it."""
+    """Knows what is in force; `cluster.members.reloading` puts it there."""
 
     def __init__(self, own: Config, settings: Settings, environment: Environment) -> None:
         """`own`: the node's file; `settings`: the cluster's, as this node has applied them."""
         self._settings = settings
         self._environment = environment
         self.held: list[Held] = []
-        """Keys whose value, in the log or in this node's file, is outside their range, with the value that counts
-        instead."""
+        """Keys with a value outside their range, in the log or in this node's file, and the value that counts."""
         self.set_own(own)
 
     def set_own(self, own: Config) -> None:
-        """Takes the node's file as it was last read. Raises ConfigError if it cannot be read again."""
+        """The node's file, as it was read last. Raises ConfigError if it cannot be read again."""
         self.own = own
-        """The node's file. For keys that belong to the cluster it gives only the first values."""
+        """The node's file. Of the keys that belong to the cluster it gives the first values only."""
         self._written = self._environment.written_keys()
 
     def in_force(self) -> Config:
-        """Returns the configuration in force. Raises ConfigError if this process cannot have it."""
+        """Raises ConfigError if this process cannot have it."""
         wanted = in_force(self.own, {key: setting.value for key, setting in self._settings.by_key.items()})
         config = self._environment.fit_config(wanted)
         self.held = [each for each in outside(wanted) if attrgetter(each.key)(config) == each.held]
@@ -49,8 +48,8 @@ class LayeredConfig:
         return config
 
     def overruled(self) -> list[KeyChange]:
-        """Returns the keys of the cluster for which this node's file or variables have another value (`after`) than the
-        cluster (`before`). The cluster's value counts."""
+        """Keys of the cluster to which this node's file or variables give another value (`after`) than the cluster
+        has (`before`), which counts."""
         known, told = self._settings.by_key, cluster_values(self.own)
         return [
             KeyChange(key=key, before=toml_value(known[key].value), after=toml_value(told[key]))

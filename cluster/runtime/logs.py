@@ -11,13 +11,13 @@ from typing import Any, Final, Literal, TextIO
 import msgspec
 
 PACKAGES: Final = ("raftlog", "statemachine", "cluster", "raftmq", "jepsen_like")
-"""Packages whose records follow the level of [log_output]. Libraries log from warning up."""
+"""Packages whose records [log_output] level rules; libraries speak from warning up."""
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def setup(level: str, form: str, node_id: int, stream: TextIO | None = None) -> None:
-    """Configures the process's logging, also again. `level` and `form` have the values of [log_output]."""
+    """Configures the process's logging, or configures it again. `level` and `form` as in [log_output]."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter(node_id) if form == "json" else TextFormatter(node_id))
     root = logging.getLogger()
@@ -29,7 +29,7 @@ def setup(level: str, form: str, node_id: int, stream: TextIO | None = None) -> 
 
 
 def set_level(level: str) -> None:
-    """Sets the lowest level that the product's own packages log; `level` has the values of [log_output]."""
+    """Sets the level from which on the product's own packages log; `level` as in [log_output]."""
     for name in PACKAGES:
         logging.getLogger(name).setLevel(level.upper())
 
@@ -52,7 +52,7 @@ class TextFormatter(logging.Formatter):
         self._node_id = node_id
 
     def format(self, record: logging.LogRecord) -> str:
-        """Returns the record on one line; line breaks in texts and tracebacks become ` | `."""
+        """One line; line breaks in texts and tracebacks become ` | `."""
         extra = "".join(f" {key}={value}" for key, value in extras(record).items())
         text = f"{record.getMessage()}{extra}"
         if record.exc_info:
@@ -89,6 +89,6 @@ def extras(record: logging.LogRecord) -> Mapping[str, Any]:
 
 
 def timestamp(record: logging.LogRecord) -> str:
-    """Formats a time in UTC with milliseconds."""
+    """UTC, milliseconds."""
     at = datetime.fromtimestamp(record.created, UTC)
     return f"{at:%Y-%m-%dT%H:%M:%S}.{int(record.msecs):03d}Z"

@@ -1,7 +1,7 @@
-"""JSON from clients and for them, charged to the meter (`raftlog.work`), because clients or the data decide its size.
+"""JSON of clients and for them, charged to the meter (`raftlog.work`): its size is theirs, or the data's, to decide.
 
-Headers of sends and pulls are not read here: their size is bounded, and they are charged where the socket delivers
-them.
+What a message needs (headers of sends and pulls) is not read through here: those bytes are bounded, and are charged
+where the socket brings them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def encode(value: Any) -> bytes:
-    """Returns the value as JSON. It is charged afterwards, because its size is not known before."""
+    """The value as JSON. It is charged when it is built: before, nobody knows its size."""
     text = _encode(value)
     charge(1 + (len(text) >> 10) * TEXT_KIB_UNITS // 4)  # building is quicker than parsing
     return text

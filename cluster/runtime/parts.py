@@ -1,8 +1,8 @@
-"""The parts of a node. A Part describes what one service does in the life of its node, as one value.
+"""The parts of a node: what a service has to do with the life of the node it runs in, as one value.
 
-The node collects the hooks of all parts once, as tuples of bound methods, one tuple for each kind of hook, with only
-the parts that have it. Nothing is walked per message: `applied` is called once per applied run, and frames and request
-codes are dictionaries.
+A service describes itself by a Part. The node collects the hooks of all parts once, as tuples of bound methods, one for
+each kind of hook, with only the parts that have it. Nothing is walked per message: `applied` is called once per applied
+run, frames and request codes are dictionaries.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Step = Callable[[], Awaitable[object] | None]
-"""A step of a start or an end. It blocks only as long as a turn of the loop may; longer work is awaited."""
+"""Blocks only as long as a turn of the loop may; what takes longer is awaited."""
 OnFrame = Callable[[NodeId, int, list[Any], bytes], None]
 """(peer, kind, header, payload). May raise WireError."""
 Hook = TypeVar("Hook")
@@ -39,24 +39,24 @@ class AppliedRun(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One service as the node sees it. Every hook is called on the event loop."""
+    """One service, as the node sees it. Every hook is called on the event loop."""
 
     name: str
     start: Step | None = None
-    """Starts the service. A part without it works, and must be closed, from its constructor on."""
+    """Begins; a part without it works, and is to be closed, from its constructor on."""
     close: Step | None = None
-    """Ends the service, whether it was busy or not. Never called twice."""
+    """Ends, whether it was busy or not. Never called twice."""
     tick: Chore | None = None
-    """Runs several times a second, so it must be cheap (`cluster.runtime.chores`)."""
+    """Several times a second: cheap (`cluster.runtime.chores`)."""
     applied: Callable[[Any], object] | None = None
     """Called with each `cluster.replication.apply_lane.Applied`."""
     role: Callable[[RawNode], object] | None = None
-    """Called when the role, term or known leader changed."""
+    """The role, term or known leader changed."""
     opened: Callable[[], object] | None = None
-    """Called when this node begins to take writes."""
+    """This node takes writes from now on."""
     peer_closed: Callable[[NodeId], object] | None = None
     frames: Mapping[int, OnFrame] = field(default_factory=dict)
-    """Kind of a peer's frame -> the function that takes it."""
+    """Kind of a peer's frame -> what takes it."""
     may_reload: Callable[[Config], object] | None = None
     """Raises ConfigError if this part cannot go by that configuration; changes nothing."""
     reload: Callable[[Config], object] | None = None

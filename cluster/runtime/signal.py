@@ -1,7 +1,7 @@
-"""A signal tells its listeners that one thing happened in a node. It connects two services that need each other.
+"""One thing that happens in a node, and who is told of it: what ties together two services that need each other.
 
-The signal is made before both. One of them sends it, the other adds itself in its constructor; neither needs a
-reference to the other. The event log for people is `cluster.runtime.events`.
+The signal is made before both. One of them sends it, the other adds itself in its constructor; neither has to name the
+other afterwards. The event log for people is `cluster.runtime.events`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class Signal(Generic[Told]):
         self._listeners = listeners
 
     def add(self, listener: Callable[Told, object]) -> None:
-        """Calls `listener` from now on."""
+        """Tells `listener` from now on."""
         self._listeners = (*self._listeners, listener)
 
     def __call__(self, *args: Told.args, **named: Told.kwargs) -> None:
-        """Calls all listeners. An exception of one goes to the sender."""
+        """Tells all of them; an exception of one goes to whom sends the signal."""
         for listener in self._listeners:
             listener(*args, **named)

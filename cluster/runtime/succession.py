@@ -1,7 +1,7 @@
-"""Chooses the next leader. This is the only place where a leader chooses its successor and hands over.
+"""The choice of the next leader: the one place of a node where a leader chooses its successor and hands over.
 
-Services say why leadership should change, and which voters they would accept. Among those, the best one is chosen here,
-by `raftlog.core.successor`.
+Services say why leadership should go, and which voters they would take. Of those the best one is chosen here, by
+`raftlog.core.successor`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["NOBODY", "Succession", "best"]
 def best(
     peers: Iterable[PeerStatus], voters: Collection[NodeId], fit: Callable[[PeerStatus], bool] = lambda peer: True
 ) -> NodeId:
-    """Returns the voter that could take over soonest among those that are `fit`; NOBODY if there is none."""
+    """The voter that could take over soonest among those that are `fit`; NOBODY if there is none."""
     return successor(peers, voters, fit)
 
 
@@ -32,7 +32,7 @@ class Succession:
         self._wake = wake
 
     def choose(self, fit: Callable[[PeerStatus], bool] = lambda peer: True) -> NodeId:
-        """Returns the voter that should lead instead of this leader; NOBODY if no voter is `fit`."""
+        """The voter that should lead instead of this leader; NOBODY if no voter is `fit`."""
         status = self._raw.status()
         return best(status.peers, status.voters, fit)
 

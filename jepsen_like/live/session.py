@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +20,7 @@ from jepsen_like.live.probes.tier_probe import STORE, environment
 from jepsen_like.live.run import Run, Tools
 from jepsen_like.live.stories.story import Story
 from jepsen_like.live.stories.story_table import STORIES
-from jepsen_like.live.subjects.owned import Owned, state_folder, sweep
+from jepsen_like.live.subjects.owned import Owned, owning
 from jepsen_like.live.subjects.processes import Processes
 from jepsen_like.live.subjects.subject import Capability, Subject
 from raftmq_wire.errors import ExitCode, LocalError
@@ -92,20 +91,6 @@ def run_folder(out: Path | None, seed: int) -> Path:
             f"{folder} is not empty", "a run starts from nothing", "raftmq chaos run --out NEW_DIR", ExitCode.REFUSED
         )
     return folder
-
-
-@contextlib.contextmanager
-def owning(folder: Path, tell: Callable[[str], None]) -> Iterator[Owned]:
-    """Sweeps what dead runs left, and lists what this one makes until it has cleaned up itself."""
-    state = state_folder()
-    swept = sweep(state)
-    if swept.processes or swept.directories:
-        tell(f"an earlier run was killed: ended {len(swept.processes)} of its nodes, removed {swept.directories}")
-    owned = Owned(state)
-    try:
-        yield owned
-    finally:
-        owned.close()
 
 
 def perform(wish: Wish, folder: Path, tell: Callable[[str], None]) -> tuple[Plan, Outcome]:

@@ -1,1 +1,1 @@
-"""Acknowledgement levels: the condition for answering a send, and answers before the commit."""
+"""Acknowledgement levels: what must have happened before a send is answered, and answers before the commit."""

@@ -1,10 +1,10 @@
-"""Acknowledgement levels: the condition that must hold before a send is answered.
+"""Acknowledgement levels: what must have happened before a send is answered.
 
 The default, `quorum+fsync`, is the guarantee of docs/guarantees.md. The others are requested by name: for all topics by
 RocketMQ's keys (`flush_disk_type`, `broker_role`), for one topic by its attribute `ack.level`, for one message by its
 property `ACK_LEVEL`, or by RocketMQ's own `WAIT=false` (Message.setWaitStoreMsgOK), which is level `leader`. The most
-specific one wins. A level changes only the time at which a send is *answered*: at every level, commit, apply,
-visibility and votes wait for the majority's disks.
+specific one wins. A level changes only when a send is *answered*: at every level, commit, apply, visibility and votes
+wait for the majority's disks.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ class LevelError(ValueError):
 
 
 def default_level(modes: ModesSection) -> Ack:
-    """Returns the level of a message if its topic and properties specify none."""
+    """The level of a message if its topic and properties specify none."""
     if modes.broker_role == "ASYNC_MASTER":
         return Ack.LEADER
     return Ack.QUORUM if modes.flush_disk_type == "ASYNC_FLUSH" else Ack.QUORUM_FSYNC
 
 
 def name_of(level: int) -> str:
-    """Returns the level's name in configuration and properties."""
+    """The name in configuration and properties."""
     return next(name for name, known in NAMES.items() if known == level)
 
 
 def level_named(name: str, where: str) -> Ack:
-    """Returns the level with this name. Raises LevelError."""
+    """Raises LevelError."""
     level = NAMES.get(name)
     if level is None:
         raise LevelError(f"{where}={name}: an acknowledgement level is one of {', '.join(NAMES)}")
@@ -70,7 +70,7 @@ def level_named(name: str, where: str) -> Ack:
 
 
 def ack_of(properties: bytes, default: int) -> int:
-    """Returns the level of a message with these properties. Raises LevelError."""
+    """The level of a message with these properties. Raises LevelError."""
     if PROPERTY in properties:
         value = _value(properties, PROPERTY)
         if value is not None:
@@ -81,7 +81,7 @@ def ack_of(properties: bytes, default: int) -> int:
 
 
 def _value(properties: bytes, mark: bytes) -> bytes | None:
-    """Returns the value of the property; None if `mark` occurs only inside another property."""
+    """The value of the property, None if `mark` occurs only inside another property."""
     for part in properties.split(b"\x02"):
         if part.startswith(mark):
             return part[len(mark) :]

@@ -36,7 +36,7 @@ class Stage(IntEnum):
     """The condition for an early answer."""
 
     MEMORY = 0
-    """No condition: the entry is in this process's memory."""
+    """Nothing: the entry is in this process's memory."""
     WRITTEN = 1
     """The leader has passed it to the operating system: it survives the end of the process."""
     SYNCED = 2
@@ -72,7 +72,7 @@ class EarlyAnswers:
         self._metrics = metrics
         self._raw = raw
         self._open: dict[int, tuple[PendingEntry, dict[Stage, list[int]]]] = {}
-        """Index -> an entry proposed here that is undecided and not fully answered."""
+        """Entries proposed here that are undecided and not fully answered, by index."""
         self.waiting: list[_Waiting] = []
         self._written: dict[NodeId, int] = {}
         """Node -> highest index that it passed to its operating system in this term, this node included."""
@@ -80,12 +80,12 @@ class EarlyAnswers:
         self.wants_own: Signal[[]] = Signal()
         """Sent when an answer waits for what this node has written: nodes tell it only on demand."""
         self.wants_quorum: Signal[[]] = Signal()
-        """Sent when an answer waits for what a majority has written."""
+        """The same of what a majority has written."""
         self.window_messages_max = 0
-        """The highest number of messages that were at one time answered early and undecided."""
+        """The highest number of messages that were answered early and undecided at one time."""
 
     def reload(self, modes: ModesSection) -> None:
-        """Applies other modes. Entries that are already proposed are answered as they were promised."""
+        """Other modes from now on: entries that are proposed already are answered as they were promised."""
         self._pool = modes.transient_store_pool_enable
         self._async_flush = modes.flush_disk_type == "ASYNC_FLUSH"
         self._all_timeout_ms = modes.all_timeout_ms
@@ -94,7 +94,7 @@ class EarlyAnswers:
     # --- an entry's way ----------------------------------------------------------------------------------------------
 
     def proposed(self, pending: PendingEntry, raw: RawNode) -> None:
-        """Notes that the entry has its place in the leader's log."""
+        """The entry has its place in the leader's log."""
         stages: dict[Stage, list[int]] = {}
         for at, send in enumerate(pending.sends):
             stage = self._stage(send.ack)
@@ -114,7 +114,7 @@ class EarlyAnswers:
             self.wants_quorum()
 
     def advance(self, raw: RawNode) -> None:
-        """Sends the answers whose condition has become true, once per turn of the driver."""
+        """Once per driver turn: sends the answers whose condition has become true."""
         if self._open and raw.role is Role.LEADER:
             for index, (pending, stages) in list(self._open.items()):
                 for stage in [stage for stage in stages if self._reached(stage, pending.id, raw)]:
@@ -125,7 +125,7 @@ class EarlyAnswers:
             self._look_at_all(raw)
 
     def written(self, node: NodeId, entry_id: EntryId) -> None:
-        """Notes that a node passed everything up to that entry to its operating system."""
+        """A node passed everything up to that entry to its operating system."""
         if entry_id.term > self._written_term:
             self._written.clear()
             self._written_term = entry_id.term
@@ -133,8 +133,7 @@ class EarlyAnswers:
             self._written[node] = max(entry_id.index, self._written.get(node, 0))
 
     def settled(self, pending: PendingEntry, now_ms: int) -> None:
-        """Handles an entry that is committed and applied. Sends of level `all` are removed from the answer, because
-        they wait for every disk."""
+        """Committed and applied. Sends of level `all` are taken out of the answer: they wait."""
         self._open.pop(pending.id.index, None)
         built = pending.built
         held = [at for at, send in enumerate(pending.sends) if send.ack == Ack.ALL and at not in pending.muted]
@@ -153,10 +152,9 @@ class EarlyAnswers:
         self._look_at_all(self._raw)
 
     def answer_stored(self, send: Send, *found: int) -> None:
-        """Answers a repeated send that is already stored (`found`: topic id, queue, offset, position). With level `all`
-        it still waits.
+        """A repeated send that is already stored (`found`: topic id, queue, offset, position): level `all` still waits.
 
-        Every voter has the message once it has all entries that are applied here so far.
+        Every voter has the message once it has all entries applied here so far.
         """
         path = send.connection
         if send.ack != Ack.ALL:
@@ -171,7 +169,7 @@ class EarlyAnswers:
         self.wait_for_all(self._raw.applied_index, send.received_ms, [send], stored)
 
     def lost(self, pending: PendingEntry) -> None:
-        """Notes that another leader's entry replaced the entry."""
+        """Another leader's entry replaced it."""
         self._open.pop(pending.id.index, None)
         self._lose(pending.id)
 
@@ -208,14 +206,14 @@ class EarlyAnswers:
                 self._replies.unknown(send, remark)
 
     def held_of(self, paths: Collection[ReplyTo]) -> list[Send]:
-        """Returns the sends that came through one of `paths` and wait for every disk."""
+        """The sends that came through one of `paths` and wait for every disk."""
         return [send for wait in self.waiting for send in wait.sends if send.connection in paths]
 
     # --- figures -----------------------------------------------------------------------------------------------------
 
     @property
     def window_messages(self) -> int:
-        """The number of messages that are answered and undecided: the largest possible loss if this node died now."""
+        """Messages that are answered and undecided: the largest possible loss if this node died now."""
         return sum(self.ledger.undecided.values()) if self.ledger is not None else 0
 
     # --- inside ------------------------------------------------------------------------------------------------------
@@ -276,7 +274,7 @@ class EarlyAnswers:
 
     @staticmethod
     def _matches(raw: RawNode) -> dict[NodeId, int]:
-        """Returns voter -> highest index known to be on its disk."""
+        """Voter -> highest index known to be on its disk."""
         status = raw.status()
         known = {peer.node_id: peer.match_index for peer in status.peers} | {status.node_id: status.persisted_index}
         return {voter: known.get(voter, -1) for voter in status.voters}
@@ -309,22 +307,22 @@ class EarlyAnswers:
 
 
 class Twins:
-    """Twins are repeated sends that wait for the outcome of the first, by identity. They are never proposed; their
-    bytes are counted like those of any send."""
+    """Repeated sends that wait for the outcome of the first, by identity. They are never proposed; their bytes are
+    counted like those of any send."""
 
     def __init__(self, early: EarlyAnswers, give_back: Callable[[int], None]) -> None:
         """`give_back`: called with the number of bytes no longer in flight."""
         self._early = early
         self._give_back = give_back
         self.waiting: dict[tuple[bytes, int], list[Send]] = {}
-        """(producer id, sequence) -> the sends that wait. It is usually empty; callers check that before a call."""
+        """(producer id, sequence) -> the sends that wait. Usually empty: check before a call."""
 
     def add(self, send: Send) -> None:
-        """Adds a send that waits for the outcome of the send with the same identity."""
+        """It waits for the outcome of the send with its identity."""
         self.waiting.setdefault((send.producer_id, send.sequence), []).append(send)
 
     def take(self, sends: Iterable[Send]) -> list[tuple[int, Send]]:
-        """Removes and returns (position in `sends`, twin) for all twins of these sends, which are decided."""
+        """(position in `sends`, twin) of all that wait for one of them, which is decided."""
         if not self.waiting:
             return []
         return [
@@ -335,7 +333,7 @@ class Twins:
         ]
 
     def stored(self, sends: list[Send], built: Built) -> None:
-        """Answers the twins of sends that are committed and applied."""
+        """The sends are committed and applied: so are their twins."""
         for at, twin in self.take(sends):
             twin.connection.inflight_bytes -= twin.size
             self._give_back(twin.size)
@@ -356,5 +354,5 @@ class Twins:
             contain("answering a send", tell, twin, remark)
 
     def of(self, paths: Collection[ReplyTo]) -> list[Send]:
-        """Returns the twins that came through one of `paths`."""
+        """Those that came through one of `paths`."""
         return [twin for twins in self.waiting.values() for twin in twins if twin.connection in paths]

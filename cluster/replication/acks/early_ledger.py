@@ -34,14 +34,14 @@ PAGE = 4096
 
 
 class Totals(NamedTuple):
-    """The number of lost answers since the file was created."""
+    """Since the file was made."""
 
     messages: int
     entries: int
 
 
 def encode(records: dict[EntryId, int], lost: Totals) -> bytes:
-    """Returns the page."""
+    """The page."""
     rest = _REST.pack(FORMAT, 0, len(records), *lost) + b"".join(
         [_RECORD.pack(term, index, messages, 0) for (term, index), messages in records.items()]
     )
@@ -49,7 +49,7 @@ def encode(records: dict[EntryId, int], lost: Totals) -> bytes:
 
 
 def decode(page: bytes) -> tuple[dict[EntryId, int], Totals] | None:
-    """Reads a page. Returns None if it is damaged or of another format."""
+    """None if it is damaged or of another format."""
     if len(page) < _RECORDS_AT:
         return None
     fmt, _, count, messages, entries = _REST.unpack_from(page, HEAD_SIZE)
@@ -64,23 +64,23 @@ class Ledger:
     """The file, and its content in memory. Event loop only; a write costs a few microseconds and no sync."""
 
     def __init__(self, fs: FileSystem, directory: Path, room: int) -> None:
-        """`room`: the most entries that may be answered early and undecided at one time. Raises nothing: without the
-        file there are no early answers."""
+        """`room`: entries that may be answered early and undecided at a time. Raises nothing: without the file there
+        are no early answers."""
         self._fs = fs
         self._path = directory / NAME
         self.resize(room)
         self._records: dict[EntryId, int] = {}
         self.lost = Totals(0, 0)
         self.failure = ""
-        """The reason why nothing can be recorded, so that there are no early answers."""
+        """Why nothing can be recorded, so that there are no early answers."""
         self._file: File | None = None
         if fs.exists(self._path):
             self._load()
 
     def resize(self, room: int) -> None:
-        """Applies another `room`. Entries that are already answered stay, even if they are more."""
+        """Another `room`; entries that are answered stay, also if they are more."""
         self.room = min(room, RECORDS_MAX)
-        """The most entries in the file."""
+        """Entries."""
 
     def _load(self) -> None:
         try:
@@ -98,12 +98,11 @@ class Ledger:
 
     @property
     def undecided(self) -> dict[EntryId, int]:
-        """Entry -> number of its messages that were answered early."""
+        """Entry -> messages of it that were answered early."""
         return self._records
 
     def note(self, entry_id: EntryId, messages: int) -> bool:
-        """Records an entry before it is answered. Returns False if there is no room or no file: then the answer must
-        wait."""
+        """Returns True once it is written; False if there is no room or no file: then the answer must wait."""
         known = self._records.get(entry_id)
         if known is None and len(self._records) >= self.room:
             return False
@@ -117,12 +116,11 @@ class Ledger:
         return False
 
     def kept(self, entry_id: EntryId) -> None:
-        """Notes that the entry was committed. The file is changed with the next record: until then a restart would find
-        the entry in its log."""
+        """It was committed. Written with the next record: until then a restart would find the entry in its log."""
         self._records.pop(entry_id, None)
 
     def lose(self, entry_id: EntryId) -> int:
-        """Notes that another entry replaced this one. Returns the number of lost early answers."""
+        """Another entry replaced it; returns how many early answers are lost."""
         messages = self._records.pop(entry_id, 0)
         if messages:
             self.lost = Totals(self.lost.messages + messages, self.lost.entries + 1)

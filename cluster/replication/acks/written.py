@@ -1,9 +1,8 @@
-"""Reports of writes: for level `quorum` the leader needs to know what nodes have passed to their operating systems,
-before the sync.
+"""Reports of writes: level `quorum` needs to know what nodes have passed to their operating systems, before the sync.
 
 Nodes report only on request, because a frame per batch has its cost. A leader with such sends asks its peers every
 ASK_MS (frame WANT_WRITTEN). A follower that was asked reports its writes for LEASE_MS (frame WRITTEN: term and index of
-the last entry of a batch). Both frames may be lost: the send is then answered when it is committed.
+the last entry of a batch). Both may be lost: the send is then answered when it is committed.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ class SendsFrames(Protocol):
     """The part of PeerTransport used here."""
 
     def send_frame(self, peer: NodeId, kind: Kind, header: list[Any], payload: bytes) -> bool:
-        """Sends a frame. Returns False if there is no connection."""
+        """False if there is no connection."""
 
 
 class TellsWritten(Protocol):
     """The part of SegmentedLog used here."""
 
     def tell_written(self, call: Callable[[EntryId], None] | None) -> None:
-        """Calls `call` after each write and before its sync; None ends that."""
+        """Has `call` called after each write, before its sync; None ends it."""
 
 
 class WrittenRelay:
-    """Both sides of these reports. Event loop only, except for `_on_lane`."""
+    """Both ends. Event loop only, but for `_on_lane`."""
 
     def __init__(
         self,
@@ -60,7 +59,7 @@ class WrittenRelay:
         self._wake = wake
         self._now_ms = 0
         self._listening = False
-        """True while the log tells this relay about its writes."""
+        """The log tells this relay what it writes."""
         self._own_until = self._tell_until = self._ask_until = self._ask_ms = -1
         self._leader: NodeId = NodeId(0)
         early.wants_own.add(self._want_own)
@@ -76,7 +75,7 @@ class WrittenRelay:
             self._log.tell_written(None)
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any]) -> None:
-        """Takes a frame. Raises WireError."""
+        """Raises WireError."""
         try:
             if kind == Kind.WANT_WRITTEN:
                 self._leader, self._tell_until = peer, self._now_ms + LEASE_MS
@@ -112,7 +111,7 @@ class WrittenRelay:
                 self._transport.send_frame(voter, Kind.WANT_WRITTEN, [], b"")
 
     def _on_lane(self, entry_id: EntryId) -> None:
-        """Runs on the append lane, between a write and its sync."""
+        """On the append lane, between a write and its sync."""
         try:
             self._loop.call_soon_threadsafe(self._written, entry_id)
         except RuntimeError:

@@ -1,1 +1,1 @@
-"""Failpoints: faults that an operator or a test plants at named places."""
+"""Faults that an operator or a test plants."""

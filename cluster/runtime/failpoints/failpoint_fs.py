@@ -1,5 +1,4 @@
-"""A file system whose writes and syncs pass through failpoints. All other calls go straight to the file system
-below."""
+"""A file system whose writes and syncs pass through failpoints; all else goes straight to the one below."""
 
 from __future__ import annotations
 

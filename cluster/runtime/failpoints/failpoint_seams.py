@@ -1,4 +1,4 @@
-"""Failpoints at two places that are not files: a lane's drain, and Raft messages to peers."""
+"""Failpoints at the seams of a node that are not files: a lane's drain, and Raft messages to peers."""
 
 from __future__ import annotations
 

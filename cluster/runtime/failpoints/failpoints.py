@@ -37,11 +37,11 @@ POINTS: Final[Mapping[str, str]] = {
     "tier.remove": "an object of a segment that is no longer kept is removed",
     "tier.deleted": "segments are recorded as having no objects any more",
 }
-"""Every point, with a description of what happens there."""
+"""Every point and what happens there."""
 
 LOOP_POINTS: Final = frozenset({"peer.send", "loop.turn", *(name for name in POINTS if name.startswith("tier."))})
-"""Points on the event loop. Nothing may block there, so the operation is postponed (`when_clear`). The exception is
-`loop.turn`, where `delay` does block the loop, once for each time that it is set (`stall`)."""
+"""Points on the event loop: nothing may block there, so the operation is put off (`when_clear`); but for `loop.turn`,
+where `delay` does block the loop, once for each time that it is set (`stall`)."""
 
 ACTIONS: Final = ("off", "hold", "delay:20ms", "slow:20x", "error:EIO", "error:ENOSPC")
 """One example of each action."""
@@ -81,7 +81,7 @@ class PointState(msgspec.Struct, frozen=True):
     """The node's work at this point when the point is off."""
     action: str
     hits: int
-    """The number of times that an action other than `off` took effect here."""
+    """Times an action other than `off` took hold here."""
     waiting: int
     """Operations held right now."""
 
@@ -104,12 +104,12 @@ class _Point:
         self.hits = 0
         self.waiting = 0
         self.generation = 0
-        """Grows with every `set`. A held thread waits until it has grown."""
+        """Grows with every `set`: a thread that is held waits for the next generation."""
         self.deferred: list[tuple[CallsLater, Callable[[], None]]] = []
 
 
 def parse_action(text: str) -> Action:
-    """Parses an action. Raises FailpointError, which names the nearest valid action."""
+    """Raises FailpointError naming the nearest right action."""
     if text in ("off", "hold"):
         return Action(text, 0, text)
     if delay := _DELAY.fullmatch(text):
@@ -133,7 +133,7 @@ class FailpointSet:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`sleep` and `clock` (seconds) let the simulator control time."""
+        """`sleep` and `clock` (seconds) are the simulator's way in."""
         self.enabled = enabled
         self._sleep = sleep
         self._clock = clock
@@ -152,7 +152,7 @@ class FailpointSet:
         self._change(self._points[name], parsed)
 
     def clear(self) -> None:
-        """Switches every point off and releases every held thread. A node calls this before it joins its threads."""
+        """Every point off, everybody released. A node calls this before it joins its threads."""
         for point in self._points.values():
             self._change(point, OFF)
 
@@ -165,8 +165,7 @@ class FailpointSet:
             ]
 
     def run(self, name: str, operation: Callable[[], T]) -> T:
-        """Runs a blocking operation as the point says, on any thread except the event loop's. Raises OSError for
-        `error`."""
+        """Runs a blocking operation as the point says; any thread but the event loop's. Raises OSError for `error`."""
         point = self._points[name]
         action = point.action
         if action.kind == "off":
@@ -184,7 +183,7 @@ class FailpointSet:
     def when_clear(self, name: str, loop: CallsLater, operation: Callable[[], None]) -> None:
         """Runs an operation of the event loop now, after the delay, or when released. Raises OSError for `error`.
 
-        Held operations run in order. An operation right after the release may overtake them, as on any network.
+        What is held leaves in order; what comes right after the release may overtake it, as on any network.
         """
         point = self._points[name]
         if point.action.kind == "off":
@@ -204,8 +203,7 @@ class FailpointSet:
             operation()
 
     def stall(self, name: str) -> None:
-        """Blocks the calling thread, which is the event loop's, for the delay of the point, and switches the point
-        off."""
+        """Blocks the thread that calls, the event loop's, for the delay of the point, which then is off."""
         point = self._points[name]
         action = point.action
         if action.kind == "delay":
@@ -215,7 +213,7 @@ class FailpointSet:
             self._sleep(action.amount / 1000)
 
     def _before(self, point: _Point) -> None:
-        """Holds, delays or fails the operation, by the action that the point has when the operation's turn comes."""
+        """Holds, delays or fails, by what the point says when its turn comes."""
         with self._changed:
             if point.action.kind != "off":
                 point.hits += 1

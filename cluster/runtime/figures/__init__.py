@@ -1,1 +1,1 @@
-"""Figures that several rooms of the server count."""
+"""Figures that several rooms count."""

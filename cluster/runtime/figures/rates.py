@@ -1,4 +1,4 @@
-"""Messages per second, over the last 10 s, minute and 10 minutes. mqadmin's `clusterList` shows them for each node."""
+"""Messages per second, over the last 10 s, minute and 10 minutes: what mqadmin's `clusterList` shows of a node."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import NamedTuple
 
 SAMPLE_MS = 1_000
 WINDOWS_MS = (10_000, 60_000, 600_000)
-"""RocketMQ's three windows, in milliseconds."""
+"""RocketMQ's three."""
 SAMPLES_MAX = WINDOWS_MS[-1] // SAMPLE_MS + 1
 
 
 class Totals(NamedTuple):
-    """Totals since the node's start."""
+    """Since the node's start."""
 
     taken: int
-    """Messages that this node acknowledged as the leader."""
+    """Messages acknowledged, on the leader."""
     given: int
-    """Messages in answers to pulls."""
+    """Messages that pulls were answered with."""
 
 
 class Rates:
@@ -31,11 +31,11 @@ class Rates:
 
     @property
     def samples(self) -> int:
-        """The number of samples that are kept."""
+        """Number of samples that are kept."""
         return len(self._samples)
 
     def tick(self, now_ms: int) -> None:
-        """Takes a sample. Runs on a timer."""
+        """Called on a timer."""
         if self._times_ms and now_ms - self._times_ms[-1] < SAMPLE_MS:
             return
         self._times_ms.append(now_ms)
@@ -44,12 +44,12 @@ class Rates:
             del self._times_ms[:-SAMPLES_MAX], self._samples[:-SAMPLES_MAX]
 
     def taken(self) -> list[float]:
-        """Returns the acknowledged messages per second in each window; while the node is younger than the window, since
-        its start."""
+        """Messages taken per second, in each window; while the node is younger, in the part of the window that it has
+        lived."""
         return [self._rate(window_ms, 0) for window_ms in WINDOWS_MS]
 
     def given(self) -> list[float]:
-        """Returns the delivered messages per second, in the same windows."""
+        """Messages given per second, in the same windows."""
         return [self._rate(window_ms, 1) for window_ms in WINDOWS_MS]
 
     def _rate(self, window_ms: int, place: int) -> float:

@@ -1,10 +1,10 @@
-"""Counts the rows of a checkpoint in a helper process, because that takes long: some 2 us per row.
+"""Counts the rows of a checkpoint in a helper process, because it takes long: some 2 us for each row.
 
     python -m cluster.runtime.figures.row_count CHECKPOINT
 
-A thread in the node that counts would keep Python's lock for 5 ms at a time, whenever the event loop wants it: each
-turn of the node would take that much longer, for a minute with 30 million rows. The helper prints one JSON object,
-{"mark": [...], "sums": {family: sum}} or {"wrong": text}, and ends when its stdin does. It changes nothing.
+A thread that counts keeps Python's lock for 5 ms at a time, whenever the event loop wants it: each turn of the node
+would take so much longer, for a minute with 30 million rows. The helper prints one JSON object, {"mark": [...], "sums":
+{family: sum}} or {"wrong": text}, and ends when its stdin does. It changes nothing.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Counted(NamedTuple):
 
 
 def count_apart(path: Path, helper: tuple[str, ...] = command("cluster.runtime.figures.row_count")) -> Counted:
-    """Counts the checkpoint at `path` in a helper. It runs on a lane and blocks until the helper ends. Raises KVError
-    if the rows cannot be read, ValueError if the helper does not end as it should."""
+    """Counts the checkpoint at `path`; waits for the helper, on a lane. Raises KVError if its rows cannot be read,
+    ValueError if the helper does not end as it should."""
     with subprocess.Popen(
         (*helper, str(path)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
@@ -51,14 +51,14 @@ def count_apart(path: Path, helper: tuple[str, ...] = command("cluster.runtime.f
 
 
 def counted(rows: KV) -> Counted:
-    """Counts the rows in this process. It needs only `get` and `scan` of `rows`. Raises KVError."""
+    """Counts the rows in this process; needs only `get` and `scan` of `rows`. Raises KVError."""
     row = rows.get(META, keys.APPLIED_KEY)
     mark = NOTHING_APPLIED if row is None else AppliedMark(*keys.APPLIED.unpack(row))
     return Counted(mark, sums.count(rows))
 
 
 def main(path: str) -> None:
-    """Prints the mark and the sums of the checkpoint."""
+    """Prints what lies in the checkpoint."""
     os.nice(NICE)
     try:
         with CheckpointReader(Path(path), strict=True) as rows:

@@ -1,7 +1,7 @@
-"""The times at which the stages of entries ended on the leader. They show which stage of a slow request was slow.
+"""When the stages of entries ended on the node that leads: what tells which stage of a slow request was slow.
 
 The driver notes the highest index of each write to the log and of each run of committed entries, with the clock reading
-that its turn has anyway: at most two appends per entry, and no clock call.
+that its turn has anyway: two appends per entry at most, and no clock call.
 """
 
 from __future__ import annotations
@@ -9,31 +9,29 @@ from __future__ import annotations
 from collections import deque
 
 KEPT = 4096
-"""The most notes per stage: more writes than a node makes in the seconds that a slow request takes."""
+"""Notes per stage: more writes than a node does in the seconds that a slow request takes."""
 
 _Notes = deque[tuple[int, float]]
 
 
 class StageTimes:
-    """The notes of one node. Each is (highest index, monotonic milliseconds); indexes ascend within a role. Event loop
-    only."""
+    """Event loop only. Each note is (highest index, monotonic milliseconds); indexes ascend within a role."""
 
     __slots__ = ("committed", "synced")
 
     def __init__(self) -> None:
         self.synced: _Notes = deque(maxlen=KEPT)
-        """Notes about entries up to the index that are on this node's disk."""
+        """The entries up to the index are on this node's disk."""
         self.committed: _Notes = deque(maxlen=KEPT)
-        """Notes about entries up to the index that a majority has, this node included."""
+        """A majority has them, this node included."""
 
     def clear(self) -> None:
-        """Forgets all notes, because the role changed: entries of the former term may be replaced."""
+        """The role changed: entries of the former term may be replaced."""
         self.synced.clear()
         self.committed.clear()
 
     def of(self, index: int) -> tuple[float | None, float | None]:
-        """Returns the times at which the entry was on this node's disk, and committed; None for a time that is not
-        known (yet)."""
+        """When the entry was on this node's disk, and when it was committed; None for what is not known (yet)."""
         return _first(self.synced, index), _first(self.committed, index)
 
 

@@ -1,6 +1,6 @@
-"""Counters and histograms for one thread, for events that are counted once per entry: prometheus_client's own take a
-lock for each value, and a histogram searches its buckets in Python. They are exported under the same names in the same
-form."""
+"""Counters and histograms of one thread, for what is counted once per entry: prometheus_client's own take a lock for
+each value, and a histogram looks through its buckets in Python. Exported under the same names in the same form.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from prometheus_client.utils import floatToGoString
 
 
 def buckets(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, int]]:
-    """Returns a histogram's buckets in the form in which they are exported: (upper bound, number of values up to
-    it)."""
+    """A histogram's buckets as they are exported: (upper bound, how many values are not above it)."""
     return list(zip(map(floatToGoString, bounds), accumulate(counts), strict=True))
 
 
@@ -40,8 +39,8 @@ class Tally:
 
 
 SERIES_MAX = 1000
-"""The most series of one counter, in the order in which they were first counted. One more series, with an empty label,
-has the rest."""
+"""Series of one counter, in the order in which they were first counted; the rest is in one more, whose label is
+empty."""
 
 
 class Tallies:

@@ -1,4 +1,4 @@
-"""Reads an answer of another node with a limit: a program that answers there may send anything, and never stop."""
+"""Reads an answer of another node: what answers there may be anything, and may go on for ever."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Reader(Protocol):
     """The part of a stream of asyncio or aiohttp that `read_at_most` needs."""
 
     async def read(self, n: int, /) -> bytes:
-        """Returns at most `n` bytes as soon as there are some; none at the end."""
+        """At most `n` bytes as soon as there are some; none at the end."""
 
 
 class TooLongError(Exception):

@@ -1,7 +1,6 @@
 """Divides the process's file descriptors between clients and files.
 
-A node that accepted clients until the system refused another descriptor could not open its next segment either, and
-would stop.
+A node that accepts clients until the system refuses the next descriptor cannot open its next segment either, and stops.
 """
 
 from __future__ import annotations
@@ -21,14 +20,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OTHERS = 128
-"""Descriptors for the log, copies and backups, the peers, the HTTP API and the process itself, in addition to
-RocksDB's."""
+"""Descriptors for the log, copies and backups, the peers, the HTTP API and the process itself, beside RocksDB's."""
 CLIENTS_MIN = 32
-"""The least number of clients for which there must be room; otherwise the node does not start."""
+"""With room for fewer clients than this, the node does not start."""
 
 
 def fit(config: Config) -> Config:
-    """Returns the configuration with as many connections as there are descriptors for. Raises the soft limit if it can.
+    """The configuration with as many connections as there are descriptors for; raises the soft limit if it can.
 
     Raises ConfigError if hardly any is left.
     """
@@ -63,7 +61,7 @@ def reserve(descriptors: int) -> int:
 
 
 def _raised(soft: int, hard: int, wanted: int) -> int:
-    """Returns the soft limit, after raising it to `wanted` if it is lower and the hard limit allows that."""
+    """The soft limit, raised to `wanted` if it is lower and may be."""
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return soft
     target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

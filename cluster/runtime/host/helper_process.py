@@ -1,7 +1,6 @@
-"""Helper processes that run our own Python for a node's long work: their command lines, and their end together with
-their node.
+"""Processes of our own Python that a node starts for long work: what they run, and that they end with their node.
 
-The node keeps the other end of their stdin open. When it ends, for whatever reason, they end too.
+The node keeps the other end of their stdin open. When it ends, however that happens, they do.
 """
 
 from __future__ import annotations
@@ -17,21 +16,20 @@ NICE = 19
 
 
 def command(module: str, *arguments: str) -> tuple[str, ...]:
-    """Returns the command line that runs one of our modules, even in a directory that has a cluster.py of its own: `-P`
+    """Returns the command line that runs one of our modules, also in a directory that has a cluster.py of its own: `-P`
     keeps the working directory off the import path."""
     return (sys.executable, "-P", "-m", module, *arguments)
 
 
 def background(module: str, *arguments: str) -> tuple[str, ...]:
-    """Returns the command line for work that nobody waits for. The process lowers its priority before it imports the
-    module."""
+    """Returns the command line for work that nobody waits for: it lowers its priority before it imports the module."""
     return command(__name__, module, *arguments)
 
 
 def stand_back() -> None:
-    """Gives all other work precedence: on the CPU, and on the disk where the platform has a class for that.
+    """Lets all other work go first: on the CPU, and on the disk where the platform has a class for that.
 
-    It does not use SCHED_IDLE, because a backup would never end on a machine that has no idle time.
+    Not SCHED_IDLE: a backup would never end on a machine that has no idle time.
     """
     os.nice(NICE)
     import psutil
@@ -41,8 +39,8 @@ def stand_back() -> None:
 
 
 def end_with_the_node() -> None:
-    """Ends this helper by SIGTERM when the node's end of stdin is closed. The helper calls it when it has read all of
-    stdin."""
+    """Ends this helper by SIGTERM when the node's end of stdin is closed. The helper calls it when stdin is all
+    read."""
     threading.Thread(target=_wait_for_the_end, daemon=True).start()
 
 

@@ -18,10 +18,10 @@ from collections.abc import Callable
 from time import process_time_ns
 
 RUNS = 60
-"""The number of runs of the loop that are timed, about 1 ms each."""
+"""Runs of the loop that are timed, about 1 ms each."""
 RUNS_AT_START = 8
 OPTIMISED = 21.0
-"""The time of the loop divided by that of the yardstick, under an optimised CPython 3.11."""
+"""Time of the loop divided by that of the yardstick, under an optimised CPython 3.11."""
 SLOW = 2.0
 """An interpreter that takes this many times as long as an optimised one is called slow. Measured (docs/performance.md):
 1.0 with Debian's build, 1.4 without profile-guided optimisation, 3.4 with a debug build. Between the first two lies
@@ -60,7 +60,7 @@ def reference() -> int:
 
 
 def time_ns(work: Callable[[], object]) -> int:
-    """Returns the CPU time of one call in nanoseconds."""
+    """CPU time of one call, nanoseconds."""
     begin = process_time_ns()
     work()
     return process_time_ns() - begin

@@ -1,1 +1,1 @@
-"""The event loop's turns: their cost is bounded here, and long ones are reported."""
+"""The event loop's turns: what they may cost, and what watches them."""

@@ -1,13 +1,12 @@
-"""Lets a loop that stood still read its sockets before it judges anybody as silent.
+"""A loop that stood still hears before it judges.
 
-While one turn of the loop takes long, or the process gets no CPU, the node hears nobody: what peers and clients sent
-meanwhile lies in the sockets. Timers that are due by then must not take that for silence. After a turn of its I/O,
-uvloop runs due timers before it polls the sockets again, so code that judges silence waits for one more poll
-(`behind_sockets`).
+While one turn of the loop takes long, or the process gets no CPU, nobody is heard: what peers and clients said
+meanwhile lies in the sockets. Timers that are due by then must not take that for silence. After a turn of its I/O
+uvloop runs due timers before it polls the sockets again, so who judges silence goes behind one poll (`behind_sockets`).
 
-Durations of silence are measured in time in which this node ran (`AwakeClock`, the core's ticks). Promises to others
-are measured in real time, by `Clock`: log time, and with it leases of queues; the age of a follower's rows.
-Linearizable reads depend on no clock: a majority confirms each of them.
+Durations of silence are counted in time in which this node ran (`AwakeClock`, the core's ticks). What is promised to
+others counts the real time, by `Clock`: log time, and with it leases of queues; how old a follower's rows are.
+Linearizable reads count no time at all: a majority confirms each of them.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from typing import Protocol
 from cluster.runtime.clock import Clock
 
 AWAKE_MS = 250
-"""The most milliseconds between two looks at the clock that count as time in which the node ran: as long as some looks
-take."""
+"""Milliseconds of a longer time between two looks at the clock that count as time in which the node ran: some looks'
+worth."""
 
 
 class CallsSoon(Protocol):
@@ -31,17 +30,15 @@ class CallsSoon(Protocol):
 
 
 def behind_sockets(loop: CallsSoon, judge: Callable[[], object]) -> None:
-    """Calls `judge` once the loop has polled its sockets and processed what they held.
+    """Calls `judge` once the loop has polled its sockets and handed out what they held.
 
-    A callback scheduled with `call_soon` runs before the next poll, and a callback that this one schedules runs behind
-    it.
+    What is called soon runs before the next poll, and what is called soon from there runs behind it.
     """
     loop.call_soon(loop.call_soon, judge)
 
 
 class SilenceTimer:
-    """Calls `judge` after a delay, unless it is cancelled. Data that has arrived until then is read first, and may
-    cancel it."""
+    """Calls `judge` after a delay, unless cancelled: what has arrived until then is read first, and may cancel it."""
 
     __slots__ = ("_handle", "_judge", "_loop")
 
@@ -50,7 +47,7 @@ class SilenceTimer:
         self._handle: asyncio.Handle = loop.call_later(delay_s, self._due)
 
     def cancel(self) -> None:
-        """Cancels the timer, because the awaited party was heard."""
+        """It was heard of whom this waits for."""
         self._handle.cancel()
 
     def _due(self) -> None:
@@ -61,7 +58,7 @@ class SilenceTimer:
 
 
 class AwakeClock:
-    """Counts the milliseconds in which this node ran; only differences mean anything."""
+    """Milliseconds in which this node ran; only differences mean anything."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -69,10 +66,10 @@ class AwakeClock:
         self._ran_ms = 0
 
     def tick(self, now_ms: int) -> None:
-        """Looks at the clock. It is a chore."""
+        """A chore: looks at the clock."""
         self._ran_ms += min(now_ms - self._looked_ms, AWAKE_MS)
         self._looked_ms = now_ms
 
     def now_ms(self) -> int:
-        """Returns the present value; also right before the first look after a standstill."""
+        """Now; right also before the first look after a standstill."""
         return self._ran_ms + min(self._clock.monotonic_ms() - self._looked_ms, AWAKE_MS)

@@ -1,5 +1,6 @@
-"""Metrics of long turns of the event loop, by the function that ran (`cluster.runtime.turns.turn_watch`), and of the
-delay of its timers."""
+"""Turns of the event loop that worked for long, by what ran (`cluster.runtime.turns.turn_watch`), and the delay of its
+timers.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +15,10 @@ from cluster.runtime.turns.turn_watch import LONG_NS, LongTurn
 
 
 class Figures(Protocol):
-    """The metrics that are updated here (`cluster.node.metrics`)."""
+    """The metrics that are told (`cluster.node.metrics`)."""
 
     def loop_lag(self, seconds: float) -> None:
-        """Sets the largest delay of the last 10 s."""
+        """The largest delay in the last 10 s."""
 
     def runs_on(self, loop: asyncio.AbstractEventLoop) -> None:
         """Has the loop's tasks counted at each scrape."""
@@ -57,13 +58,13 @@ class LoopLagSampler:
 
 
 NAMES_MAX: Final = 100
-"""The most names of functions that are counted separately; other functions count as OTHER."""
+"""Names of functions that are kept apart; what else ran counts as OTHER."""
 OTHER: Final = "other"
 _LONG_MS: Final = LONG_NS / 1e6
 
 
 class TurnMetrics:
-    """Counts long turns. Event loop only."""
+    """Event loop only."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
@@ -79,7 +80,7 @@ class TurnMetrics:
         )
 
     def note(self, turn: LongTurn) -> None:
-        """Counts one turn. A turn that only waited does not count: the delay of timers shows it."""
+        """One turn. One that only waited does not count: the delay of timers shows it."""
         if turn.cpu_ms < _LONG_MS:
             return
         name = self._name_of(turn)

@@ -1,12 +1,12 @@
-"""Measures the turns of the event loop, and finds the function that ran in a long one.
+"""Watches how long the turns of the event loop are, and what ran in a long one.
 
-uvloop calls nobody between two turns. The loop therefore stamps the time every STAMP_S, and a thread checks the stamp
-as often. While a stamp is late, one turn is still running, and the thread notes the innermost frame of our code. When
-the stamp comes, the loop's thread reads its own CPU clock and its meter (`raftlog.work`), which distinguishes a turn
-that worked from one that was not scheduled, or that waited. A turn's length is counted from the time at which the stamp
-was due, so the turn may have been longer by up to the time between two stamps.
+uvloop calls nobody between two turns. So the loop stamps the time every STAMP_S, and a thread looks at the stamp as
+often. While a stamp is late, one turn is still running, and the thread notes the innermost frame of our code. When the
+stamp comes, the loop's thread reads its own CPU clock and its meter (`raftlog.work`): a turn that worked is told from
+one that was not scheduled, or that waited. A turn's length is counted from when the stamp was due, so it may have been
+longer by as much as the time between two stamps.
 
-A turn that holds the GIL keeps the thread from looking until it releases the lock, and is then seen at that place. Full
+A turn that holds the GIL keeps the thread from looking until it lets go, and is then seen where it stands. Full
 collections of the garbage are named as such.
 """
 
@@ -26,18 +26,18 @@ from raftlog.work import METER
 
 STAMP_S: Final = 0.02
 IDLE_STAMP_S: Final = 0.1
-"""Seconds between stamps while the loop does nothing."""
+"""While the loop does nothing."""
 LONG_NS: Final = 20_000_000
-"""CPU time in nanoseconds from which on a turn is reported."""
+"""A turn from this on is told of."""
 SEEN_NS: Final = 5_000_000
-"""The thread notes the running function when a stamp is later than this, in nanoseconds."""
+"""The thread notes what runs when a stamp is later than this."""
 COLLECTION: Final = "garbage collection"
 UNKNOWN: Final = "code of a library"
 PACKAGES: Final = ("raftlog.", "statemachine.", "cluster.", "raftmq.", "jepsen_like.")
 _IDLE_SHARE: Final = 20
-"""The loop is idle if it used less than one in this many nanoseconds."""
+"""The loop is idle if it took less than one in so many nanoseconds."""
 _EXPLAINED: Final = 4
-"""The meter explains a turn if it counted one in this many of the turn's microseconds."""
+"""The meter explains a turn if it counted one in so many of its microseconds."""
 
 
 class Moment(NamedTuple):
@@ -45,31 +45,31 @@ class Moment(NamedTuple):
 
     wall_ns: int
     cpu_ns: int
-    """CPU time of this thread."""
+    """CPU time of this thread alone."""
     units: int
-    """The thread's meter."""
+    """Its meter."""
     collecting_ns: int
     """CPU time of full collections on that thread."""
 
 
 class LongTurn(NamedTuple):
-    """One long turn of the loop."""
+    """One turn of the loop."""
 
     wall_ms: float
     cpu_ms: float
     units: int
     what: str
-    """The function that was seen most often, or COLLECTION."""
+    """Function that was seen most often, or COLLECTION."""
 
     @property
     def worked(self) -> bool:
-        """True if it used the processor for most of the time. Otherwise it waited, or was not scheduled."""
+        """True if it used the processor for most of the time; if not, it waited, or was not scheduled."""
         return self.cpu_ms * 2 >= self.wall_ms
 
     @property
     def explained(self) -> bool:
-        """True if the meter counted at least a quarter of the work. A collection counts as explained, because no code
-        can charge for it."""
+        """True if the meter knew of the work: a quarter of it at least. A collection counts as explained: no code can
+        charge for it."""
         return self.what == COLLECTION or self.units * _EXPLAINED >= self.cpu_ms * 1000
 
     def __str__(self) -> str:
@@ -78,8 +78,7 @@ class LongTurn(NamedTuple):
 
 
 class TurnWatch:
-    """Watches one loop. Call `start` and `stop` on the loop; `told` is called on it, once for each turn of at least
-    LONG_NS."""
+    """`start` and `stop` on the loop; `told` is called on the loop, once for each turn of LONG_NS and more."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, told: Callable[[LongTurn], None]) -> None:
         self._loop = loop
@@ -87,11 +86,11 @@ class TurnWatch:
         self._seen: Counter[str] = Counter()
         """Functions that the thread saw since the last stamp."""
         self._due_ns = 0
-        """The time at which the next stamp is due."""
+        """When the next stamp is due."""
         self._idle = False
-        """True if the loop did nothing before the last stamp."""
+        """The loop did nothing before the last stamp."""
         self._passes_over = False
-        """True if the present turn is not reported."""
+        """The turn that runs is not told of."""
         self._timer: asyncio.TimerHandle | None = None
         self._collecting_ns = self._collection_began_ns = 0
         self._thread: threading.Thread | None = None
@@ -99,10 +98,10 @@ class TurnWatch:
         """The thread that is watched."""
         self._last = Moment(0, 0, 0, 0)
         self._runs = threading.Lock()
-        """Held until the thread has to end."""
+        """Held until the thread is to end."""
 
     def start(self) -> None:
-        """Begins to watch the calling thread."""
+        """Begins to watch the thread that calls this."""
         self._ident = threading.get_ident()
         self._last = self._moment()
         self._plan()
@@ -112,11 +111,11 @@ class TurnWatch:
         self._thread.start()
 
     def pass_over(self) -> None:
-        """Does not report the present turn, in which the node opens and nobody waits for it yet."""
+        """Tells nothing of the turn that runs now: it opens the node, and nobody waits for it yet."""
         self._passes_over = True
 
     def stop(self) -> None:
-        """Ends the thread."""
+        """Ends."""
         if self._thread is None or self._timer is None:
             return
         self._timer.cancel()
@@ -136,7 +135,7 @@ class TurnWatch:
         self._timer = self._loop.call_later(wait_s, self._stamp)
 
     def _stamp(self) -> None:
-        """Stamps the time. If that is late, one turn took at least as long as the stamp is late."""
+        """The loop has come round. If that is late, one turn took as long as it is late, or longer."""
         last, now = self._last, self._moment()
         late_ns, cpu_ns = now.wall_ns - self._due_ns, now.cpu_ns - last.cpu_ns
         was_idle, self._idle = self._idle, cpu_ns * _IDLE_SHARE < now.wall_ns - last.wall_ns
@@ -172,7 +171,7 @@ class TurnWatch:
 
 
 def name_of(frame: FrameType | None) -> str:
-    """Returns the name of our innermost function in a stack."""
+    """The innermost function of ours in a stack."""
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if module.startswith(PACKAGES):

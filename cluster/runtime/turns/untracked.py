@@ -1,4 +1,4 @@
-"""Objects that the garbage collector skips, because there may be many thousands of them at once."""
+"""Objects that the garbage collector does not walk over, because many thousands of them may be there at once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ import msgspec
 class Untracked(msgspec.Struct, gc=False, eq=False):
     """A base of classes with annotated fields, which are the arguments of its objects.
 
-    Counted references still free them, but a cycle through one of them is never freed. An object that refers to such an
-    object and is referred to by it must drop its reference when it no longer needs it.
+    References still end them, but a cycle through one stays for ever: what one refers to refers to it only for as long
+    as both are needed, and then lets go of it.
     """

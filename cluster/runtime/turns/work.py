@@ -1,9 +1,9 @@
-"""Turns: work that grows with input or data is cut into steps, and gets at most a share of each turn of the loop.
+"""Turns: work that grows with input or data is cut into steps, and takes at most a share of each turn of the loop.
 
-Work is a generator. It yields between two steps, and each step charges the meter (`raftlog.work`) before it does
-anything. All cut work of a node shares one budget: in each turn `share` units, dealt out one step at a time to the
-owners in turn. An owner is the party that asked, usually a client (`Client.owner`): an owner with a hundred requests
-gets no more than one with a single request, and the requests of one owner are done in order.
+Work is a generator. Between two of its steps it yields, and each step charges the meter (`raftlog.work`) before it does
+anything. All cut work of a node shares one budget: in each turn, `share` units, dealt out one step at a time to the
+owners in turn. An owner is whoever asked, a client above all (`Client.owner`): one with a hundred requests gets no
+more than one with a single request, and what one owner asked for is done in order.
 
     turns.begin(client.owner, self._scan(request))    # a generator; begins in this turn if there is room
     await turns.breathe(client.owner)                 # a coroutine; returns at once while the turn has room
@@ -23,13 +23,13 @@ from raftlog.work import METER
 logger = logging.getLogger(__name__)
 
 TURN_SHARE = 5_000
-"""Units of each turn that all cut work of a node gets: 5 ms of a slow core."""
+"""Units that all cut work of a node takes of one turn: 5 ms of a slow core."""
 
 Steps = Generator[None, None, None]
 Work = Steps | asyncio.Future[None]
-"""A generator of steps, or the future of a coroutine that waits in `breathe`."""
+"""A future is a coroutine that waits in `breathe`."""
 Soon = Callable[[Callable[[], None]], object]
-"""Calls a function in the next turn of the loop."""
+"""Calls in the next turn of the loop."""
 
 
 class Turns:

@@ -12,7 +12,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -118,6 +118,20 @@ def sweep(folder: Path) -> Swept:
                 directories.append(directory)
         path.unlink(missing_ok=True)
     return Swept(processes, directories)
+
+
+@contextlib.contextmanager
+def owning(folder: Path, tell: Callable[[str], None]) -> Iterator[Owned]:
+    """Sweeps what dead runs left, and lists what this one makes until it has cleaned up itself."""
+    state = state_folder()
+    swept = sweep(state)
+    if swept.processes or swept.directories:
+        tell(f"an earlier run was killed: ended {len(swept.processes)} of its nodes, removed {swept.directories}")
+    owned = Owned(state)
+    try:
+        yield owned
+    finally:
+        owned.close()
 
 
 def _process(pid: int) -> OwnedProcess:

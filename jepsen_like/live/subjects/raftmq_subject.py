@@ -86,12 +86,14 @@ class RaftMQSubject(OfProcesses):
         files_max: int | None = None,
         is_direct: bool = False,
         is_patient: bool = False,
+        is_empty: bool = False,
     ) -> None:
         """Plans the nodes and opens the proxies; starts nothing. Small segments, so that rolls happen under faults.
 
         `is_direct`: nodes reach each other without the proxies, where no link is to be broken. `files_max`: how many
         files and connections a node's process may have open; None: as many as this one. `is_patient`: nodes wait six
         times as long before they elect, so that a machine that is busy with something else is no finding.
+        `is_empty`: no topic is made.
         """
         self.data = data
         self.processes = processes
@@ -102,6 +104,7 @@ class RaftMQSubject(OfProcesses):
         self._files_max = files_max
         self._is_direct = is_direct
         self._is_patient = is_patient
+        self._is_empty = is_empty
         data.mkdir(parents=True)
         base = free_base_port(4 * count)
         self.nodes: list[NodeRecord] = plan_nodes(data, count, base)
@@ -133,7 +136,8 @@ class RaftMQSubject(OfProcesses):
         for node in self.nodes:
             self.start_node(node.id)
         self.wait_healthy(READY_S)
-        self._make_topic()
+        if not self._is_empty:
+            self._make_topic()
 
     def _wire(self, node: NodeRecord) -> None:
         """Gives the node the addresses of its proxies for those of the other nodes; a node that joins is reached by the

@@ -14,10 +14,10 @@ from jepsen_like.checkers import check, check_file, workload_named
 from jepsen_like.checkers import log as log_checker
 from jepsen_like.checkers.log import _real_time
 from jepsen_like.checkers.messages import Send
+from jepsen_like.checkers.script import Script
 from jepsen_like.checkers.shelves import Shelf, no_rows
 from jepsen_like.checkers.verdict import Findings
 from jepsen_like.history import History, HistoryWriter, OpType, read_history
-from tests.support.history_script import Script
 
 
 def shelf_of(sends: list[Send]) -> Shelf:

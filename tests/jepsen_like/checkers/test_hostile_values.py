@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from jepsen_like.checkers import Workload, check
+from jepsen_like.checkers.script import Script
 from jepsen_like.history import Op
 from jepsen_like.report import RunInfo, write_report
-from tests.support.history_script import Script
 
 EVERYTHING = Workload("everything", must_drain=True, ordered=True)
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from jepsen_like.checkers import Workload, check
+from jepsen_like.checkers.script import Script
 from jepsen_like.history import Op
-from tests.support.history_script import Script
 
 OFFSETS = Workload("offsets", ("offsets",))
 BOTH = Workload("offsets", ("offsets", "linearizable"))

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from jepsen_like.check_cli import main
 from jepsen_like.checkers import WORKLOADS, Workload, check, check_file, workload_named
+from jepsen_like.checkers.script import Script
 from jepsen_like.history import HistoryWriter, Op
-from tests.support.history_script import Script
 
 METADATA = Workload("metadata", ("linearizable",))
 AVAILABLE = Workload("availability", ("availability",))

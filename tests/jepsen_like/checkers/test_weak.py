@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from jepsen_like.checker_log import check_log
+from jepsen_like.checkers.script import Script
 from jepsen_like.checkers.weak import cleared
 from jepsen_like.history import Op
-from tests.support.history_script import Script
 
 
 def weak(script: Script, message_id: str, offset: int, level: str = "leader") -> Script:

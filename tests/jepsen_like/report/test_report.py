@@ -10,12 +10,12 @@ from xml.etree import ElementTree
 import pytest
 
 from jepsen_like.checkers import check
+from jepsen_like.checkers.script import Script
 from jepsen_like.checkers.steps import Operations
 from jepsen_like.history import Op, pair_up
 from jepsen_like.report import RunInfo, machine_facts, write_report
 from jepsen_like.report.svg import decades, linear, logarithmic, ticks
 from jepsen_like.report.timeline import Timeline, series_of
-from tests.support.history_script import Script
 
 RUN = RunInfo("chaos part-kill, seed 7", "raftmq chaos run --seed 7 'a b'", "today", {"nodes": 3}, machine_facts())
 

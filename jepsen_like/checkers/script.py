@@ -1,4 +1,4 @@
-"""Hand-made histories: for the tables of good and bad ones."""
+"""Hand-made histories: for the tables of good and bad ones in the tests, and to try a checker out."""
 
 from __future__ import annotations
 

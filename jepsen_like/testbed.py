@@ -1,0 +1,261 @@
+"""`raftmq testbed`: three nodes for somebody's tests, which a program drives by lines of JSON and which end with it.
+
+One request per line on standard input, one answer per line on standard output. The end of standard input, however the
+program came to its end, ends the nodes and removes their folder. What a killed testbed leaves, the next one ends.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+import urllib.error
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import click
+
+if TYPE_CHECKING:
+    from jepsen_like.live.subjects.processes import Processes
+
+READY_S = 60.0
+_POLL_S = 0.02
+
+
+class TestbedError(Exception):
+    """The request is none, or cannot be carried out; the text says why."""
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--nodes", default=3, show_default=True, type=click.IntRange(1, 7), help="How many.")
+def testbed(folder: Path, nodes: int) -> None:
+    """Run a cluster for tests, in FOLDER, which must not exist.
+
+    A test program talks to it by lines of JSON and its nodes end with that program. The pytest plugin of raftmq uses
+    this command; docs/testing-with-raftmq.md lists the requests.
+    """
+    from jepsen_like.live.subjects.owned import owning
+    from jepsen_like.live.subjects.processes import Processes
+
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the program that asks is told, and closes our input
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    if folder.exists():
+        raise click.UsageError(f"{folder} exists; a testbed makes its folder and removes it")
+    with owning(folder.parent, lambda line: click.echo(line, err=True)) as owned:
+        owned.add_directory(folder)
+        with Bed(folder, Processes(owned), nodes) as bed:
+            serve(bed, sys.stdin, lambda line: click.echo(line))
+
+
+def serve(bed: Bed, requests: Iterable[str], answer: Callable[[str], None]) -> None:
+    """Starts the nodes and answers requests until there are no more."""
+    began = time.monotonic()
+    bed.start()
+    answer(json.dumps({"ready_s": round(time.monotonic() - began, 3), **bed.describe()}))
+    for line in requests:
+        try:
+            answer(json.dumps(bed.do(line)))
+        except TestbedError as error:
+            answer(json.dumps({"error": str(error)}))
+
+
+class Bed:
+    """The nodes, and the requests about them. As a context manager it ends them and removes the folder."""
+
+    def __init__(self, folder: Path, processes: Processes, count: int) -> None:
+        from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
+
+        self._folder = folder
+        self._nodes = RaftMQSubject(folder, processes, count=count, is_empty=True)
+        self._paused: set[int] = set()
+
+    def __enter__(self) -> Bed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        import shutil
+
+        for node in self._paused:
+            self._nodes.resume(node)
+        for node in self._nodes.node_ids:
+            self._nodes.kill(node)  # nothing of it is kept, so nothing has to be written
+        self._nodes.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def start(self) -> None:
+        """Starts all nodes and waits until writes are open. Raises LocalError."""
+        self._nodes.start()
+
+    def describe(self) -> dict[str, object]:
+        """Returns the addresses and the nodes."""
+        rows = [
+            {
+                "id": node.id,
+                "pid": self._nodes.processes.pid(node.id),
+                "running": self._nodes.is_running(node.id),
+                "paused": node.id in self._paused,
+                "address": f"127.0.0.1:{node.broker_port}",
+                "admin": f"http://127.0.0.1:{node.admin_port}",
+                "log": node.log,
+            }
+            for node in self._nodes.nodes
+        ]
+        return {"servers": self._nodes.servers, "nodes": rows}
+
+    def do(self, line: str) -> dict[str, object]:
+        """Carries out one request. Raises TestbedError."""
+        try:
+            request = json.loads(line)
+            act = _ACTS[request["do"]]
+        except (ValueError, KeyError, TypeError):
+            raise TestbedError(f"{line.strip()!r} is no request; there are {', '.join(_ACTS)}") from None
+        return act(self, request) or {}
+
+    # -- requests
+
+    def describe_again(self, _: dict[str, Any]) -> dict[str, object]:
+        """Answers as at the start."""
+        return self.describe()
+
+    def leader(self, _: dict[str, Any]) -> dict[str, object]:
+        """Answers with the node that takes writes; waits until there is one."""
+        return {"leader": self._wait_leader()}
+
+    def _wait_leader(self) -> int:
+        from jepsen_like.live.subjects.subject import leader_of
+
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline:
+            states = {node: state for node, state in self._nodes.states().items() if node not in self._paused}
+            leader = leader_of(states)
+            if leader is not None and (state := states[leader]) is not None and state.open:
+                return leader
+            time.sleep(_POLL_S)
+        raise TestbedError(f"no node takes writes after {READY_S:.0f} s: do a majority run and reach each other?")
+
+    def kill(self, request: dict[str, Any]) -> None:
+        """kill -9."""
+        node = self._node(request)
+        self._paused.discard(node)
+        if not self._nodes.kill(node):
+            raise TestbedError(f"node {node} does not run")
+
+    def stop(self, request: dict[str, Any]) -> None:
+        """Ends a node in order."""
+        node = self._node(request)
+        self._resume(node)
+        if not self._nodes.is_running(node):
+            raise TestbedError(f"node {node} does not run")
+        self._nodes.terminate(node)
+
+    def restart(self, request: dict[str, Any]) -> None:
+        """Ends a node if it runs, starts it, and waits until all nodes that can agree on a leader do."""
+        node = self._node(request)
+        self._resume(node)
+        self._nodes.terminate(node)
+        self._nodes.start_node(node)
+        self._wait_joined()
+
+    def pause(self, request: dict[str, Any]) -> None:
+        """SIGSTOP."""
+        node = self._node(request)
+        if not self._nodes.pause(node):
+            raise TestbedError(f"node {node} does not run")
+        self._paused.add(node)
+
+    def resume(self, request: dict[str, Any]) -> None:
+        """SIGCONT."""
+        self._resume(self._node(request))
+
+    def _resume(self, node: int) -> None:
+        self._nodes.resume(node)
+        self._paused.discard(node)
+
+    def cut(self, request: dict[str, Any]) -> None:
+        """Cuts the links between groups of nodes, in both directions; nodes in no group are a group together."""
+        groups = [frozenset(self._node({"node": node}) for node in group) for group in _lists(request.get("groups"))]
+        rest = frozenset(self._nodes.node_ids).difference(*groups)
+        groups += [rest] if rest else []
+        for n, group in enumerate(groups):
+            for other in groups[n + 1 :]:
+                self._nodes.fabric.cut(self._nodes.fabric.between(group, other))
+
+    def mend(self, _: dict[str, Any]) -> None:
+        """Makes all links whole again."""
+        self._nodes.fabric.heal(reset=True)
+
+    def heal(self, _: dict[str, Any]) -> None:
+        """Mends links, resumes what is paused, starts what does not run, and waits until all nodes agree."""
+        self._nodes.fabric.heal(reset=True)
+        for node in list(self._paused):
+            self._resume(node)
+        for node in self._nodes.node_ids:
+            if not self._nodes.is_running(node):
+                self._nodes.start_node(node)
+        self._wait_joined()
+
+    def _wait_joined(self) -> None:
+        from jepsen_like.live.subjects.subject import is_healthy
+
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline:
+            able = [n for n in self._nodes.node_ids if self._nodes.is_running(n) and n not in self._paused]
+            states = self._nodes.states()
+            if is_healthy({node: states[node] for node in able}) or 2 * len(able) <= len(states):
+                return
+            time.sleep(_POLL_S)
+        raise TestbedError(f"the nodes do not agree on a leader after {READY_S:.0f} s; are links cut?")
+
+    def clean(self, _: dict[str, Any]) -> None:
+        """Deletes every topic and every consumer group of the cluster."""
+        leader = self._wait_leader()
+        for kind in ("topics", "groups"):
+            for row in list(self._list(leader, kind)):
+                self._delete(leader, f"/v1/{kind}/{quote(row['name'], safe='')}")
+
+    def _list(self, node: int, kind: str) -> Iterator[dict[str, Any]]:
+        page = self._nodes.request(node, "GET", f"/v1/{kind}")
+        yield from page[kind]
+        while page["next"]:
+            page = self._nodes.request(node, "GET", f"/v1/{kind}?after={quote(page['next'], safe='')}")
+            yield from page[kind]
+
+    def _delete(self, node: int, path: str) -> None:
+        try:
+            self._nodes.request(node, "DELETE", path)
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code != 404:  # a retry topic goes with its group
+                raise TestbedError(f"DELETE {path}: {error}") from None
+
+    def _node(self, request: dict[str, Any]) -> int:
+        node, known = request.get("node"), self._nodes.node_ids
+        if not isinstance(node, int) or node not in known:
+            raise TestbedError(f"there is no node {node}; there are {', '.join(map(str, known))}")
+        return node
+
+
+def _lists(groups: object) -> list[list[object]]:
+    if not isinstance(groups, list) or not groups or not all(isinstance(group, list) for group in groups):
+        raise TestbedError('"groups" is a list of lists of nodes, for example [[1], [2, 3]]')
+    return groups
+
+
+_ACTS: dict[str, Callable[[Bed, dict[str, Any]], dict[str, object] | None]] = {
+    "describe": Bed.describe_again,
+    "leader": Bed.leader,
+    "kill": Bed.kill,
+    "stop": Bed.stop,
+    "restart": Bed.restart,
+    "pause": Bed.pause,
+    "resume": Bed.resume,
+    "cut": Bed.cut,
+    "mend": Bed.mend,
+    "heal": Bed.heal,
+    "clean": Bed.clean,
+}

@@ -1,0 +1,184 @@
+"""RaftMQCluster: a cluster that belongs to this process, driven through `raftmq testbed`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+_INSTALL = "the server is not installed: pip install 'raftmq[server]'"
+_END_S = 30.0
+
+
+class ClusterError(Exception):
+    """The cluster did not start, or a request about it cannot be carried out."""
+
+
+class Node(NamedTuple):
+    """One node as it is now. `address` is the port of clients, `admin` the URL of the HTTP API."""
+
+    id: int
+    pid: int
+    running: bool
+    paused: bool
+    address: str
+    admin: str
+    log: Path
+
+
+class RaftMQCluster:
+    """Real nodes, each a process of the command `raftmq`, on free ports.
+
+    They end when the block ends or `close` is called, and also when this process is killed: the command waits for the
+    end of its input. Any thread may call; calls wait for each other.
+    """
+
+    def __init__(self, folder: Path, nodes: int = 3) -> None:
+        """Starts the nodes in `folder`, which must not exist, and waits until they take messages. Raises
+        ClusterError."""
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "raftmq", "testbed", str(folder), "--nodes", str(nodes)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C reaches the test alone, which then ends the cluster
+            text=True,
+        )
+        try:
+            first = self._answer()
+        except BaseException:
+            self.close()
+            raise
+        self.servers: str = first["servers"]
+        """The addresses for `raftmq.connect`."""
+        self.ready_s: float = first["ready_s"]
+        """The time in seconds from the start of the nodes until they took messages."""
+
+    # -- looking
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The nodes, by id."""
+        return [Node(**{**row, "log": Path(row["log"])}) for row in self._ask("describe")["nodes"]]
+
+    def leader(self) -> int:
+        """Returns the id of the node that takes writes; waits until there is one."""
+        return int(self._ask("leader")["leader"])
+
+    # -- breaking
+
+    def kill(self, node: int) -> None:
+        """Ends a node with kill -9."""
+        self._ask("kill", node=node)
+
+    def kill_leader(self) -> int:
+        """Ends the leader with kill -9; returns its id."""
+        leader = self.leader()
+        self.kill(leader)
+        return leader
+
+    def stop(self, node: int) -> None:
+        """Ends a node in order."""
+        self._ask("stop", node=node)
+
+    def restart(self, node: int) -> None:
+        """Starts a node, after its end if it runs, and waits until it has joined the others."""
+        self._ask("restart", node=node)
+
+    @contextlib.contextmanager
+    def pause(self, node: int) -> Iterator[None]:
+        """Stops a node's process for the block, as a machine that hangs does (SIGSTOP)."""
+        self._ask("pause", node=node)
+        try:
+            yield
+        finally:
+            self._ask("resume", node=node)
+
+    @contextlib.contextmanager
+    def partition(self, *groups: int | Iterable[int]) -> Iterator[None]:
+        """Cuts the links between groups of nodes for the block: `partition(1)` separates node 1 from all others,
+        `partition([1, 2], [3])` says it in full. Nodes in no group are a group together. Clients reach all nodes."""
+        self._ask("cut", groups=[[group] if isinstance(group, int) else list(group) for group in groups])
+        try:
+            yield
+        finally:
+            self._ask("mend")
+
+    def heal(self) -> None:
+        """Mends all links, resumes and starts all nodes, and waits until they agree on a leader."""
+        self._ask("heal")
+
+    # -- preparing
+
+    def create_topic(self, topic: str, queues: int = 4) -> None:
+        """Creates a topic."""
+        node = self.leader()
+        admin = next(each.admin for each in self.nodes if each.id == node)
+        body = json.dumps({"name": topic, "queues": queues}).encode()
+        request = urllib.request.Request(f"{admin}/v1/topics", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=30):
+            pass
+
+    def reset(self) -> None:
+        """Heals the cluster and deletes all topics and groups."""
+        self._ask("heal")
+        self._ask("clean")
+
+    # -- ending
+
+    def close(self) -> None:
+        """Ends the nodes and removes their folder; idempotent."""
+        with contextlib.suppress(OSError, ValueError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+
+    def __enter__(self) -> RaftMQCluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _ask(self, act: str, **fields: int | Sequence[Sequence[int]]) -> dict[str, Any]:
+        with self._lock:
+            if self._process.stdin is None or self._process.stdin.closed:
+                raise ClusterError("the cluster is closed")
+            try:
+                self._process.stdin.write(json.dumps({"do": act, **fields}) + "\n")
+                self._process.stdin.flush()
+            except OSError:
+                raise ClusterError(self._last_words()) from None
+            return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise ClusterError(self._last_words())
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise ClusterError(answer["error"])
+        return answer
+
+    def _last_words(self) -> str:
+        assert self._process.stderr is not None
+        words = " ".join(self._process.stderr.read().split())
+        return _INSTALL if "raftmq[server]" in words or "No such command" in words else words or "raftmq testbed ended"
