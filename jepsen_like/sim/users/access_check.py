@@ -140,7 +140,8 @@ class AccessCheck:
         if ID_PREFIX.encode() not in stored:
             return
         for message in decode_messages(stored):
-            request = self._sent.get(id_of(message.body))
+            # Clients that mean harm send bodies that are no text, and share entries with those that are judged.
+            request = self._sent.get(id_of(message.body)) if message.body.startswith(ID_PREFIX.encode()) else None
             if request is not None:
                 self._stored[request.message_id] = entry.index
                 self._judge_stored(request, entry)
