@@ -29,8 +29,9 @@ BENCH_ARGS ?=
 NIGHT_ARGS ?=
 VERSION ?=
 MUTANTS_ARGS ?=
+RELEASE_ARGS ?=
 
-.PHONY: help setup setup-dev demo test test-all coverage test-compat test-browser compat-matrix check lint dead-code types layers arch shape sim-night mutants bench bench-compare bench-instructions bench-peers bench-wake stories changelog hooks lock clean distclean
+.PHONY: help setup setup-dev demo test test-all coverage test-compat test-browser compat-matrix check lint dead-code types layers arch shape sim-night mutants bench bench-compare bench-instructions bench-peers bench-wake stories changelog hooks lock release clean distclean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -111,10 +112,14 @@ changelog: $(STAMPS)/dev  ## prints what changelog.d/ adds to the changelog; VER
 hooks: $(STAMPS)/dev  ## git hooks: lint and layers before a commit, check before a push
 	@$(BIN)/pre-commit install
 
+release: $(STAMPS)/release  ## sdists and wheels of both distributions in dist/, the same wherever they are built (RELEASE_ARGS=...)
+	@$(BIN)/python .ci/release.py $(RELEASE_ARGS)
+
 lock: $(STAMPS)/dev  ## resolve the lock files again from pyproject.toml
 	@$(COMPILE) --output-file requirements/base.lock pyproject.toml
 	@$(COMPILE) --extra dev --extra spark --extra jre --extra tier -c requirements/base.lock --output-file requirements/dev.lock pyproject.toml
 	@$(subst --build-deps-for=editable,,$(COMPILE)) --output-file requirements/compat.lock requirements/compat.in
+	@$(subst --build-deps-for=editable,,$(COMPILE)) --output-file requirements/release.lock requirements/release.in
 	@cd requirements/compat-js && npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit --no-fund
 
 clean:  ## what tools and builds left behind; keeps .venv and data directories
@@ -155,6 +160,14 @@ $(STAMPS)/dev: requirements/dev.lock $(STAMPS)/package | $(STAMPS)/kernel
 	@sh .ci/preflight disk 3 dev
 	@echo "setup: installing test tools and Spark (requirements/dev.lock); the first time takes minutes" >&2
 	@$(PIP) install --require-hashes --no-build-isolation --use-pep517 -r requirements/dev.lock
+	@touch $@
+
+# The tools of a release are not among those of development: they bring 60 packages.
+$(STAMPS)/release: requirements/release.lock $(STAMPS)/package
+	@echo "setup: installing the tools of a release (requirements/release.lock)" >&2
+	@$(BIN)/python -m venv $(VENV)/release
+	@$(VENV)/release/bin/python -m pip --disable-pip-version-check --no-input --quiet \
+		install --require-hashes -r requirements/release.lock
 	@touch $@
 
 # The foreign clients get environments of their own, .venv/compat/{cpp,js,java,go}: tests/compat runs them as processes.

@@ -94,7 +94,7 @@ def extensions() -> list[Extension]:
             "raftmq_wire.kernel._native",
             [str(SOURCE)],
             define_macros=[("RAFTMQ_KERNEL_SOURCE", f'"{digest}"')],
-            extra_compile_args=["-O2", "-g0"],
+            extra_compile_args=["-O2", "-g0", f"-ffile-prefix-map={Path.cwd()}=."],
             optional=True,
         )
     ]

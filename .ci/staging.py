@@ -32,6 +32,8 @@ CLIENT_NEEDS = ("fastcrc", "msgspec", "zlib-ng")
 """Packages that the client imports. Those of the server are all of pyproject.toml."""
 CLIENT_EXTRAS = ("arrow", "spark", "jre")
 SERVER_EXTRAS = ("tier", "grpc")
+UPLOT = "cluster/admin/static/uplot.LICENSE.txt"
+"""The licence of the one library whose code is in this tree: the dashboard's plots."""
 HELD_BY_NONE = ("__pycache__", "*.pyc", "*.so")
 LIB = Path("raftmq_server", "lib")
 INIT = '"""The server: its packages are in the folder lib, which only its own processes have on their path."""\n'
@@ -65,6 +67,7 @@ def stage(folder: Path, root: Path = ROOT) -> tuple[Path, Path]:
     shutil.copy(root / "setup.py", client)
     shutil.copy(root / "MANIFEST.in", client)
     (server / LIB.parent / "__init__.py").write_text(INIT)
+    shutil.copy(root / UPLOT, server / "LICENSE.uPlot")
     whole = tomlkit.parse((root / "pyproject.toml").read_text()).unwrap()
     (client / "pyproject.toml").write_text(tomlkit.dumps(_of_client(whole)))
     (server / "pyproject.toml").write_text(tomlkit.dumps(_of_server(whole)))
@@ -93,6 +96,8 @@ def _of_server(whole: dict[str, Any]) -> dict[str, Any]:
     project["optional-dependencies"] = {
         extra: whole["project"]["optional-dependencies"][extra] for extra in SERVER_EXTRAS
     }
+    project["license"] = "Apache-2.0 AND MIT"
+    project["license-files"] = ["LICENSE", "LICENSE.uPlot"]
     project["entry-points"] = _entry_points(whole, of_the_client=False)
     found = _pyproject(whole, project, ["raftmq_server*"])
     found["build-system"]["requires"] = [each for each in found["build-system"]["requires"] if "cython" not in each]

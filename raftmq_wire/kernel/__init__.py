@@ -16,6 +16,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 VERSION = 6
 """Version of the functions in `_native.pyx`, which names it too: a native module of another version is not used."""
+INSTEAD = "--no-binary raftmq raftmq"
+"""Arguments of `pip install` that build the kernel with this machine's compiler, where there is no wheel with one."""
 VARIABLE = "RAFTMQ_KERNEL"
 """Environment variable: `python` takes the twins although there is a native module."""
 TWINS: dict[str, Any] = {}
@@ -61,6 +63,9 @@ def native() -> ModuleType:
 
 def _not_imported(error: Exception) -> str:
     built = list(Path(__file__).parent.glob("_native.*.so"))
+    if not Path(__file__).with_name("_native.pyx").exists():
+        found = f"for another Python ({built[0].name})" if built else "without the native kernel"
+        return f"the installed wheel of raftmq is {found}: pip install --force-reinstall --no-deps {INSTEAD}"
     if not built:
         return "the native kernel was not built; `make setup` builds it, or says what it lacks"
     if {path.name for path in built} & {f"_native{suffix}" for suffix in EXTENSION_SUFFIXES}:

@@ -69,6 +69,23 @@ def test_it_was_not_built(tree: Path) -> None:
     assert "was not built; `make setup`" in why
 
 
+def test_an_installed_wheel_has_none(tree: Path) -> None:
+    native_of(tree).unlink()
+    (tree / "raftmq_wire/kernel/_native.pyx").unlink()
+    name, why = told(tree)
+    assert name == "python"
+    assert why.endswith("without the native kernel: pip install --force-reinstall --no-deps --no-binary raftmq raftmq")
+
+
+def test_an_installed_wheel_is_of_another_python(tree: Path) -> None:
+    path = native_of(tree)
+    path.rename(path.with_name("_native.cpython-310-x86_64-linux-gnu.so"))
+    (tree / "raftmq_wire/kernel/_native.pyx").unlink()
+    name, why = told(tree)
+    assert name == "python"
+    assert "for another Python (_native.cpython-310-x86_64-linux-gnu.so): pip install" in why
+
+
 def test_it_was_built_for_another_python(tree: Path) -> None:
     path = native_of(tree)
     path.rename(path.with_name("_native.cpython-310-x86_64-linux-gnu.so"))
