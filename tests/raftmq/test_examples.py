@@ -1,0 +1,43 @@
+"""Each program in examples/ runs to its end, prints what it is about, and has sound types."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "examples"
+PRINTED = {
+    "hello_sync.py": ["one one", "two two", "three three"],
+    "hello_async.py": ["one one", "two two", "three three"],
+    "workers.py": ["done: job 0", "done: job 19", "given up: nobody can do this"],
+    "bank_transfer.py": ["t2 was not made: CHECK constraint failed: cents >= 0", "t1 300 cents"],
+    "delayed_jobs.py": ["now", "in two seconds"],
+}
+
+
+def test_each_program_is_run_and_listed() -> None:
+    programs = {path.name for path in FOLDER.glob("*.py")}
+    assert programs == PRINTED.keys()
+    assert all(f"[{name}]({name})" in (FOLDER / "README.md").read_text() for name in programs)
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("name", sorted(PRINTED))
+def test_it_runs_to_its_end(live_cluster: Any, tmp_path: Path, name: str) -> None:
+    env = os.environ | {"RAFTMQ_SERVERS": live_cluster.servers}
+    words = [sys.executable, str(FOLDER / name)]
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stderr
+    assert [line for line in PRINTED[name] if line not in done.stdout] == []
+    assert "never" not in done.stdout
+
+
+def test_their_types_are_sound() -> None:
+    words = [sys.executable, "-m", "mypy", "--strict", *map(str, sorted(FOLDER.glob("*.py")))]
+    done = subprocess.run(words, cwd=FOLDER.parent, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stdout + done.stderr
