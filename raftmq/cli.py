@@ -59,6 +59,7 @@ COMMANDS = {
     "rolling-restart": _here("nodes.rolling_restart", "Restart the nodes one by one, the leader last."),
     "node": _here("nodes.node", "Add, promote, replace and remove nodes; move leadership."),
     "secret": _here("nodes.secret", "Create, change and show the secret shared by the nodes."),
+    "cert": _here("nodes.cert", "Make certificates for TLS."),
     "logs": _here("nodes.logs", "Show the output of the nodes."),
     "topic": _here("messages.topic", "Create, list, describe and delete topics."),
     "group": _here("messages.group", "Create, list, describe, reset and delete consumer groups."),

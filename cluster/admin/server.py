@@ -37,8 +37,8 @@ from cluster.admin.route import Route, Serves
 from cluster.admin.routes import ROUTES
 from cluster.config.config import split_address
 from cluster.config.source import ConfigError, nearest
-from cluster.remoting.connection.acceptor import Acceptor
 from cluster.runtime import metered_json
+from cluster.runtime.tls.acceptor import Acceptor
 
 logger = logging.getLogger(__name__)
 

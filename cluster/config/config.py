@@ -25,6 +25,10 @@ Text = Annotated[str, msgspec.Meta(min_length=1)]
 Uuid = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})?$")]
 
 
+TlsMode = Literal["", "disabled", "permissive", "enforcing"]
+"""A listener takes plain text, both, or TLS alone (RocketMQ's tls.server.mode); "": as `tls.mode` says."""
+
+
 class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A table of the file."""
 
@@ -77,6 +81,7 @@ class Listener(_Section, frozen=True, kw_only=True):
     port: Port
     advertised: str = ""
     """The "host:port" that clients are given; filled in by `load` if empty."""
+    tls: TlsMode = ""
 
 
 class PeerSection(_Section, frozen=True, kw_only=True):
@@ -115,6 +120,21 @@ class AdminSection(_Section, frozen=True, kw_only=True):
     port: Port = 9644
     allowed_hosts: str = ""
     """Further names by which it may be asked, with ; between them; "*.example" for all below one."""
+
+
+class TlsSection(_Section, frozen=True, kw_only=True):
+    """TLS of every listener that says nothing else, and the files that it needs. They are read again while the node
+    runs; a relative path in the file counts from the file's folder."""
+
+    mode: Literal["disabled", "permissive", "enforcing"] = "disabled"
+    cert_file: str = ""
+    """PEM: the certificate of this node, and those between it and its CA."""
+    key_file: str = ""
+    """PEM: its private key, not encrypted."""
+    ca_file: str = ""
+    """PEM: the CAs of the clients' certificates; two of them while one replaces the other."""
+    client_certificates: Literal["none", "optional", "required"] = "none"
+    """"optional" and "required": clients may, or must, show a certificate of one of these CAs."""
 
 
 class AuthSection(_Section, frozen=True, kw_only=True):
@@ -465,6 +485,7 @@ class Config(_Section, frozen=True, kw_only=True):
     peer: PeerSection = PeerSection()
     ha: HaSection = HaSection()
     admin: AdminSection = AdminSection()
+    tls: TlsSection = TlsSection()
     auth: AuthSection = AuthSection()
     raft: RaftSection = RaftSection()
     log: LogSection = LogSection()
@@ -496,6 +517,15 @@ class Config(_Section, frozen=True, kw_only=True):
     def voter_ids(self) -> tuple[NodeId, ...]:
         """Every member, this node included, in ascending order."""
         return tuple(sorted(NodeId(peer.id) for peer in self.peers))
+
+    def tls_mode(self, wanted: TlsMode) -> TlsMode:
+        """Returns the mode of a listener whose own key says `wanted`."""
+        return wanted or self.tls.mode
+
+    @property
+    def speaks_tls(self) -> bool:
+        """Returns True if at least one listener takes TLS."""
+        return any(self.tls_mode(each.tls) != "disabled" for each in self.listeners)
 
     def peer_of(self, node_id: int) -> PeerNode:
         """The member with that id. Raises KeyError."""

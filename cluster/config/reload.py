@@ -29,6 +29,9 @@ RELOADABLE: Final = (
 SECRET_KEY: Final = "the secret"
 """Name of the change when a secret file holds other keys now; the keys themselves are never told."""
 
+TLS_KEY: Final = "the files of [tls]"
+"""Name of the change when one of them is another file now."""
+
 
 class KeyChange(msgspec.Struct, frozen=True, kw_only=True):
     """One key whose value is another one now."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 ANY_ADDRESS = ("0.0.0.0", "::")
+TLS_FILES = ("cert_file", "key_file", "ca_file")
 FRAME_OVERHEAD_BYTES = 64 << 10
 """Room for headers, dispatch table and effects of an entry, and for the header of a remoting frame."""
 _LEAST: tuple[tuple[str, str, Callable[[Config], int], str], ...] = (
@@ -93,6 +94,11 @@ def complete(config: Config, source: Source, folder: Path | None) -> Config:
     secret = Path(config.peer.secret_file).expanduser() if config.peer.secret_file else None
     if secret is not None and folder is not None and source.is_from_file(("peer", "secret_file")):
         secret = folder / secret
+    tls = {
+        key: str((folder / path if folder is not None and source.is_from_file(("tls", key)) else path).absolute())
+        for key in TLS_FILES
+        if (path := Path(getattr(config.tls, key)).expanduser()) != Path()
+    }
     own = next((p for p in config.peers if p.id == config.node.id), None)
     told = own.listeners if own else {}
     listeners = tuple(
@@ -103,6 +109,7 @@ def complete(config: Config, source: Source, folder: Path | None) -> Config:
         config,
         node=replace(config.node, data_dir=str(data_dir.absolute())),
         listeners=listeners,
+        tls=replace(config.tls, **tls),
         peer=replace(config.peer, secret_file=str(secret.absolute()) if secret is not None else ""),
         peers=_with_own_listeners(config, listeners),
         limits=with_profile(config.limits, source.tree.get("limits", {})),
@@ -115,6 +122,7 @@ def check(config: Config, source: Source) -> None:
     _check_peers(config, source)
     _check_ports(config, source)
     _check_limits(config, source)
+    _check_tls(config, source)
     _check_backup(config, source)
     _check_retention(config, source)
     _check_modes(config, source)
@@ -226,6 +234,19 @@ def _check_ports(config: Config, source: Source) -> None:
                     "each port of a node serves one purpose",
                     f"give {dotted(path)} another port",
                 )
+
+
+def _check_tls(config: Config, source: Source) -> None:
+    tls = config.tls
+    lacking = [key for key in ("cert_file", "key_file") if config.speaks_tls and not getattr(tls, key)]
+    if config.speaks_tls and tls.client_certificates != "none" and not tls.ca_file:
+        lacking.append("ca_file")
+    if lacking:
+        raise ConfigError(
+            f"{source.where(('tls', lacking[0]))}: tls.{lacking[0]} is missing",
+            f"a listener takes TLS, so that [tls] needs {' and '.join(lacking)}",
+            f'write {lacking[0]} = "/etc/raftmq/FILE.pem" under [tls]; raftmq cert makes such files',
+        )
 
 
 def _check_backup(config: Config, source: Source) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cluster.config.cluster_keys import CLUSTER_KEYS
 from cluster.config.config import Config, ConfigError
-from cluster.config.reload import RELOADABLE, SECRET_KEY, KeyChange, ReloadView, differences, merged
+from cluster.config.reload import RELOADABLE, SECRET_KEY, TLS_KEY, KeyChange, ReloadView, differences, merged
 from cluster.runtime import logs
 from cluster.runtime.signal import Signal
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cluster.peer.secret import SecretKeeper
     from cluster.runtime.environment import Environment
     from cluster.runtime.layered_config import LayeredConfig
+    from cluster.runtime.tls.keeper import TlsKeeper
 
 logger = logging.getLogger(__name__)
 
@@ -22,12 +23,15 @@ logger = logging.getLogger(__name__)
 class Reloading:
     """Knows what is in force. Event loop only."""
 
-    def __init__(self, config: Config, layers: LayeredConfig, environment: Environment, secret: SecretKeeper) -> None:
+    def __init__(
+        self, config: Config, layers: LayeredConfig, environment: Environment, secret: SecretKeeper, tls: TlsKeeper
+    ) -> None:
         """`config`: what is in force at the start."""
         self.config = config
         self.layers = layers
         self._environment = environment
         self._secret = secret
+        self._tls = tls
         self.changed: Signal[[Config]] = Signal()
         """Sent with what is to be in force from now on, once. Raises ConfigError if a part of the node refuses it."""
 
@@ -53,6 +57,7 @@ class Reloading:
         try:
             new = read()
             renewed = self._secret.reload()
+            certified = self._tls.reload()
         except ConfigError as error:
             logger.error("the configuration cannot be used and stays as it was: %s", error)
             raise
@@ -64,6 +69,7 @@ class Reloading:
             node=self.config.node.id,
             applied=[
                 *([KeyChange(key=SECRET_KEY, before=was, after=self._secret.state)] if renewed else []),
+                *([KeyChange(key=TLS_KEY, before="", after=self._tls.view)] if certified else []),
                 *differences(before, self.config),
             ],
             needs_restart=[

@@ -83,6 +83,7 @@ from cluster.runtime.figures.stage_times import StageTimes
 from cluster.runtime.layered_config import LayeredConfig
 from cluster.runtime.signal import Signal
 from cluster.runtime.succession import Succession
+from cluster.runtime.tls.keeper import TlsKeeper
 from cluster.runtime.turns.work import Turns
 from cluster.state.node_storage import NodeStorage
 from cluster.state.scrub import Scrubber
@@ -170,9 +171,10 @@ class Assembly:
         self.membership = members = MembersService(
             context, identity, metrics.members, (voter.id for voter in log.genesis.voters), levels
         )
+        self.tls = TlsKeeper(config, self.alarms, context.clock.wall_ms)
         self.transport = transport = transport_of(context, members, secret.load(context.fs, config), levels)
         self.secret = SecretKeeper(config, context.fs, self.alarms, lambda: members.in_force.node_uuids, transport)
-        self.reloading = Reloading(config, self.layers, self.environment, self.secret)
+        self.reloading = Reloading(config, self.layers, self.environment, self.secret, self.tls)
         transfer = self.succession.transfer
         self.links = links_of(context, transport, metrics.links, transfer)
         self.changes = MemberChanges(context, members, transfer=transfer, slow_turns=self.links.slow_turns)
@@ -274,7 +276,7 @@ class Assembly:
         arrived.add(self.router.on_request)
         handed.add(self.router.on_handed)
         self.membership.removed.add(self.router.drop_clients)
-        self.listeners = Listeners(config, self.router)
+        self.listeners = Listeners(config, self.router, self.tls.security)
 
     def _build_router(
         self,

@@ -123,6 +123,7 @@ class Node(Assembly):
             Part(name="scrubber", close=self.scrubber.close, tick=self.scrubber.tick),
             Part(name="membership", tick=self.membership.tick),
             Part(name="secret", tick=self.secret.tick),
+            self.tls.part(),
             self.changes.part(),
             Part(name="disk lag", tick=DiskLag(self.raw, self.succession).tick),
             Part(name="slow turns", tick=self.links.slow_turns.tick),

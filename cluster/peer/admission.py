@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from cluster.runtime.alarms import Alarms
+from cluster.runtime.logs import Seldom
 from raftlog.errors import ImplausibleMessageError
 from raftlog.types import NodeId
 
@@ -27,9 +28,6 @@ STRANGERS_MAX = 64
 """Connections whose handshake is not finished."""
 CHANNEL_INLETS_MAX = 4
 """Connections of one peer on one channel. An honest peer has one, and perhaps some that broke unnoticed."""
-TELL_EVERY_S = 60.0
-TOLD_MAX = 256
-"""Different refusals that are remembered for the log."""
 
 
 class Admission:
@@ -38,8 +36,7 @@ class Admission:
     def __init__(self) -> None:
         self.refused = 0
         """Connections that were refused or closed because of their messages."""
-        self._told: dict[tuple[str, str], tuple[float, int]] = {}
-        """(peer, reason) -> when it was last logged, and how often it has happened since."""
+        self._told = Seldom(logger)
 
     def surplus_stranger(self, inlets: Iterable[Inlet]) -> Inlet | None:
         """The connection without a finished handshake to close; None while there is room."""
@@ -57,22 +54,11 @@ class Admission:
     def note_refused(self, remote: str, why: str, now_s: float) -> None:
         """A connection from that address is refused."""
         self.refused += 1
-        self._tell(f"a connection from {remote or 'an unknown address'} is refused", why, now_s)
+        self._told.warn(f"a connection from {remote or 'an unknown address'} is refused", why, now_s)
 
     def note_refusal_by(self, peer: int, why: str, now_s: float) -> None:
         """Logs that the peer refuses this node."""
-        self._tell(f"node {peer} refuses this node", why or "no reason", now_s)
-
-    def _tell(self, what: str, why: str, now_s: float) -> None:
-        """Logs at most once a minute for each (peer, reason), so that repetitions do not fill the log."""
-        told_s, times = self._told.get((what, why), (-TELL_EVERY_S, 0))
-        if now_s - told_s < TELL_EVERY_S:
-            self._told[what, why] = told_s, times + 1
-            return
-        if len(self._told) >= TOLD_MAX:
-            self._told.pop(next(iter(self._told)))
-        self._told[what, why] = now_s, 0
-        logger.warning("%s: %s%s", what, why, f" ({times} more times since the last message)" if times else "")
+        self._told.warn(f"node {peer} refuses this node", why or "no reason", now_s)
 
 
 # Peers that send implausible messages (`raftlog.core.plausible`): closes their connections and raises an alarm.

@@ -9,9 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cluster.broker.refusal import Reason, Refused
-from cluster.config.config import Config
+from cluster.config.config import Config, TlsMode
 from cluster.remoting.admission import Admission
-from cluster.remoting.connection.acceptor import Acceptor, has_descriptors
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.patience import IdleClients, Patience
 from cluster.remoting.connection.remoting_request import RemotingRequest
@@ -26,6 +25,8 @@ from cluster.remoting.request import Handler, Request
 from cluster.replication.identity import Identity
 from cluster.replication.message_batch import Send
 from cluster.runtime.parts import Part
+from cluster.runtime.tls.acceptor import Acceptor, has_descriptors
+from cluster.runtime.tls.security import Security
 from raftmq_wire.codec import CodecError
 from raftmq_wire.codes import ABOUT_USERS, RequestCode, ResponseCode
 
@@ -340,9 +341,11 @@ class Router(Dispatch):
 class Listeners:
     """The open ports of a node for clients."""
 
-    def __init__(self, config: Config, router: Router) -> None:
+    def __init__(self, config: Config, router: Router, security: Callable[[str, TlsMode], Security]) -> None:
+        """`security`: of the listener with that name, whose own key says so."""
         self._config = config
         self._router = router
+        self._security = security
         self._servers: list[asyncio.Server | Acceptor] = []
 
     def part(self) -> Part:
@@ -360,7 +363,8 @@ class Listeners:
         for listener in self._config.listeners:
             connection = partial(self._connection, listener.name, loop)
             if has_descriptors(loop):
-                acceptor = Acceptor(loop, connection, self._router.full)
+                security = self._security(listener.name, listener.tls)
+                acceptor = Acceptor(loop, connection, self._router.full, security)
                 self._servers.append(acceptor)
                 await acceptor.open(listener.bind, listener.port)
             else:

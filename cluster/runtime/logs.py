@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TextIO
@@ -92,3 +93,30 @@ def timestamp(record: logging.LogRecord) -> str:
     """UTC, milliseconds."""
     at = datetime.fromtimestamp(record.created, UTC)
     return f"{at:%Y-%m-%dT%H:%M:%S}.{int(record.msecs):03d}Z"
+
+
+SELDOM_S: Final = 60.0
+TOLD_MAX: Final = 256
+"""Different lines that are remembered."""
+
+
+class Seldom:
+    """Warns at most once a minute of the same thing, so that repetitions do not fill the log."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._told: dict[tuple[str, str], tuple[float, int]] = {}
+        """(what, why) -> when it was last logged, and how often it has happened since."""
+
+    def warn(self, what: str, why: str, now_s: float | None = None) -> None:
+        """Logs "what: why", unless it did within the last minute."""
+        now_s = time.monotonic() if now_s is None else now_s
+        told_s, times = self._told.get((what, why), (-SELDOM_S, 0))
+        if now_s - told_s < SELDOM_S:
+            self._told[what, why] = told_s, times + 1
+            return
+        if len(self._told) >= TOLD_MAX:
+            self._told.pop(next(iter(self._told)))
+        self._told[what, why] = now_s, 0
+        more = f" ({times} more times since the last message)" if times else ""
+        self._logger.warning("%s: %s%s", what, why, more)

@@ -19,6 +19,7 @@ from raftmq.client.retries import Retry
 from raftmq.client.sync import Client, Consumer, Producer, connect
 from raftmq.client.sync_admin import Admin
 from raftmq.client.sync_transactions import Transaction, TransactionProducer
+from raftmq.client.tls import Tls
 
 __all__ = [
     "Admin",
@@ -45,6 +46,7 @@ __all__ = [
     "Resolution",
     "Retry",
     "SendResult",
+    "Tls",
     "TopicInfo",
     "Transaction",
     "TransactionProducer",

@@ -22,12 +22,13 @@ from raftmq.client.consuming.pull import (
 )
 from raftmq.client.consuming.subscription import subscription
 from raftmq.client.discovery import find_servers
-from raftmq.client.environment import REAL, Environment, with_credentials
+from raftmq.client.environment import REAL, Environment, with_credentials, with_tls
 from raftmq.client.errors import RaftMQError, Unreachable, error_of
 from raftmq.client.message import MessageOptions, SendOptions, SendResult
 from raftmq.client.producing.producer import ATTEMPT_S, DEFAULT_GROUP, MAX_BYTES, MAX_MESSAGES, AsyncProducer
 from raftmq.client.producing.transaction_producer import AsyncCheck, AsyncTransactionProducer
 from raftmq.client.retries import OnRetry
+from raftmq.client.tls import Tls
 from raftmq.client.view import Backoff, ClusterView
 from raftmq_wire.codes import RequestCode, ResponseCode
 
@@ -39,6 +40,7 @@ def aconnect(
     *,
     access_key: str = "",
     secret_key: str = "",
+    tls: Tls | bool | None = None,
     timeout_s: float = 30.0,
     on_retry: OnRetry | None = None,
     environment: Environment = REAL,
@@ -46,9 +48,11 @@ def aconnect(
     """A client for `async with`. `servers` is "host:port;host:port"; without it RAFTMQ_SERVERS, the local cluster's
     file, or 127.0.0.1:9876-9878. `access_key` and `secret_key` are the name and the secret of a user: every request is
     signed with them. `on_retry(retry)` is called on the event loop for each attempt that failed and is made again.
-    Nothing is dialled before it is needed. Raises ValueError for a bad address.
+    `tls` is Tls(ca=FILE, cert=FILE, key=FILE), or True for the CAs of the operating system; without it RAFTMQ_TLS,
+    RAFTMQ_TLS_CA, RAFTMQ_TLS_CERT and RAFTMQ_TLS_KEY. Nothing is dialled before it is needed. Raises ValueError
+    for a bad address, and for files that cannot be used.
     """
-    environment = with_credentials(environment, access_key, secret_key)
+    environment = with_tls(with_credentials(environment, access_key, secret_key), tls)
     return AsyncClient(find_servers(servers), timeout_s=timeout_s, on_retry=on_retry, environment=environment)
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
+from raftmq.client.tls import Tls, TlsDialler, find_tls
 from raftmq_wire.signature import Credentials
 
 Dial = Callable[[str, int, Callable[[], asyncio.Protocol]], Awaitable[object]]
@@ -49,3 +50,9 @@ def with_credentials(
             "access_key= and secret_key= (RAFTMQ_ACCESS_KEY and RAFTMQ_SECRET_KEY) belong together: give both, or none"
         )
     return environment._replace(credentials=Credentials(access_key, secret_key)) if access_key else environment
+
+
+def with_tls(environment: Environment, tls: Tls | bool | None, environ: Mapping[str, str] = os.environ) -> Environment:
+    """The environment that dials over TLS if it is given or in RAFTMQ_TLS; itself if not. Raises ValueError."""
+    found = find_tls(tls, environ)
+    return environment if found is None else environment._replace(dial=TlsDialler(found).dial)

@@ -13,7 +13,7 @@ from raftmq.client.consuming.handling import COMMIT_EVERY_S
 from raftmq.client.consuming.offsets import Start
 from raftmq.client.consuming.pull import MAX_PULL_MESSAGES, PulledFrames, PullResult
 from raftmq.client.discovery import find_servers
-from raftmq.client.environment import REAL, with_credentials
+from raftmq.client.environment import REAL, with_credentials, with_tls
 from raftmq.client.loop_thread import LoopThread
 from raftmq.client.message import Message, MessageOptions, SendOptions, SendResult
 from raftmq.client.producing.delay import Delay
@@ -24,6 +24,7 @@ from raftmq.client.producing.staging import StagedWrites
 from raftmq.client.retries import OnRetry
 from raftmq.client.sync_admin import Admin
 from raftmq.client.sync_transactions import Check, TransactionProducer
+from raftmq.client.tls import Tls
 
 
 def connect(
@@ -31,16 +32,25 @@ def connect(
     *,
     access_key: str = "",
     secret_key: str = "",
+    tls: Tls | bool | None = None,
     timeout_s: float = 30.0,
     on_retry: OnRetry | None = None,
 ) -> Client:
     """A client for `with`. `servers` is "host:port;host:port"; without it RAFTMQ_SERVERS, the local cluster's file,
     or 127.0.0.1:9876-9878. `access_key` and `secret_key` are the name and the secret of a user: every request is signed
     with them. `on_retry(retry)` is called for each attempt that failed and is made again, in the client's own thread:
-    it must not wait for the client. Nothing is dialled before it is needed. Raises ValueError for a bad address.
+    it must not wait for the client.
+    `tls` is Tls(ca=FILE, cert=FILE, key=FILE), or True for the CAs of the operating system; without it RAFTMQ_TLS,
+    RAFTMQ_TLS_CA, RAFTMQ_TLS_CERT and RAFTMQ_TLS_KEY. Nothing is dialled before it is needed. Raises ValueError
+    for a bad address, and for files that cannot be used.
     """
     return Client(
-        find_servers(servers), access_key=access_key, secret_key=secret_key, timeout_s=timeout_s, on_retry=on_retry
+        find_servers(servers),
+        access_key=access_key,
+        secret_key=secret_key,
+        tls=tls,
+        timeout_s=timeout_s,
+        on_retry=on_retry,
     )
 
 
@@ -56,10 +66,11 @@ class Client:
         *,
         access_key: str = "",
         secret_key: str = "",
+        tls: Tls | bool | None = None,
         timeout_s: float = 30.0,
         on_retry: OnRetry | None = None,
     ) -> None:
-        environment = with_credentials(REAL, access_key, secret_key)
+        environment = with_tls(with_credentials(REAL, access_key, secret_key), tls)
         client = AsyncClient(servers, timeout_s=timeout_s, on_retry=on_retry, environment=environment)
         self._thread = LoopThread()
         self._client = client

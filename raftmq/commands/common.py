@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from raftmq.client import Client
+    from raftmq.client import Client, Tls
 
 WHICH_CLUSTER = "raftmq status    (is it running? Is it at --servers, RAFTMQ_SERVERS or --data?)"
 """Advice for when no server can be reached."""
@@ -39,6 +39,11 @@ WIDTH_MAX = 1_000_000
 
 _DATA = "raftmq.data"
 _DATA_HELP = "Data directory (default: RAFTMQ_DATA, else the nearest .raftmq in this folder or above, else ./.raftmq)."
+_TLS_OPTIONS = {
+    "--tls-ca": "CAs that the servers' certificates come from: speaks TLS (default: RAFTMQ_TLS_CA).",
+    "--tls-cert": "Certificate to show, where nodes ask for one (default: RAFTMQ_TLS_CERT).",
+    "--tls-key": "Its key (default: RAFTMQ_TLS_KEY).",
+}
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -78,10 +83,10 @@ def cluster_options(command: F) -> F:
 
 
 def servers_option(command: F) -> F:
-    """--servers: a cluster that is not this machine's own; --data: one that is, for `connect` to find."""
+    """--servers: a cluster that is not this machine's own; --data: one that is; and TLS, for `connect` to find."""
 
     def remember(context: click.Context, param: click.Parameter, value: str | None) -> None:
-        context.meta[_DATA] = value
+        context.meta[f"raftmq.{param.name}"] = value
 
     servers = click.option(
         "--servers",
@@ -89,7 +94,21 @@ def servers_option(command: F) -> F:
         help="Name servers of the cluster, or a context (default: RAFTMQ_SERVERS, else the local cluster's).",
     )
     data = click.option("--data", metavar="DIR", help=_DATA_HELP, expose_value=False, callback=remember)
+    for option, what in _TLS_OPTIONS.items():
+        path = click.Path(dir_okay=False)
+        command = click.option(option, type=path, metavar="FILE", help=what, expose_value=False, callback=remember)(
+            command
+        )
     return servers(data(command))
+
+
+def _tls() -> Tls | None:
+    """TLS as the options of this command say; None if they say nothing."""
+    from raftmq.client import Tls
+
+    meta = click.get_current_context().meta
+    files = [meta.get(f"raftmq.{option.removeprefix('--').replace('-', '_')}") or "" for option in _TLS_OPTIONS]
+    return Tls(*files) if any(files) else None
 
 
 def data_dir(given: str | None) -> Path:
@@ -284,7 +303,7 @@ def connect(servers: str | None) -> Client:
     data = click.get_current_context().meta.get(_DATA)
     if is_context(servers):
         context = find_servers_context(servers)
-        client = open_client(context.servers)
+        client = open_client(context.servers, tls=_tls())
         try:
             if context.cluster_id:
                 client.admin.members()
@@ -295,9 +314,9 @@ def connect(servers: str | None) -> Client:
         return client
     try:
         if data is None or servers is not None:
-            return open_client(servers)
+            return open_client(servers, tls=_tls())
         read_cluster(data_dir(data))
-        return open_client(find_servers(environ={"RAFTMQ_DATA": str(data_dir(data))}))
+        return open_client(find_servers(environ={"RAFTMQ_DATA": str(data_dir(data))}), tls=_tls())
     except ValueError as error:
         raise LocalError(
             str(error),

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+TLS_BEGINS = b"\x16\x03"
+"""A handshake of TLS, which as a frame would have 353 MiB (`cluster.runtime.tls.security`)."""
 LONG_HEADER_BYTES = 4096
 """Parsing a longer header is charged by itself; that of others is part of taking out the frame."""
 WORKS_MAX = 16
@@ -245,6 +247,9 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
     def _begin_oversized(self, error: FrameTooLargeError) -> None:
         """A frame above the limit has begun. Its header says whom to answer; the rest is neither kept nor awaited."""
         self._free_frame()
+        if error.begun.startswith(TLS_BEGINS):
+            self._bad_frame(CodecError("it speaks TLS, and this listener takes plain text (tls.mode is disabled)"))
+            return
         if error.length < 0:
             self._bad_frame(error)
             return

@@ -38,7 +38,7 @@ class Node:
         settings: Any = SimpleNamespace(version=len(cluster), by_key=rows)
         layers = LayeredConfig(config, settings, environment)
         secret: Any = SimpleNamespace(state="none", reload=lambda: False)
-        self.reloading = Reloading(layers.in_force(), layers, environment, secret)
+        self.reloading = Reloading(layers.in_force(), layers, environment, secret, secret)
         self.reloading.changed.add(self._change)
         self.given: Config | None = None
 
@@ -132,7 +132,7 @@ def test_a_node_without_a_file_says_so(path: Path) -> None:
     config = load(path)
     settings: Any = SimpleNamespace(version=0, by_key={})
     nothing: Any = None
-    reloading = Reloading(config, LayeredConfig(config, settings, Environment()), Environment(), nothing)
+    reloading = Reloading(config, LayeredConfig(config, settings, Environment()), Environment(), nothing, nothing)
     with pytest.raises(ConfigError, match="no configuration to read again"):
         reloading.reload()
 

@@ -12,8 +12,8 @@ import pytest
 from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.config.source import ConfigError
-from cluster.remoting.connection.acceptor import Acceptor
 from cluster.runtime.host import descriptors
+from cluster.runtime.tls.acceptor import Acceptor
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
-"""Accepts connections from a listening socket, never more than the limit.
+"""Accepts connections from a listening socket, never more than the limit, in plain text and over TLS.
 
 An event loop's own server takes all that wait before anybody is asked: a burst of clients has the descriptors that the
-next segment file needs. Here each is asked for first, and closed at once if it is one too many.
+next segment file needs. Here each is asked for first, and closed at once if it is one too many. Where TLS may come, the
+first byte of a connection tells (`arrivals`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ import errno
 import logging
 import socket
 from collections.abc import Callable
+
+from cluster.runtime.tls.arrivals import Arrivals
+from cluster.runtime.tls.security import PLAIN, Security
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +41,7 @@ class Acceptor:
         loop: asyncio.AbstractEventLoop,
         factory: Callable[[], asyncio.BaseProtocol],
         room: Callable[[int, str], str],
+        security: Security = PLAIN,
     ) -> None:
         """`room`: why no more may be taken from that address, when so many that were taken are not open yet; "" if one
         may."""
@@ -45,6 +50,7 @@ class Acceptor:
         self._room = room
         self._sockets: list[socket.socket] = []
         self._opening: set[asyncio.Task[object]] = set()
+        self._arrivals = None if security.mode == "disabled" else Arrivals(loop, security, factory, self._begin)
         self._quiet_until = 0.0
         self._closed = False
 
@@ -82,6 +88,8 @@ class Acceptor:
                 self._loop.remove_reader(listening.fileno())
                 listening.close()
         self._sockets.clear()
+        if self._arrivals is not None:
+            self._arrivals.close()
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(PER_TURN):
@@ -94,16 +102,25 @@ class Acceptor:
                     raise
                 self._pause(listening, error)
                 return
-            why = self._room(len(self._opening), str(address[0]))
+            arrivals = self._arrivals
+            opening = len(self._opening) + (len(arrivals) if arrivals is not None else 0)
+            why = self._room(opening, str(address[0]))
             if why:
                 connection.close()
                 self._say("connection refused: %s", why)
                 continue
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            task: asyncio.Task[object] = self._loop.create_task(self._open(connection))
-            self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
+            if arrivals is None:
+                self._begin(connection)
+            else:
+                arrivals.take(connection, (str(address[0]), int(address[1])))
+
+    def _begin(self, connection: socket.socket) -> None:
+        """Makes it a connection in plain text."""
+        task: asyncio.Task[object] = self._loop.create_task(self._open(connection))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
 
     async def _open(self, connection: socket.socket) -> None:
         try:

@@ -1,0 +1,147 @@
+"""Makes contexts of TLS from the files of `[tls]`. A context is never changed: other files make other contexts.
+
+No session is resumed with a ticket, and other sessions live in the context that made them: a connection under a new CA
+was checked against it.
+"""
+
+from __future__ import annotations
+
+import ssl
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from cluster.config.config import TlsSection
+from cluster.config.source import ConfigError
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
+FILE_BYTES_MAX = 1 << 20
+"""Longest file of certificates."""
+_VERIFY = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+
+
+class Ends(NamedTuple):
+    """The end of a certificate."""
+
+    file: str
+    subject: str
+    at_s: float
+    """Seconds since the Unix epoch."""
+
+
+class Contexts(NamedTuple):
+    """Everything that is made from one reading of the files. A value."""
+
+    clients: ssl.SSLContext
+    """Accepts connections of clients."""
+    ends: tuple[Ends, ...]
+    """The end of each certificate in the files."""
+    authorities: tuple[Certificate, ...]
+
+
+def load_contexts(tls: TlsSection) -> Contexts:
+    """Reads the files. Raises ConfigError if they do not fit together, or are no such files."""
+    own = _certificates("cert_file", tls.cert_file)
+    authorities = _certificates("ca_file", tls.ca_file) if tls.ca_file else []
+    clients = _Server(tls)
+    if tls.ca_file:
+        _trust(clients, tls)
+    ends = [_end(tls.cert_file, own[0])] + [_end(tls.ca_file, each) for each in authorities]
+    return Contexts(clients, tuple(ends), tuple(authorities))
+
+
+class _Server(ssl.SSLContext):
+    """Accepts connections of clients."""
+
+    def __new__(cls, tls: TlsSection) -> _Server:
+        return super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
+
+    def __init__(self, tls: TlsSection) -> None:
+        self.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+        self.num_tickets = 0
+        self.verify_mode = _VERIFY[tls.client_certificates]
+        _show(self, tls)
+
+
+def _show(context: ssl.SSLContext, tls: TlsSection) -> None:
+    """Has the context show this node's certificate."""
+    try:
+        context.load_cert_chain(tls.cert_file, tls.key_file, password=_no_password)
+    except (OSError, ValueError) as error:
+        why = str(error) if isinstance(error, ValueError) else _words(error)
+        file = getattr(error, "filename", None) or f"{tls.cert_file} and {tls.key_file}"
+        raise ConfigError(
+            f"tls.cert_file, tls.key_file: cannot use {file}",
+            why,
+            f"check the two files; raftmq cert show {tls.cert_file} --key {tls.key_file} says if they belong together",
+        ) from None
+
+
+def _trust(context: ssl.SSLContext, tls: TlsSection) -> None:
+    try:
+        context.load_verify_locations(tls.ca_file)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"tls.ca_file: cannot use {tls.ca_file}",
+            str(error) if isinstance(error, ValueError) else _words(error),
+            "give a file with the certificates of the CAs, PEM: raftmq cert ca makes one",
+        ) from None
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted, and a node that starts by itself has nobody to ask for the password")
+
+
+def _words(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        if error.reason == "KEY_VALUES_MISMATCH":
+            return "the key does not belong to the certificate"
+        return (error.reason or "it is no PEM file").lower().replace("_", " ")
+    return error.strerror or str(error)
+
+
+def _certificates(key: str, path: str) -> list[Certificate]:
+    from cryptography import x509
+
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+        if len(data) > FILE_BYTES_MAX:
+            raise ValueError(f"it has more than {FILE_BYTES_MAX} bytes")
+        return x509.load_pem_x509_certificates(data)
+    except (OSError, ValueError) as error:
+        why = error.strerror or str(error) if isinstance(error, OSError) else str(error).splitlines()[0]
+        raise ConfigError(
+            f"tls.{key}: cannot use {path}", why, "give a file with certificates in PEM: raftmq cert makes one"
+        ) from None
+
+
+def _end(file: str, certificate: Certificate) -> Ends:
+    return Ends(file, certificate.subject.rfc4514_string()[:200], certificate.not_valid_after_utc.timestamp())
+
+
+def issued_by_one_of(der: bytes, authorities: tuple[Certificate, ...]) -> bool:
+    """Returns True if one of the CAs signed the certificate itself. Of one that another certificate signed it is not
+    known: that connection is made again, and checked in full."""
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+    except ValueError:
+        return False
+    for authority in authorities:
+        try:
+            certificate.verify_directly_issued_by(authority)
+        except (ValueError, TypeError, InvalidSignature):
+            continue
+        return True
+    return False
+
+
+def told_day(at_s: float) -> str:
+    """A moment as a day, UTC."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d")

@@ -1,0 +1,46 @@
+"""The security of one listening port: its mode, its newest context, and words for what went wrong."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from typing import NamedTuple
+
+from cluster.config.config import TlsMode
+from cluster.runtime.tls.transport import TlsTransport
+
+HELLO = 0x16
+"""The first byte of TLS, the type of its handshake records. No frame's length may begin with it."""
+
+
+def _no_context() -> ssl.SSLContext:
+    raise AssertionError("a port without TLS asked for a context")
+
+
+class Security(NamedTuple):
+    """Tells an acceptor what to do. A value; `context` gives the newest one for each connection."""
+
+    name: str = ""
+    """The port's name, for the log."""
+    mode: TlsMode = "disabled"
+    context: Callable[[], ssl.SSLContext] = _no_context
+    accepted: Callable[[TlsTransport], None] = lambda connection: None
+    """Called for each connection whose handshake is done, before its protocol is made: may abort it."""
+    refusal: bytes = b""
+    """The answer to plain text where only TLS is taken; b"" to close without one."""
+
+
+PLAIN = Security()
+"""No TLS: the first byte is not waited for."""
+
+
+def why_failed(error: Exception) -> str:
+    """Returns the reason of a failed handshake for people, in one line."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is refused: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) and error.reason:
+        reason = error.reason.lower().replace("_", " ")
+        if "alert" in reason:
+            return f"it refuses this node's certificate or version: {reason}"
+        return reason
+    return " ".join(str(error).split())[:200] or type(error).__name__

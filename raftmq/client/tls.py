@@ -1,0 +1,109 @@
+"""TLS of a client: which CAs it trusts, which certificate it shows, and how it dials.
+
+The files are read again when they change: every connection is made with the newest ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+HANDSHAKE_S = 5.0
+_OFF, _ON = ("", "0", "false", "off", "no"), ("1", "true", "on", "yes")
+
+
+class Tls(NamedTuple):
+    """TLS with these files, PEM. Without `ca`, the CAs of the operating system count."""
+
+    ca: str = ""
+    """The CAs that servers' certificates come from."""
+    cert: str = ""
+    """The client's own certificate, where servers ask for one."""
+    key: str = ""
+
+    def context(self) -> ssl.SSLContext:
+        """A context with what the files hold now. Raises ValueError, which says what is wrong with which file."""
+        if bool(self.cert) != bool(self.key):
+            raise ValueError("tls: a certificate and its key belong together (RAFTMQ_TLS_CERT and RAFTMQ_TLS_KEY)")
+        try:
+            context = ssl.create_default_context(cafile=self.ca or None)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"tls: {self.ca} cannot be used as a file of CAs: {_words(error)}") from None
+        try:
+            if self.cert:
+                context.load_cert_chain(self.cert, self.key, password=_no_password)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"tls: {self.cert} and {self.key} cannot be used: {_words(error)}") from None
+        return context
+
+
+def find_tls(tls: Tls | bool | None = None, environ: Mapping[str, str] = os.environ) -> Tls | None:
+    """The TLS to use: the one given, else that of RAFTMQ_TLS, RAFTMQ_TLS_CA, RAFTMQ_TLS_CERT and RAFTMQ_TLS_KEY; None
+    for plain text. Raises ValueError for another word in RAFTMQ_TLS, and for files that cannot be used."""
+    word = environ.get("RAFTMQ_TLS", "").strip().lower()
+    if word not in (*_OFF, *_ON):
+        raise ValueError(f"RAFTMQ_TLS={word}: write 1 or 0")
+    named = Tls(*(environ.get(f"RAFTMQ_TLS_{key}", "") for key in ("CA", "CERT", "KEY")))
+    if tls is None:
+        tls = (word in _ON or named != Tls()) and not (word in _OFF and "RAFTMQ_TLS" in environ)
+    found = tls if isinstance(tls, Tls) else named if tls else None
+    if found is not None:
+        found.context()
+    return found
+
+
+class TlsDialler:
+    """Dials with the newest files."""
+
+    def __init__(self, tls: Tls) -> None:
+        self._tls = tls
+        self._seen: tuple[tuple[int, int] | None, ...] = ()
+        self._context: ssl.SSLContext | None = None
+
+    async def dial(self, host: str, port: int, factory: Callable[[], asyncio.Protocol]) -> object:
+        """Opens a connection to (host, port), whose certificate must name the host. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        context = self._newest()
+        try:
+            return await loop.create_connection(
+                factory, host, port, ssl=context, server_hostname=host, ssl_handshake_timeout=HANDSHAKE_S
+            )
+        except ssl.SSLCertVerificationError as error:
+            raise OSError(f"{host}:{port} is not trusted: {error.verify_message}") from None
+        except (ssl.SSLError, ConnectionAbortedError, ConnectionResetError) as error:
+            why = error.reason if isinstance(error, ssl.SSLError) and error.reason else str(error) or "it hung up"
+            raise OSError(f"{host}:{port} does not take this client's TLS: {why.lower().replace('_', ' ')}") from None
+
+    def _newest(self) -> ssl.SSLContext:
+        seen = tuple(_stat(path) for path in self._tls)
+        if self._context is None or seen != self._seen:
+            try:
+                self._context = self._tls.context()
+            except ValueError as error:
+                if self._context is None:
+                    raise OSError(str(error)) from None
+                return self._context  # half of them is written
+            self._seen = seen
+        return self._context
+
+
+def _stat(path: str) -> tuple[int, int] | None:
+    try:
+        found = Path(path).stat() if path else None
+    except OSError:
+        return None
+    return (found.st_ino, found.st_mtime_ns) if found is not None else None
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted")
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or "it is no PEM file").lower().replace("_", " ")
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

@@ -1,0 +1,95 @@
+"""A node whose clients speak TLS: our client sends and reads, plain text and a foreign CA are refused, other files are
+taken while it runs. A real node in this process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import raftmq
+from cluster.config.loading import load
+from cluster.node.node import Node
+from raftmq.local.certificates import new_node, write_pair
+from raftmq.local.init import create_data_dirs
+from raftmq.local.process import free_base_port
+from tests.support.certificates import CLUSTER, NODE, Files, make_files
+from tests.support.first_leader import stand
+from tests.support.patience import until
+from tests.support.small_segments import LOG
+
+
+class Running(NamedTuple):
+    node: Node
+    files: Files
+    servers: str
+
+    def client(self, ca: str) -> raftmq.AsyncClient:
+        return raftmq.aconnect(self.servers, tls=raftmq.Tls(ca=ca), timeout_s=10)
+
+
+def _key(files: Files) -> bytes:
+    return Path(files.path("node.key")).read_bytes()
+
+
+def _write_key(files: Files, data: bytes) -> None:
+    Path(files.path("node.key")).write_bytes(data)
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[Running]:
+    base = free_base_port(3)
+    files = make_files(tmp_path / "pki")
+    path = tmp_path / "raftmq.toml"
+    path.write_text(
+        f'[node]\nid = 1\ndata_dir = "{tmp_path}/data"\n[[peers]]\nid = 1\nport = {base}\n[peer]\nport = {base}\n'
+        f'[[listeners]]\nname = "broker"\nport = {base + 1}\n[admin]\nport = {base + 2}\n{LOG}'
+        + files.section(mode="enforcing")
+    )
+    create_data_dirs([path])
+    node = Node(load(path))
+    await node.start()
+    stand(node)
+    yield Running(node, files, f"127.0.0.1:{base + 1}")
+    await node.close()
+
+
+async def test_messages_over_tls(running: Running) -> None:
+    body = b"b" * 200_000
+    async with running.client(running.files.path("ca.crt")) as mq:
+        await mq.admin.create_topic("orders", queues=1)
+        for _ in range(20):
+            await mq.send("orders", body)
+        async with mq.consumer("group", "orders", follow=False) as consumer:
+            assert [message.body async for message in consumer] == [body] * 20
+
+
+async def test_the_wrong_ones_get_nothing(running: Running, tmp_path: Path) -> None:
+    foreign = make_files(tmp_path / "other")
+    async with running.client(foreign.path("ca.crt")) as mq:
+        with pytest.raises(raftmq.RaftMQError):
+            await mq.pull("orders", 0, 0, timeout_s=1)
+    async with raftmq.aconnect(running.servers, timeout_s=1) as plain:
+        with pytest.raises(raftmq.RaftMQError):
+            await plain.pull("orders", 0, 0, timeout_s=1)
+
+
+async def test_other_files_are_taken_and_half_a_pair_is_not(running: Running) -> None:
+    tls, files = running.node.tls, running.files
+    before = tls.contexts
+    pair = new_node(files.ca, CLUSTER, NODE, ["127.0.0.1"], days=20)
+    kept = _key(files)
+    write_pair(pair, files.folder, "node", replace=True)
+    whole = _key(files)
+    _write_key(files, kept)
+    await until(lambda: running.node.alarms.raised("tls_files"))
+    assert tls.contexts is before
+    _write_key(files, whole)
+    await until(lambda: tls.contexts is not before)
+    assert not running.node.alarms.raised("tls_files")
+    assert running.node.alarms.raised("tls_expires")
+    async with running.client(files.path("ca.crt")) as mq:
+        await mq.admin.create_topic("orders", queues=1)
+        await mq.send("orders", b"after")
