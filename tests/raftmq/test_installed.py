@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from raftmq.local.process import free_base_port
 from tests.support.distributions import (
+    ROOT,
     Wheels,
     environment,
     install_foreign,
@@ -23,6 +26,10 @@ from tests.support.distributions import (
 )
 
 pytestmark = pytest.mark.live
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(ROOT / ".ci")
+    RELEASE = runpy.run_path(str(ROOT / ".ci" / "release.py"))
 
 SEND_AND_READ = """
 import os
@@ -154,3 +161,50 @@ def test_spark_tells_what_reading_a_copy_needs(client: Path, tmp_path: Path) -> 
     done: subprocess.CompletedProcess[str] = run(client, "-c", code, cwd=tmp_path)
     assert "readFrom=tier needs the formats of the server" in done.stderr
     assert "pip install 'raftmq[server]'" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def installers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the commands of pip, uv and pipx, which come from the package index."""
+    folder = tmp_path_factory.mktemp("installers")
+    run(sys.executable, "-m", "venv", folder, cwd=folder)
+    done = run(folder / "bin/pip", "install", "--quiet", "uv", "pipx", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder / "bin"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("installer", ["pip", "uv", "pipx"])
+def test_the_client_comes_from_the_files_by_each_installer(
+    installers: Path, wheels: Wheels, servers: str, folder: Path, tmp_path: Path, installer: str, version: str
+) -> None:
+    """With what it really depends on: at most 8 packages and 15 MB, and beside the real python-statemachine."""
+    interpreter = RELEASE["interpreter"](version)
+    if interpreter is None:
+        pytest.skip(f"not run: no CPython {version} on this machine")
+    home, files = tmp_path / "home", f"--find-links={wheels.client.parent}"
+    if installer == "pipx":
+        options = ("--python", interpreter, f"--pip-args={files}")
+        pipx = ("env", f"PIPX_HOME={home}", f"PIPX_BIN_DIR={tmp_path}", installers / "pipx")
+        steps = [(*pipx, "install", *options, "raftmq"), (*pipx, "inject", "raftmq", "python-statemachine")]
+        python = home / "venvs/raftmq/bin/python"
+    else:
+        python = home / "bin/python"
+        pip = (python, "-m", "pip") if installer == "pip" else (installers / "uv", "pip")
+        chosen = () if installer == "pip" else ("--python", python)
+        steps = [(interpreter, "-m", "venv", home), (*pip, "install", *chosen, files, "raftmq", "python-statemachine")]
+    for step in steps:
+        done = run(*step, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    before = run(python, "-c", SEND_AND_READ, servers, cwd=folder)
+    uninstall(python, "python-statemachine")
+    after = run(python, "-c", SEND_AND_READ, servers, cwd=folder)
+    for done in (before, after):
+        assert done.stdout.splitlines() == ["two teas", "set()"], done.stderr
+    tools = ("pip", "setuptools", "_distutils_hack", "pkg_resources", "distutils-precedence")
+    held = [path for path in site_packages(python).iterdir() if not path.name.startswith(tools)]
+    assert len([path for path in held if path.suffix == ".dist-info"]) <= 8
+    size = sum(path.stat().st_size for each in held for path in each.rglob("*") if path.is_file())
+    assert size <= 15_000_000
