@@ -166,14 +166,14 @@ class TlsKeeper:
         left_s = first.at_s - self._wall_ms() / 1000
         what = "has ended" if left_s <= 0 else "ends"
         says = f"the certificate of {first.subject} in {first.file} {what} on {told_day(first.at_s)}: put another there"
-        for alarm, raised in (
-            (EXPIRES_SOON_ALARM, left_s <= EXPIRES_SOON_S),
-            (EXPIRES_ALARM, EXPIRES_SOON_S < left_s <= EXPIRES_S),
-        ):
-            if raised:
-                self._alarms.raise_alarm(alarm, says)
-            else:
-                self._alarms.clear(alarm)
+        if left_s <= EXPIRES_SOON_S:
+            self._alarms.raise_alarm(EXPIRES_SOON_ALARM, says)
+        else:
+            self._alarms.clear(EXPIRES_SOON_ALARM)
+        if EXPIRES_SOON_S < left_s <= EXPIRES_S:
+            self._alarms.raise_alarm(EXPIRES_ALARM, says)
+        else:
+            self._alarms.clear(EXPIRES_ALARM)
 
 
 def _stat(path: str) -> tuple[int, int, int] | None:
