@@ -35,12 +35,11 @@ def test_a_name_that_it_does_not_export_is_an_attribute_error() -> None:
 
 
 def test_it_holds_no_logic() -> None:
-    """The only statements that do something are the check, and the one that finds a name in the client when it is asked
-    for."""
+    """The only statements that act add the server's rooms to the path, and find a name in the client when asked."""
     body = ast.parse((ROOT / "raftmq" / "__init__.py").read_text()).body
     doing = [node for node in body[1:] if not isinstance(node, ast.Import | ast.ImportFrom)]
     assert [ast.unparse(node).partition("(")[0].partition(" =")[0].partition(":")[0] for node in doing] == [
-        "check_own_packages",
+        "__path__ += rooms",
         "if TYPE_CHECKING",
         "__all__",
         "if not TYPE_CHECKING",

@@ -75,7 +75,7 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The names of the clusters of clients, newest first, and the clients so far."""
     told: dict[str, Any] = {"said": ("c-1",), "made": []}
 
-    def open_client(servers: list[str]) -> FakeClient:
+    def open_client(servers: list[str], tls: object = None) -> FakeClient:
         told["made"].append(FakeClient(servers, told["said"]))
         return cast(FakeClient, told["made"][-1])
 
