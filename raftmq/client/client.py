@@ -238,17 +238,19 @@ class AsyncClient:
         backoff = Backoff(self._view.jitter)
         failure: RaftMQError | None = None
         while True:
+            asked = node
             try:
                 async with asyncio.timeout_at(deadline):
-                    link = await self._view.links.get(node or await self._view.find_leader())
+                    asked = asked or await self._view.find_leader()
+                    link = await self._view.links.get(asked)
                     return read(request, await ask(link, request))
             except OSError as error:
                 self._view.suspect(self._view.leader)
                 if failure is not None and asyncio.get_running_loop().time() >= deadline:
                     raise failure from error  # what was answered before says more than that no time is left
+                why = (str(error) or "no answer") if asked else self._view.why_no_leader()
                 failure = Unreachable(
-                    f"pull of {request.topic} queue {request.queue_id} from {node or 'the leader'}: "
-                    f"{str(error) or 'no answer'}",
+                    f"pull of {request.topic} queue {request.queue_id} from {node or 'the leader'}: {why}",
                     retryable=True,
                 )
             except RaftMQError as error:

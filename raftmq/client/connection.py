@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import ssl
 import struct
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, cast
 
 from raftmq.client.discovery import split_address
 from raftmq.client.environment import Environment
+from raftmq.client.tls import TlsError, refused
 from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, decode_header, encode_frame, ext_of
 from raftmq_wire.signature import Credentials
 
@@ -125,6 +127,8 @@ class Connection(asyncio.Protocol):
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if isinstance(exc, ssl.SSLError):
+            exc = refused(exc)
         self._end(exc or ConnectionResetError(f"{self.address} closed the connection"))
 
     def _end(self, exc: Exception) -> None:
@@ -190,6 +194,8 @@ class Connection(asyncio.Protocol):
 
 
 def _why_ended(exc: Exception) -> str:
+    if isinstance(exc, TlsError):
+        return str(exc)
     named = isinstance(exc, OSError) and exc.strerror
     return f"ended the connection ({exc})" if named else _CLOSED
 

@@ -56,6 +56,10 @@ def find_tls(tls: Tls | bool | None = None, environ: Mapping[str, str] = os.envi
     return found
 
 
+class TlsError(OSError):
+    """TLS was refused by one of both sides. Its text follows the server's address in a sentence."""
+
+
 class TlsDialler:
     """Dials with the newest files."""
 
@@ -65,7 +69,7 @@ class TlsDialler:
         self._context: ssl.SSLContext | None = None
 
     async def dial(self, host: str, port: int, factory: Callable[[], asyncio.Protocol]) -> object:
-        """Opens a connection to (host, port), whose certificate must name the host. Raises OSError."""
+        """Opens a connection to (host, port), whose certificate must name the host. Raises OSError, and TlsError."""
         loop = asyncio.get_running_loop()
         context = self._newest()
         try:
@@ -73,10 +77,9 @@ class TlsDialler:
                 factory, host, port, ssl=context, server_hostname=host, ssl_handshake_timeout=HANDSHAKE_S
             )
         except ssl.SSLCertVerificationError as error:
-            raise OSError(f"{host}:{port} is not trusted: {error.verify_message}") from None
+            raise TlsError(f"is not trusted: {error.verify_message}") from None
         except (ssl.SSLError, ConnectionAbortedError, ConnectionResetError) as error:
-            why = error.reason if isinstance(error, ssl.SSLError) and error.reason else str(error) or "it hung up"
-            raise OSError(f"{host}:{port} does not take this client's TLS: {why.lower().replace('_', ' ')}") from None
+            raise refused(error) from None
 
     def _newest(self) -> ssl.SSLContext:
         seen = tuple(_stat(path) for path in self._tls)
@@ -89,6 +92,21 @@ class TlsDialler:
                 return self._context  # half of them is written
             self._seen = seen
         return self._context
+
+
+def refused(error: OSError) -> TlsError:
+    """Says that a server does not take this client's TLS, and why as far as it told. In TLS 1.3 the server looks at the
+    certificate when the handshake is over for the client: what is lost is then an open connection."""
+    reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
+    if reason.endswith("CERTIFICATE_REQUIRED") or reason == "SSLV3_ALERT_HANDSHAKE_FAILURE":
+        why = "it asks for a certificate of the client (RAFTMQ_TLS_CERT and RAFTMQ_TLS_KEY, --tls-cert and --tls-key)"
+    elif "ALERT" in reason:
+        why = f"it refuses the client's certificate or version ({_words(error)})"
+    elif reason:
+        why = _words(error)
+    else:
+        why = str(error) or "it hung up"
+    return TlsError(f"does not take this client's TLS: {why}")
 
 
 def _stat(path: str) -> tuple[int, int] | None:

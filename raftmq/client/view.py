@@ -24,6 +24,7 @@ from raftmq.client.environment import Environment
 from raftmq.client.errors import TRY_AGAIN, Failed, NotFound, RaftMQError, Unknown, Unreachable, error_of, is_unknown
 from raftmq.client.retries import OnRetry, Retries, Retry
 from raftmq.client.route import BrokerData, Route, RouteBody, read_route
+from raftmq.client.tls import TlsError
 from raftmq_wire.codec import CodecError
 from raftmq_wire.codes import RequestCode, ResponseCode
 
@@ -98,6 +99,8 @@ def why_not(error: OSError) -> str:
     """Returns the reason why a connection could not be made, as it follows the server's address in a sentence."""
     if isinstance(error, ConnectionRefusedError):
         return _REFUSED
+    if isinstance(error, TlsError):
+        return str(error)
     if isinstance(error, TimeoutError):
         return "does not answer"
     if isinstance(error, ConnectionResetError | ConnectionAbortedError | BrokenPipeError):
@@ -255,7 +258,8 @@ class ClusterView:
             return None
         except (OSError, CodecError, msgspec.DecodeError) as error:
             refused = server in self._refusing
-            self._troubles[server] = self._refusals[server] if refused else f"answers nothing sensible ({error})"
+            told = str(error) if isinstance(error, TlsError) else f"answers nothing sensible ({error})"
+            self._troubles[server] = self._refusals[server] if refused else told
             return None
 
     def why_no_leader(self) -> str:
@@ -419,7 +423,8 @@ class ClusterView:
             return _Trouble(leader or "", "does not answer" if leader else "is not found", sent)
         except OSError as error:
             self.suspect(leader)
-            cause = why_not(error) if not sent else f"ended the connection ({error.strerror or error})"
+            told = not sent or isinstance(error, TlsError)
+            cause = why_not(error) if told else f"ended the connection ({error.strerror or error})"
             return _Trouble(leader or "", cause, sent)
         if reply.code == ResponseCode.SERVICE_NOT_AVAILABLE or is_unknown(reply.code, reply.remark):
             self.suspect(leader)

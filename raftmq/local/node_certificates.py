@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cluster.config.config import Config
 
 ANY = ("0.0.0.0", "::", "")
+LOOPBACK = ("127.0.0.1", "::1")
 
 
 def issue_node(
@@ -36,11 +37,13 @@ def issue_node(
         raise LocalError(
             f"{data_dir} is no data directory of a node: {str(error).splitlines()[0]}",
             "the certificate names the node and its cluster, whose uuids are in the directory",
-            "raftmq init CONFIG    (for a new cluster), then raftmq cert node again",
+            "raftmq init --config FILE ...    (for a new cluster), then raftmq cert node again",
             ExitCode.FAILED,
         ) from None
     stem = f"{NODE}-{config.node.id}"
     names = [*hosts, *(each for each in _hosts(config) if each not in ANY)]
+    if any(each in LOOPBACK for each in names):
+        names.append("localhost")
     pair = new_node(ca, str(identity.cluster_uuid), str(identity.node_uuid), names, days)
     write_pair(pair, folder, stem, replace=replace)
     return stem

@@ -39,14 +39,14 @@ def _write_key(files: Files, data: bytes) -> None:
 
 
 @pytest.fixture
-async def running(tmp_path: Path) -> AsyncIterator[Running]:
+async def running(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Running]:
     base = free_base_port(3)
     files = make_files(tmp_path / "pki")
     path = tmp_path / "raftmq.toml"
     path.write_text(
         f'[node]\nid = 1\ndata_dir = "{tmp_path}/data"\n[[peers]]\nid = 1\nport = {base}\n[peer]\nport = {base}\n'
         f'[[listeners]]\nname = "broker"\nport = {base + 1}\n[admin]\nport = {base + 2}\n{LOG}'
-        + files.section(mode="enforcing")
+        + files.section(mode="enforcing", **getattr(request, "param", {}))
     )
     create_data_dirs([path])
     node = Node(load(path))
@@ -69,11 +69,31 @@ async def test_messages_over_tls(running: Running) -> None:
 async def test_the_wrong_ones_get_nothing(running: Running, tmp_path: Path) -> None:
     foreign = make_files(tmp_path / "other")
     async with running.client(foreign.path("ca.crt")) as mq:
-        with pytest.raises(raftmq.RaftMQError):
+        with pytest.raises(raftmq.RaftMQError, match="not trusted"):
             await mq.pull("orders", 0, 0, timeout_s=1)
+        with pytest.raises(raftmq.RaftMQError, match="not trusted"):
+            await mq.producer(timeout_s=1).send("orders", b"body")
     async with raftmq.aconnect(running.servers, timeout_s=1) as plain:
         with pytest.raises(raftmq.RaftMQError):
             await plain.pull("orders", 0, 0, timeout_s=1)
+
+
+@pytest.mark.parametrize("running", [{"client_certificates": "required"}], indirect=True)
+async def test_a_client_hears_why_its_certificate_is_refused(running: Running, tmp_path: Path) -> None:
+    foreign, ca = make_files(tmp_path / "other"), running.files.path("ca.crt")
+    for tls, says in (
+        (raftmq.Tls(ca), "asks for a certificate of the client"),
+        (raftmq.Tls(ca, foreign.path("client.crt"), foreign.path("client.key")), "refuses the client's certificate"),
+    ):
+        async with raftmq.aconnect(running.servers, tls=tls) as mq:
+            with pytest.raises(raftmq.RaftMQError, match=says):
+                await mq.pull("orders", 0, 0, timeout_s=1)
+            with pytest.raises(raftmq.RaftMQError, match=says):
+                await mq.producer(timeout_s=1).send("orders", b"body")
+    known = raftmq.Tls(ca, running.files.path("client.crt"), running.files.path("client.key"))
+    async with raftmq.aconnect(running.servers, tls=known) as mq:
+        await mq.admin.create_topic("orders", queues=1)
+        await mq.send("orders", b"body")
 
 
 async def test_other_files_are_taken_and_half_a_pair_is_not(running: Running) -> None:
