@@ -62,7 +62,7 @@ class RaftMQ(Group):
         hosts = [place.host for place in self.places.nodes]
         return ClusterView(
             [
-                NodeView(record, True, fetch_status(record.admin_port, host=host))
+                NodeView(record, True, fetch_status(f"{host}:{record.admin_port}"))
                 for record, host in zip(self._planned, hosts, strict=True)
             ]
         )

@@ -2,7 +2,9 @@
 
 A client names its user by a token: `Authorization: Bearer TOKEN`, or the cookie of a page that has logged in. A node
 that passes a request on names the user by a pass (`cluster.admin.passes`). No other header and no field of a request
-says anything about its author. The node that answers judges by its own rows.
+says anything about its author. The node that answers judges by its own rows. The operator, who can read the cluster's
+secret and proves that with a pass, may do everything in every mode and needs no row: with it the first Super is made,
+and a cluster is looked after that has no leader.
 
     off       nothing is judged, except requests about users, rules, tokens and the mode
     observe   every request passes; what enforcing would deny is counted and logged
@@ -20,7 +22,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cluster.admin.errors import ApiError
-from cluster.admin.passes import NODE, NONE, PASS_HEADER
+from cluster.admin.passes import NODE, NONE, OPERATOR, PASS_HEADER, TOOL
 from cluster.broker.access.user_admin import Asker
 from statemachine.access.judging import Denied, judge
 from statemachine.access.users import Mode
@@ -48,7 +50,7 @@ ADDRESSES_MAX: Final = 1_024
 LOGGED_EVERY_MS: Final = 10_000
 """A denial of one kind at one address is logged once in this time."""
 NO_USER: Final = "the request names no user"
-FIRST_SUPER: Final = "the first one comes out of the file that auth.first_user_file names"
+FIRST_SUPER: Final = "the operator makes the first one, on a node's machine: raftmq user create NAME --super"
 
 
 def digest_of(token: str) -> bytes:
@@ -70,9 +72,13 @@ class Caller(NamedTuple):
     """True for a node of the cluster that asks for itself."""
     token: bytes = b""
     """The SHA-256 of the token; b"" if a pass named the user."""
+    operator: bytes = b""
+    """The id of the key by which the caller is proven to be the operator; b"" for everybody else."""
 
     def __str__(self) -> str:
         name = f"user {self.user.name} at {self.address}" if self.user is not None else self.address
+        if self.operator:
+            name = f"the operator at {self.address}"
         return f"{name} by way of node {self.by}" if self.by else name
 
 
@@ -128,7 +134,7 @@ class HttpAccess:
         address = request.remote or STRANGER.address
         given = request.headers.get(PASS_HEADER)
         if given is not None:
-            return self._passed(given, request.method, request.raw_path, await read())
+            return self._passed(given, request.method, request.raw_path, await read(), address)
         token, why = self._token_of(request)
         if not token:
             return Caller(None, address, why)
@@ -166,8 +172,10 @@ class HttpAccess:
         if wrong > SLOW_AFTER:
             await asyncio.sleep(SLOW_S)
 
-    def _passed(self, given: str, method: str, path: str, body: bytes) -> Caller:
-        by, who, address = self.passes.check(given, method, path, body)
+    def _passed(self, given: str, method: str, path: str, body: bytes, remote: str) -> Caller:
+        by, who, address, key = self.passes.check(given, method, path, body)
+        if who == OPERATOR:
+            return Caller(None, remote if by == TOOL else address, by=by, operator=key)
         if who == NODE:
             return Caller(None, address, by=by, is_node=True)
         if who == NONE:
@@ -178,6 +186,8 @@ class HttpAccess:
     def pass_for(self, caller: Caller, to: int, method: str, path: str, body: bytes) -> dict[str, str]:
         """The header that names the caller of a request to another node; none in a cluster without a secret."""
         who = NODE if caller.is_node else str(caller.user.id) if caller.user is not None else NONE
+        if caller.operator:
+            who = OPERATOR
         return self.passes.made(who, caller.address, to, method, path, body)
 
     def own_pass(self, to: int, path: str) -> dict[str, str]:
@@ -204,6 +214,8 @@ class HttpAccess:
         changed since."""
         if needs.is_open or (self.state.mode is not Mode.ENFORCE and not needs.always):
             return True
+        if caller.operator and not self.passes.knows(caller.operator):
+            caller = caller._replace(operator=b"", why="the secret that proved the operator was replaced")
         if caller.token:
             caller = caller._replace(user=self._user_of(caller.token))
         elif caller.user is not None:
@@ -211,6 +223,8 @@ class HttpAccess:
         return self._refused(caller, needs, params, None) is None
 
     def _refused(self, caller: Caller, needs: Needs, params: Any, body: Any) -> ApiError | None:
+        if caller.operator:
+            return None
         if caller.is_node and needs.of is not None and not needs.always:
             return None  # its rows are the same as this node's
         if needs.always and not self.state.supers:
@@ -243,6 +257,8 @@ class HttpAccess:
 
     @staticmethod
     def asker(caller: Caller) -> Asker:
-        """The Super who asks for a change of users."""
+        """The Super, or the operator, who asks for a change of users."""
+        if caller.operator:
+            return Asker(OPERATOR, caller.address)
         assert caller.user is not None, "such a route is judged in every mode"
         return Asker(caller.user.name, caller.address)

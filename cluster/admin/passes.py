@@ -5,10 +5,13 @@ listen there. A pass is one header, whose words are separated by single spaces (
 
     X-RaftMQ-Pass: 1 KEY FROM TO WHO ADDRESS TIME NONCE PROOF
 
-KEY is the id of the key (16 hex digits), FROM and TO are node ids. WHO is the id of a user, `none` without one, or
-`node` for the node itself. ADDRESS is the client's, TIME the wall clock of FROM in milliseconds, NONCE 32 hex digits.
-PROOF is the HMAC-SHA256 (64 hex digits) of these words, the cluster's uuid, the method, the path with the query, and
-the SHA-256 of the body; its key is derived from the cluster's secret.
+KEY is the id of the key (16 hex digits), FROM and TO are node ids. WHO is the id of a user, `none` without one, `node`
+for the node itself, or `operator`. ADDRESS is the client's, TIME the wall clock of FROM in milliseconds, NONCE 32 hex
+digits. PROOF is the HMAC-SHA256 (64 hex digits) of these words, the cluster's uuid, the method, the path with the
+query, and the SHA-256 of the body; its key is derived from the cluster's secret.
+
+The operator is the person who can read the cluster's secret. A tool on the operator's side makes the same pass, with 0
+as FROM and `-` as ADDRESS: the node takes the address from the connection. The secret itself never travels.
 """
 
 from __future__ import annotations
@@ -21,36 +24,49 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cluster.admin.errors import ApiError
+from cluster.peer.keyring import key_id
 
 if TYPE_CHECKING:
     from cluster.peer.keyring import Keyring
 
 PASS_HEADER: Final = "X-RaftMQ-Pass"
-NODE, NONE = "node", "none"
+NODE, NONE, OPERATOR = "node", "none", "operator"
+TOOL: Final = 0
+"""FROM in the pass of an operator's tool: no node has this id."""
 WINDOW_MS: Final = 60_000
 """A pass is good for so long; the clocks of the nodes may differ by as much."""
 NONCES_MAX: Final = 65_536
 """Passes of the last two windows that are remembered, so that none counts twice: 546 a second."""
 _PASS: Final = re.compile(
-    r"1 (?P<key>[0-9a-f]{16}) (?P<by>\d{1,5}) (?P<to>\d{1,5}) (?P<who>node|none|\d{1,19}) "
+    r"1 (?P<key>[0-9a-f]{16}) (?P<by>\d{1,5}) (?P<to>\d{1,5}) (?P<who>node|none|operator|\d{1,19}) "
     r"(?P<address>[.:%\w-]{1,64}) (?P<time>\d{1,16}) (?P<nonce>[0-9a-f]{32}) (?P<proof>[0-9a-f]{64})",
     re.ASCII,
 )
 _ADDRESS: Final = re.compile(r"[.:%\w-]{1,64}", re.ASCII)
 _KEY_LABEL: Final = b"raftmq http pass key 1"
 _LABEL: Final = b"raftmq http pass 1"
-_LEAVE_IT: Final = "nodes alone send this header: leave it out"
+_LEAVE_IT: Final = "only nodes and the tools of an operator send this header: leave it out"
 
 
 class Passed(NamedTuple):
     """The words of a pass whose proof is right."""
 
     by: int
-    """The node that passed the request on."""
+    """The node that passed the request on; TOOL if the operator's tool sent it."""
     who: str
-    """The id of a user in digits, NONE or NODE."""
+    """The id of a user in digits, NONE, NODE or OPERATOR."""
     address: str
-    """The client's, as the other node saw it."""
+    """The client's, as the other node saw it; "-" for the node itself and for a tool."""
+    key: bytes
+    """The id of the key that proved it."""
+
+
+def operator_pass(
+    key: bytes, uuid: str, node: int, method: str, path: str, body: bytes, *, wall_ms: int, nonce: bytes
+) -> dict[str, str]:
+    """Returns the header by which an operator's tool proves that it has `key`, for one request to `node`."""
+    words = [key_id(key).hex(), str(TOOL), str(node), OPERATOR, "-", str(wall_ms), nonce.hex()]
+    return {PASS_HEADER: " ".join(["1", *words, _proof(key, uuid, words, method, path, body)])}
 
 
 class Passes:
@@ -86,7 +102,7 @@ class Passes:
             return {}
         told = address if _ADDRESS.fullmatch(address) else "-"
         words = [keyring.newest.hex(), str(self._node), str(to), who, told, str(self._wall_ms()), self._nonce()]
-        proof = self._proof(keyring.keys[0], words, method, path, body)
+        proof = _proof(keyring.keys[0], self._uuid(), words, method, path, body)
         return {PASS_HEADER: " ".join(["1", *words, proof])}
 
     def check(self, given: str, method: str, path: str, body: bytes) -> Passed:
@@ -98,27 +114,29 @@ class Passes:
         key = self._keyring().key(bytes.fromhex(match["key"]))
         if key is None:
             raise _bad_pass("it is proven with a key that this node does not have", "compare raftmq secret status")
-        right = self._proof(key, given.split(" ")[1:-1], method, path, body)
+        right = _proof(key, self._uuid(), given.split(" ")[1:-1], method, path, body)
         if not hmac.compare_digest(right, match["proof"]):
             raise _bad_pass("its proof is wrong", _LEAVE_IT)
+        by, who = int(match["by"]), match["who"]
+        if by == TOOL and who != OPERATOR:
+            raise _bad_pass("a tool names another user than the operator", _LEAVE_IT)
         if int(match["to"]) != self._node:
             raise _bad_pass(f"it is for node {match['to']}, and this is node {self._node}", "see raftmq node list")
         now_ms = self._wall_ms()
         off_ms = abs(now_ms - int(match["time"]))
         if off_ms > WINDOW_MS:
-            why = f"the clocks of nodes {match['by']} and {self._node} differ by {off_ms // 1000} s"
-            raise _bad_pass(why, "set the clocks of the nodes")
+            other = f"node {by}" if by != TOOL else "the operator's machine"
+            why = f"the clocks of {other} and of node {self._node} differ by {off_ms // 1000} s"
+            raise _bad_pass(why, "set the clocks")
         self._remember(bytes.fromhex(match["nonce"]), now_ms)
-        return Passed(int(match["by"]), match["who"], match["address"])
+        return Passed(by, who, match["address"], bytes.fromhex(match["key"]))
+
+    def knows(self, key: bytes) -> bool:
+        """Returns True if the key with that id is still accepted."""
+        return self._keyring().key(key) is not None
 
     def _nonce(self) -> str:
         return self._entropy(16).hex()
-
-    def _proof(self, key: bytes, words: Sequence[str], method: str, path: str, body: bytes) -> str:
-        derived = hmac.digest(key, _KEY_LABEL, "sha256")
-        parts = [_LABEL, self._uuid().encode(), *[word.encode() for word in words], method.encode(), path.encode()]
-        parts.append(hashlib.sha256(body).digest())
-        return hmac.digest(derived, b"".join([len(part).to_bytes(4, "big") + part for part in parts]), "sha256").hex()
 
     def _remember(self, nonce: bytes, now_ms: int) -> None:
         nonces = self._nonces
@@ -132,5 +150,12 @@ class Passes:
         nonces[nonce] = now_ms + 2 * WINDOW_MS
 
 
+def _proof(key: bytes, uuid: str, words: Sequence[str], method: str, path: str, body: bytes) -> str:
+    derived = hmac.digest(key, _KEY_LABEL, "sha256")
+    parts = [_LABEL, uuid.encode(), *[word.encode() for word in words], method.encode(), path.encode()]
+    parts.append(hashlib.sha256(body).digest())
+    return hmac.digest(derived, b"".join([len(part).to_bytes(4, "big") + part for part in parts]), "sha256").hex()
+
+
 def _bad_pass(why: str, hint: str) -> ApiError:
-    return ApiError("bad_pass", f"the pass of a node is refused: {why}", hint)
+    return ApiError("bad_pass", f"the pass is refused: {why}", hint)

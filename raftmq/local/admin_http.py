@@ -12,8 +12,9 @@ from urllib.parse import quote
 import click
 
 from cluster.config.local_layout import find_data_dir, read_cluster
-from raftmq.local.answers import read_answer
 from raftmq.local.contexts import check_cluster, find_context
+from raftmq.local.credentials import addresses_of
+from raftmq.local.exchange import connected, exchanged
 from raftmq_wire.errors import ExitCode, LocalError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -68,7 +69,7 @@ def admin_addresses(given: str | None, data: str | None = None) -> list[str]:
     """The "host:port" to ask, in order: --admin, RAFTMQ_ADMIN, cluster.json. Raises LocalError."""
     named = given or ("" if data else os.environ.get(ADMIN_VARIABLE, ""))
     if not named:
-        return [f"127.0.0.1:{node.admin_port}" for node in read_cluster(find_data_dir(data)).nodes]
+        return addresses_of(read_cluster(find_data_dir(data)).nodes)
     return GivenAddresses(parse_addresses(named) if ":" in named else _of_context(named.strip()))
 
 
@@ -169,12 +170,12 @@ class AdminApi:
             if number >= len(self._addresses) and (refused is None or refused.code != "not_leader"):
                 break
             try:
-                connection = _connect(address)
+                connection = connected(address, _TIMEOUT_S)
             except OSError as error:
                 why = f"{address}: {error.strerror or error}"
                 continue
             try:
-                return self._exchange(connection, method, path, body)
+                return self._exchange(connection, address, method, path, body)
             except ApiRefusal as refusal:
                 # These two have done nothing. Who knows no leader may be cut off from the others.
                 if refusal.code not in ("no_leader", "not_leader"):
@@ -190,32 +191,25 @@ class AdminApi:
         )
 
     def _exchange(
-        self, connection: http.client.HTTPConnection, method: str, path: str, body: dict[str, Any] | None
+        self,
+        connection: http.client.HTTPConnection,
+        address: str,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None,
     ) -> dict[str, Any]:
-        headers = {"Content-Type": "application/json"} if body is not None else {}
+        data = json.dumps(body).encode() if body is not None else None
         try:
-            connection.request(method, path, json.dumps(body) if body is not None else None, headers)
-            response = connection.getresponse()
-            answer = json.loads(read_answer(response))
+            reply = exchanged(connection, address, method, path, data)
+            answer = json.loads(reply.body)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise _broken(method, f"{connection.host}:{connection.port}", error, self._look) from None
+            raise _broken(method, address, error, self._look) from None
         finally:
             connection.close()
-        if response.status >= 400:
+        if reply.status >= 400:
             raise _refused(answer, self._look)
         assert isinstance(answer, dict)
         return answer
-
-
-def _connect(address: str) -> http.client.HTTPConnection:
-    host, _, port = address.rpartition(":")
-    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_TIMEOUT_S)
-    try:
-        connection.connect()
-    except OSError:
-        connection.close()
-        raise
-    return connection
 
 
 def ask_all(addresses: Iterable[str], path: str) -> tuple[list[tuple[AdminApi, dict[str, Any]]], dict[str, LocalError]]:

@@ -25,6 +25,7 @@ from cluster.config.local_layout import (
 from cluster.config.node_files import HOST, move_ports, plan_moved, plan_nodes, read_nodes, set_tier, write_configs
 from cluster.tier.store.opening import check_url
 from raftmq.local.admin_http import AdminApi
+from raftmq.local.credentials import address_of
 from raftmq.local.init import check_data_dirs, create_data_dirs, is_empty
 from raftmq.local.process import (
     check_ports,
@@ -47,7 +48,7 @@ def tell_new_ports(view: ClusterView) -> None:
     was added.
     """
     leader = next(node.record for node in view.nodes if node.record.id == view.leader)
-    api = AdminApi([f"{HOST}:{leader.admin_port}"], "raftmq node list")
+    api = AdminApi([address_of(leader)], "raftmq node list")
     members = api.local("/v1/members")
     known = {member["id"]: member for member in members["members"]}
     for node in sorted(view.nodes, key=lambda node: node.record.id == view.leader):  # a leader that moves hands over

@@ -23,6 +23,7 @@ from cluster.peer.secret_files import copy
 from raftlog.storage.files.fs import OsFileSystem
 from raftmq.local.admin_http import AdminApi, ApiRefusal
 from raftmq.local.cluster import LocalCluster
+from raftmq.local.credentials import addresses_of
 from raftmq.local.process import check_ports, is_free, is_running, stop_nodes
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -62,7 +63,7 @@ class LocalMembers:
         """The API of the running node that answers first."""
         nodes = self._cluster.nodes
         running = [node for node in nodes if is_running(node)] or nodes
-        return AdminApi([f"127.0.0.1:{node.admin_port}" for node in running], "raftmq node list")
+        return AdminApi(addresses_of(running), "raftmq node list")
 
     def members(self) -> dict[str, Any]:
         """`GET /v1/members`, from the leader."""

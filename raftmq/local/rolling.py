@@ -99,8 +99,7 @@ class RollingRestart:
         return leader
 
     def _status(self, node: int) -> dict[str, Any] | None:
-        host, port = split_address(self._addresses[node])
-        return fetch_status(port, 2.0, host)
+        return fetch_status(self._addresses[node], 2.0)
 
 
 def by_command(command: str, addresses: Mapping[int, str]) -> Restart:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from cluster.config.local_layout import NodeRecord
-from raftmq.client.discovery import split_address
-from raftmq.local.answers import read_answer
+from raftmq.local.credentials import address_of
+from raftmq.local.exchange import exchange
 from raftmq.local.process import is_running
 
 STATUS_SCHEMA = 1
@@ -97,7 +97,7 @@ class ClusterView(NamedTuple):
         does."""
         answering = sorted((view for view in self.nodes if view.status), key=lambda view: view.record.id != self.leader)
         for view in answering:
-            health = fetch_health(view.elsewhere or f"127.0.0.1:{view.record.admin_port}")
+            health = fetch_health(view.elsewhere or address_of(view.record))
             if health is not None:
                 found: list[dict[str, Any]] = health["findings"]
                 return found
@@ -130,38 +130,32 @@ class ClusterView(NamedTuple):
         }
 
 
-def fetch_status(admin_port: int, timeout_s: float = 1.0, host: str = "127.0.0.1") -> dict[str, Any] | None:
+def fetch_status(address: str, timeout_s: float = 1.0) -> dict[str, Any] | None:
     """`GET /v1/status` of one node (`cluster.admin.port.NodeStatus`); None if nothing, or something else, answers."""
-    body = _get(host, admin_port, "/v1/status", timeout_s)
+    body = _get(address, "/v1/status", timeout_s)
     return body if body is not None and "term" in body else None
 
 
 def fetch_ready(address: str, timeout_s: float = 2.0) -> bool:
     """Returns True if clients may be sent to the node; False if it does not answer."""
-    host, port = split_address(address)
-    body = _get(host, port, "/v1/health/ready", timeout_s)
+    body = _get(address, "/v1/health/ready", timeout_s)
     return body is not None and bool(body.get("ready"))
 
 
 def fetch_health(address: str, timeout_s: float = 3.0) -> dict[str, Any] | None:
     """`GET /v1/health` of one node, healthy or not; None if it does not answer."""
-    host, port = split_address(address)
-    body = _get(host, port, "/v1/health", timeout_s)
+    body = _get(address, "/v1/health", timeout_s)
     return body if body is not None and "findings" in body else None
 
 
-def _get(host: str, port: int, path: str, timeout_s: float) -> dict[str, Any] | None:
+def _get(address: str, path: str, timeout_s: float) -> dict[str, Any] | None:
     """An answer, or that of an unhealthy node (503); None for any other."""
-    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     try:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        body = json.loads(read_answer(response))
+        reply = exchange(address, "GET", path, timeout_s=timeout_s)
+        body = json.loads(reply.body)
     except (OSError, http.client.HTTPException, ValueError):
         return None
-    finally:
-        connection.close()
-    return body if response.status in (200, 503) and isinstance(body, dict) else None
+    return body if reply.status in (200, 503) and isinstance(body, dict) else None
 
 
 def view_addresses(addresses: Sequence[str], timeout_s: float = 1.0) -> ClusterView:
@@ -200,22 +194,18 @@ def _elsewhere(address: str, status: dict[str, Any] | None, node_id: int) -> Nod
 
 
 def _statuses(addresses: Sequence[str], timeout_s: float) -> list[dict[str, Any] | None]:
-    def ask(address: str) -> dict[str, Any] | None:
-        host, port = split_address(address)
-        return fetch_status(port, timeout_s, host)
-
     with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, len(addresses))) as pool:
-        return list(pool.map(ask, addresses))
+        return list(pool.map(lambda address: fetch_status(address, timeout_s), addresses))
 
 
 def _members(address: str, timeout_s: float) -> dict[int, str]:
     """Node -> where it says that its HTTP API is; {} if that is not to be had."""
-    body = _get(*split_address(address), "/v1/members", timeout_s) or {}
+    body = _get(address, "/v1/members", timeout_s) or {}
     return {int(each["id"]): str(each["admin"]) for each in body.get("members", ()) if each.get("admin")}
 
 
 def view_cluster(nodes: Sequence[NodeRecord], timeout_s: float = 1.0) -> ClusterView:
     """Asks all nodes at once."""
     with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
-        statuses = list(pool.map(lambda node: fetch_status(node.admin_port, timeout_s), nodes))
+        statuses = list(pool.map(lambda node: fetch_status(address_of(node), timeout_s), nodes))
     return ClusterView([NodeView(node, is_running(node), status) for node, status in zip(nodes, statuses, strict=True)])

@@ -16,8 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from raftmq.client.discovery import split_address
-from raftmq.local.answers import read_answer
+from raftmq.local.exchange import exchange
 
 ENDPOINTS = (
     "/v1/status",
@@ -76,7 +75,7 @@ def files_of_node(address: str) -> Iterator[tuple[str, str]]:
     for path in ENDPOINTS:
         name = path.partition("?")[0].strip("/").removeprefix("v1/")
         try:
-            status, body = _get(address, path)
+            status, body = exchange(address, "GET", path, timeout_s=TIMEOUT_S)
         except (OSError, http.client.HTTPException) as error:
             yield f"{name}.error.txt", without_secrets(f"{path}: {error}\n")
             return
@@ -86,17 +85,6 @@ def files_of_node(address: str) -> Iterator[tuple[str, str]]:
             yield f"{name}.txt", without_secrets(body.decode(errors="replace"))
         if status not in (200, 503):
             yield f"{name}.status.txt", f"{status}\n"
-
-
-def _get(address: str, path: str) -> tuple[int, bytes]:
-    host, port = split_address(address)
-    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
-    try:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        return response.status, read_answer(response)
-    finally:
-        connection.close()
 
 
 def text_of_file(path: Path) -> str:

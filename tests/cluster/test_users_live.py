@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import os
 import socket
-import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -112,11 +113,11 @@ def test_the_right_one_goes_on_and_the_wrong_ones_are_told_16(cluster: LocalClus
                 assert code_of(partial(client.admin.set_auth_mode, "off")) == 16, user
         with as_user(cluster, SHOP) as shop:
             sent = [f"message {number}".encode() for number in range(60)]
-            killer = threading.Timer(0.2, lambda: cluster.kill(cluster.wait_leader()))
-            killer.start()
-            for body in sent:
-                shop.send("orders", body)
-            killer.join()
+            with ThreadPoolExecutor(1) as pool:
+                killed = pool.submit(lambda: (time.sleep(0.2), cluster.kill(cluster.wait_leader())))
+                for body in sent:
+                    shop.send("orders", body)
+                killed.result()
             with shop.consumer("billing", "orders", follow=False) as consumer:
                 got = [message.body for message in consumer]
             assert sorted(got) == sorted(sent)

@@ -19,6 +19,7 @@ from cluster.peer.secret import path_of
 from cluster.peer.secret_files import copy
 from raftlog.storage.files.fs import OsFileSystem
 from raftmq.local.admin_http import AdminApi
+from raftmq.local.credentials import address_of
 from raftmq.local.waiting import until
 from raftmq_wire.errors import LocalError
 
@@ -49,7 +50,7 @@ class LiveMembers:
 
     def _apis(self) -> list[AdminApi]:
         nodes = [node for node in self._subject.nodes if self._subject.is_running(node.id)]
-        return [AdminApi([f"127.0.0.1:{node.admin_port}"], "raftmq node list") for node in nodes]
+        return [AdminApi([address_of(node)], "raftmq node list") for node in nodes]
 
     def reach(self, wanted: Callable[[View], bool], ask: Callable[[AdminApi], object] | None = None) -> bool:
         """Asks until the members are as wanted and that is committed; False if they are not in time."""

@@ -8,12 +8,10 @@ carried out twice before it is answered.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import http.client
 import itertools
 import json
 import random
-import urllib.error
-import urllib.request
 from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +21,8 @@ from jepsen_like.live.probes.repeats import Repeats
 from jepsen_like.live.subjects.payload import id_of
 from jepsen_like.live.subjects.raftmq_subject import GROUP
 from raftmq.client.loop_thread import LoopThread
+from raftmq.local.credentials import address_of
+from raftmq.local.exchange import exchange
 
 if TYPE_CHECKING:
     from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
@@ -246,26 +246,26 @@ class SideWorkload:
                 process,
                 "get",
                 {"key": key},
-                _get(node.admin_port, key),
+                _get(address_of(node), key),
                 writes=False,
             )
             await asyncio.sleep(PAUSE_S)
 
 
-async def _get(admin_port: int, name: str) -> dict[str, Any]:
-    return await asyncio.get_running_loop().run_in_executor(None, _get_topic, admin_port, name)
+async def _get(address: str, name: str) -> dict[str, Any]:
+    return await asyncio.get_running_loop().run_in_executor(None, _get_topic, address, name)
 
 
-def _get_topic(admin_port: int, name: str) -> dict[str, Any]:
+def _get_topic(address: str, name: str) -> dict[str, Any]:
     """The number of queues, or None if there is no such topic. Raises OSError for any other answer."""
-    url = f"http://127.0.0.1:{admin_port}/v1/topics/{name}?consistency=linearizable"
+    path = f"/v1/topics/{name}?consistency=linearizable"
     try:
-        with contextlib.closing(urllib.request.urlopen(url, timeout=ANSWER_S)) as answer:
-            return {"value": json.loads(answer.read())["topic"]["write_queues"]}
-    except urllib.error.HTTPError as error:
-        with error:
-            if error.code == 404 and json.loads(error.read()).get("error", {}).get("code") == "not_found":
-                return {"value": None}
-        raise OSError(f"status {error.code}") from None
-    except (ValueError, KeyError) as error:
+        status, body = exchange(address, "GET", path, timeout_s=ANSWER_S)
+        answer = json.loads(body)
+        if status == 404 and answer["error"]["code"] == "not_found":
+            return {"value": None}
+        if status != 200:
+            raise OSError(f"status {status}")
+        return {"value": answer["topic"]["write_queues"]}
+    except (http.client.HTTPException, ValueError, KeyError) as error:
         raise OSError(f"not understood: {error}") from None

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import http.client
+import io
 import json
 import os
 import sys
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
+from email.message import Message
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +38,8 @@ from jepsen_like.live.subjects.subject import (
     leader_of,
 )
 from raftmq.client.errors import RaftMQError, Unknown
+from raftmq.local.credentials import address_of
+from raftmq.local.exchange import exchange
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import NODE_MODULE, check_ports, free_base_port, log_tail
 from raftmq.local.status import fetch_status
@@ -235,7 +239,7 @@ class RaftMQSubject(OfProcesses):
     def states(self) -> dict[int, NodeState | None]:
         """Asks every node for its state at once; None for one that does not answer. Any thread."""
         nodes = self.nodes
-        answers = self._pool.map(lambda node: fetch_status(node.admin_port, _STATUS_TIMEOUT_S), nodes)
+        answers = self._pool.map(lambda node: fetch_status(address_of(node), _STATUS_TIMEOUT_S), nodes)
         return {node.id: _state(answer) for node, answer in zip(nodes, answers, strict=True)}
 
     def set_failpoint(self, node: int, point: str, action: str) -> None:
@@ -269,10 +273,15 @@ class RaftMQSubject(OfProcesses):
     def request(self, node: int, method: str, path: str, body: Any = None, timeout_s: float = 5.0) -> Any:
         """One call of a node's HTTP API. Raises OSError for no answer, HTTPError (one of its kind) for a refusal."""
         data = None if body is None else json.dumps(body).encode()
-        url = f"http://127.0.0.1:{self._node(node).admin_port}{path}"
-        request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
-        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
-            return json.loads(answer.read())
+        address = address_of(self._node(node))
+        try:
+            reply = exchange(address, method, path, data, timeout_s=timeout_s)
+        except http.client.HTTPException as error:
+            raise OSError(f"{address}: {error!r}") from None
+        if reply.status >= 400:
+            url, reason = f"http://{address}{path}", http.client.responses.get(reply.status, "")
+            raise urllib.error.HTTPError(url, reply.status, reason, Message(), io.BytesIO(reply.body))
+        return json.loads(reply.body)
 
     async def open_client(self) -> RaftMQLogClient:
         """Returns a new client for the running loop."""

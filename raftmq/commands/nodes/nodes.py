@@ -10,6 +10,7 @@ from raftmq.commands.common import data_dir, data_option, json_option, show
 from raftmq.local import may_stop
 from raftmq.local.admin_http import drain_node
 from raftmq.local.cluster import LocalCluster
+from raftmq.local.credentials import addresses_of
 from raftmq.local.process import is_running
 from raftmq.local.tier_rest import bring_rest
 
@@ -34,7 +35,7 @@ def down(grace_s: float | None, data: str | None, as_json: bool) -> None:
     something is left when the time is over; the next start goes on with it.
     """
     cluster = LocalCluster(data_dir(data))
-    addresses = [f"127.0.0.1:{node.admin_port}" for node in cluster.nodes]
+    addresses = addresses_of(cluster.nodes)
     rest, allowed_s = bring_rest(addresses, grace_s, lambda text: click.echo(text, err=True))
     stopped = cluster.down()
     if rest is not None:
@@ -73,7 +74,7 @@ def restart(node: int, grace_s: float, force: bool, data: str | None, as_json: b
     A node that runs is only stopped if the cluster says that writes go on without it.
     """
     cluster = LocalCluster(data_dir(data))
-    addresses = [f"127.0.0.1:{each.admin_port}" for each in cluster.nodes]
+    addresses = addresses_of(cluster.nodes)
     if not force and any(is_running(each) for each in cluster.nodes if each.id == node):
         may_stop.require(addresses, node, WAIT_S, otherwise=f"    (or raftmq restart {node} --force)")
     if grace_s:

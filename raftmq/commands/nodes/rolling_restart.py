@@ -9,6 +9,7 @@ import click
 from raftmq.commands.common import cluster_options, console, data_dir, show
 from raftmq.local.admin_http import ADMIN_VARIABLE, AdminApi, admin_addresses
 from raftmq.local.cluster import LocalCluster
+from raftmq.local.credentials import address_of
 from raftmq.local.rolling import Restart, RollingRestart, by_command
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -78,7 +79,7 @@ def rolling_restart(
 
 def _local(data: str | None) -> tuple[dict[int, str], Restart]:
     cluster = LocalCluster(data_dir(data))
-    return {node.id: f"127.0.0.1:{node.admin_port}" for node in cluster.nodes}, cluster.restart
+    return {node.id: address_of(node) for node in cluster.nodes}, cluster.restart
 
 
 def _elsewhere(admin: str | None, data: str | None, command: str) -> tuple[dict[int, str], Restart]:

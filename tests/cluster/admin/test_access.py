@@ -13,9 +13,10 @@ from aiohttp.test_utils import TestServer
 from cluster.admin import access as access_module
 from cluster.admin.access import ADDRESSES_MAX, SLOW_AFTER
 from cluster.admin.forward import FOR_HEADER, HOPS_HEADER
-from cluster.admin.passes import NONCES_MAX, PASS_HEADER, WINDOW_MS
+from cluster.admin.passes import NONCES_MAX, PASS_HEADER, TOOL, WINDOW_MS, operator_pass
 from cluster.peer.keyring import Keyring
 from statemachine.commands import CHANGE_USER, REMOVE_RULES, REMOVE_TOKEN, REMOVE_USER, SET_AUTH_MODE
+from tests.support.fake_raw import CLUSTER
 
 PATH = "/v1/status"
 ASKED = [1_700_000_000_000, "", ""]
@@ -395,6 +396,102 @@ async def test_a_pass_that_is_right_gets_in(pair: Any) -> None:
     headers = follower.access.pass_for(caller, 1, "POST", "/v1/topics", body)
     answer = await client.post("/v1/topics", data=body, headers=headers | {"Content-Type": "application/json"})
     assert answer.status == 201
+
+
+# --- the operator, who can read the cluster's secret -----------------------------------------------------------------
+
+
+def as_operator(asked: Any, method: str, path: str, body: bytes = b"", **other: Any) -> dict[str, str]:
+    """The headers of an operator's request to a node, `asked`; `other` replaces something in the proof."""
+    given = {
+        "key": asked.keyring.keys[0],
+        "uuid": str(CLUSTER),
+        "node": asked.config.node.id,
+        "wall_ms": asked.now_ms,
+        "nonce": asked.access.entropy(16),
+    }
+    made = operator_pass(method=method, path=path, body=body, **(given | other))
+    return made | ({"Content-Type": "application/json"} if body else {})
+
+
+@pytest.mark.parametrize("mode", ["off", "observe", "enforce"])
+async def test_the_operator_may_do_everything_in_every_mode(client: Any, node: Any, mode: str) -> None:
+    node.add_user("root", is_super=True)
+    node.set_mode(mode)
+    node.stale = "it has heard no leader for an hour"
+    answer = await client.get(PATH, headers=as_operator(node, "GET", PATH))
+    assert answer.status == 200
+    body = b'{"name": "a"}'
+    answer = await client.post("/v1/topics", data=body, headers=as_operator(node, "POST", "/v1/topics", body))
+    assert answer.status == 201
+    assert node.denials == []
+
+
+async def test_a_follower_names_the_operator_to_the_leader(pair: Any) -> None:
+    leader, follower, _, client = pair
+    for node in (leader, follower):
+        node.add_user("root", is_super=True)
+        node.set_mode("enforce")
+    body = b'{"name": "a"}'
+    answer = await client.post("/v1/topics", data=body, headers=as_operator(follower, "POST", "/v1/topics", body))
+    assert answer.status == 201
+    path = "/v1/topics/a"
+    assert (await client.delete(path, headers=as_operator(follower, "DELETE", path))).status == 200
+    says = leader.events.kept()[-1].says
+    assert says.endswith("asked for over HTTP by the operator at 127.0.0.1 by way of node 2")
+
+
+@pytest.mark.parametrize("how", ["key", "uuid", "node", "wall_ms", "method", "path", "body", "twice", "who", "from"])
+async def test_a_forged_pass_of_the_operator_is_refused(client: Any, node: Any, how: str) -> None:
+    node.add_user("root", is_super=True)
+    node.set_mode("enforce")
+    body, nonce = b'{"name": "a"}', b"n" * 16
+    other = {"key": b"x" * 32, "uuid": "f" * 36, "node": 2, "wall_ms": node.now_ms - WINDOW_MS - 1}
+    headers = as_operator(
+        node,
+        "PUT" if how == "method" else "POST",
+        "/v1/groups" if how == "path" else "/v1/topics",
+        b'{"name": "b"}' if how == "body" else body,
+        **({how: other[how]} if how in other else {}),
+        nonce=nonce,
+    )
+    words = headers[PASS_HEADER].split(" ")
+    if how == "who":
+        words[4] = str(node.state.access.users["root"].id)
+    if how == "from":
+        words[2] = "2"
+    if how == "twice":
+        assert (await client.post("/v1/topics", data=body, headers=headers)).status == 201
+    answer = await client.post("/v1/topics", data=body, headers=headers | {PASS_HEADER: " ".join(words)})
+    assert await told(answer) == (400, "bad_pass")
+    assert set(node.state.topics) == ({"a"} if how == "twice" else set())
+
+
+async def test_a_tool_that_has_the_secret_speaks_for_no_user(client: Any, node: Any) -> None:
+    node.add_user("root", is_super=True)
+    node.set_mode("enforce")
+    user, passes = node.state.access.users["root"], node.access.passes
+    for who in (str(user.id), "node", "none"):
+        passes._node = TOOL
+        made = passes.made(who, "10.0.0.9", 1, "GET", PATH, b"")
+        passes._node = 1
+        assert await told(await client.get(PATH, headers=made)) == (400, "bad_pass"), who
+
+
+async def test_a_stream_of_the_operator_ends_with_the_secret(client: Any, node: Any) -> None:
+    node.add_user("root", is_super=True)
+    node.set_mode("enforce")
+    path = "/v1/events/stream"
+    answer = await client.get(path, headers=as_operator(node, "GET", path))
+    assert await answer.content.readline() == b": events\n"
+    node.keyring = Keyring((b"z" * 32,), demanded=True)
+    assert await answer.content.read() == b"\n"
+
+
+async def test_without_a_secret_there_is_no_operator(client: Any, node: Any) -> None:
+    made = as_operator(node, "GET", PATH)
+    node.keyring = Keyring()
+    assert await told(await client.get(PATH, headers=made)) == (400, "bad_pass")
 
 
 async def test_a_node_asks_for_itself_what_is_no_change(pair: Any) -> None:

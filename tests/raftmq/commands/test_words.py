@@ -54,7 +54,7 @@ def test_the_full_disk_of_the_leader_refuses_sends_and_that_of_a_follower_does_n
 
 def test_status_does_not_call_writes_open_while_every_send_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     status = view_of(refusing=True, used_percent=91.23).nodes[1].status
-    monkeypatch.setattr(local_status, "_get", lambda host, port, path, timeout_s: status)
+    monkeypatch.setattr(local_status, "_get", lambda address, path, timeout_s: status)
     first, *_ = run("status", "--admin", ADDRESS).stdout.splitlines()
     assert first == "node 2 leads (term 3), sends are refused: the disk of node 2 is full (91.2 % used)"
 
@@ -194,8 +194,8 @@ def test_what_is_about_every_node_finds_them_from_one_address(command: str, monk
 def test_the_others_are_those_that_the_first_to_answer_names(monkeypatch: pytest.MonkeyPatch) -> None:
     members = [{"id": id, "admin": f"n{id}:9644"} for id in (1, 2, 3)]
 
-    def get(host: str, port: int, path: str, timeout_s: float) -> dict[str, Any] | None:
-        if host == "silent":
+    def get(address: str, path: str, timeout_s: float) -> dict[str, Any] | None:
+        if address == "silent:1":
             return None
         return {"members": members} if path == "/v1/members" else {"node": 1, "term": 1}
 

@@ -26,12 +26,14 @@ class Stub:
         self.answers: list[tuple[int, Any]] = []
         """If there are any, each is given once."""
         self.asked: list[tuple[str, str, bytes]] = []
+        self.headers: list[dict[str, str]] = []
         stub = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def handle_any(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 stub.asked.append((self.command, self.path, body))
+                stub.headers.append(dict(self.headers))
                 if stub.answer is None:
                     self.close_connection = True
                     return

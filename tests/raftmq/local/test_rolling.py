@@ -45,8 +45,8 @@ class FakeCluster:
         self.done.append(f"restart {node}")
         self.started_s[node] = time.monotonic()
 
-    def status(self, port: int, timeout_s: float, host: str) -> dict[str, Any]:
-        started = self.started_s.get(port) if self.returns else None
+    def status(self, address: str, timeout_s: float) -> dict[str, Any]:
+        started = self.started_s.get(int(address.rpartition(":")[2])) if self.returns else None
         return {"uptime_ms": 3_600_000 if started is None else 1000 * (time.monotonic() - started)}
 
     def rolling(self, wait_s: float = 5.0) -> RollingRestart:

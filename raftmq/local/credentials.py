@@ -1,0 +1,92 @@
+"""The proofs that requests to an HTTP API carry: a token, or passes of the operator (`cluster.admin.passes`).
+
+An address is text, "host:port". One for which there is a proof is an `Address`, which is such a text too. A proof
+belongs to the address for which a person meant it: an address that a node only tells has none.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
+
+from cluster.admin.passes import operator_pass
+from cluster.config.loading import load
+from cluster.config.local_layout import NodeRecord
+from cluster.config.source import ConfigError
+from cluster.peer.secret import path_of
+from cluster.peer.secret_files import read_keys
+from raftlog.errors import IdentityError
+from raftlog.storage.files import identity, layout
+from raftmq_wire.errors import LocalError
+
+Headers = dict[str, str]
+
+
+class Credentials(Protocol):
+    """Proves the author of requests."""
+
+    def proofs(self, method: str, path: str, body: bytes) -> Iterator[Headers]:
+        """Yields the headers of one request: the best proof first, then others if the node refuses that as a pass."""
+
+
+class Address(str):
+    """ "host:port" of an HTTP API, and what proves the author of a request there."""
+
+    credentials: Credentials
+
+    def __new__(cls, address: str, credentials: Credentials) -> Address:
+        """An address with a proof."""
+        made = super().__new__(cls, address)
+        made.credentials = credentials
+        return made
+
+
+def proofs_for(address: str, method: str, path: str, body: bytes) -> Iterator[Headers]:
+    """Yields the headers to try, one after the other while a node refuses a pass; the last ones prove nothing."""
+    if isinstance(address, Address):
+        yield from address.credentials.proofs(method, path, body)
+    yield {}
+
+
+class LocalSecret:
+    """The operator of a local cluster, who can read the secret and the identity of one of its nodes."""
+
+    def __init__(self, node: NodeRecord) -> None:
+        self._node = node
+
+    def proofs(self, method: str, path: str, body: bytes) -> Iterator[Headers]:
+        """A pass for each key in the node's file: while the secret is changed, the node may know only one of them."""
+        try:
+            secret, data = _files(self._node.config_path, self._node.config_path.stat().st_mtime_ns)
+            uuid = str(identity.decode((data / layout.IDENTITY).read_bytes(), data / layout.IDENTITY).cluster_uuid)
+            keys = read_keys(secret)
+        except (OSError, ConfigError, IdentityError, LocalError):
+            return  # a stranger then; the answer says which proof is missing
+        for key in keys:
+            yield made_pass(key, uuid, self._node.id, method, path, body)
+
+
+def made_pass(key: bytes, uuid: str, node: int, method: str, path: str, body: bytes) -> Headers:
+    """The header of one request of an operator, with this machine's clock."""
+    return operator_pass(key, uuid, node, method, path, body, wall_ms=time.time_ns() // 1_000_000, nonce=os.urandom(16))
+
+
+@lru_cache(maxsize=64)
+def _files(config_path: Path, _changed_ns: int) -> tuple[Path, Path]:
+    """The files of the secret and of the data that a node's configuration names."""
+    config = load(config_path, os.environ)
+    return path_of(config), Path(config.node.data_dir)
+
+
+def address_of(node: NodeRecord) -> Address:
+    """The HTTP API of a node of a local cluster."""
+    return Address(f"127.0.0.1:{node.admin_port}", LocalSecret(node))
+
+
+def addresses_of(nodes: Iterable[NodeRecord]) -> list[str]:
+    """The HTTP APIs of nodes of a local cluster."""
+    return [address_of(node) for node in nodes]

@@ -1,0 +1,68 @@
+"""One request to an HTTP API, with the proof that belongs to its address."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import NamedTuple
+
+from raftmq.local.answers import read_answer
+from raftmq.local.credentials import proofs_for
+
+_REFUSED_PASS = "bad_pass"
+
+
+class Reply(NamedTuple):
+    """An answer, whatever its status."""
+
+    status: int
+    body: bytes
+
+
+def connected(address: str, timeout_s: float) -> http.client.HTTPConnection:
+    """Returns a connection to "host:port". Raises OSError."""
+    host, _, port = address.rpartition(":")
+    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=timeout_s)
+    try:
+        connection.connect()
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def exchanged(
+    connection: http.client.HTTPConnection, address: str, method: str, path: str, body: bytes | None = None
+) -> Reply:
+    """Sends a request on a connection to that address, and reads the answer. Raises OSError, HTTPException.
+
+    A refused pass has changed nothing, so the request is sent again with the next proof.
+    """
+    kind = {"Content-Type": "application/json"} if body is not None else {}
+    refused: Reply | None = None
+    for proof in proofs_for(address, method, path, body or b""):
+        connection.request(method, path, body, {**kind, **proof})
+        response = connection.getresponse()
+        reply = Reply(response.status, read_answer(response))
+        if not (proof and _is_refused_pass(reply)):
+            return refused if refused is not None and reply.status in (401, 403) else reply
+        refused = reply
+    raise AssertionError("the last proof is none, and no node refuses it as a pass")
+
+
+def exchange(address: str, method: str, path: str, body: bytes | None = None, *, timeout_s: float) -> Reply:
+    """Sends a request to "host:port", and reads the answer. Raises OSError, HTTPException."""
+    connection = connected(address, timeout_s)
+    try:
+        return exchanged(connection, address, method, path, body)
+    finally:
+        connection.close()
+
+
+def _is_refused_pass(reply: Reply) -> bool:
+    if reply.status != 400:
+        return False
+    try:
+        return bool(json.loads(reply.body)["error"]["code"] == _REFUSED_PASS)
+    except (ValueError, LookupError, TypeError):
+        return False
