@@ -102,7 +102,7 @@ class ClientList:
             received_bytes_per_s=round(received, 1),
             sent_bytes_per_s=round(sent, 1),
             unsent_bytes=connection.unsent_bytes,
-            inflight_bytes=connection.inflight_bytes,
+            inflight_bytes=connection.in_flight.bytes,
         )
 
 

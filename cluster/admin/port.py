@@ -60,6 +60,9 @@ class LoadStatus(msgspec.Struct, frozen=True, kw_only=True):
     connections: int
     long_polls: int
     inflight_bytes: int
+    """Requests that this node holds: their fate is open, or another node is to answer them."""
+    client_inflight_bytes: int
+    """Requests that are not answered yet, of all connections."""
 
 
 class SecretView(msgspec.Struct, frozen=True, kw_only=True):

@@ -88,8 +88,8 @@ def over_limit(limits: LimitsSection, path: ReplyTo, size: int, node_bytes: int)
 
     `node_bytes`: the bytes that the caller holds for all connections together.
     """
-    if path.inflight_bytes + size > limits.connection_inflight_bytes_max:
-        name, value, have = "connection", limits.connection_inflight_bytes_max, path.inflight_bytes
+    if path.in_flight.bytes + size > limits.connection_inflight_bytes_max:
+        name, value, have = "connection", limits.connection_inflight_bytes_max, path.in_flight.bytes
     elif node_bytes + size > limits.node_inflight_bytes_max:
         name, value, have = "node", limits.node_inflight_bytes_max, node_bytes
     else:

@@ -221,7 +221,8 @@ class Assembly:
             context, self.storage, self.inbox, proposals, self.membership, self.consistency, self.repairs
         )
         self.tier_access = access_of(context, self.storage, services, metrics.registry)
-        rooms, arrived, handed = Rooms(config.limits, context.loop.call_soon), Signal[[Frame]](), Signal[[Frame]]()
+        rooms = Rooms(config.limits, context.loop.call_soon, context.in_flight.clients)
+        arrived, handed = Signal[[Frame]](), Signal[[Frame]]()
         self.disk = disk_of(context, self.storage.directory.path, proposals, metrics.modes)
         self.sends = sends = Sends[Frame](
             services,
@@ -243,6 +244,7 @@ class Assembly:
             local=handed,
             names=send_handler,
             room=rooms.unsent,
+            in_flight=context.in_flight,
             closings=closings,
             soon=context.loop.call_soon,
             trusted=lambda: self.transport.keyring.demanded,

@@ -21,7 +21,7 @@ from prometheus_client import (
 )
 from prometheus_client.metrics_core import Metric
 
-from cluster.admin.port import Counted, NodeStatus
+from cluster.admin.port import Counted, LoadStatus, NodeStatus
 from cluster.broker.broker_metrics import DeadLetterMetrics
 from cluster.broker.groups.client_relay import RelayMetrics
 from cluster.broker.groups.group_lag import LagMetrics
@@ -203,11 +203,12 @@ class NodeMetrics:
         """Shows that this node takes writes now, or that it does not."""
         self._writes_open.set(is_open)
 
-    def load(self, *, connections: int, long_polls: int, inflight_bytes: int) -> None:
+    def load(self, load: LoadStatus) -> None:
         """The load of clients."""
-        self._connections.set(connections)
-        self._long_polls.set(long_polls)
-        self._inflight_bytes.set(inflight_bytes)
+        self._connections.set(load.connections)
+        self._long_polls.set(load.long_polls)
+        self._inflight_bytes.set(load.inflight_bytes)
+        self._client_inflight_bytes.set(load.client_inflight_bytes)
 
     def catalog(self, *, topics: int, groups: int) -> None:
         """Shows the numbers of topics and consumer groups."""
@@ -271,11 +272,7 @@ class NodeMetrics:
         )
         self.peers((NodeId(peer.node), peer.match_index, peer.lag_entries) for peer in status.peers)
         self.writes_open(status.writes_open)
-        self.load(
-            connections=status.load.connections,
-            long_polls=status.load.long_polls,
-            inflight_bytes=status.load.inflight_bytes,
-        )
+        self.load(status.load)
         self.catalog(topics=len(state.topics), groups=len(state.groups))
         yield from self.group_lag.update(state, now_ms, leads=status.writes_open)
         self.transactions.update(state.halves)
@@ -355,7 +352,12 @@ class NodeMetrics:
         gauge, counter = self._gauge, self._counter
         self._connections = gauge("raftmq_connections", "Open client connections")
         self._long_polls = gauge("raftmq_long_polls", "Pulls waiting for messages")
-        self._inflight_bytes = gauge("raftmq_inflight_bytes", "Bytes of requests that are not answered yet")
+        self._inflight_bytes = gauge(
+            "raftmq_inflight_bytes", "Bytes of requests whose fate is open, or that another node is to answer"
+        )
+        self._client_inflight_bytes = gauge(
+            "raftmq_client_inflight_bytes", "Bytes of requests that are not answered yet, of all connections"
+        )
         self._refused = counter("raftmq_requests_refused", "Requests refused before anything was proposed", "reason")
         self._denied = counter("raftmq_requests_denied", "Requests that no rule allows to their user", "outcome")
         self._codes_refused = counter(

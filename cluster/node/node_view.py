@@ -27,7 +27,7 @@ def status(node: Assembly) -> NodeStatus:
     note_raft(node.metrics, raft)
     note_ha(node, raft)
     node.metrics.writes_open(node.services.writes_open())
-    node.metrics.load(connections=load.connections, long_polls=load.long_polls, inflight_bytes=load.inflight_bytes)
+    node.metrics.load(load)
     node.metrics.catalog(topics=len(state.topics), groups=len(state.groups))
     return NodeStatus(
         node=node.node_id,
@@ -155,5 +155,6 @@ def _load(node: Assembly) -> LoadStatus:
     return LoadStatus(
         connections=len(node.router.connections),
         long_polls=node.pulls.long_polls.count,
-        inflight_bytes=node.proposals.bytes_inflight + node.forwarder.bytes_held,
+        inflight_bytes=node.proposals.in_flight.requests,
+        client_inflight_bytes=node.proposals.in_flight.clients.bytes,
     )

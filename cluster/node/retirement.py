@@ -42,7 +42,7 @@ REMARK = "this node is stopping; nothing was done, try again"
 
 def _waits(connection: RemotingConnection) -> bool:
     """A client that left has sent its unanswered requests to another node."""
-    return connection.inflight_bytes > 0 and not connection.closed
+    return connection.in_flight.bytes > 0 and not connection.closed
 
 
 async def retire(node: Assembly) -> None:

@@ -185,7 +185,7 @@ class Router(Dispatch):
     def _is_used(self, connection: RemotingConnection) -> bool:
         """A request of it is under way, a pull of it waits, or its last heartbeat is fresh."""
         return (
-            connection.inflight_bytes > 0
+            connection.in_flight.bytes > 0
             or connection.unsent_bytes > 0
             or self._parked(connection)
             or self._members.has(connection)
@@ -201,7 +201,7 @@ class Router(Dispatch):
         self.connections.pop(connection, None)
         self.idle.closed(connection)
         self.patience.forget(connection)
-        if connection.inflight_bytes:
+        if connection.in_flight.bytes:
             self.closings.add(connection)
         else:
             self._end_session(connection)
@@ -313,7 +313,7 @@ class Router(Dispatch):
     def reroute(self, sends: list[Send]) -> None:
         """Takes sends that were queued when leadership was lost: none was proposed, so they go to the new leader."""
         for send in sends:
-            send.connection.inflight_bytes -= send.size
+            send.connection.in_flight.give_back(send.size)
             try:
                 self._reroute(send)
             except Exception:

@@ -11,6 +11,7 @@ from statemachine.payload import SessionRows
 
 if TYPE_CHECKING:
     from cluster.replication.identity import ConnectionSession
+    from cluster.runtime.in_flight import BytesInFlight
 
 
 class Outcome(IntEnum):
@@ -44,7 +45,7 @@ class ReplyTo(Protocol):
     """The path back to the client of a send: a `cluster.remoting.connection.reply_path.ReplyPath`."""
 
     closed: bool
-    inflight_bytes: int
+    in_flight: BytesInFlight
     session: ConnectionSession | None
 
     def write(self, data: bytes) -> None:

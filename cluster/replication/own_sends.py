@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from cluster.replication.acks.ack_levels import Ack
 from cluster.replication.message_batch import BatchMessage, Effect, Send, TopicSlot, message_size
+from cluster.runtime.in_flight import BytesInFlight
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 class NoClient:
     """Stands in place of the connection of a send, and takes no answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, above: BytesInFlight) -> None:
         self.closed = False
-        self.inflight_bytes = 0
+        self.in_flight = BytesInFlight(above)
         self.session: ConnectionSession | None = None
 
     def write(self, data: bytes) -> None:
@@ -84,8 +85,8 @@ def submit_own(
         carried=carried,
         done=done,
     )
-    client.inflight_bytes += size
-    proposals.bytes_inflight += size
+    client.in_flight.take(size)
+    proposals.in_flight.sends.take(size)
     proposals.submit_send(send)
 
 

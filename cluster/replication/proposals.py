@@ -108,7 +108,7 @@ class Proposals:
         self.offsets = OffsetOrder(config.offsets.flush_ms, raw, state, self.submit_commands, lambda: self.now_ms)
         self._effects = self.offsets.effects
         self.early = EarlyAnswers(config.modes, raw, replies, ledger, None if metrics is None else metrics.modes)
-        self._twins = Twins(self.early, self._give_back)
+        self._twins = Twins(self.early, context.in_flight.sends)
         self._acks = 0
         """Not 0 once a send has requested another level than the default."""
         self._strict = StrictNames()
@@ -119,8 +119,7 @@ class Proposals:
         self._barriers = TopicBarriers()
         self._open_term = 0
         self._raw = raw
-        self.bytes_inflight = 0
-        """Bytes of sends without a final answer (queued, proposed, or undecided after an UNKNOWN)."""
+        self.in_flight = context.in_flight
         self.now_ms = clock.monotonic_ms()
         """The clock at the last timer call: precise enough for deadlines, without a clock call per message."""
         self.refusing = ""
@@ -182,7 +181,7 @@ class Proposals:
         self.refusing = why
 
     def submit_send(self, send: Send) -> None:
-        """Queues a checked send; the caller has counted its bytes into `bytes_inflight`."""
+        """Queues a checked send; the caller has counted its bytes (`InFlight.sends`)."""
         queue = self._sends
         queue.waiting.append(send)
         queue.bytes += send.size
@@ -198,7 +197,7 @@ class Proposals:
 
     def queued(self, size: int) -> None:
         """The kernel has queued sends of so many bytes."""
-        self.bytes_inflight += size
+        self.in_flight.sends.take(size)
         self._sends.queued(size)
         self._wake()
 
@@ -265,7 +264,7 @@ class Proposals:
             entry.answered = False
             entry.deadline_ms = send.received_ms + self._deadline_ms
         entry.bytes += send.size - old.size
-        self.bytes_inflight -= old.size
+        self.in_flight.sends.give_back(old.size)
 
     def replace_queued(self, old: Send, send: Send, *, room: bool) -> None:
         """The same for a send that is still queued."""
@@ -274,15 +273,12 @@ class Proposals:
             return
         self._give_way(old)
         self._sends.replace(old, send)
-        self.bytes_inflight -= old.size
-
-    def _give_back(self, size: int) -> None:
-        self.bytes_inflight -= size
+        self.in_flight.sends.give_back(old.size)
 
     def _give_way(self, old: Send) -> None:
         """Another request replaced it; its own client, if still connected, is answered with what is known."""
         if old.connection.closed:
-            old.connection.inflight_bytes -= old.size
+            old.connection.in_flight.give_back(old.size)
         else:
             self._replies.unknown(old, "it came again, and there is no room to keep both until the log decides")
 
@@ -374,11 +370,11 @@ class Proposals:
         self.offsets.close()
         sends = self._sends.take_all()
         sends += [twin for _, twin in self._twins.take(sends)]
-        self.bytes_inflight -= sum([send.size for send in sends])
+        self.in_flight.sends.give_back(sum([send.size for send in sends]))
         self._strict.decided(sends)
         for send in sends:
             if send.done is not None:  # the next leader finds the reason for this copy in its own state
-                send.connection.inflight_bytes -= send.size
+                send.connection.in_flight.give_back(send.size)
                 contain("ending a copy", send.done, Outcome.FAIL)
         sends = [send for send in sends if send.done is None]
         if sends:
@@ -392,7 +388,7 @@ class Proposals:
             if entry.deadline_ms <= now and not entry.answered:
                 self._give_up(entry)
         for send in self._sends.take_older(now - self._deadline_ms):
-            self.bytes_inflight -= send.size
+            self.in_flight.sends.give_back(send.size)
             self._strict.decided([send])
             self._twins.tell([send], self._replies.refused, "the log did not take it in time; nothing was stored")
         if self._effects.due(now):
@@ -491,7 +487,7 @@ class Proposals:
             return
         self.on_contained("building an entry of a send", error)
         send = sends[0]
-        self.bytes_inflight -= send.size
+        self.in_flight.sends.give_back(send.size)
         self._strict.decided(sends)
         remark = f"no entry could be made of this message: {error}; nothing was stored"
         self._twins.tell([send], self._replies.unbuildable, remark)
@@ -509,7 +505,7 @@ class Proposals:
             self.offsets.decided(waiter.calls)
         self.figures.settled(waiter, Outcome.OK)
         if waiter.sends and waiter.built is not None:
-            self.bytes_inflight -= waiter.bytes
+            self.in_flight.sends.give_back(waiter.bytes)
             if self._strict.names:
                 self._strict.decided(waiter.sends)
             if self._acks:
@@ -535,7 +531,7 @@ class Proposals:
         self._barriers.lower_for(waiter.calls)
         self.offsets.decided(waiter.calls)
         self.figures.settled(waiter, Outcome.FAIL)
-        self.bytes_inflight -= waiter.bytes
+        self.in_flight.sends.give_back(waiter.bytes)
         self._strict.decided(waiter.sends)
         remark = "the entry was lost with its leader; nothing was stored"
         self._twins.tell(waiter.sends, self._replies.refused, remark, waiter.muted)

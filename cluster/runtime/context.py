@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cluster.config.config import Config
 from cluster.runtime.alarms import Alarms
@@ -16,6 +16,7 @@ from cluster.runtime.environment import Environment
 from cluster.runtime.events import EventLog
 from cluster.runtime.failpoints.failpoints import FailpointSet
 from cluster.runtime.figures.stage_times import StageTimes
+from cluster.runtime.in_flight import InFlight
 from cluster.runtime.succession import Succession
 from cluster.runtime.turns.work import Turns
 from raftlog.core.raw_node import RawNode
@@ -46,6 +47,7 @@ class NodeContext:
     failpoints: FailpointSet
     succession: Succession
     """Hands leadership over."""
+    in_flight: InFlight = field(default_factory=InFlight)
 
     @property
     def clock(self) -> Clock:

@@ -120,9 +120,9 @@ class Accounts:
             if node is None:
                 continue
             counted = {
-                "proposals.bytes_inflight": node.proposals.bytes_inflight,
-                "forwarder.bytes_held": node.forwarder.bytes_held,
-                "connections": sum(one.inflight_bytes for one in node.router.connections),
+                "sends": node.proposals.in_flight.sends.bytes,
+                "forwarded": node.forwarder.in_flight.forwarded.bytes,
+                "connections": sum(one.in_flight.bytes for one in node.router.connections),
             }
             left = {name: count for name, count in counted.items() if count}
             if left:

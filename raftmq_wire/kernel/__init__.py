@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, TypeVar
 
-VERSION = 6
+VERSION = 7
 """Version of the functions in `_native.pyx`, which names it too: a native module of another version is not used."""
 INSTEAD = "--no-binary raftmq raftmq"
 """Arguments of `pip install` that build the kernel with this machine's compiler, where there is no wheel with one."""

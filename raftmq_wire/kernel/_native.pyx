@@ -65,7 +65,7 @@ cdef extern from *:
     bint raftmq_has_crc32c() nogil
     uint32_t raftmq_crc32c(const uint8_t* at, size_t size) nogil
 
-VERSION = 6
+VERSION = 7
 SOURCE = RAFTMQ_KERNEL_SOURCE.decode()
 
 logger = logging.getLogger(__name__)
@@ -179,6 +179,27 @@ cdef class TopicSlot:
         if cursor is None:
             cursor = self.cursors[queue_id] = self.cursor(self.topic_id, queue_id)
         return cursor
+
+
+@cython.final
+@cython.no_gc
+cdef class BytesInFlight:
+    cdef readonly int64_t bytes
+    cdef BytesInFlight above
+
+    def __init__(self, BytesInFlight above=None):
+        self.bytes = 0
+        self.above = above
+
+    cpdef take(self, int64_t size):
+        self.bytes += size
+        if self.above is not None:
+            self.above.take(size)
+
+    cpdef give_back(self, int64_t size):
+        self.bytes -= size
+        if self.above is not None:
+            self.above.give_back(size)
 
 
 @cython.final
@@ -814,6 +835,7 @@ cdef class PlainBatches:
 @cython.final
 cdef class Intake(PlainBatches):
     cdef object proposals, append, retries, slot_of, origin_of
+    cdef BytesInFlight sends
     cdef bint has_retries
     cdef dict plain, session_max
     cdef int64_t connection_max, node_max, body_max
@@ -829,6 +851,7 @@ cdef class Intake(PlainBatches):
 
     def __init__(self, proposals, queue, retries, limits, suffix, slot_of, new_key, origin_of):
         self.proposals = proposals
+        self.sends = proposals.in_flight.sends
         self.append = queue.waiting.append
         self.retries = retries
         self.plain = proposals.plain
@@ -844,7 +867,8 @@ cdef class Intake(PlainBatches):
     def take(self, path, bytes data, list frames, Py_ssize_t at):
         """Queues the plain sends among `frames` from `at` on; returns the first that it leaves to Python."""
         cdef ConnectionSession session = path.session
-        cdef int64_t inflight = path.inflight_bytes, node = self.proposals.bytes_inflight, taken = 0, now, room
+        cdef BytesInFlight held = path.in_flight
+        cdef int64_t taken = 0, now, room
         cdef const uint8_t* base = <const uint8_t*>PyBytes_AS_STRING(data)
         cdef Py_ssize_t count = PyList_GET_SIZE(frames), start, stop
         cdef bytes born_host = path.born_host
@@ -858,7 +882,7 @@ cdef class Intake(PlainBatches):
             return at
         now = self.proposals.now_ms
         self.has_retries = len(self.retries) > 0  # once for all sends of a read: none of them adds one
-        room = min(self.connection_max - inflight, self.node_max - node)
+        room = min(self.connection_max - held.bytes, self.node_max - self.sends.bytes)
         try:
             while at < count:
                 pair = frames[at]
@@ -878,7 +902,7 @@ cdef class Intake(PlainBatches):
                 at += 1
         finally:
             if taken:
-                path.inflight_bytes = inflight + taken
+                held.take(taken)
                 self.session_max[session.producer_id] = session.next_sequence - 1
                 self.proposals.queued(taken)
         return at
@@ -1442,6 +1466,7 @@ def acknowledge(list sends, list offsets, list positions, Py_ssize_t at, bytes h
     cdef object path = None
     cdef bint closed = True
     cdef int64_t held = 0
+    cdef BytesInFlight owner = None
     cdef Send send
     cdef bytes key
     cdef tuple places
@@ -1454,9 +1479,10 @@ def acknowledge(list sends, list offsets, list positions, Py_ssize_t at, bytes h
                 break
             if send.connection is not path:
                 if path is not None:
-                    path.inflight_bytes -= held
+                    owner.give_back(held)
                     held = 0
                     _hand(path, answers)
+                owner = send.connection.in_flight
                 path = send.connection
                 closed = path.closed
                 session = path.session
@@ -1492,7 +1518,7 @@ def acknowledge(list sends, list offsets, list positions, Py_ssize_t at, bytes h
             put32(<uint8_t*>answers.data + begin + 4, <uint32_t>(answers.size - begin - 8))
     finally:
         if path is not None:
-            path.inflight_bytes -= held
+            owner.give_back(held)
             _hand(path, answers)
     return at
 

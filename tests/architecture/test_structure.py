@@ -27,7 +27,7 @@ SPREAD = {
     "SegmentIndex": "the same, of its index",
 }
 # Attributes on the path of every message, changed in place: a call costs more than the addition.
-COUNTED = {"inflight_bytes", "bytes_inflight", "next_queue", "session"}
+COUNTED = {"bytes", "next_queue", "session"}
 # Other assignments from outside, and why they are right.
 ASSIGNED = {
     "cluster/admin/server.py record": "a logging.LogRecord: filters of the library change it",

@@ -14,6 +14,7 @@ from cluster.remoting.handlers.send import SendHandler, make_intake
 from cluster.replication.identity import ConnectionSession, RetryMemory
 from cluster.replication.message_batch import QueueCursor, Send, TopicSlot
 from cluster.runtime.framing import FrameBuffer
+from cluster.runtime.in_flight import BytesInFlight, InFlight
 from raftmq_wire.codec import CodecError, decode_header
 from raftmq_wire.kernel import TWINS
 from tests.support.contexts import CONFIG
@@ -30,7 +31,7 @@ class Node:
         self.queue = SimpleNamespace(waiting=deque())
         self.plain: dict[bytes, TopicSlot] = {}
         self.session_max: dict[bytes, int] = {}
-        self.bytes_inflight = 0
+        self.in_flight = InFlight()
         self.now_ms = 77
         self.refusing = ""
         self.open = True
@@ -66,7 +67,7 @@ class Node:
         self.session.issue()  # the first send of a connection goes the long way
         self.session_max[self.session.producer_id] = 1
         self.path: Any = SimpleNamespace(
-            session=self.session, inflight_bytes=0, born_host=b"\x0a\x00\x00\x01\x00\x00\x04\xd2", closed=False
+            session=self.session, in_flight=BytesInFlight(), born_host=b"\x0a\x00\x00\x01\x00\x00\x04\xd2", closed=False
         )
 
     def in_python(self) -> Node:
@@ -88,7 +89,7 @@ class Node:
         self.queue.waiting.append(send)
 
     def queued(self, size: int) -> None:
-        self.bytes_inflight += size
+        self.in_flight.sends.take(size)
 
     def find_inflight(self, producer_id: bytes, sequence: int) -> Send | None:
         named = (producer_id, sequence)

@@ -156,7 +156,8 @@ class ClientPath(ReplyPath):
     """A client's connection: requests go in as frames, replies come out as (code, remark, ext)."""
 
     def __init__(self, node: SimNode) -> None:
-        super().__init__(("10.0.0.9", 4000), "broker", node.running.router.rooms.unsent)
+        rooms = node.running.router.rooms
+        super().__init__(("10.0.0.9", 4000), "broker", rooms.unsent, rooms.in_flight)
         self.node = node
         self.replies: dict[int, list[tuple[int, str, bytes]]] = {}
         self.on_reply: Callable[[int, int, str], None] | None = None
@@ -447,7 +448,7 @@ class SimCluster:
             if len(self.running) < len(self.nodes):
                 return False
             marks = {(n.state.applied, n.raw.last_index, n.raw.commit_index) for n in self.running}
-            idle = all(n.proposals.bytes_inflight == 0 and not n.forwarder.bytes_held for n in self.running)
+            idle = not any(n.proposals.in_flight.requests for n in self.running)
             return len(marks) == 1 and idle and all(n.state.applied.index == n.raw.last_index for n in self.running)
 
         self.loop.run_until(same, limit_s, "equal applied logs")

@@ -221,7 +221,7 @@ class SendBacks:
     def _propose(self, report: _Report, slot: TopicSlot, stored: Stored, dead: bool) -> None:
         client, wanted, message = report.client, report.wanted, stored.message
         size = report.size + len(stored.data)
-        over = over_limit(self._services.config.limits, client, size, self._proposals.bytes_inflight)
+        over = over_limit(self._services.config.limits, client, size, self._proposals.in_flight.sends.bytes)
         if over:
             raise Refused(Reason.BUSY, over)
         properties = copied_properties(message)

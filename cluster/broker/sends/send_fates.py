@@ -67,7 +67,7 @@ class SendFates:
             path = send.connection
             if muted and at in muted:
                 continue
-            path.inflight_bytes -= send.size
+            path.in_flight.give_back(send.size)
             if send.oneway:
                 settle(path, send.producer_id, send.sequence)
                 if send.done is not None:
@@ -106,7 +106,7 @@ class SendFates:
 
     def _fail(self, send: Send, refused: Refused) -> None:
         path = send.connection
-        path.inflight_bytes -= send.size
+        path.in_flight.give_back(send.size)
         if send.done is not None:
             send.done(Outcome.FAIL)
             return
@@ -116,7 +116,7 @@ class SendFates:
 
     def unknown(self, send: Send, remark: str) -> None:
         """Answers a send that was proposed and is undecided."""
-        send.connection.inflight_bytes -= send.size
+        send.connection.in_flight.give_back(send.size)
         if send.done is not None:
             send.done(Outcome.UNKNOWN)
             return

@@ -101,7 +101,7 @@ class Sends(Generic[_Origin]):
         """Stores a message, or a batch. `Proposals` tells its fate later. Raises Refused."""
         path, size, proposals = origin.path, origin.size, self._proposals
         refusing = proposals.refusing
-        over = over_limit(self._limits, path, size, proposals.bytes_inflight)
+        over = over_limit(self._limits, path, size, proposals.in_flight.sends.bytes)
         if (refusing or over) and not self._held_already(wish, origin.identity):
             raise Refused(Reason.UNAVAILABLE if refusing else Reason.BUSY, refusing or over)
         topic, queue_id, asked = wish.topic, wish.queue_id, wish.properties
@@ -181,8 +181,8 @@ class Sends(Generic[_Origin]):
         if slot.dedup == "strict" and not batch and proposals.strict_inflight(send):
             self._wait_for_first(origin, send)
             return
-        path.inflight_bytes += size
-        proposals.bytes_inflight += size
+        path.in_flight.take(size)
+        proposals.in_flight.sends.take(size)
         proposals.submit_send(send)
 
     def when_confirmed(self, origin: _Origin, again: Callable[[], None]) -> None:
@@ -207,12 +207,12 @@ class Sends(Generic[_Origin]):
         """Counts a waiting send against the limits. The returned function ends that, and returns True if the client is
         still there. If it is not, nothing was stored and nobody is told."""
         path, size, proposals = origin.path, origin.size, self._proposals
-        path.inflight_bytes += size
-        proposals.bytes_inflight += size
+        path.in_flight.take(size)
+        proposals.in_flight.sends.take(size)
 
         def release() -> bool:
-            path.inflight_bytes -= size
-            proposals.bytes_inflight -= size
+            path.in_flight.give_back(size)
+            proposals.in_flight.sends.give_back(size)
             return not path.closed
 
         return release
@@ -470,9 +470,9 @@ class Sends(Generic[_Origin]):
         first = proposals.find_inflight(producer_id, sequence)
         if first is None:
             return False
-        room = not over_limit(self._limits, send.connection, send.size, proposals.bytes_inflight)
-        send.connection.inflight_bytes += send.size
-        proposals.bytes_inflight += send.size
+        room = not over_limit(self._limits, send.connection, send.size, proposals.in_flight.sends.bytes)
+        send.connection.in_flight.take(send.size)
+        proposals.in_flight.sends.take(send.size)
         if isinstance(first, Send):
             proposals.replace_queued(first, send, room=room)
         else:

@@ -137,14 +137,13 @@ class Transactions:
         """Position -> callers to tell the outcome of the first request to end that message; None if the outcome is
         undecided. An undecided one stays here as long as this node leads: no second copy is made while the first may
         still be stored."""
-        self._client = NoClient()
+        self._client = NoClient(proposals.in_flight.clients)
         self.metrics = metrics
 
     def writes_opened(self) -> None:
         """Forgets undecided requests, because writes have opened: everything that this node proposed before is
         decided."""
         self._ending.clear()
-        self._client.inflight_bytes = 0
 
     @property
     def refusing(self) -> str:
@@ -269,7 +268,7 @@ class Transactions:
         if slot is None:
             why = f"topic {copy.topic} is being changed"
         else:
-            why = over_limit(node.config.limits, self._client, half.size, proposals.bytes_inflight)
+            why = over_limit(node.config.limits, self._client, half.size, proposals.in_flight.sends.bytes)
         if slot is None or why:
             self._later(tries, done, why, lambda left: self._copy(copy, done, left))
             return

@@ -100,7 +100,8 @@ class StagedWriteRequests:
         """Stores messages of an attempt; `done` is told why not, or None. Raises Refused."""
         proposals = self._proposals
         size = len(asked.body)
-        why = proposals.refusing or over_limit(self._services.config.limits, path, size, proposals.bytes_inflight)
+        limits = self._services.config.limits
+        why = proposals.refusing or over_limit(limits, path, size, proposals.in_flight.sends.bytes)
         if why:
             raise Refused(Reason.UNAVAILABLE if proposals.refusing else Reason.BUSY, why)
         attempt = self._open_attempt(asked.attempt)
@@ -147,8 +148,8 @@ class StagedWriteRequests:
             done=told,
         )
         proposals.session_max[producer_id] = max(asked.sequence, proposals.session_max.get(producer_id, 0))
-        path.inflight_bytes += size
-        proposals.bytes_inflight += size
+        path.in_flight.take(size)
+        proposals.in_flight.sends.take(size)
         proposals.submit_send(send)
 
     def commit(

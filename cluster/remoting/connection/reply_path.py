@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.replication.identity import ConnectionSession
+from cluster.runtime.in_flight import BytesInFlight
 from cluster.runtime.room import Room
 from raftmq_wire.codec import FLAG_ONEWAY, Header, encode_frame, ext_of
 from raftmq_wire.codes import CHANGES_OF_USERS, RequestCode
@@ -22,7 +23,7 @@ class ReplyPath:
         "born_host",
         "calls",
         "closed",
-        "inflight_bytes",
+        "in_flight",
         "line",
         "listener",
         "on_close",
@@ -34,14 +35,15 @@ class ReplyPath:
     forwarded: ClassVar[bool] = False
     """True if another node holds the client's connection."""
 
-    def __init__(self, peer_address: tuple[str, int], listener: str, room: Room) -> None:
-        """`peer_address`: the client's own ip and port; `room`: for answers that it has not taken."""
+    def __init__(self, peer_address: tuple[str, int], listener: str, room: Room, above: BytesInFlight) -> None:
+        """`peer_address`: the client's own ip and port; `room`: for answers that it has not taken; `above`: the bytes
+        in flight of all clients."""
         self.room = room
         self.peer_address = peer_address
         self.listener = listener
         self.closed = False
         self.on_close: list[Callable[[], None]] = []
-        self.inflight_bytes = 0
+        self.in_flight = BytesInFlight(above)
         self.born_host = pack_host(*peer_address)
         self.session: ConnectionSession | None = None
         """The send path's identity for what comes through here (see `replication.identity`)."""

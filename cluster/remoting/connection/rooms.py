@@ -19,6 +19,7 @@ from raftmq_wire.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection
+    from cluster.runtime.in_flight import BytesInFlight
     from statemachine.broker_state import BrokerState
 
 
@@ -45,7 +46,9 @@ PRESSED_TAKES_MS = 2_000
 class Rooms:
     """The accounts of one node. `tick` is the only clock in it."""
 
-    def __init__(self, limits: LimitsSection, soon: Soon) -> None:
+    def __init__(self, limits: LimitsSection, soon: Soon, in_flight: BytesInFlight) -> None:
+        self.in_flight = in_flight
+        """Unanswered requests of all connections."""
         self.unsent = Room(limits.node_unsent_bytes_max, soon)
         """Answers that are made, or about to be, and that no client has taken."""
         self.unfinished = Room(limits.node_inflight_bytes_max, soon)

@@ -165,7 +165,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
 
     def __init__(self, dispatch: Dispatch, listener: str, frame_max: int, loop: asyncio.AbstractEventLoop) -> None:
         self._rooms = rooms = dispatch.rooms
-        super().__init__(("127.0.0.1", 0), listener, rooms.unsent.inside(rooms.connection_unsent_max))
+        super().__init__(("127.0.0.1", 0), listener, rooms.unsent.inside(rooms.connection_unsent_max), rooms.in_flight)
         self._dispatch = dispatch
         self._buffer: FrameBuffer | LongFrame = FrameBuffer(frame_max)
         self._loop = loop

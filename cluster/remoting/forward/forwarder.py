@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from cluster.replication.outcome import ReplyTo
     from cluster.replication.slow_requests import SlowRequests
     from cluster.runtime.clock import Clock
+    from cluster.runtime.in_flight import BytesInFlight, InFlight
 
 
 logger = logging.getLogger(__name__)
@@ -143,9 +144,10 @@ class ForwardedPath(ReplyPath):
         listener: str,
         room: Room,
         works: Counter[Hashable],
+        above: BytesInFlight,
     ) -> None:
-        """`works`: owner -> how much cut work waits for its turn."""
-        super().__init__(client, listener, room)
+        """`works`: owner -> how much cut work waits for its turn; `above`: the bytes in flight of all clients."""
+        super().__init__(client, listener, room, above)
         self._works = works
         self._transport = transport
         self._peer = peer
@@ -187,6 +189,7 @@ class Forwarder:
         local: LocalRoute,
         names: NamesSends,
         room: Room,
+        in_flight: InFlight,
         closings: Closings,
         soon: Soon,
         trusted: Callable[[], bool] = lambda: False,
@@ -210,8 +213,7 @@ class Forwarder:
         self._works: Counter[Hashable] = Counter()
         """Client behind another node -> how much cut work of its requests waits here."""
         self._early: list[tuple[NodeId, list[Any], bytes]] = []
-        self._early_bytes = 0
-        """Bytes of requests that were forwarded to this node and wait: it leads and its writes are not open yet, for
+        """Requests that were forwarded to this node and wait: it leads and its writes are not open yet, for
         milliseconds after an election; or it has no connection to the sender yet, and an answer would be lost."""
         self._admitting = False
         self._soon = soon
@@ -219,8 +221,7 @@ class Forwarder:
         self._slow = slow
         """Hears of requests that were held for long."""
         self._ids = transport.request_ids()
-        self.bytes_held = 0
-        """Bytes of requests held here; bounded by limits.node_inflight_bytes_max."""
+        self.in_flight = in_flight
 
     def part(self) -> Part:
         """Describes the forwarder to the node."""
@@ -247,7 +248,7 @@ class Forwarder:
         `promised`: the room for its answer, given back when it is answered or given up.
         """
         path, code, size = frame.path, frame.header.code, frame.size
-        over = over_limit(self._limits, path, size, self.bytes_held)
+        over = over_limit(self._limits, path, size, self.in_flight.forwarded.bytes)
         if over:
             if promised is not None:
                 promised.hold(0)
@@ -263,8 +264,8 @@ class Forwarder:
         self._held[forward_id] = held
         if code in IN_LINE:
             held.line = path.order_line()
-        path.inflight_bytes += size
-        self.bytes_held += size
+        path.in_flight.take(size)
+        self.in_flight.forwarded.take(size)
         self._pass_on(forward_id, held)
 
     def pump(self) -> None:
@@ -290,8 +291,9 @@ class Forwarder:
             self._admitting = False
 
     def _keep_early(self, waiting: list[tuple[NodeId, list[Any], bytes]]) -> None:
+        gone = sum(len(frame) for _, _, frame in self._early) - sum(len(frame) for _, _, frame in waiting)
+        self.in_flight.early.give_back(gone)
         self._early = waiting
-        self._early_bytes = sum(len(frame) for _, _, frame in waiting)
 
     def clients_closed(self, closed: Collection[ReplyTo]) -> None:
         """Remembers the sends of connections that closed: they stay in hand, and may come again."""
@@ -372,8 +374,8 @@ class Forwarder:
     def _drop(self, forward_id: int) -> Held | None:
         held = self._held.pop(forward_id, None)
         if held is not None:
-            held.frame.path.inflight_bytes -= held.size
-            self.bytes_held -= held.size
+            held.frame.path.in_flight.give_back(held.size)
+            self.in_flight.forwarded.give_back(held.size)
             self._look_at(held)
             if held.line is not None:
                 held.line.leave(forward_id)
@@ -459,7 +461,9 @@ class Forwarder:
         end = 4 + int.from_bytes(frame[1:4], "big")
         header_bytes = frame[4:end]
         request = decode_header(frame[0], header_bytes)
-        path = ForwardedPath(self._transport, peer, forward_id, client, listener, self._room, self._works)
+        path = ForwardedPath(
+            self._transport, peer, forward_id, client, listener, self._room, self._works, self.in_flight.clients
+        )
         named = user if self._trusted() else 0
         passed_on = Frame(path, frame[0], request, header_bytes, frame[end:], len(frame) - 4, identity, named)
         if self._works[path.owner] >= WORKS_MAX:
@@ -471,11 +475,11 @@ class Forwarder:
         return self._leader() == self._own_id and self._early_fits(size)
 
     def _early_fits(self, size: int) -> bool:
-        return self._early_bytes + size <= self._limits.node_inflight_bytes_max
+        return self.in_flight.early.bytes + size <= self._limits.node_inflight_bytes_max
 
     def _put_early(self, peer: NodeId, header: list[Any], frame: bytes) -> None:
         self._early.append((peer, header, frame))
-        self._early_bytes += len(frame)
+        self.in_flight.early.take(len(frame))
 
     def _on_reply(self, peer: NodeId, header: list[Any], frame: bytes) -> None:
         forward_id, answered = header

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cluster.replication.metrics import ModeMetrics
     from cluster.replication.outcome import ReplyTo
     from cluster.replication.pending import PendingEntry, SendReplies
+    from cluster.runtime.in_flight import BytesInFlight
     from raftlog.core.raw_node import RawNode
 
 
@@ -162,10 +163,10 @@ class EarlyAnswers:
             return
 
         def stored() -> None:
-            path.inflight_bytes -= send.size
+            path.in_flight.give_back(send.size)
             self._replies.stored_before(send, *found)
 
-        path.inflight_bytes += send.size
+        path.in_flight.take(send.size)
         self.wait_for_all(self._raw.applied_index, send.received_ms, [send], stored)
 
     def lost(self, pending: PendingEntry) -> None:
@@ -310,10 +311,10 @@ class Twins:
     """Repeated sends that wait for the outcome of the first, by identity. They are never proposed; their bytes are
     counted like those of any send."""
 
-    def __init__(self, early: EarlyAnswers, give_back: Callable[[int], None]) -> None:
-        """`give_back`: called with the number of bytes no longer in flight."""
+    def __init__(self, early: EarlyAnswers, sends: BytesInFlight) -> None:
+        """`sends`: the bytes in flight of all sends."""
         self._early = early
-        self._give_back = give_back
+        self._sends = sends
         self.waiting: dict[tuple[bytes, int], list[Send]] = {}
         """(producer id, sequence) -> the sends that wait. Usually empty: check before a call."""
 
@@ -335,8 +336,8 @@ class Twins:
     def stored(self, sends: list[Send], built: Built) -> None:
         """The sends are committed and applied: so are their twins."""
         for at, twin in self.take(sends):
-            twin.connection.inflight_bytes -= twin.size
-            self._give_back(twin.size)
+            twin.connection.in_flight.give_back(twin.size)
+            self._sends.give_back(twin.size)
             first, place = sends[at], built.positions[at]
             position = place if isinstance(place, int) else place[0]
             self._early.answer_stored(twin, first.slot.topic_id, first.queue_id, built.offsets[at], position)
@@ -350,7 +351,7 @@ class Twins:
             if at not in muted:
                 contain("answering a send", tell, send, remark)
         for _, twin in self.take(sends):
-            self._give_back(twin.size)
+            self._sends.give_back(twin.size)
             contain("answering a send", tell, twin, remark)
 
     def of(self, paths: Collection[ReplyTo]) -> list[Send]:

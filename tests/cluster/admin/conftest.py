@@ -222,7 +222,7 @@ class FakeNode:
             failure=self.failure,
             alarms=self.alarms.all(),
             peers=[PeerStatus(node=2, match_index=applied - 5, lag_entries=12, connected=False)] if self.leads else [],
-            load=LoadStatus(connections=50, long_polls=4, inflight_bytes=300),
+            load=LoadStatus(connections=50, long_polls=4, inflight_bytes=300, client_inflight_bytes=200),
             recovery=RecoveryStatus(
                 clean=True, bytes_scanned=0, torn_bytes_cut=0, entries_replayed=0, stages_ms={}, reasons=[]
             ),

@@ -97,6 +97,7 @@ async def test_metrics_show_the_state_of_this_moment(client: Any, node: Any) -> 
         'raftmq_peer_lag_entries{peer="2"} 12.0',
         "raftmq_connections 50.0",
         "raftmq_inflight_bytes 300.0",
+        "raftmq_client_inflight_bytes 200.0",
         "rocketmq_topic_number 0.0",
     ):
         assert line in text.splitlines()

@@ -11,6 +11,7 @@ from cluster.broker.refusal import Reason
 from cluster.broker.sends.closings import Closings
 from cluster.broker.sends.send_fates import SendFates
 from cluster.replication.identity import ConnectionSession, RetryMemory
+from cluster.runtime.in_flight import BytesInFlight
 
 OURS, FOREIGN, LATER = b"thisnode" + b"1" * 8, b"a client" + b"1" * 8, b"thisnode" + b"2" * 8
 
@@ -21,7 +22,8 @@ class Path:
     def __init__(self, session: ConnectionSession) -> None:
         self.session = session
         self.closed = False
-        self.inflight_bytes = 10
+        self.in_flight = BytesInFlight()
+        self.in_flight.take(10)
 
 
 class Fates:
@@ -71,7 +73,7 @@ def test_a_stored_send_is_acknowledged_and_settled() -> None:
     send = run.send()
     store(run.fates, send)
     assert run.told == [(3, 5, 7)]
-    assert send.connection.inflight_bytes == 0
+    assert send.connection.in_flight.bytes == 0
     assert not send.connection.session.pending
     assert not len(run.memory)
 
@@ -81,7 +83,7 @@ def test_a_send_that_was_answered_before_is_not_touched_again() -> None:
     send = run.send()
     built: Any = SimpleNamespace(offsets=[5], positions=[7])
     run.fates.stored([send], built, {0})
-    assert (run.told, send.connection.inflight_bytes) == ([], 10)
+    assert (run.told, send.connection.in_flight.bytes) == ([], 10)
 
 
 def test_a_batch_that_the_log_holds_is_answered_with_all_its_positions() -> None:
@@ -99,7 +101,7 @@ def test_only_what_may_still_be_stored_is_remembered(fate: str, reason: Reason, 
     send = run.send()
     getattr(run.fates, fate)(send, "why")
     assert run.told == [reason]
-    assert send.connection.inflight_bytes == 0
+    assert send.connection.in_flight.bytes == 0
     assert (len(run.memory) == 1) is kept
     assert (send.connection.session is None) is kept, "the connection goes on under a new producer id"
 

@@ -170,7 +170,7 @@ async def test_what_never_ends_is_not_waited_for(start: Start, monkeypatch: pyte
     client = await Client(node).connect()
     client.send(1)
     await until(lambda: client.codes)
-    next(iter(node.router.connections)).inflight_bytes += 1  # a request that nobody answers
+    next(iter(node.router.connections)).in_flight.take(1)  # a request that nobody answers)
     monkeypatch.setattr(retirement, "DRAIN_S", 3600.0)
     closing = asyncio.create_task(node.close())
     await until(lambda: node.stopping)

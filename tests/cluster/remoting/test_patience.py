@@ -10,6 +10,7 @@ import pytest
 from cluster.config.config import LimitsSection
 from cluster.remoting.connection.patience import LOOK_MS, Patience
 from cluster.remoting.connection.rooms import PRESSED_MS, PROGRESS_BYTES, Rooms
+from cluster.runtime.in_flight import BytesInFlight
 
 STALLED_MS = 1_400
 BEGAN_MS = 10_000
@@ -19,7 +20,7 @@ class Watched:
     """A connection whose client holds something of the node, and its first look at BEGAN_MS."""
 
     def __init__(self, **holds: bool) -> None:
-        self.rooms = Rooms(LimitsSection(stalled_ms=STALLED_MS), lambda call, *args: None)
+        self.rooms = Rooms(LimitsSection(stalled_ms=STALLED_MS), lambda call, *args: None, BytesInFlight())
         self.patience = Patience(self.rooms)
         self.aborted = False
         self.connection: Any = Mock(

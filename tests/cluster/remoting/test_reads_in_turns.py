@@ -13,6 +13,7 @@ from cluster.config.config import LimitsSection
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.rooms import Rooms
 from cluster.remoting.connection.server import STEP_UNITS, Dispatch, RemotingConnection
+from cluster.runtime.in_flight import BytesInFlight
 from cluster.runtime.turns.work import Turns
 from raftlog.work import METER, charge
 from raftmq_wire.codec import FLAG_ONEWAY, encode_frame
@@ -50,7 +51,7 @@ class Counting(Dispatch):
     """Notes which request came of whom."""
 
     def __init__(self, loop: Loop) -> None:
-        self.rooms, self.turns = Rooms(LimitsSection(), loop.call_soon), Turns(loop.call_soon, SHARE)
+        self.rooms, self.turns = Rooms(LimitsSection(), loop.call_soon, BytesInFlight()), Turns(loop.call_soon, SHARE)
         self.seen: list[tuple[object, int]] = []
         self.costs = REQUEST_UNITS
 

@@ -67,7 +67,7 @@ def test_a_send_through_a_follower(sim: SimCluster) -> None:
         path.ask(send_frame(at, "T", b"%d" % at, serialize_type=at))
     sim.loop.run_until(lambda: len(path.replies) == 2, 5)
     assert [codes(path, at) for at in range(2)] == [[0], [0]]
-    assert path.inflight_bytes == 0
+    assert path.in_flight.bytes == 0
     assert everywhere(sim) == [b"0", b"1"]
 
 
@@ -94,7 +94,7 @@ def test_no_leader_is_refused_after_the_wait(sim: SimCluster) -> None:
     assert codes(path, 1) == [14]
     sim.loop.run_for(5)
     assert 2 not in path.replies
-    assert lonely.forwarder.bytes_held == 0
+    assert lonely.forwarder.in_flight.forwarded.bytes == 0
     assert everywhere(sim) == []
 
 
@@ -195,8 +195,8 @@ def test_held_bytes_are_bounded() -> None:
         assert f"limits.connection_inflight_bytes_max = {limit}" in one.replies[1][0][1]
         assert f"limits.node_inflight_bytes_max = {limit}" in two.replies[1][0][1]
         assert one.replies[1][0][1].startswith("this connection has 300")
-        sim.loop.run_until(lambda: not lonely.forwarder.bytes_held, 5)
-        assert (one.inflight_bytes, two.inflight_bytes) == (0, 0)
+        sim.loop.run_until(lambda: not lonely.forwarder.in_flight.forwarded.bytes, 5)
+        assert (one.in_flight.bytes, two.in_flight.bytes) == (0, 0)
 
 
 def test_a_refusal_of_a_former_leader_is_no_answer(sim: SimCluster) -> None:
@@ -216,7 +216,7 @@ def test_a_leader_without_room_does_not_deny_what_is_stored(sim: SimCluster) -> 
     """The first leader stored it and died before it said so; "busy" of the next one would say that nothing was done."""
     through, leader, path = stored_and_unheard(sim)
     for node in sim.running:
-        node.proposals.bytes_inflight += 1 << 40
+        node.proposals.in_flight.sends.take(1 << 40)
     leader.kill(power=False)
     sim.reset(leader, through)
     sim.loop.run_until(lambda: path.replies, 5)

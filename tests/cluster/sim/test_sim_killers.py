@@ -72,4 +72,4 @@ def test_it_is_answered_and_nothing_else_happens(sim: SimCluster, name: str, to:
     assert len(sim.running) == 3
     assert sim.leader() is leader
     assert (leader.raw.term, leader.raw.last_index) == (term, end + 1)
-    assert path.inflight_bytes == 0
+    assert path.in_flight.bytes == 0

@@ -49,12 +49,12 @@ def test_repeats_are_recognised_after_one_reading(sim: SimCluster, monkeypatch: 
     for opaque, sequence in enumerate((5, 5, SENDS, 1)):
         send(path, sequence, opaque)
     assert not path.replies, "they wait"
-    assert path.inflight_bytes > 0
+    assert path.in_flight.bytes > 0
     assert answered(sim, path, 4) == [[OK]] * 4
     places = [b'"queueOffset":"%d"' % offset for offset in (4, 4, SENDS - 1, 0)]
     assert all(place in path.replies[opaque][0][2] for opaque, place in enumerate(places))
     assert read == [PRODUCER]
-    assert path.inflight_bytes == sim.leader().proposals.bytes_inflight == 0
+    assert path.in_flight.bytes == sim.leader().proposals.in_flight.sends.bytes == 0
     assert len(stored(sim)) == SENDS
 
 
@@ -71,7 +71,7 @@ def test_a_client_that_left_meanwhile_is_not_answered(sim: SimCluster) -> None:
     send(path, 5, 0)
     path.close()
     sim.loop.run_for(0.5)
-    assert path.inflight_bytes == sim.leader().proposals.bytes_inflight == 0
+    assert path.in_flight.bytes == sim.leader().proposals.in_flight.sends.bytes == 0
     assert len(stored(sim)) == SENDS
 
 
@@ -83,7 +83,7 @@ def test_what_cannot_be_read_is_unknown(sim: SimCluster, monkeypatch: pytest.Mon
     path = sim.leader().connect()
     send(path, 5, 0)
     assert answered(sim, path, 1) == [[UNKNOWN]]
-    assert path.inflight_bytes == 0
+    assert path.in_flight.bytes == 0
 
 
 def test_without_room_to_wait_a_repeat_is_unknown_and_recognised_later(
@@ -93,11 +93,11 @@ def test_without_room_to_wait_a_repeat_is_unknown_and_recognised_later(
     leader = sim.leader()
     path = leader.connect()
     limit = leader.config.limits.node_inflight_bytes_max
-    leader.proposals.bytes_inflight += limit
+    leader.proposals.in_flight.sends.take(limit)
     send(path, 5, 0)
     assert answered(sim, path, 1) == [[UNKNOWN]]
     sim.loop.run_for(0.5)
     send(path, 5, 1)
     assert answered(sim, path, 2) == [[UNKNOWN], [OK]]
-    leader.proposals.bytes_inflight -= limit
+    leader.proposals.in_flight.sends.give_back(limit)
     assert len(stored(sim)) == SENDS

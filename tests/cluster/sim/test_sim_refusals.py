@@ -127,7 +127,7 @@ def test_refused_before_anything_is_proposed(sim: SimCluster, case: Case, serial
     sim.loop.run_for(0.5)
     assert 6 not in path.replies
     assert last_index(sim) == before, "a refusal leaves no trace in the log"
-    assert (path.inflight_bytes, leader.proposals.bytes_inflight) == (0, 0)
+    assert (path.in_flight.bytes, leader.proposals.in_flight.sends.bytes) == (0, 0)
     ask_good(sim, path)
 
 
@@ -180,15 +180,15 @@ def test_bytes_in_flight_are_bounded(serialize_type: int) -> None:
         connection = f"limits.connection_inflight_bytes_max = {limits.connection_inflight_bytes_max}"
         node_limit = f"limits.node_inflight_bytes_max = {limits.node_inflight_bytes_max}"
         assert remarks[0]
-        assert all(connection in remark and str(paths[0].inflight_bytes) in remark for remark in remarks[0])
+        assert all(connection in remark and str(paths[0].in_flight.bytes) in remark for remark in remarks[0])
         assert len(paths[2].replies) > 90, "two connections leave nothing for a third"
         assert all(node_limit in remark for remark in remarks[2])
         for node in sim.followers():
             node.append.release()
         sim.loop.run_until(lambda: sum(len(path.replies) for path in paths) == sent, 5)
         assert {code for path in paths for replies in path.replies.values() for code, _, _ in replies} == {0, 2}
-        assert [path.inflight_bytes for path in paths] == [0, 0, 0]
-        assert leader.proposals.bytes_inflight == 0
+        assert [path.in_flight.bytes for path in paths] == [0, 0, 0]
+        assert leader.proposals.in_flight.sends.bytes == 0
         ask_good(sim, paths[2])
 
 

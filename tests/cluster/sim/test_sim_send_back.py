@@ -344,7 +344,7 @@ def test_a_full_connection_is_told_so(sim: SimCluster) -> None:
     position = send(sim, b"x" * 4000)
     leader = sim.leader()
     path = leader.connect()
-    path.inflight_bytes = leader.config.limits.connection_inflight_bytes_max - 100
+    path.in_flight.take(leader.config.limits.connection_inflight_bytes_max - 100)
     path.ask(back(position))
     sim.loop.run_until(lambda: 1 in path.replies, 10, "an answer")
     assert path.replies[1][0][0] == 2

@@ -78,7 +78,7 @@ def witness_Y04() -> None:
     node = Node()
     node.read(request())
     node.read(request())
-    assert node.bytes_inflight == node.path.inflight_bytes
+    assert node.in_flight.sends.bytes == node.path.in_flight.bytes
 
 
 def witness_Y05() -> None:

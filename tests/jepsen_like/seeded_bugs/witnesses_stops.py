@@ -18,6 +18,7 @@ from cluster.peer.links import Links
 from cluster.peer.roster import Membership
 from cluster.peer.transport import PeerTransport
 from cluster.peer.wire import Kind
+from cluster.runtime.in_flight import BytesInFlight
 from cluster.state.checkpointer import Checkpointer
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.core import transfer
@@ -32,7 +33,9 @@ async def _nothing() -> None:
 
 def witness_O01() -> None:
     refused: list[Any] = []
-    connection = SimpleNamespace(leave=lambda remark: None, say_goodbye=lambda: None, inflight_bytes=0, closed=True)
+    connection = SimpleNamespace(
+        leave=lambda remark: None, say_goodbye=lambda: None, in_flight=BytesInFlight(), closed=True
+    )
     replies = SimpleNamespace(refused=lambda send, remark: refused.append(send))
     proposals = SimpleNamespace(idle=True, unanswered_of=lambda path: ["under way"], _replies=replies)
     node: Any = SimpleNamespace(

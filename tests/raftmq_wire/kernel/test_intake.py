@@ -82,7 +82,8 @@ def compared(data: bytes) -> int:
         assert type(origin) is Frame
         assert (origin.path, origin.body, origin.size) == (short.path, send.body, stop - start - 4)
         assert origin.header.opaque == decode_header(0, origin.header_bytes).opaque
-    assert (short.path.inflight_bytes, short.bytes_inflight) == (long.path.inflight_bytes, long.bytes_inflight)
+    assert short.path.in_flight.bytes == long.path.in_flight.bytes
+    assert short.in_flight.sends.bytes == long.in_flight.sends.bytes
     assert short.session_max == long.session_max
     assert short.session.issue() == long.session.issue()
     return taken
@@ -187,10 +188,10 @@ def test_limits_end_the_short_way() -> None:
     data = request() * 3
     _, frames = FrameBuffer(1 << 24).feed(data)
     size = frames[0][1] - frames[0][0] - 4
-    node.bytes_inflight = node.limits.node_inflight_bytes_max - 2 * size
+    node.in_flight.sends.take(node.limits.node_inflight_bytes_max - 2 * size)
     assert node.intake.take(node.path, data, frames, 0) == 2
-    assert node.bytes_inflight == node.limits.node_inflight_bytes_max
-    assert node.path.inflight_bytes == 2 * size
+    assert node.in_flight.sends.bytes == node.limits.node_inflight_bytes_max
+    assert node.path.in_flight.bytes == 2 * size
 
 
 def test_the_retry_of_an_unanswered_send_goes_the_long_way() -> None:
@@ -321,7 +322,7 @@ def test_entry_and_answers_are_those_of_the_twins(each: list[bytes]) -> None:
         fates = SendFates(nothing, nothing, node.retries, INCARNATION, answers, Closings(lambda look: None))
         fates.stored(some, built, set())
         written.append(b"".join(parts))
-        assert node.path.inflight_bytes == sum(send.size for send in node.queue.waiting) - sum(s.size for s in some)
+        assert node.path.in_flight.bytes == sum(send.size for send in node.queue.waiting) - sum(s.size for s in some)
     assert written[0] == written[1]
     assert short.session.pending == long.session.pending
     assert short.session.issue() == long.session.issue()
