@@ -21,6 +21,7 @@ from jepsen_like.fuzz.lanes import Finding, HttpLane, PeerLane, RemotingLane
 from jepsen_like.fuzz.shot import Port, Shot, save
 from jepsen_like.hostile import mutate, nearly_right
 from jepsen_like.hostile.wire import ask_http, request
+from jepsen_like.live.probes.given_back import wait_given_back
 from jepsen_like.live.probes.long_turns import TURN_MAX_S, ask_turns
 from jepsen_like.live.probes.tier_probe import STORE
 from jepsen_like.live.probes.watch import Watch
@@ -174,6 +175,7 @@ class Campaign:
             await self._still_serves()
             await self._still_uploads()
             await self._no_long_turn()
+            await self._given_back()
             grown = max((peak - rest.get(node, peak) for node, peak in watch.peak.items()), default=0)
         if grown > MEMORY_MAX:
             self._found.append(Defect(f"a node grew by {grown >> 20} MiB; the bound is {MEMORY_MAX >> 20}", []))
@@ -181,6 +183,15 @@ class Campaign:
         return Result(
             sum(self._fired.values()), time.monotonic() - begun, self._counts, missed, self._found, grown >> 20
         )
+
+    async def _given_back(self) -> None:
+        """Checks that nodes count nothing any more for requests, when nobody asks for anything."""
+        try:
+            left = await wait_given_back(node.admin_port for node in self._subject.nodes)
+        except OSError:
+            return  # a node has ended: the look at it says so
+        for what in left:
+            self._note(what, [])
 
     async def _prepare(self) -> dict[str, object]:
         """Topics, groups and messages to ask for; returns the OpenAPI document."""

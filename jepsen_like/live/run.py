@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import random
 import time
@@ -17,6 +18,7 @@ from jepsen_like.live.nemeses.gates import Gate, applied_and_felt, gates, rounds
 from jepsen_like.live.nemeses.nemesis_seam import Effect, Nemesis, PowerCut, SkewsClocks, Stage
 from jepsen_like.live.outcome import HEAL_S, Outcome, Played, conclude
 from jepsen_like.live.plan import HOLD_S, PAUSE_S, QUIET_S, Deck, Plan, pace
+from jepsen_like.live.probes.given_back import wait_given_back
 from jepsen_like.live.probes.live_members import LiveMembers
 from jepsen_like.live.probes.log_workload import LogWorkload
 from jepsen_like.live.probes.monitor import PROCESS, Monitor
@@ -243,6 +245,8 @@ class Run:
         self._phase("read-back")
         if not self._wait_caught_up():
             return
+        if isinstance(self._subject, RaftMQSubject):
+            self._reasons += asyncio.run(wait_given_back(node.admin_port for node in self._subject.nodes))
         try:
             self._rows = self._subject.read_all(self._history)
         except (OSError, RaftMQError) as error:

@@ -363,7 +363,7 @@ class World:
             self.judge.replicas()
         if self.users is not None:
             self.users.check.judge_all()
-        if self.hostile is not None and not self.monitor.violations:
+        if not self.monitor.violations:
             Calm(self).given_back()
 
     def refused(self) -> set[str]:

@@ -1,0 +1,35 @@
+"""The bytes in flight of live nodes, as their metrics tell them: when nothing is under way, all of them are 0."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from jepsen_like.hostile.wire import ask_http
+
+GIVEN_BACK_S: Final = 20.0
+"""Seconds after the last request in which a node gives back what it counted; `send.deadline_ms` is among them."""
+_FIGURE: Final = re.compile(r"^(raftmq_(?:client_)?inflight_bytes) (\S+)$", re.MULTILINE)
+
+
+def counted(metrics: str) -> dict[str, int]:
+    """Reads Prometheus's text: metric -> bytes in flight. Raises ValueError if it has not both metrics."""
+    found = {name: int(float(value)) for name, value in _FIGURE.findall(metrics)}
+    if len(found) != 2:
+        raise ValueError(f"{len(found)} of the 2 metrics of bytes in flight are there")
+    return found
+
+
+async def wait_given_back(admin_ports: Iterable[int], patience_s: float = GIVEN_BACK_S) -> list[str]:
+    """Waits until each node counts nothing; returns a line for each that still counts something then."""
+    left, deadline = [], time.monotonic() + patience_s
+    for port in admin_ports:
+        while any((held := counted((await ask_http(port, "GET", "/metrics")).body.decode())).values()):
+            if time.monotonic() >= deadline:
+                left.append(f"the node with HTTP port {port} counts {held} although nothing is under way")
+                break
+            await asyncio.sleep(0.1)
+    return left
