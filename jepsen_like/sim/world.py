@@ -15,9 +15,18 @@ from cluster.node.node import Node
 from cluster.remoting.connection import reply_path
 from jepsen_like.sim.calm import ANSWERS_S, Calm, Prober
 from jepsen_like.sim.checks.monitor import Monitor, Violation
+from jepsen_like.sim.checks.refusals import Refusals
 from jepsen_like.sim.checks.tier_check import TierCheck
 from jepsen_like.sim.checks.trims import Floors, floors
-from jepsen_like.sim.clients.client_machines import TOPIC, Client, ClientHost, Foreign, ForeignProducer, OwnProducer
+from jepsen_like.sim.clients.client_machines import (
+    OWN_ID,
+    TOPIC,
+    Client,
+    ClientHost,
+    Foreign,
+    ForeignProducer,
+    OwnProducer,
+)
 from jepsen_like.sim.clients.delayed import Delayed
 from jepsen_like.sim.clients.failures import Failures
 from jepsen_like.sim.clients.legacies import Legacies
@@ -128,6 +137,7 @@ class World:
         ids = [NodeId(i) for i in range(1, options.nodes + 1)]
         self.network.socket_buffer = options.socket_bytes
         self.monitor = Monitor(self.loop, ids, black_box=black_box)
+        self.monitor.refusals = self._refusals = Refusals(OWN_ID)
         if trace is not None:
             self.monitor.log = lambda line: trace(f"{self.loop.now:10.4f} s {self.loop.events:7} {line}")
         self.loop.after_event = self.monitor.after_event
@@ -368,7 +378,8 @@ class World:
 
     def refused(self) -> set[str]:
         """Returns the ids of our producers' messages that a node refused for now."""
-        return {message_id for producer in self.producers for message_id in producer.refused}
+        heard = {message_id for producer in self.producers for message_id in producer.refused}
+        return heard | self._refusals.ids
 
     def retried(self) -> list[Foreign]:
         """Returns the messages that foreign clients sent until they were answered."""

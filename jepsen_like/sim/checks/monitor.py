@@ -15,6 +15,7 @@ from jepsen_like.invariants.raft_group import Before, GroupInvariants, check_sta
 from jepsen_like.sim.checks.durable import DurableLog
 from jepsen_like.sim.checks.excuses import Excuses
 from jepsen_like.sim.checks.orderly import OrderlyStops
+from jepsen_like.sim.checks.refusals import Refusals
 from jepsen_like.sim.checks.reigns import Reigns
 from jepsen_like.sim.checks.removal_check import RemovalCheck
 from jepsen_like.sim.checks.tier_check import TierCheck
@@ -136,6 +137,7 @@ class Monitor:
         self._checks = 0
         self._trims = TrimCheck(self.report)
         self._removals = RemovalCheck(self.report, SWEEP_ROWS)
+        self.refusals: Refusals | None = None
         self.users: AppliedUsers | None = None
         """Judge of users and rules, if there are any."""
         self.tier: TierCheck | None = None
@@ -294,6 +296,8 @@ class Monitor:
         self._note(f"start {node_id} {log.tail.index} {log.tail.header_crc}")
         self.same_sums(machine)
         self._trims.compare(machine)
+        if self.refusals is not None:
+            self.refusals.watch(node)
         if self.users is not None:
             self.users.started(machine)
 

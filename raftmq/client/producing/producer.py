@@ -31,8 +31,9 @@ MAX_BYTES = 8 << 20
 class AsyncProducer:
     """A producer session: a random identity, sequences from 1, one connection to the leader.
 
-    Sends of one producer are stored in the order of the calls, per queue; only a send refused as busy while later ones
-    were in flight can fall behind them. At most `max_messages` and `max_bytes` are unsettled: then `send_soon` waits.
+    Sends of one producer are stored in the order of the calls, per queue; only a send that a node refused for now,
+    while later ones were in flight, can fall behind them. At most `max_messages` and `max_bytes` are unsettled: then
+    `send_soon` waits.
     """
 
     def __init__(

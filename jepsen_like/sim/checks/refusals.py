@@ -1,0 +1,57 @@
+"""Collects the sends that nodes refused for now, also those whose client had given its connection up before it heard of
+the refusal.
+
+Such a client sends the message again, behind later ones that were not refused: the order of its calls is lost, as
+docs/client.md says, and the client cannot know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+if TYPE_CHECKING:
+    from cluster.node.node import Node
+
+
+class Refusals:
+    """Ids of our producers' messages that a node refused for now, once at least."""
+
+    def __init__(self, own: re.Pattern[bytes]) -> None:
+        """`own` finds the ids in a body."""
+        self._own = own
+        self.ids: set[str] = set()
+        self._watched: WeakSet[Node] = WeakSet()
+
+    def watch(self, node: Node) -> None:
+        """Listens to a node that has started: to its log, and to what it passes on. Does nothing the second time."""
+        if node in self._watched:
+            return
+        self._watched.add(node)
+        fates: Any = node.proposals._replies
+        fates.refused = self._before(fates.refused, lambda send, remark: [send.body, *(one.body for one in send.batch)])
+        forwarder: Any = node.forwarder
+        forwarder._answer_expired = self._before(
+            forwarder._answer_expired, lambda held: [] if held.tries else [held.frame.body]
+        )
+        handed_back = forwarder._on_handed_back
+
+        def on_handed_back(forward_id: int, held: Any) -> None:
+            handed_back(forward_id, held)
+            if forward_id not in forwarder._held:  # a later request has overtaken it
+                self._note([held.frame.body])
+
+        forwarder._on_handed_back = on_handed_back
+
+    def _before(self, call: Callable[..., None], bodies: Callable[..., list[bytes]]) -> Callable[..., None]:
+        def noted(*arguments: Any) -> None:
+            self._note(bodies(*arguments))
+            call(*arguments)
+
+        return noted
+
+    def _note(self, bodies: list[bytes]) -> None:
+        for body in bodies:
+            self.ids.update(found.decode() for found in self._own.findall(body))
