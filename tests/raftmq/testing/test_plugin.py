@@ -112,7 +112,10 @@ def test_a_project_outside_this_tree_kills_a_leader(project: Path) -> None:
 def test_nothing_is_left_of_a_run_that_was_killed(project: Path, number: signal.Signals) -> None:
     (project / "test_sleeps.py").write_text(SLEEPS)
     with (project / "output.txt").open("w") as output:
+        # A shell starts what it runs in the background with SIGINT ignored, and processes pass that on.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
         running = subprocess.Popen(command(project), cwd=project, env=environment(), stdout=output, stderr=output)
+        signal.signal(signal.SIGINT, before)
         try:
             told = project / "told.json"
             wait_until(lambda: told.exists() or running.poll() is not None, "the test never ran")
