@@ -118,6 +118,7 @@ release: $(STAMPS)/release  ## sdists and wheels of both distributions in dist/,
 lock: $(STAMPS)/dev  ## resolve the lock files again from pyproject.toml
 	@$(COMPILE) --output-file requirements/base.lock pyproject.toml
 	@$(COMPILE) --extra dev --extra spark --extra jre --extra tier -c requirements/base.lock --output-file requirements/dev.lock pyproject.toml
+	@$(COMPILE) --extra tier -c requirements/base.lock --output-file requirements/image.lock pyproject.toml
 	@$(subst --build-deps-for=editable,,$(COMPILE)) --output-file requirements/compat.lock requirements/compat.in
 	@$(subst --build-deps-for=editable,,$(COMPILE)) --output-file requirements/release.lock requirements/release.in
 	@cd requirements/compat-js && npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit --no-fund

@@ -81,6 +81,8 @@ class Listener(_Section, frozen=True, kw_only=True):
     port: Port
     advertised: str = ""
     """The "host:port" that clients are given; filled in by `load` if empty."""
+    routes: str = ""
+    """The listener whose addresses clients of this one are given; "" for its own."""
     tls: TlsMode = ""
 
 
@@ -533,6 +535,10 @@ class Config(_Section, frozen=True, kw_only=True):
             if peer.id == node_id:
                 return peer
         raise KeyError(node_id)
+
+    def routed_by(self, listener: str) -> str:
+        """Returns the name of the listener whose addresses clients of that one are given."""
+        return next((each.routes for each in self.listeners if each.name == listener), "") or listener
 
     def broker_addresses(self, listener: str) -> dict[NodeId, str]:
         """node id -> address that the named listener of each node advertises; nodes without it are left out."""

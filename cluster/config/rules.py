@@ -100,11 +100,14 @@ def complete(config: Config, source: Source, folder: Path | None) -> Config:
         if (path := Path(getattr(config.tls, key)).expanduser()) != Path()
     }
     own = next((p for p in config.peers if p.id == config.node.id), None)
-    told = own.listeners if own else {}
+    peers = tuple(replace(each, listeners=_with_paired(config, each)) for each in config.peers)
+    told = _with_paired(config, own) if own else {}
+    own_names = {each.name: each.advertised or join_address(each.bind, each.port) for each in config.listeners}
     listeners = tuple(
-        replace(each, advertised=each.advertised or told.get(each.name) or join_address(each.bind, each.port))
+        replace(each, advertised=each.advertised or told.get(each.name) or own_names.get(each.routes or each.name, ""))
         for each in config.listeners
     )
+    config = replace(config, peers=peers)
     return replace(
         config,
         node=replace(config.node, data_dir=str(data_dir.absolute())),
@@ -127,6 +130,12 @@ def check(config: Config, source: Source) -> None:
     _check_retention(config, source)
     _check_modes(config, source)
     _check_timer(config, source)
+
+
+def _with_paired(config: Config, peer: PeerNode) -> dict[str, str]:
+    """The addresses of a peer, those of listeners that give their clients another one's addresses among them."""
+    paired = {each.name: peer.listeners[each.routes] for each in config.listeners if each.routes in peer.listeners}
+    return paired | peer.listeners
 
 
 def _with_own_listeners(config: Config, listeners: tuple[Listener, ...]) -> tuple[PeerNode, ...]:
@@ -155,12 +164,35 @@ def _check_listeners(config: Config, source: Source) -> None:
                 "give each [[listeners]] its own name",
             )
         seen.add(listener.name)
+        _check_routes(config, i, listener, source)
         host, _ = _address(listener.advertised, (*path, "advertised"), source)
         if host in ANY_ADDRESS:
             raise ConfigError(
                 f"{source.where(path)}: {dotted(path)}.advertised cannot be {listener.advertised}",
                 f"clients connect to this address, and cannot connect to {host}",
                 f'write advertised = "<name or address clients reach>:{listener.port}"',
+            )
+
+
+def _check_routes(config: Config, i: int, listener: Listener, source: Source) -> None:
+    """A listener gives its own addresses or those of one that gives its own."""
+    if not listener.routes:
+        return
+    path: KeyPath = ("listeners", i, "routes")
+    own = [each.name for each in config.listeners if not each.routes]
+    if listener.routes not in own:
+        raise ConfigError(
+            f"{source.where(path)}: {dotted(path)} cannot be {listener.routes}",
+            f"it names a listener of this node whose addresses routes contain: {', '.join(own) or 'none'}",
+            did_you_mean(listener.routes, own) if own else "remove `routes` from one of the [[listeners]]",
+        )
+    for peer in config.peers:
+        given, paired = peer.listeners.get(listener.name, ""), peer.listeners.get(listener.routes, "")
+        if given != paired:
+            raise ConfigError(
+                f"{source.where(path)}: node {peer.id} has two addresses for listener {listener.name}",
+                f"routes = {listener.routes!r} says {paired or 'none'}, [[peers]] says {given}",
+                f"remove {listener.name} from `listeners` of that [[peers]] table",
             )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -72,6 +73,12 @@ class Source:
                 f"{path}: no such configuration file",
                 "the node reads its id, its data directory and its peers from this file",
                 "correct the path, or write the file: docs/configuration.md contains an example",
+            ) from None
+        except PermissionError:
+            raise ConfigError(
+                f"{path}: this user may not read the file",
+                f"the process runs as uid {os.getuid()} and gid {os.getgid()}; in a container those are the image's",
+                f"chmod a+rX {path.parent} {path}    (on the machine that the file is on; it holds no secrets)",
             ) from None
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(

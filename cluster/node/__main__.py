@@ -20,6 +20,7 @@ from cluster.config.ranges import hold
 from cluster.config.source import ConfigError
 from cluster.runtime import logs
 from cluster.runtime.host.descriptors import fit
+from cluster.runtime.host.memory_fit import fit_memory
 from cluster.runtime.host.private_files import private
 from cluster.runtime.ports import clash
 from cluster.runtime.turns.garbage import Collector
@@ -72,8 +73,8 @@ async def run(
 
 def usable(config: Config) -> Config:
     """The configuration as this process goes by it: every value in its range, and as many connections as there are
-    descriptors for. Raises ConfigError."""
-    return fit(hold(config))
+    descriptors for, and no more memory than its control group allows. Raises ConfigError."""
+    return fit_memory(fit(hold(config)))
 
 
 def _reload(node: Node) -> None:

@@ -130,7 +130,7 @@ class NodeServices:
 
     def broker_addresses(self, listener: str) -> dict[NodeId, str]:
         """Returns node id -> "ip:port" that the named listener of each node advertises."""
-        return addresses_behind(listener, self._membership.broker_addresses)
+        return addresses_behind(self.config, listener, self._membership.broker_addresses)
 
     def monotonic_ms(self) -> int:
         """Returns the milliseconds of the node's monotonic clock."""

@@ -15,6 +15,7 @@ from uuid import UUID
 from cluster.config.config import Config
 from cluster.runtime.clock import Clock, SystemClock
 from cluster.runtime.figures.row_count import Counted, count_apart
+from cluster.runtime.host.cgroup import memory_bytes
 from cluster.runtime.lanes import Lane, LaneRunner, ThreadLaneRunner
 from cluster.runtime.turns.work import TURN_SHARE
 from raftlog.storage.files.fs import FileSystem, OsFileSystem
@@ -46,11 +47,6 @@ def boot_id() -> bytes:
         return UUID(BOOT_ID.read_text().strip()).bytes
     except (OSError, ValueError):
         return bytes(16)
-
-
-def memory_bytes() -> int:
-    """Memory of the machine, in bytes."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class Rows(Protocol):

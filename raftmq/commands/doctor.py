@@ -51,7 +51,7 @@ def doctor(directory: Path | None, configs: tuple[Path, ...], as_json: bool) -> 
     on every address, and whether other users can enter their data directories. Exit code: 1 if something should be
     changed, else 0.
     """
-    checks = [_python(), _kernel(), _checksums()]
+    checks = [_python(), _kernel(), _checksums(), _control_group()]
     for path in configs or _local_configs():
         checks += _reachable(path)
     if directory is not None:
@@ -103,6 +103,18 @@ def _kernel() -> Check:
     from raftmq_wire import kernel
 
     return Check("kernel", kernel.NAME, kernel.WHY)
+
+
+def _control_group() -> Check:
+    from cluster.runtime.host.cgroup import bounds
+    from cluster.runtime.host.memory_fit import MEMORY_MIN
+
+    found, wrong = bounds(), []
+    if found.memory_bytes is not None and found.memory_bytes < MEMORY_MIN:
+        wrong.append(f"give a node at least {MEMORY_MIN >> 20} MiB of memory, or the kernel ends it under load")
+    if found.processors is not None and found.processors < 1:
+        wrong.append("give a node at least one processor; one that is held back loses elections")
+    return Check("control group", found.says, "; ".join(wrong))
 
 
 def _checksums() -> Check:

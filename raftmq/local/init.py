@@ -37,20 +37,28 @@ class Created(NamedTuple):
 
     created: bool
     cluster_uuid: UUID
+    lost: tuple[int, ...] = ()
+    """Nodes whose directories are empty although the cluster is there."""
 
 
-def create_data_dirs(config_paths: Sequence[Path], env: Mapping[str, str] | None = None) -> Created:
+def create_data_dirs(
+    config_paths: Sequence[Path], env: Mapping[str, str] | None = None, *, leave_lost: bool = False
+) -> Created:
     """Makes every member's data directory if all are empty; does nothing if all hold one and the same cluster.
 
     `env`: the environment that the nodes will have; what it says of the whole cluster (the segment size) counts now.
-    Raises ConfigError for files that cannot be used, LocalError if members are missing, differ, or only some
-    directories are filled.
+    `leave_lost`: empty directories beside filled ones stay empty, and are no error. Raises ConfigError for files that
+    cannot be used, LocalError if members are missing, differ, or only some directories are filled.
     """
     configs = [load(path, env) for path in config_paths]
     _check_members(configs, config_paths)
     empty = [config for config in configs if is_empty(Path(config.node.data_dir))]
     if empty:
         if len(empty) < len(configs):
+            if leave_lost:
+                there = [config for config in configs if config not in empty]
+                known = _same_cluster([(config.node.id, Path(config.node.data_dir)) for config in there])
+                return Created(False, known, tuple(config.node.id for config in empty))
             raise _partly(empty[0], next(config for config in configs if config not in empty))
         return Created(True, _create(configs))
     known = _same_cluster([(config.node.id, Path(config.node.data_dir)) for config in configs])

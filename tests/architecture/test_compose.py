@@ -16,11 +16,13 @@ import yaml
 
 from cluster.config.config import Config
 from cluster.config.loading import load
+from cluster.node.retirement import DRAIN_S, FAREWELL_S, HAND_OVER_S, SETTLE_S
 from raftmq.cli import cli
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, Any] = COMPOSE["services"]
+
 NODES = ("n1", "n2", "n3")
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 
@@ -88,9 +90,13 @@ def test_listeners_are_reachable_where_they_say(node: str) -> None:
     config = config_of(node)
     listeners = {listener.name: listener for listener in config.listeners}
     assert listeners["broker"].advertised == f"{node}:{listeners['broker'].port}"
-    assert listeners["host"].advertised == published(node)[listeners["host"].port]
-    assert listeners["namesrv"].advertised == listeners["host"].advertised
-    assert {listeners["host"].port, listeners["namesrv"].port, config.admin.port} == set(published(node))
+    outside = listeners["broker-host"]
+    assert outside.advertised == published(node)[outside.port]
+    assert {outside.port, listeners["namesrv-host"].port, config.admin.port} == set(published(node))
+    assert {each.name: each.routes for each in config.listeners if each.routes} == {
+        "namesrv": "broker",
+        "namesrv-host": "broker-host",
+    }
     binds = {listener.bind for listener in config.listeners} | {config.peer.bind, config.admin.bind}
     assert binds == {"0.0.0.0"}, "other containers cannot reach 127.0.0.1 of this one"
 
@@ -116,8 +122,32 @@ def test_init_names_every_member() -> None:
 def test_the_health_check_asks_an_existing_path_at_the_admin_port() -> None:
     (url,) = re.findall(r"http://127\.0\.0\.1:(\d+)(/[\w/]+)", SERVICES["n1"]["healthcheck"]["test"][-1])
     assert {int(url[0])} == {config_of(node).admin.port for node in NODES}
-    sources = "".join(path.read_text() for path in (ROOT / "cluster" / "admin").rglob("*.py"))
-    assert url[1] in sources
+    assert url[1] == "/v1/health/live"
+    assert "/v1/health/live" in DOCKERFILE
+    assert f"RAFTMQ_ADMIN=127.0.0.1:{url[0]}" in DOCKERFILE, "commands in the container find the node"
+
+
+def test_old_engines_know_every_key() -> None:
+    """Engine 20.10 and podman 4.3 refuse `start_interval`."""
+    for node in NODES:
+        assert set(SERVICES[node]["healthcheck"]) == {"test", "interval", "timeout", "start_period"}
+
+
+def test_a_node_has_more_time_to_stop_than_it_takes() -> None:
+    for node in NODES:
+        grace = re.fullmatch(r"(\d+)s", SERVICES[node]["stop_grace_period"])
+        assert grace is not None
+        assert int(grace[1]) > 2 * (HAND_OVER_S + SETTLE_S + DRAIN_S + FAREWELL_S)
+
+
+def test_logs_are_rotated_and_a_lower_limit_of_files_can_be_given() -> None:
+    for node in NODES:
+        assert set(SERVICES[node]["logging"]["options"]) == {"max-size", "max-file"}
+        assert SERVICES[node]["ulimits"]["nofile"] == "${RAFTMQ_NOFILE:-65536}"
+
+
+def test_the_user_of_the_image_is_a_number() -> None:
+    assert re.findall(r"^USER (.+)$", DOCKERFILE, re.MULTILINE) == ["10911:10911"]
 
 
 def test_the_image_copies_what_exists_and_every_product_package() -> None:

@@ -134,7 +134,7 @@ def load(fs: FileSystem, directory: Path) -> Identity:
     raise IdentityError(
         f"{directory} holds no node.\n"
         "A node that starts empty under a known id would vote again without remembering its votes.\n"
-        "Replace the node while the others run: raftmq node replace ID; or put its directory back; "
+        "Replace the node while the others run (raftmq node replace ID), put its directory back, "
         "or make a new cluster: raftmq up --data DIR"
     )
 

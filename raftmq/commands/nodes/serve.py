@@ -31,8 +31,13 @@ def serve(config: Path) -> int:
     metavar="FILE",
     help="A member's raftmq.toml; repeat for every member.",
 )
+@click.option(
+    "--leave-lost",
+    is_flag=True,
+    help="Succeed when some directories were lost: they stay empty, and their nodes refuse to start.",
+)
 @json_option
-def init(configs: tuple[Path, ...], as_json: bool) -> None:
+def init(configs: tuple[Path, ...], leave_lost: bool, as_json: bool) -> None:
     """Create the data directories of a new cluster, all of them or none.
 
     Give one --config for every member. If all data directories already contain the same cluster, the command does
@@ -41,8 +46,15 @@ def init(configs: tuple[Path, ...], as_json: bool) -> None:
     """
     from raftmq.local.init import create_data_dirs
 
-    made = create_data_dirs(list(configs), os.environ)
+    made = create_data_dirs(list(configs), os.environ, leave_lost=leave_lost)
     created = f"created {len(configs)} data directories for the new cluster {made.cluster_uuid}"
     there = f"nothing to do: all {len(configs)} directories contain the cluster {made.cluster_uuid}"
-    answer = {"created": made.created, "cluster_uuid": str(made.cluster_uuid)}
+    answer = {"created": made.created, "cluster_uuid": str(made.cluster_uuid), "lost": list(made.lost)}
+    if made.lost:
+        nodes = ", ".join(map(str, made.lost))
+        there = (
+            f"the directory of node {nodes} is empty, the others contain the cluster {made.cluster_uuid}: it stays "
+            "empty, because an empty node must not vote in place of the old one\n"
+            f"replace the node while the others run: raftmq node replace {made.lost[0]}"
+        )
     show(as_json, answer, created if made.created else there)

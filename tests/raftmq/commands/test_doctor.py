@@ -12,7 +12,8 @@ import pytest
 from cluster.config.exposure import open_folder
 from cluster.config.local_layout import ClusterFile, write_cluster
 from cluster.config.node_files import plan_nodes, write_configs
-from cluster.runtime.host import python_speed, versions
+from cluster.runtime.host import cgroup, python_speed, versions
+from cluster.runtime.host.cgroup import Bounds
 from raftmq import cli
 from raftmq.commands import doctor
 from raftmq.local import pythons
@@ -25,6 +26,7 @@ OTHER = Python("3.11.2", "/usr/bin/python3.11")
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The findings of the checks: all is well, until a test changes it."""
+    monkeypatch.setattr(cgroup, "bounds", lambda: Bounds(None, None))
     found: dict[str, Any] = {"times": 1.0, "faster": None, "why": "", "zlib": "1.1.0"}
     monkeypatch.setattr(python_speed, "slowness", lambda: found["times"])
     monkeypatch.setattr(pythons, "others", lambda: [OTHER])
@@ -38,7 +40,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def examined(capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
     code = cli.run(["doctor", "--json"])
     told = json.loads(capsys.readouterr().out)
-    assert [check["name"] for check in told["checks"]] == ["python", "kernel", "checksums"]
+    assert [check["name"] for check in told["checks"]] == ["python", "kernel", "checksums", "control group"]
     return code, told["findings"]
 
 
@@ -78,7 +80,7 @@ def test_slow_checksums(machine: dict[str, Any], capsys: pytest.CaptureFixture[s
 def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["python", "kernel", "checksums"]
+    assert [line.split()[0] for line in lines] == ["python", "kernel", "checksums", "control"]
 
 
 @pytest.mark.usefixtures("machine")
@@ -91,8 +93,8 @@ def test_what_strangers_can_reach_of_a_node(
     file.write_text(node)
     assert cli.run(["doctor", "--config", str(file)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[3].startswith("ports of node 4 ")
-    assert lines[4].startswith("data of node 4 ")
+    assert lines[4].startswith("ports of node 4 ")
+    assert lines[5].startswith("data of node 4 ")
     monkeypatch.setattr(doctor, "open_folder", partial(open_folder, root=tmp_path / "data"))
     file.write_text(f'{node}[peer]\nbind = "::"\n')
     assert cli.run(["doctor", "--config", str(file), "--json"]) == 1
@@ -111,4 +113,16 @@ def test_the_nodes_of_a_local_cluster_are_examined(
     monkeypatch.setenv("RAFTMQ_DATA", str(tmp_path))
     assert cli.run(["doctor", "--json"]) == 0
     names = [check["name"] for check in json.loads(capsys.readouterr().out)["checks"]]
-    assert names[3:] == ["ports of node 1", "data of node 1", "ports of node 2", "data of node 2"]
+    assert names[4:] == ["ports of node 1", "data of node 1", "ports of node 2", "data of node 2"]
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_control_group_that_allows_too_little(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cgroup, "bounds", lambda: Bounds(300 << 20, 0.5))
+    assert cli.run(["doctor"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3] == "control group memory 300 MiB, processors 0.50"
+    assert "at least 512 MiB" in lines[4]
+    assert "at least one processor" in lines[4]

@@ -78,7 +78,7 @@ def test_a_second_init_changes_nothing(tmp_path: Path) -> None:
     nodes = make(tmp_path)
     first = create_data_dirs(configs(nodes))
     before = {path: path.read_bytes() for path in tmp_path.rglob("IDENTITY")}
-    assert create_data_dirs(configs(nodes)) == (False, first.cluster_uuid)
+    assert create_data_dirs(configs(nodes)) == (False, first.cluster_uuid, ())
     assert {path: path.read_bytes() for path in tmp_path.rglob("IDENTITY")} == before
 
 
@@ -92,6 +92,19 @@ def test_an_empty_directory_beside_filled_ones_is_refused(tmp_path: Path) -> Non
     assert caught.value.exit_code == ExitCode.REFUSED
     assert not data(nodes[1]).exists()
     refused(nodes, "holds no node")
+
+
+def test_the_others_may_start_beside_a_lost_disk_that_stays_empty(tmp_path: Path) -> None:
+    nodes = make(tmp_path)
+    made = create_data_dirs(configs(nodes))
+    shutil.rmtree(data(nodes[1]))
+    for _ in range(3):
+        assert create_data_dirs(configs(nodes), leave_lost=True) == (False, made.cluster_uuid, (2,))
+        assert not data(nodes[1]).exists()
+    arguments = [word for path in configs(nodes) for word in ("--config", str(path))]
+    done = CliRunner().invoke(cli, ["init", "--leave-lost", *arguments])
+    assert done.exit_code == 0
+    assert "raftmq node replace 2" in done.output
 
 
 def test_up_starts_the_others_and_a_lost_disk_is_replaced_not_started(
