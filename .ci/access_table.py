@@ -6,12 +6,16 @@ shows which field names the topic or the group. tests/architecture/test_access_p
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from cluster.admin.routes import ROUTES
-from cluster.remoting.needs import ROWS
+from cluster.remoting.needs import needs_of
 from raftmq_wire.codes import RequestCode
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.support.served_codes import served_codes
 
 PAGE = Path(__file__).parents[1] / "docs" / "access-table.md"
 CLUSTER = "{cluster}"
@@ -28,7 +32,7 @@ _NAMES = {"b": "{topic}"}
 HEAD = """\
 # Access table: the rights that each request needs
 
-<!-- Written by .ci/access_table.py from cluster/remoting/needs.py and cluster/admin/routes.py. -->
+<!-- Written by .ci/access_table.py from the codes and routes that nodes serve. -->
 
 [Security](security.md) says what users and rules are. Where a row names several resources, the user needs a right to
 each of them; where it names several actions, one of them suffices. `{name}` is the field or the parameter that names
@@ -38,8 +42,8 @@ group: `Sub`, or the one that the row names if that changes the topic. So do its
 
 ## Requests to the clients' ports
 
-A code that is not in this table needs a Super. A heartbeat needs the rights for every group and topic in it, and one of
-producers alone needs a user.
+No node serves a code that is not in this table. A heartbeat needs the rights for every group and topic in it, and one
+of producers alone needs a user.
 
 | Code | Request | Needs |
 |---|---|---|
@@ -64,9 +68,14 @@ class _Fields(dict[str, str]):
 
 def code_rows() -> Iterator[tuple[int, str, str]]:
     """Yields (code, name, needs in words)."""
-    for code in sorted(ROWS):
-        needs = list(ROWS[code](_Fields(), _BODIES.get(RequestCode(code), b""), CLUSTER))
-        yield int(code), RequestCode(code).name, "; ".join(map(str, needs)) or "any user"
+    codes = served_codes()
+    for code in sorted(codes):
+        needs = needs_of(codes, code, _Fields(), _BODIES.get(RequestCode(code), b""), CLUSTER)
+        yield (
+            int(code),
+            RequestCode(code).name,
+            "a Super" if needs is None else "; ".join(map(str, needs)) or "any user",
+        )
 
 
 def page() -> str:

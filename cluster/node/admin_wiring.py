@@ -102,7 +102,7 @@ def _access_of(node: Assembly) -> HttpAccess:
     )
     return HttpAccess(
         node.state.access,
-        node.user_admin,
+        node.broker.user_admin,
         passes,
         cluster=node.config.cluster.name,
         uuid=uuid,

@@ -8,26 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 from typing import TYPE_CHECKING
 
 from cluster.backup.service import Backups
-from cluster.broker.access.first_user import FirstUser
-from cluster.broker.access.secrets import Secrets, read_keys
-from cluster.broker.access.user_admin import UserAdmin
-from cluster.broker.delivery import staged_of, timers_of
-from cluster.broker.groups.client_relay import ClientRelay
-from cluster.broker.groups.early_routes import EarlyRoutes
-from cluster.broker.groups.group_members import Members
-from cluster.broker.groups.offset_resets import OffsetResets
-from cluster.broker.groups.queue_locks import QueueLocks
-from cluster.broker.pulls.pull_service import Pulls
+from cluster.broker.assembled import Broker
 from cluster.broker.sends.closings import Closings
-from cluster.broker.sends.redelivery import SendBacks
 from cluster.broker.sends.send_fates import SendFates
-from cluster.broker.sends.send_service import DEFAULT_TOPICS, Sends
-from cluster.broker.timers.recalls import Recalls
-from cluster.broker.transactions.half_messages import CheckBack, Transactions
 from cluster.config.config import Config, split_address
 from cluster.config.listening import own_address
 from cluster.config.reload import ReloadView
@@ -43,23 +29,11 @@ from cluster.peer import secret
 from cluster.peer.admission import Implausible
 from cluster.peer.links import links_of
 from cluster.peer.secret import SecretKeeper
-from cluster.remoting.admission import Admission
+from cluster.remoting.assembled import Remoting
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.reply_path import pack_host
-from cluster.remoting.connection.rooms import Rooms
-from cluster.remoting.forward.forwarder import Forwarder, PullForwards
-from cluster.remoting.handlers.consumer_requests import ConsumerRequests
-from cluster.remoting.handlers.pull import PullRequests
-from cluster.remoting.handlers.refused import RefusedCodes
-from cluster.remoting.handlers.replies import Replies
-from cluster.remoting.handlers.send import SendHandler, make_intake
 from cluster.remoting.handlers.send_reply import SendReplyWriter
-from cluster.remoting.handlers.table import handlers_of
-from cluster.remoting.handlers.transactions import TransactionRequests, ask_producer
-from cluster.remoting.handlers.users_admin import UserRequests
-from cluster.remoting.needs import needs_of
 from cluster.remoting.node_figures import NodeFigures
-from cluster.remoting.router import Listeners, Router
 from cluster.repair.consistency import Consistency
 from cluster.repair.installs import Installs
 from cluster.repair.peers import moves_of, transport_of
@@ -92,8 +66,6 @@ from cluster.tier.tier_access import access_of, expiry_of, index_files_of, scrub
 from raftlog.types import NodeId
 
 if TYPE_CHECKING:
-    from cluster.broker.transactions.staged_writes import StagedWriteRequests
-    from cluster.remoting.request import Handler
     from statemachine.broker_state import BrokerState
 
 logger = logging.getLogger(__name__)
@@ -141,7 +113,7 @@ class Assembly:
         """Sent with the reason when the process is to close the node and open it again."""
         self._build_consensus(config, asyncio.get_running_loop())
         self._build_repair()
-        self._build_broker()
+        self._build_requests()
         self._build_lanes()
         self._build_driver(proposer)
 
@@ -198,7 +170,7 @@ class Assembly:
             done=metrics.repair.scrubbed,
         )
 
-    def _build_broker(self) -> None:
+    def _build_requests(self) -> None:
         """Builds the services that take requests, propose their commands, and answer them."""
         context, config, state, metrics = self._context, self.config, self.state, self.metrics
         incarnation = self.environment.entropy(8)
@@ -221,136 +193,48 @@ class Assembly:
             context, self.storage, self.inbox, proposals, self.membership, self.consistency, self.repairs
         )
         self.tier_access = access_of(context, self.storage, services, metrics.registry)
-        rooms = Rooms(config.limits, context.loop.call_soon, context.in_flight.clients)
-        arrived, handed = Signal[[Frame]](), Signal[[Frame]]()
         self.disk = disk_of(context, self.storage.directory.path, proposals, metrics.modes)
-        self.sends = sends = Sends[Frame](
+        arrived = Signal[[Frame]]()
+        self.broker = broker = Broker(
+            context,
             services,
-            self._clock,
             proposals,
             retries,
-            incarnation,
+            incarnation=incarnation,
             route=arrived,
             refuse=replies.refuse,
+            reads=self.modes.reads,
+            evicted=self.tier_access,
+            transport=self.transport,
+            unreached=self.links.unreached,
+            keyed=lambda: self.transport.keyring.demanded,
+            relay_metrics=metrics.relay,
+            transaction_metrics=metrics.transactions,
         )
-        send_handler = SendHandler(sends, replies, partial(make_intake, proposals, sends, retries), config.limits)
-        self.forwarder = Forwarder(
-            config,
-            self._clock,
-            self.transport,
-            leader=services.leader_id,
-            leads=services.writes_open,
-            term=lambda: self.raw.term,
-            local=handed,
-            names=send_handler,
-            room=rooms.unsent,
-            in_flight=context.in_flight,
-            closings=closings,
-            soon=context.loop.call_soon,
-            trusted=lambda: self.transport.keyring.demanded,
-            slow=proposals.figures.slow,
-        )
-        self.staged, writes = staged_of(context, services, proposals, sends)
-        self.secrets = Secrets(
-            config.auth.key_file,
-            state.access,
-            clusters=services.cluster_uuids,
-            entropy=self.environment.entropy,
-            now_ms=self._clock.monotonic_ms,
-            alarms=self.alarms,
-            read=self.environment.read_key_file or read_keys,
-        )
-        self.user_admin = UserAdmin(services, self.secrets, lambda: self.transport.keyring.demanded)
-        self.first_user = FirstUser(config.auth.first_user_file, state.access, self.user_admin)
-        handlers = self._build_handlers(writes) | UserRequests(services, self.user_admin).handlers()
-        self.admission = Admission(
-            state.access,
-            self.secrets,
-            lambda code, ext, body: needs_of(code, ext, body, config.cluster.name),
-            polls=self.pulls.long_polls,
-            stale=self.unheard,
-            refuse=replies.refuse,
-            now_ms=self._clock.monotonic_ms,
-            turns=services.turns,
-            figures=metrics,
-        )
-        self.router = self._build_router(closings, rooms, send_handler, replies, fates, handlers)
-        arrived.add(self.router.on_request)
-        handed.add(self.router.on_handed)
-        self.membership.removed.add(self.router.drop_clients)
-        self.listeners = Listeners(config, self.router, self.tls.security)
-
-    def _build_router(
-        self,
-        closings: Closings,
-        rooms: Rooms,
-        sends: SendHandler,
-        replies: SendReplyWriter,
-        fates: SendFates,
-        handlers: dict[int, Handler],
-    ) -> Router:
-        """Returns the router through which every request enters."""
-        services, state = self.services, self.state
-        return Router(
-            self.config,
-            state,
-            self.proposals,
-            known_topic=lambda topic: topic in state.topics or topic in DEFAULT_TOPICS,
-            rooms=rooms,
-            closings=closings,
-            turns=services.turns,
-            fenced=services.fenced,
-            log_begins=self.installs.log_begins,
-            refuse=RefusedCodes(services, self.metrics).refuse,
-            sends=sends,
-            replies=replies,
-            fates=fates,
-            forwarder=self.forwarder,
-            handlers=handlers,
-            members=self.clients,
-            admission=self.admission,
-            parked=self.pulls.long_polls.has,
-        )
-
-    def _build_handlers(self, writes: StagedWriteRequests) -> dict[int, Handler]:
-        """Returns the handlers of clients' requests, except sends: request code -> handler."""
-        services = self.services
-        forwards = PullForwards(self.forwarder, services.writes_open, self.installs.log_begins)
-        self.clients = members = Members(services)
-        self.early_routes = EarlyRoutes(services, members, self.links.unreached)
-        self.relay = ClientRelay(services, members, self.transport, self.metrics.relay)
-        self._old_bounds = None if self.tier_access is None else self.tier_access.bounds
-        self.resets = OffsetResets(services, self._old_bounds)
-        old, levels = (None, None) if self.tier_access is None else self.tier_access.for_pulls
-        self.pulls = Pulls(services, members, self.resets, self.modes.reads, old, levels)
-        pulls = PullRequests(self.pulls, forwards.elsewhere, forwards.to_leader, self.metrics)
-        consumers = ConsumerRequests(services, self.resets, self.relay, self.events.note_change)
-        replies = Replies(services, self.relay, own_address(self.config))
-        locks = QueueLocks(services, self.environment.lock_ttl_ms)
-        ends = self._build_transactions()
-        self.send_backs = SendBacks(services, self.proposals)
         disk = self.disk
         figures = NodeFigures(services, self._clock, lambda: disk.view().used_percent, self.rates, self.started_ms)
-        return handlers_of(
+        self.remoting = remoting = Remoting(
+            context,
+            broker,
             services,
-            members,
-            locks,
-            pulls,
-            consumers,
-            replies,
-            self.send_backs,
-            self._build_timers(),
-            writes,
-            self.links.unreached,
-            self.early_routes,
-            ends,
-            figures.by_name,
-            lambda positions, told: self._lanes.entries.ask(positions, told),
-            self.events.note_change,
-            self.metrics,
-            None if self.tier_access is None else self.tier_access.keys,
-            self._old_bounds,
+            proposals,
+            retries,
+            self.transport,
+            arrived=arrived,
+            replies=replies,
+            closings=closings,
+            fates=fates,
+            figures=figures.by_name,
+            read_entries=lambda positions, told: self._lanes.entries.ask(positions, told),
+            log_begins=self.installs.log_begins,
+            unheard=self.unheard,
+            unreached=self.links.unreached,
+            security=self.tls.security,
+            metrics=metrics,
         )
+        self.forwarder, self.router, self.admission = remoting.forwarder, remoting.router, remoting.admission
+        self.clients, self.pulls = broker.members, broker.pulls
+        self.membership.removed.add(self.router.drop_clients)
 
     def unheard(self) -> str:
         """Why this node may not know of changes of users and rules; "" if it does."""
@@ -358,19 +242,6 @@ class Assembly:
         if silent_ms <= self.config.auth.stale_ms_max:
             return ""
         return f"no leader was heard for {silent_ms} ms, auth.stale_ms_max is {self.config.auth.stale_ms_max}"
-
-    def _build_timers(self) -> Recalls:
-        """Builds the service that delivers delayed messages; returns the one that recalls them."""
-        self.timers = timers_of(self._context, self.services, self.proposals)
-        return Recalls(self.services, self.proposals, self.timers)
-
-    def _build_transactions(self) -> TransactionRequests:
-        """Builds the services that end half messages and ask their producers; returns the handlers of their
-        requests."""
-        self.transactions = transactions = Transactions(self.services, self.proposals, self.metrics.transactions)
-        ask = partial(ask_producer, self.relay, self.config.cluster)
-        self.check_back = CheckBack(self.services, transactions, ask)
-        return TransactionRequests(self.services, transactions, self.forwarder.forward)
 
     def _build_lanes(self) -> None:
         """Makes the services that write, apply, flush and trim, each on its own lane."""

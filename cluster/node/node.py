@@ -110,13 +110,7 @@ class Node(Assembly):
             Part(name="elections", role=self._event_watch.on_role),
             Part(name="services", tick=self.services.awake.tick, reload=self.services.reconfigure),
             self.proposals.part(),
-            self.forwarder.part(),
-            self.relay.part(),
-            Part(name="check back", tick=self.check_back.tick),
-            Part(name="retries", tick=self.retries.expire),
-            self.router.part(),
-            self.admission.part(),
-            Part(name="first user", opened=self.first_user.writes_opened),
+            *self.remoting.parts(),
             Part(name="unsafe event", tick=lambda _: watch_event(self.state, self.alarms)),
             self.repairs.part(),
             self.consistency.part(),
@@ -130,7 +124,7 @@ class Node(Assembly):
             self.disk.part(),
             self.modes.part(),
             self.links.part(),
-            Part(name="early routes", tick=self.early_routes.tick),
+            Part(name="early routes", tick=self.broker.early_routes.tick),
             Part(name="rates", tick=self.rates.tick),
             self.retention.part(),
             self.index_files.part(),
@@ -138,35 +132,10 @@ class Node(Assembly):
             self.tier.part(),
             self._cluster_config.part(),
             Part(name="tier scrubs") if scrubs is None else scrubs.part(),
-            *self._delivery_parts(loop),
+            *self.broker.delivery_parts(),
             self.installs.part(),
             *self._running_parts(loop),
             *self._admin_parts(),
-        )
-
-    def _delivery_parts(self, loop: asyncio.AbstractEventLoop) -> tuple[Part, ...]:
-        """Returns the parts that deliver waiting messages, and those that are told of sends."""
-        timers, staged, long_polls = self.timers, self.staged, self.pulls.long_polls
-        return (
-            Part(
-                name="timers",
-                close=lambda: loop.run_in_executor(None, timers.close),
-                tick=timers.tick,
-                opened=timers.writes_opened,
-            ),
-            Part(
-                name="staged writes",
-                close=lambda: loop.run_in_executor(None, staged.close),
-                tick=staged.tick,
-                opened=staged.writes_opened,
-            ),
-            Part(name="transactions", opened=self.transactions.writes_opened),
-            Part(name="send backs", opened=self.send_backs.writes_opened, reload=self.send_backs.reload),
-            Part(name="sends", reload=self.sends.reload),
-            Part(
-                name="long polls",
-                reload=lambda config: long_polls.reload(config.limits.node_inflight_bytes_max),
-            ),
         )
 
     def _running_parts(self, loop: asyncio.AbstractEventLoop) -> tuple[Part, ...]:
@@ -180,7 +149,7 @@ class Node(Assembly):
             turn_watch = Part(name="turn watch", start=watch.start, close=watch.stop)
         return (
             Part(name="transport", start=lambda: self.transport.start(handlers), close=self.transport.close),
-            self.listeners.part(),
+            self.remoting.listeners.part(),
             Part(name="driver", start=self.driver.start, close=self.driver.stop),
             Part(name="metrics", role=self._note_role),
             Part(name="lanes", start=self._lanes.prepare, close=self._lanes.close),

@@ -70,7 +70,7 @@ class Retirement:
         if led:
             await self._hand_over()
         handed = self._loop.time()
-        node.listeners.close()
+        node.remoting.listeners.close()
         await self._until(self._is_led, SETTLE_S)
         connections = len(node.router.connections)
         await self._send_away()

@@ -21,7 +21,8 @@ from cluster.remoting.forward.forwarder import WRITES, ForwardedPath, Forwarder
 from cluster.remoting.forward.origins import name_committers, name_standing
 from cluster.remoting.handlers.send import SendHandler
 from cluster.remoting.handlers.send_reply import SendReplyWriter
-from cluster.remoting.request import Handler, Request
+from cluster.remoting.needs import Codes
+from cluster.remoting.request import Request
 from cluster.replication.identity import Identity
 from cluster.replication.message_batch import Send
 from cluster.runtime.parts import Part
@@ -102,7 +103,7 @@ class Router(Dispatch):
         replies: SendReplyWriter,
         fates: SendFates,
         forwarder: Forwarder,
-        handlers: dict[int, Handler],
+        codes: Codes,
         members: Members,
         admission: Admission,
         parked: Callable[[RemotingConnection], bool],
@@ -121,6 +122,7 @@ class Router(Dispatch):
         self._proposals = proposals
         self._known_topic = known_topic
         self._large_answers = sizes(state, lambda: self._limits)
+        handlers = {code: served.handler for code, served in codes.items() if served.handler is not None}
         self._handlers = with_room(handlers, self._large_answers)
         self._fenced = fenced
         self._log_begins = log_begins

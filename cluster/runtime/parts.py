@@ -29,6 +29,14 @@ OnFrame = Callable[[NodeId, int, list[Any], bytes], None]
 Hook = TypeVar("Hook")
 
 
+class Served(Protocol):
+    """A request code or a route of the HTTP API, with what serves it."""
+
+    @property
+    def needs(self) -> object:
+        """The rights that a caller needs: of a type of the room that serves it, and never None."""
+
+
 class AppliedRun(Protocol):
     """Entries that were applied together (`cluster.replication.apply_lane.Applied`)."""
 
@@ -57,6 +65,8 @@ class Part:
     peer_closed: Callable[[NodeId], object] | None = None
     frames: Mapping[int, OnFrame] = field(default_factory=dict)
     """Kind of a peer's frame -> what takes it."""
+    codes: Mapping[int, Served] = field(default_factory=dict)
+    """Request code -> `cluster.remoting.needs.Code`: what serves it, and the rights that it needs."""
     may_reload: Callable[[Config], object] | None = None
     """Raises ConfigError if this part cannot go by that configuration; changes nothing."""
     reload: Callable[[Config], object] | None = None
@@ -80,7 +90,8 @@ class Parts:
         self.role = _present(part.role for part in self.parts)
         self.opened = _present(part.opened for part in self.parts)
         self.peer_closed = _present(part.peer_closed for part in self.parts)
-        self.frames = _merged(self.parts)
+        self.frames = _merged("frames", ((part.name, part.frames) for part in self.parts))
+        self.codes = codes_of(self.parts)
         self._may_reload = _present(part.may_reload for part in self.parts)
         self._reload = _present(part.reload for part in self.parts)
         latest = _first(tuple(reversed(close)), self.parts)
@@ -135,10 +146,20 @@ def _first(names: tuple[str, ...], parts: tuple[Part, ...]) -> tuple[Part, ...]:
     return (*(by_name[name] for name in names), *(part for part in parts if part.name not in names))
 
 
-def _merged(parts: tuple[Part, ...]) -> dict[int, OnFrame]:
-    frames: dict[int, OnFrame] = {}
+def codes_of(parts: Iterable[Part]) -> dict[int, Any]:
+    """Returns request code -> what serves it. Raises ValueError for a code that names no needs, or that two parts
+    serve: a node with one does not start."""
+    parts = tuple(parts)
     for part in parts:
-        if both := frames.keys() & part.frames.keys():
-            raise ValueError(f"{part.name} takes frames {sorted(both)}, and so does another part")
-        frames.update(part.frames)
-    return frames
+        if without := [code for code, served in part.codes.items() if served.needs is None]:
+            raise ValueError(f"{part.name} serves codes {sorted(without)} and does not say which rights they need")
+    return _merged("codes", ((part.name, part.codes) for part in parts))
+
+
+def _merged(what: str, tables: Iterable[tuple[str, Mapping[int, Hook]]]) -> dict[int, Hook]:
+    merged: dict[int, Hook] = {}
+    for name, table in tables:
+        if both := merged.keys() & table.keys():
+            raise ValueError(f"{name} takes {what} {sorted(both)}, and so does another part")
+        merged.update(table)
+    return merged

@@ -18,7 +18,8 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services, begin_steps
 from cluster.remoting.answers import after_read_index, in_steps, refuse, refusing
 from cluster.remoting.handlers.heartbeat import SubscriptionData
-from cluster.remoting.request import Handler, Request
+from cluster.remoting.needs import Code, Codes, of_assignment, user_alone
+from cluster.remoting.request import Request
 from cluster.runtime import metered_json
 from cluster.runtime.turns.work import Steps
 from raftlog.work import ITEM_UNITS, charge, charge_bytes
@@ -60,11 +61,11 @@ class Assignments:
         self._members = members
         self._filters = filters
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler; 400 is the leader's."""
+    def codes(self) -> Codes:
+        """Request code -> handler and needs; 400 is the leader's."""
         return {
-            RequestCode.QUERY_ASSIGNMENT: refusing(self._query),
-            RequestCode.CHECK_CLIENT_CONFIG: refusing(self._check_client),
+            RequestCode.QUERY_ASSIGNMENT: Code(refusing(self._query), of_assignment),
+            RequestCode.CHECK_CLIENT_CONFIG: Code(refusing(self._check_client), user_alone),
         }
 
     def _query(self, request: Request) -> None:

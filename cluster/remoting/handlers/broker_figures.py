@@ -19,7 +19,8 @@ from cluster.config.cluster_keys import cluster_values
 from cluster.config.config import Config
 from cluster.remoting.answers import after_read_index, answer_in_steps, refusing, table_body
 from cluster.remoting.handlers.group_stats import connection_row, in_order
-from cluster.remoting.request import Handler, Request, text
+from cluster.remoting.needs import GET, Code, Codes, on_cluster, row
+from cluster.remoting.request import Request, text
 from cluster.runtime import metered_json
 from raftmq_wire.codes import RequestCode, ResponseCode
 
@@ -44,13 +45,15 @@ class BrokerFigures:
         self._members = members
         self._figures = figures
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler; 202 is the leader's, the others are about the node that is asked."""
+    def codes(self) -> Codes:
+        """Request code -> handler and needs; 202 is the leader's, the others are about the node that is asked."""
         return {
-            RequestCode.GET_BROKER_CONFIG: self._config,
-            RequestCode.GET_BROKER_RUNTIME_INFO: self._runtime_info,
-            RequestCode.GET_TOPIC_STATS_INFO: refusing(self._topic_stats),
-            RequestCode.GET_PRODUCER_CONNECTION_LIST: refusing(self._producers),
+            RequestCode.GET_BROKER_CONFIG: Code(self._config, on_cluster(GET)),
+            RequestCode.GET_BROKER_RUNTIME_INFO: Code(self._runtime_info, on_cluster(GET)),
+            RequestCode.GET_TOPIC_STATS_INFO: Code(refusing(self._topic_stats), row(topics="topic", on=GET)),
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: Code(
+                refusing(self._producers), row(groups="producerGroup", on=GET)
+            ),
         }
 
     def _config(self, request: Request) -> None:

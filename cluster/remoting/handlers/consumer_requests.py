@@ -16,6 +16,7 @@ from cluster.broker.reads.message_lookup import UnreadableError, message_at
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.remoting.answers import refuse, refusing, reply_written
+from cluster.remoting.needs import GET, UPDATE, Code, Codes, of_clone, row
 from cluster.remoting.request import asked_by, integer, text
 from cluster.replication.outcome import Outcome
 from cluster.runtime import metered_json
@@ -25,7 +26,7 @@ from raftmq_wire.message_format import MessageFormatError, decode_message_id
 if TYPE_CHECKING:
     from cluster.broker.groups.client_relay import ClientRelay
     from cluster.broker.services import Services
-    from cluster.remoting.request import Handler, NoteChange, Request
+    from cluster.remoting.request import NoteChange, Request
     from cluster.replication.outcome import ProposeResult
 
 _encode = metered_json.encode
@@ -40,13 +41,19 @@ class ConsumerRequests:
         self._relay = relay
         self._note = note
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler."""
+    def codes(self) -> Codes:
+        """Request code -> handler and needs."""
         return {
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: refusing(self._reset),
-            RequestCode.CLONE_GROUP_OFFSET: refusing(self._clone),
-            RequestCode.GET_CONSUMER_RUNNING_INFO: refusing(self._relay_to_consumer),
-            RequestCode.CONSUME_MESSAGE_DIRECTLY: refusing(self._consume_directly),
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: Code(
+                refusing(self._reset), row(topics="topic", groups="group", on=UPDATE)
+            ),
+            RequestCode.CLONE_GROUP_OFFSET: Code(refusing(self._clone), of_clone),
+            RequestCode.GET_CONSUMER_RUNNING_INFO: Code(
+                refusing(self._relay_to_consumer), row(groups="consumerGroup", on=GET)
+            ),
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: Code(
+                refusing(self._consume_directly), row(groups="consumerGroup", on=UPDATE)
+            ),
         }
 
     def _reset(self, request: Request) -> None:

@@ -15,7 +15,8 @@ from cluster.broker.names import check_group_name
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.remoting.answers import Answer, after_read_index, answer_in_steps, refusing, table_body
-from cluster.remoting.request import Handler, Request, text
+from cluster.remoting.needs import GET, Code, Codes, row
+from cluster.remoting.request import Request, text
 from cluster.runtime import metered_json
 from raftmq_wire.codec import LANGUAGES
 from raftmq_wire.codes import RequestCode
@@ -34,12 +35,14 @@ class GroupStats:
         self._members = members
         self._groups = groups
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler; 208 and 300 are the leader's."""
+    def codes(self) -> Codes:
+        """Request code -> handler and needs; 208 and 300 are the leader's."""
         return {
-            RequestCode.GET_CONSUMER_CONNECTION_LIST: refusing(self._connections),
-            RequestCode.GET_CONSUME_STATS: refusing(self._stats),
-            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: refusing(self._groups_of),
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: Code(
+                refusing(self._connections), row(groups="consumerGroup", on=GET)
+            ),
+            RequestCode.GET_CONSUME_STATS: Code(refusing(self._stats), row(groups="consumerGroup", on=GET)),
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: Code(refusing(self._groups_of), row(topics="topic", on=GET)),
         }
 
     def _connections(self, request: Request) -> None:

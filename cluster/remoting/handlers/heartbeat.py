@@ -21,7 +21,8 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.remoting.answers import after_read_index, in_steps, refuse, refusing
 from cluster.remoting.forward.origins import gives_up
-from cluster.remoting.request import Handler, Request, text, too_long
+from cluster.remoting.needs import READ, Code, Codes, of_heartbeat, of_unregistering, row
+from cluster.remoting.request import Request, text, too_long
 from cluster.replication.outcome import ProposeResult
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import (
@@ -108,12 +109,14 @@ class Heartbeats:
         self._locks = locks
         self._lists = ConsumerLists()
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler; 34 and 35 are never forwarded, 38 is the leader's."""
+    def codes(self) -> Codes:
+        """Request code -> handler and needs; 34 and 35 are never forwarded, 38 is the leader's."""
         return {
-            RequestCode.HEART_BEAT: refusing(self._heartbeat),
-            RequestCode.UNREGISTER_CLIENT: refusing(self._unregister),
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP: refusing(self._consumer_list),
+            RequestCode.HEART_BEAT: Code(refusing(self._heartbeat), of_heartbeat),
+            RequestCode.UNREGISTER_CLIENT: Code(refusing(self._unregister), of_unregistering),
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: Code(
+                refusing(self._consumer_list), row(groups="consumerGroup", on=READ)
+            ),
         }
 
     def _heartbeat(self, request: Request) -> None:
@@ -193,11 +196,6 @@ class Heartbeats:
         body = yield from self._lists.body(found)
         charge_bytes(len(body))
         request.reply(ResponseCode.SUCCESS, body=body)
-
-
-def handlers(services: Services, members: Members, locks: QueueLocks) -> dict[int, Handler]:
-    """Request code -> handler of heartbeats and membership."""
-    return Heartbeats(services, members, locks).handlers()
 
 
 def _parse(body: bytes) -> HeartbeatData:

@@ -22,7 +22,8 @@ from cluster.broker.sends.redelivery import TIMES_MAX, SendBacks, SentBack
 from cluster.broker.services import Services
 from cluster.remoting.answers import refuse, refusing
 from cluster.remoting.connection.remoting_request import RemotingRequest
-from cluster.remoting.request import Handler, Request, integer, integer_in, text
+from cluster.remoting.needs import GET, PUB, READ, Code, Codes, of_send_back, on_cluster, row
+from cluster.remoting.request import Request, integer, integer_in, text
 from raftlog.errors import OutOfRangeError, RaftLogError
 from raftmq_wire.codec import is_true
 from raftmq_wire.codes import RequestCode, ResponseCode
@@ -55,11 +56,11 @@ class QueryRequests:
         self._queries = MessageQueries(services, evicted_keys)
         self._metrics = metrics
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler; none of these is forwarded."""
+    def codes(self) -> Codes:
+        """Request code -> handler and needs; none of these is forwarded."""
         return {
-            RequestCode.QUERY_MESSAGE: refusing(self._by_key),
-            RequestCode.VIEW_MESSAGE_BY_ID: refusing(self._by_position),
+            RequestCode.QUERY_MESSAGE: Code(refusing(self._by_key), row(topics="topic", on=READ)),
+            RequestCode.VIEW_MESSAGE_BY_ID: Code(refusing(self._by_position), on_cluster(GET)),
         }
 
     def _by_key(self, request: Request) -> None:
@@ -121,9 +122,9 @@ class SendBackRequests:
     def __init__(self, send_backs: SendBacks) -> None:
         self._send_backs = send_backs
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler."""
-        return {RequestCode.CONSUMER_SEND_MSG_BACK: refusing(self._send_back)}
+    def codes(self) -> Codes:
+        """Request code -> handler and needs."""
+        return {RequestCode.CONSUMER_SEND_MSG_BACK: Code(refusing(self._send_back), of_send_back)}
 
     def _send_back(self, request: Request) -> None:
         wanted = parse(request)
@@ -161,9 +162,9 @@ class RecallRequests:
     def __init__(self, recalls: Recalls) -> None:
         self._recalls = recalls
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler."""
-        return {RequestCode.RECALL_MESSAGE: refusing(self._recall)}
+    def codes(self) -> Codes:
+        """Request code -> handler and needs."""
+        return {RequestCode.RECALL_MESSAGE: Code(refusing(self._recall), row(topics="topic", on=PUB))}
 
     def _recall(self, request: Request) -> None:
         topic = text(request, "topic")
@@ -198,9 +199,9 @@ class EntryRequests:
         self._services = services
         self._read = read
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler; it is not forwarded."""
-        return {RequestCode.ENTRIES_AT: refusing(self._answer)}
+    def codes(self) -> Codes:
+        """Request code -> handler and needs; it is not forwarded."""
+        return {RequestCode.ENTRIES_AT: Code(refusing(self._answer), on_cluster(GET))}
 
     def _answer(self, request: Request) -> None:
         positions = _positions(request.body)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cluster.broker.evicted.evicted_bounds import EvictedBounds
 from cluster.broker.groups.group_members import Members
 from cluster.broker.groups.group_offsets import Name, Offsets
 from cluster.broker.groups.queue_locks import other_holder
@@ -12,6 +11,7 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.remoting.answers import after_read_index, refuse, refusing, reply_written
 from cluster.remoting.forward.origins import committers
+from cluster.remoting.needs import READ, ROUTE, WRITE, Code, Codes, row
 from cluster.remoting.request import Handler, Request, integer, text
 from cluster.replication.outcome import ProposeResult
 from raftmq_wire.codec import FLAG_ONEWAY
@@ -28,15 +28,23 @@ class OffsetRequests:
         self._members = members
         self._offsets = offsets
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler; all of them the leader's."""
+    def codes(self) -> Codes:
+        """Request code -> handler and needs; all of them the leader's."""
         return {
-            RequestCode.QUERY_CONSUMER_OFFSET: refusing(self._query),
-            RequestCode.UPDATE_CONSUMER_OFFSET: refusing(self._update),
-            RequestCode.GET_MAX_OFFSET: self._bound("offset", self._max_offset),
-            RequestCode.GET_MIN_OFFSET: self._bound("offset", self._min_offset),
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._told("offset", self._offset_by_time),
-            RequestCode.GET_EARLIEST_MSG_STORETIME: self._told("timestamp", self._earliest_store_time),
+            RequestCode.QUERY_CONSUMER_OFFSET: Code(
+                refusing(self._query), row(topics="topic", groups="consumerGroup", on=READ)
+            ),
+            RequestCode.UPDATE_CONSUMER_OFFSET: Code(
+                refusing(self._update), row(topics="topic", groups="consumerGroup", on=WRITE)
+            ),
+            RequestCode.GET_MAX_OFFSET: Code(self._bound("offset", self._max_offset), row(topics="topic", on=ROUTE)),
+            RequestCode.GET_MIN_OFFSET: Code(self._bound("offset", self._min_offset), row(topics="topic", on=ROUTE)),
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Code(
+                self._told("offset", self._offset_by_time), row(topics="topic", on=ROUTE)
+            ),
+            RequestCode.GET_EARLIEST_MSG_STORETIME: Code(
+                self._told("timestamp", self._earliest_store_time), row(topics="topic", on=ROUTE)
+            ),
         }
 
     def _query(self, request: Request) -> None:
@@ -115,11 +123,6 @@ class OffsetRequests:
 
     def _earliest_store_time(self, request: Request, topic: str, queue_id: int, told: Told) -> None:
         self._offsets.earliest_store_ms(topic, queue_id, told)
-
-
-def handlers(services: Services, members: Members, old: EvictedBounds | None = None) -> dict[int, Handler]:
-    """Request code -> handler of consumer offsets and queue bounds. `old`: see Offsets."""
-    return OffsetRequests(services, members, Offsets(services, old)).handlers()
 
 
 def name_of(request: Request) -> Name | None:

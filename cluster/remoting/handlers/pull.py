@@ -13,7 +13,8 @@ from cluster.broker.pulls.pull_service import Pulls
 from cluster.broker.reads.pull_values import BYTES_DEFAULT, PullAnswer, PullOutcome, PullWish
 from cluster.broker.refusal import Refused
 from cluster.remoting.answers import refuse
-from cluster.remoting.request import Connection, Handler, Request, SharedAnswer, integer, integers, text
+from cluster.remoting.needs import SUB, Code, Codes, row
+from cluster.remoting.request import Connection, Request, SharedAnswer, integer, integers, text
 from cluster.runtime.request_limits import INT64_MAX, TEXT_MAX
 from cluster.runtime.turns.untracked import Untracked
 from raftmq_wire.codes import RequestCode, ResponseCode
@@ -74,9 +75,12 @@ class PullRequests:
         """Those that pulls have asked for."""
         return self._pulls.filters
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler; none of these is forwarded as a whole."""
-        return {RequestCode.PULL_MESSAGE: self._pull, RequestCode.LITE_PULL_MESSAGE: self._pull}
+    def codes(self) -> Codes:
+        """Request code -> handler and needs; none of these is forwarded as a whole."""
+        return {
+            RequestCode.PULL_MESSAGE: Code(self._pull, row(topics="topic", groups="consumerGroup", on=SUB)),
+            RequestCode.LITE_PULL_MESSAGE: Code(self._pull, row(topics="topic", groups="consumerGroup", on=SUB)),
+        }
 
     def _pull(self, request: Request) -> None:
         try:

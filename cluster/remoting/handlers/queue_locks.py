@@ -17,6 +17,7 @@ from cluster.broker.names import check_group_name
 from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.answers import refuse, refusing, reply_written
 from cluster.remoting.forward.origins import gives_up, standing_of
+from cluster.remoting.needs import Code, Codes, of_locks
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import ClientId, GroupName, TopicName, Unsigned31
 from raftmq_wire.codes import RequestCode, ResponseCode
@@ -25,7 +26,7 @@ from statemachine.consuming.queue_locks import QUEUES_MAX
 from statemachine.consuming.queue_rows import Queue
 
 if TYPE_CHECKING:
-    from cluster.remoting.request import Handler, Request
+    from cluster.remoting.request import Request
 
 
 class MessageQueue(msgspec.Struct, rename="camel"):
@@ -55,11 +56,11 @@ class QueueLockRequests:
         self._locks = locks
         self._members = members
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler."""
+    def codes(self) -> Codes:
+        """Request code -> handler and needs."""
         return {
-            RequestCode.LOCK_BATCH_MQ: refusing(self._lock),
-            RequestCode.UNLOCK_BATCH_MQ: refusing(self._unlock),
+            RequestCode.LOCK_BATCH_MQ: Code(refusing(self._lock), of_locks),
+            RequestCode.UNLOCK_BATCH_MQ: Code(refusing(self._unlock), of_locks),
         }
 
     def _lock(self, request: Request) -> None:

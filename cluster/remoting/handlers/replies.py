@@ -15,6 +15,7 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.remoting.answers import refuse, refusing
 from cluster.remoting.handlers.send_header import SendHeader, send_header_of
+from cluster.remoting.needs import PUB, Code, Codes, row
 from raftmq_wire.codec import CodecError
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.message_format import parse_properties
@@ -22,7 +23,7 @@ from raftmq_wire.message_format import parse_properties
 if TYPE_CHECKING:
     from cluster.broker.groups.client_relay import ClientRelay
     from cluster.broker.services import Services
-    from cluster.remoting.request import Handler, Request
+    from cluster.remoting.request import Request
 
 REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
 TOPIC_SUFFIX = "_REPLY_TOPIC"
@@ -37,10 +38,13 @@ class Replies:
         self._relay = relay
         self._own_address = own_address
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler."""
+    def codes(self) -> Codes:
+        """Request code -> handler and needs."""
         handler = refusing(self._push)
-        return {RequestCode.SEND_REPLY_MESSAGE: handler, RequestCode.SEND_REPLY_MESSAGE_V2: handler}
+        return {
+            RequestCode.SEND_REPLY_MESSAGE: Code(handler, row(topics="topic", on=PUB)),
+            RequestCode.SEND_REPLY_MESSAGE_V2: Code(handler, row(topics="b", on=PUB)),
+        }
 
     def _push(self, request: Request) -> None:
         header = self._checked(request)

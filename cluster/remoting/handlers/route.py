@@ -19,7 +19,8 @@ from cluster.broker.services import Services
 from cluster.peer.reach import stand_ins
 from cluster.remoting.answers import NAMES_PER_STEP, Answer, answer_in_steps, names_body, refusing
 from cluster.remoting.handlers.replies import TOPIC_SUFFIX
-from cluster.remoting.request import Connection, Handler, Request, text
+from cluster.remoting.needs import DELETE, GET, LIST, Code, Codes, of_route, on_cluster, row, user_alone
+from cluster.remoting.request import Connection, Request, text
 from cluster.runtime import metered_json
 from raftlog.types import NOBODY, NodeId
 from raftlog.work import charge
@@ -73,18 +74,18 @@ class Routes:
         """Open connections of C++ clients that have asked."""
         self._last_leader = NOBODY
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler; none of these is forwarded."""
+    def codes(self) -> Codes:
+        """Request code -> handler and needs; none of these is forwarded."""
         return {
-            RequestCode.GET_ROUTEINFO_BY_TOPIC: refusing(self._route),
-            RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._all_topics,
-            RequestCode.GET_TOPICS_BY_CLUSTER: refusing(self._topics_by_cluster),
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
-            RequestCode.GET_KV_CONFIG: refusing(self._kv_config),
-            RequestCode.GET_KVLIST_BY_NAMESPACE: refusing(self._kv_list),
-            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._succeed,
-            RequestCode.GET_TOPIC_CONFIG: refusing(self._topic_config),
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: Code(refusing(self._route), of_route),
+            RequestCode.GET_BROKER_CLUSTER_INFO: Code(self._cluster_info, user_alone),
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: Code(self._all_topics, on_cluster(LIST)),
+            RequestCode.GET_TOPICS_BY_CLUSTER: Code(refusing(self._topics_by_cluster), on_cluster(LIST)),
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: Code(self._system_topics, on_cluster(LIST)),
+            RequestCode.GET_KV_CONFIG: Code(refusing(self._kv_config), user_alone),
+            RequestCode.GET_KVLIST_BY_NAMESPACE: Code(refusing(self._kv_list), on_cluster(GET)),
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: Code(self._succeed, row(topics="topic", on=DELETE)),
+            RequestCode.GET_TOPIC_CONFIG: Code(refusing(self._topic_config), row(topics="topic", on=GET)),
         }
 
     def broker_data(self, listener: str) -> dict[str, Any]:
@@ -284,11 +285,6 @@ class Routes:
     def _succeed(self, request: Request) -> None:
         """216: a topic's route is gone with the topic (215), there is nothing else to delete."""
         request.reply(ResponseCode.SUCCESS)
-
-
-def handlers(services: Services, unreached: Callable[[], Collection[NodeId]], early: EarlyRoutes) -> dict[int, Handler]:
-    """Request code -> handler of the name server half; `unreached`: see Routes."""
-    return Routes(services, unreached, early).handlers()
 
 
 def encode_topic_config(config: TopicConfig) -> bytes:

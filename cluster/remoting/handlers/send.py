@@ -15,8 +15,10 @@ from cluster.broker.sends.send_service import FORBIDDEN_TOPICS, Sends
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.handlers.send_header import decode_send_header
 from cluster.remoting.handlers.send_reply import SendReplyWriter
+from cluster.remoting.needs import PUB, Code, Codes, row
 from cluster.replication.identity import Identity
 from raftmq_wire.codec import FLAG_ONEWAY, JSON, decode_header
+from raftmq_wire.codes import RequestCode
 from raftmq_wire.kernel import twin
 
 if TYPE_CHECKING:
@@ -51,6 +53,14 @@ class SendHandler:
         """Takes other limits; `Sends` has them from the node."""
         self.intake = self._make_intake(limits)
         """Takes plain ones before their headers are decoded."""
+
+    def codes(self) -> Codes:
+        """Request code -> its needs. The router passes sends on as they came."""
+        return {
+            RequestCode.SEND_MESSAGE: Code(None, row(topics="topic", on=PUB)),
+            RequestCode.SEND_MESSAGE_V2: Code(None, row(topics="b", on=PUB)),
+            RequestCode.SEND_BATCH_MESSAGE: Code(None, row(topics="b", on=PUB)),
+        }
 
     def on_send(self, frame: Frame, *, confirmed: bool = False) -> None:
         """Handles one request. Raises CodecError if its header is malformed.

@@ -13,6 +13,7 @@ import msgspec
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.transactions.staged_writes import CommitAnswer, StagedSlice, StagedWriteRequests
 from cluster.remoting.answers import refuse, refusing
+from cluster.remoting.needs import PUB, Code, Codes, row, super_alone
 from cluster.remoting.request import integer, integer_in, text
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import INT64_MAX
@@ -22,7 +23,7 @@ from statemachine.delivery.staged_writes import NAME_MAX, WINNERS_MAX
 
 if TYPE_CHECKING:
     from cluster.broker.sends.send_wish import SendPath
-    from cluster.remoting.request import Handler, Request
+    from cluster.remoting.request import Request
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
 _Winners = Annotated[list[tuple[_Number, _Number]], msgspec.Meta(max_length=WINNERS_MAX)]
@@ -37,13 +38,13 @@ class StagedWriteHandlers:
     def __init__(self, writes: StagedWriteRequests) -> None:
         self._writes = writes
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler."""
+    def codes(self) -> Codes:
+        """Request code -> handler and needs."""
         return {
-            RequestCode.OPEN_ATTEMPT: refusing(self._open),
-            RequestCode.STAGE_MESSAGES: refusing(self._stage),
-            RequestCode.COMMIT_WRITE: refusing(self._commit),
-            RequestCode.ABORT_WRITE: refusing(self._abort),
+            RequestCode.OPEN_ATTEMPT: Code(refusing(self._open), super_alone),
+            RequestCode.STAGE_MESSAGES: Code(refusing(self._stage), row(topics="topic", on=PUB)),
+            RequestCode.COMMIT_WRITE: Code(refusing(self._commit), super_alone),
+            RequestCode.ABORT_WRITE: Code(refusing(self._abort), super_alone),
         }
 
     def _open(self, request: Request) -> None:

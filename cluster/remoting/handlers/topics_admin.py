@@ -17,7 +17,8 @@ from cluster.broker.services import Services
 from cluster.broker.topics import Topics
 from cluster.remoting.answers import after_read_index, answer_in_steps, refusing, reply_written, table_body
 from cluster.remoting.handlers.route import ORDER_TOPIC_CONFIG, SYSTEM_TOPICS
-from cluster.remoting.request import Handler, Request, asked_by, integer_in, text, too_long
+from cluster.remoting.needs import DELETE, LIST, PUT, UPDATE, Code, Codes, of_new_group, on_cluster, row
+from cluster.remoting.request import Request, asked_by, integer_in, text, too_long
 from cluster.replication.outcome import ProposeResult
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import (
@@ -94,14 +95,16 @@ class TopicsAdmin:
         self._topics = Topics(services)
         self._groups = groups
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler; all of them the leader's."""
+    def codes(self) -> Codes:
+        """Request code -> handler and needs; all of them the leader's."""
         return {
-            RequestCode.UPDATE_AND_CREATE_TOPIC: refusing(self._put_topic),
-            RequestCode.DELETE_TOPIC_IN_BROKER: refusing(self._delete_topic),
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: refusing(self._put_group),
-            RequestCode.DELETE_SUBSCRIPTIONGROUP: refusing(self._delete_group),
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._all_groups,
+            RequestCode.UPDATE_AND_CREATE_TOPIC: Code(refusing(self._put_topic), row(topics="topic", on=PUT)),
+            RequestCode.DELETE_TOPIC_IN_BROKER: Code(refusing(self._delete_topic), row(topics="topic", on=DELETE)),
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Code(refusing(self._put_group), of_new_group),
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: Code(
+                refusing(self._delete_group), row(groups="groupName", on=DELETE)
+            ),
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: Code(self._all_groups, on_cluster(LIST)),
         }
 
     def _put_topic(self, request: Request) -> None:
@@ -224,11 +227,11 @@ class OrderConf:
         self._services = services
         self._topics = Topics(services)
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler."""
+    def codes(self) -> Codes:
+        """Request code -> handler and needs."""
         return {
-            RequestCode.PUT_KV_CONFIG: refusing(self._put),
-            RequestCode.DELETE_KV_CONFIG: refusing(self._delete),
+            RequestCode.PUT_KV_CONFIG: Code(refusing(self._put), on_cluster(UPDATE)),
+            RequestCode.DELETE_KV_CONFIG: Code(refusing(self._delete), on_cluster(UPDATE)),
         }
 
     def _put(self, request: Request) -> None:

@@ -17,6 +17,7 @@ from cluster.broker.transactions.half_messages import End, Ending, Transactions,
 from cluster.remoting.answers import answer_of
 from cluster.remoting.connection.remoting_request import RemotingRequest
 from cluster.remoting.forward.forwarder import ForwardedPath
+from cluster.remoting.needs import PUB, Code, Codes, row
 from cluster.remoting.request import integer, text
 from cluster.replication.message_head import UNIQUE_MARK, property_of
 from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, encode_frame
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from cluster.broker.services import Services
     from cluster.config.config import ClusterSection
     from cluster.remoting.connection.frame import Frame
-    from cluster.remoting.request import Handler, Request
+    from cluster.remoting.request import Request
     from statemachine.delivery.half_messages import HalfMessage
 
 END_FIELD = "raftmqEnd"
@@ -46,9 +47,9 @@ class TransactionRequests:
         self._transactions = transactions
         self._pass_on = pass_on
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler."""
-        return {RequestCode.END_TRANSACTION: self._end}
+    def codes(self) -> Codes:
+        """Request code -> handler and needs."""
+        return {RequestCode.END_TRANSACTION: Code(self._end, row(topics="topic", on=PUB))}
 
     def _end(self, request: Request) -> None:
         try:

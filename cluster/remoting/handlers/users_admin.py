@@ -14,7 +14,8 @@ import msgspec
 from cluster.broker.access.user_admin import Asker, Told, UserAdmin
 from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.answers import after_read_index, answer_in_steps, refuse, refusing, table_body
-from cluster.remoting.request import Handler, Request, text
+from cluster.remoting.needs import Code, Codes, super_alone
+from cluster.remoting.request import Request, text
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import TEXT_MAX
 from raftmq_wire.codes import RequestCode, ResponseCode
@@ -78,20 +79,20 @@ class UserRequests:
         self._users = users
         self._access = services.state.access
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler; all of them the leader's."""
+    def codes(self) -> Codes:
+        """Request code -> handler and needs; all of them the leader's."""
         return {
-            RequestCode.AUTH_CREATE_USER: refusing(self._create_user),
-            RequestCode.AUTH_UPDATE_USER: refusing(self._update_user),
-            RequestCode.AUTH_DELETE_USER: refusing(self._delete_user),
-            RequestCode.AUTH_GET_USER: refusing(self._get_user),
-            RequestCode.AUTH_LIST_USER: refusing(self._list_users),
-            RequestCode.AUTH_CREATE_ACL: refusing(self._set_rules),
-            RequestCode.AUTH_UPDATE_ACL: refusing(self._set_rules),
-            RequestCode.AUTH_DELETE_ACL: refusing(self._remove_rules),
-            RequestCode.AUTH_GET_ACL: refusing(self._get_acl),
-            RequestCode.AUTH_LIST_ACL: refusing(self._list_acls),
-            RequestCode.SET_AUTH_MODE: refusing(self._set_mode),
+            RequestCode.AUTH_CREATE_USER: Code(refusing(self._create_user), super_alone),
+            RequestCode.AUTH_UPDATE_USER: Code(refusing(self._update_user), super_alone),
+            RequestCode.AUTH_DELETE_USER: Code(refusing(self._delete_user), super_alone),
+            RequestCode.AUTH_GET_USER: Code(refusing(self._get_user), super_alone),
+            RequestCode.AUTH_LIST_USER: Code(refusing(self._list_users), super_alone),
+            RequestCode.AUTH_CREATE_ACL: Code(refusing(self._set_rules), super_alone),
+            RequestCode.AUTH_UPDATE_ACL: Code(refusing(self._set_rules), super_alone),
+            RequestCode.AUTH_DELETE_ACL: Code(refusing(self._remove_rules), super_alone),
+            RequestCode.AUTH_GET_ACL: Code(refusing(self._get_acl), super_alone),
+            RequestCode.AUTH_LIST_ACL: Code(refusing(self._list_acls), super_alone),
+            RequestCode.SET_AUTH_MODE: Code(refusing(self._set_mode), super_alone),
         }
 
     def _asker(self, request: Request) -> Asker:

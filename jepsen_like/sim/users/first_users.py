@@ -56,7 +56,7 @@ def attempt(machine: Machine, step: Step, done: list[bool]) -> None:
 
     def ask() -> None:
         try:
-            step(node.user_admin, told)
+            step(node.broker.user_admin, told)
         except Refused:
             return  # it does not lead, or the log does not know users yet
 

@@ -17,6 +17,7 @@ from cluster.remoting.needs import needs_of
 from raftmq_wire.codes import RequestCode
 from statemachine.access.judging import Allowed, judge
 from statemachine.access.users import User
+from tests.support.served_codes import served_codes
 
 PAGE = (Path(__file__).parents[3] / "docs" / "access-table.md").read_text()
 CLUSTER = "DefaultCluster"
@@ -119,7 +120,7 @@ CODE_BODIES = {
 
 @pytest.mark.parametrize("code", list(RequestCode), ids=lambda code: code.name)
 def test_a_code_lets_in_whom_its_row_names(code: RequestCode, make_node: Any) -> None:
-    needs = needs_of(code, Fields(), CODE_BODIES.get(code, b""), BRACES)
+    needs = needs_of(served_codes(), code, Fields(), CODE_BODIES.get(code, b""), BRACES)
     says = CODES.get(code, SUPER)
     if says == SUPER:
         assert needs is None

@@ -15,6 +15,7 @@ from cluster.broker.groups.client_relay import ClientRelay
 from cluster.broker.groups.early_routes import EarlyRoutes
 from cluster.broker.groups.group_admin import Groups
 from cluster.broker.groups.group_members import Members
+from cluster.broker.groups.group_offsets import Offsets
 from cluster.broker.groups.offset_resets import OffsetResets
 from cluster.broker.groups.queue_locks import QueueLocks
 from cluster.broker.pulls.pull_service import Pulls
@@ -22,17 +23,20 @@ from cluster.broker.reads.entry_reads import runs_of
 from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.config.config import Config
 from cluster.config.loading import load
-from cluster.remoting.handlers import heartbeat, offsets, route
 from cluster.remoting.handlers.assignment import Assignments
 from cluster.remoting.handlers.broker_figures import BrokerFigures
 from cluster.remoting.handlers.consumer_requests import ConsumerRequests
 from cluster.remoting.handlers.group_stats import GroupStats
+from cluster.remoting.handlers.heartbeat import Heartbeats
 from cluster.remoting.handlers.message_requests import EntryRequests, QueryRequests, RecallRequests
+from cluster.remoting.handlers.offsets import OffsetRequests
 from cluster.remoting.handlers.pull import PullRequests
 from cluster.remoting.handlers.queue_locks import QueueLockRequests
 from cluster.remoting.handlers.replies import Replies
+from cluster.remoting.handlers.route import Routes
 from cluster.remoting.handlers.staging import StagedWriteHandlers
 from cluster.remoting.handlers.topics_admin import OrderConf, TopicsAdmin
+from cluster.remoting.needs import Code, Codes
 from cluster.remoting.request import SharedAnswer
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.turns.work import TURN_SHARE, Turns
@@ -210,29 +214,30 @@ class FakeNode:
         self.early_routes = EarlyRoutes(self, self.members, lambda: self.unreached)
         no_writes: Any = None  # tests/cluster/sim asks whole nodes
         no_recalls: Any = None  # tests/cluster/sim/test_sim_recall.py asks a whole node
-        self.table = {
-            **route.handlers(self, lambda: self.unreached, self.early_routes),
-            **TopicsAdmin(self, groups, self.note_change).handlers(),
-            **heartbeat.handlers(self, self.members, locks),
-            **QueueLockRequests(locks, self.members).handlers(),
-            **ConsumerRequests(self, OffsetResets(self), relay, self.note_change).handlers(),
-            **Replies(self, relay, "10.0.0.2:10911").handlers(),
-            **offsets.handlers(self, self.members),
-            **self.pull_handlers(),
-            **QueryRequests(self).handlers(),
-            **Assignments(self, self.members, self.pulls.filters).handlers(),
-            **GroupStats(self, self.members, groups).handlers(),
-            **BrokerFigures(self, self.members, lambda: self.figures).handlers(),
-            **OrderConf(self).handlers(),
-            **RecallRequests(no_recalls).handlers(),
-            **StagedWriteHandlers(no_writes).handlers(),
-            **EntryRequests(self, self.read_entries).handlers(),
+        codes: dict[int, Code] = {
+            **Routes(self, lambda: self.unreached, self.early_routes).codes(),
+            **TopicsAdmin(self, groups, self.note_change).codes(),
+            **Heartbeats(self, self.members, locks).codes(),
+            **QueueLockRequests(locks, self.members).codes(),
+            **ConsumerRequests(self, OffsetResets(self), relay, self.note_change).codes(),
+            **Replies(self, relay, "10.0.0.2:10911").codes(),
+            **OffsetRequests(self, self.members, Offsets(self, None)).codes(),
+            **self.pull_codes(),
+            **QueryRequests(self).codes(),
+            **Assignments(self, self.members, self.pulls.filters).codes(),
+            **GroupStats(self, self.members, groups).codes(),
+            **BrokerFigures(self, self.members, lambda: self.figures).codes(),
+            **OrderConf(self).codes(),
+            **RecallRequests(no_recalls).codes(),
+            **StagedWriteHandlers(no_writes).codes(),
+            **EntryRequests(self, self.read_entries).codes(),
         }
+        self.table = {code: served.handler for code, served in codes.items() if served.handler is not None}
 
-    def pull_handlers(self) -> dict[int, Any]:
-        """The pull handlers of a node that has just started, and whose log is complete."""
+    def pull_codes(self) -> Codes:
+        """The codes of pulls, of a node that has just started, and whose log is complete."""
         self.pulls = Pulls(self, self.members, OffsetResets(self))
-        return PullRequests(self.pulls, lambda request, position: False, lambda request: False).handlers()
+        return PullRequests(self.pulls, lambda request, position: False, lambda request: False).codes()
 
     def note_change(self, about: str, says: str) -> None:
         self.changes.append((about, says))

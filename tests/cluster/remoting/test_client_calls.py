@@ -35,7 +35,7 @@ async def producer(node: Node) -> Client:
 
 def ask(node: Node) -> asyncio.Future[ClientAnswer | Refused]:
     outcome: asyncio.Future[ClientAnswer | Refused] = asyncio.get_running_loop().create_future()
-    node.relay.ask_client(Role.PRODUCER, "p", None, ClientRequest(307, {"a": "b"}, b"ask"), outcome.set_result)
+    node.broker.relay.ask_client(Role.PRODUCER, "p", None, ClientRequest(307, {"a": "b"}, b"ask"), outcome.set_result)
     return outcome
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from cluster.broker.refusal import Refused
-from cluster.remoting.needs import ROWS, needs_of
+from cluster.remoting.needs import needs_of, super_alone
 from raftmq_wire.codes import ABOUT_USERS, RequestCode
 from statemachine.access.rules import Need
+from tests.support.served_codes import served_codes
 
 SUPER_ONLY = ABOUT_USERS | {RequestCode.OPEN_ATTEMPT, RequestCode.COMMIT_WRITE, RequestCode.ABORT_WRITE}
 TO_CLIENTS = {
@@ -23,12 +24,14 @@ TO_CLIENTS = {
 
 def told(code: int, body: Any = b"", **ext: str) -> list[str] | None:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    needs = needs_of(code, ext, data, "C")
+    needs = needs_of(served_codes(), code, ext, data, "C")
     return None if needs is None else [str(need) for need in needs]
 
 
 def test_every_code_has_a_row_or_is_for_a_super_alone() -> None:
-    assert {*RequestCode} - {*ROWS} == SUPER_ONLY | TO_CLIENTS
+    codes = served_codes()
+    assert {*RequestCode} - {*codes} == TO_CLIENTS
+    assert {code for code, served in codes.items() if served.needs is super_alone} == SUPER_ONLY
     assert told(25) is None, "a code that nobody handles"
     assert told(318) is None
 
@@ -81,10 +84,14 @@ def test_locks_and_assignments_are_about_what_their_bodies_name() -> None:
 )
 def test_a_body_that_cannot_be_read_is_refused(code: int, body: bytes) -> None:
     with pytest.raises(Refused):
-        needs_of(code, {}, body, "C")
+        needs_of(served_codes(), code, {}, body, "C")
 
 
 def test_needs_are_compared_by_what_they_say() -> None:
-    (one,), (other,) = needs_of(10, {"topic": "T"}, b"", "C") or (), needs_of(310, {"b": "T"}, b"", "C") or ()
+    codes = served_codes()
+    (one,), (other,) = (
+        needs_of(codes, 10, {"topic": "T"}, b"", "C") or (),
+        needs_of(codes, 310, {"b": "T"}, b"", "C") or (),
+    )
     assert isinstance(one, Need)
     assert one == other

@@ -190,7 +190,8 @@ def test_a_pull_goes_elsewhere_before_it_reads_what_this_node_lacks(node: Any, p
         return True
 
     pulls = Pulls(node, node.members, OffsetResets(node))
-    node.table |= PullRequests(pulls, elsewhere, lambda request: False).handlers()
+    codes = PullRequests(pulls, elsewhere, lambda request: False).codes()
+    node.table |= {code: served.handler for code, served in codes.items()}
     node.reads.clear()
     assert pull(0).replies == []
     assert (len(asked), node.reads) == (1, [])

@@ -68,7 +68,7 @@ def ask(
 ) -> list[ClientAnswer | Refused]:
     """Returns the end of the request, when it has ended."""
     outcomes: list[ClientAnswer | Refused] = []
-    node.run(node.running.relay.ask_client, Role.PRODUCER, group, client_id, request, outcomes.append)
+    node.run(node.running.broker.relay.ask_client, Role.PRODUCER, group, client_id, request, outcomes.append)
     return outcomes
 
 

@@ -234,7 +234,7 @@ def test_what_is_damaged_holds_nothing_up_and_comes_when_it_is_repaired(sim: Sim
         assert leader.bodies("T") == [b"c"]
         assert set(reported) == {bad}
         assert len(reported) > 1, "it is tried again"
-    lane: Any = leader.running.staged._lane
+    lane: Any = leader.running.broker.staged._lane
     lane._lane.read_log = read_log
     ended(sim)
     assert sorted(sim.leader().bodies("T")) == [b"a", b"b", b"c"]

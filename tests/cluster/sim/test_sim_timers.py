@@ -238,7 +238,7 @@ def test_what_cannot_be_read_holds_nothing_up(sim: SimCluster, caplog: pytest.Lo
 
 def patch_lane(sim: SimCluster, read_log: Callable[[int, int], bytes]) -> None:
     """The bytes can be read again."""
-    lane: Any = sim.leader().running.timers._lane
+    lane: Any = sim.leader().running.broker.timers._lane
     lane._lane.read_log = read_log
 
 
@@ -246,7 +246,7 @@ def test_what_is_due_before_what_was_delivered_already_comes_at_once(sim: SimClu
     """The leader has looked beyond that time; the message does not wait for a sweep of what was left."""
     assert send(sim, "TIMER_DELAY_MS\x01500\x02")[0] == 0
     wait_for(sim, 1)
-    term = sim.leader().running.timers._term
+    term = sim.leader().running.broker.timers._term
     assert term.after is not None
     term.sweep_ms = 1 << 62
     late = Delayed(Schedule(topic_field(TIMER_TOPIC), 0, due_ms=term.after[0] - 300), b"")

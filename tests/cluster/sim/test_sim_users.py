@@ -55,7 +55,7 @@ def ask_admin(sim: SimCluster, method: str, *arguments: Any, **named: Any) -> Re
     """A change of the operator on the leader; why it had no effect."""
     leader = sim.leader()
     told: list[Refused | None] = []
-    leader.run(lambda: getattr(leader.running.user_admin, method)(OPERATOR, *arguments, told.append, **named))
+    leader.run(lambda: getattr(leader.running.broker.user_admin, method)(OPERATOR, *arguments, told.append, **named))
     sim.loop.run_until(lambda: told, 10, method)
     return told[0]
 
@@ -233,7 +233,7 @@ def test_a_pull_that_waits_is_answered_16_when_its_user_may_no_more(sim: SimClus
     else:
         named = {"enabled": False} if how == "disabled" else {"secret": "another-secret"}
         leader, told = sim.leader(), list[Refused | None]()
-        leader.run(lambda: leader.running.user_admin.change(OPERATOR, "shop", told.append, **named))
+        leader.run(lambda: leader.running.broker.user_admin.change(OPERATOR, "shop", told.append, **named))
     began = sim.loop.now
     assert answer(sim, path, 1) == 16
     assert sim.loop.now - began < 1.0
@@ -309,13 +309,13 @@ def test_a_node_without_the_key_takes_no_signature_and_says_why(tmp_path: Path) 
         begin(sim)
         node = sim.followers()[0]
         key_file(tmp_path, b"x" * 32)
-        node.run(node.running.secrets.look)
+        node.run(node.running.broker.secrets.look)
         path = node.connect()
         path.ask(send(SHOP, 1))
         assert answer(sim, path, 1) == 14
         assert "does not have the key" in path.replies[1][0][1]
         key_file(tmp_path)
-        node.run(node.running.secrets.look)
+        node.run(node.running.broker.secrets.look)
         path.ask(send(SHOP, 2))
         assert answer(sim, path, 2) == 0
 
@@ -345,7 +345,7 @@ def test_nothing_is_enforced_without_a_key_or_without_proven_peers(sim: SimClust
         ask_admin(sim, "set_mode", "enforce")
     leader.transport.keyring = keyring
     key_file(tmp_path, b"x" * 32)
-    leader.run(leader.running.secrets.look)
+    leader.run(leader.running.broker.secrets.look)
     with pytest.raises(Refused, match="does not have the key"):
         ask_admin(sim, "set_mode", "enforce")
     assert leader.state.access.mode == "observe"
@@ -385,7 +385,9 @@ class Race:
             told: list[Refused | None] = []
             with contextlib.suppress(Refused):
                 leader.run(
-                    partial(getattr(leader.running.user_admin, method), OPERATOR, "shop", *arguments, told.append)
+                    partial(
+                        getattr(leader.running.broker.user_admin, method), OPERATOR, "shop", *arguments, told.append
+                    )
                 )
                 end = self.sim.loop.now + 2.0
                 while not told and self.sim.loop.now < end:
