@@ -9,9 +9,11 @@ from typing import Annotated, Final
 
 import msgspec
 
+from cluster.admin import needs, route
 from cluster.admin.call import Answer, Call
 from cluster.admin.errors import ApiError
 from cluster.admin.port import AdminPort
+from cluster.admin.route import Route
 from cluster.backup.files import backups_in
 from cluster.backup.manifest import Manifest
 from cluster.backup.remote import is_url, opened, stored
@@ -143,3 +145,18 @@ def _view(call: Call) -> BackupView:
         age_s=backups.age_s,
         schedule=backups.schedule,
     )
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route("GET", "/v1/backup", get_backup, BackupView, route.CONSTANT, needs.CLUSTER_GET),
+    Route(
+        "POST",
+        "/v1/backup",
+        start_backup,
+        BackupView,
+        route.CONSTANT,
+        needs.SUPER,
+        body=BackupRequest,
+        statuses=(200, 202),
+    ),
+)

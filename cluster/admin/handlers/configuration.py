@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
+from cluster.admin import needs, route
 from cluster.admin.body import number_of
 from cluster.admin.call import Call, ReadView, decided
 from cluster.admin.errors import ApiError
 from cluster.admin.port import AdminPort
+from cluster.admin.route import Route, Serves
 from cluster.config.cluster_keys import CLUSTER_KEYS, FIELDS, USUAL, Value, changed, cluster_values
 from cluster.config.config import Config, ConfigError
 from cluster.config.ranges import dangers
@@ -327,3 +329,37 @@ def _time(ms: int) -> str:
 
 def _until(keep_ms: int) -> str:
     return f"they were kept for {_time(keep_ms)}" if keep_ms else "they were kept for ever"
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        "GET",
+        "/v1/config",
+        get_config,
+        ConfigView,
+        route.CONSTANT,
+        needs.CLUSTER_GET,
+        Serves.READ,
+    ),
+    Route(
+        "PUT",
+        "/v1/config",
+        change_config,
+        ConfigChanged,
+        route.CONSTANT,
+        needs.SUPER,
+        Serves.LEADER,
+        ConfigChange,
+    ),
+    Route(
+        "GET",
+        "/v1/config/history",
+        list_config_changes,
+        HistoryOfConfig,
+        route.page(CHANGES_MAX),
+        needs.CLUSTER_GET,
+        Serves.READ,
+        asks=(BEFORE, LIMIT),
+    ),
+    Route("POST", "/v1/config/reload", reload_config, ReloadView, route.CONSTANT, needs.SUPER),
+)

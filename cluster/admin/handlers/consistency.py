@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
+from cluster.admin import needs, route
 from cluster.admin.call import Answer, Call, comes_true
 from cluster.admin.errors import ApiError
 from cluster.admin.port import AdminPort
+from cluster.admin.route import Route, Serves
+from cluster.repair import consistency_views as views
 from cluster.repair.consistency_views import (
     CHUNKS_MAX,
     SPAN_MAX,
@@ -190,3 +193,64 @@ def _index(call: Call) -> int:
 
 async def _blocking(function: Callable[..., T], *arguments: object) -> T:
     return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        "GET",
+        "/v1/members/{id}/consistency",
+        get_member_consistency,
+        views.ConsistencyView,
+        route.CONSTANT,
+        needs.CLUSTER_GET,
+        Serves.MEMBER,
+    ),
+    Route(
+        "GET",
+        "/v1/members/{id}/consistency/{index}",
+        get_member_consistency_at,
+        views.ConsistencyView,
+        route.CONSTANT,
+        needs.CLUSTER_GET,
+        Serves.MEMBER,
+    ),
+    Route("GET", "/v1/consistency", get_consistency, views.ConsistencyView, route.CONSTANT, needs.CLUSTER_GET),
+    Route(
+        "POST",
+        "/v1/consistency",
+        mark_consistency,
+        views.MarkView,
+        route.CONSTANT,
+        needs.SUPER,
+        Serves.LEADER,
+    ),
+    Route(
+        "GET",
+        "/v1/consistency/{index}",
+        get_consistency_at,
+        views.ConsistencyView,
+        route.CONSTANT,
+        needs.CLUSTER_GET,
+    ),
+    Route(
+        "GET",
+        "/v1/consistency/entries/{index}",
+        get_entry,
+        views.EntryView,
+        route.WHOLE_MESSAGE,
+        needs.SUPER,
+    ),
+    Route(
+        "POST",
+        "/v1/consistency/log",
+        sum_log,
+        views.ChunksView,
+        route.page(),
+        needs.SUPER,
+        body=views.ChunksRequest,
+    ),
+    Route("GET", "/v1/repair", get_repair, views.RepairView, route.CONSTANT, needs.CLUSTER_GET),
+    Route("POST", "/v1/repair", repair, views.RepairView, route.CONSTANT, needs.SUPER),
+    Route("GET", "/v1/scrub", get_scrub, ScrubView, route.CONSTANT, needs.CLUSTER_GET),
+    Route("POST", "/v1/scrub", start_scrub, ScrubView, route.CONSTANT, needs.SUPER, statuses=(202,)),
+)

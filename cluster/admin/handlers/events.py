@@ -9,8 +9,10 @@ from typing import Final, Literal
 
 import msgspec
 
+from cluster.admin import needs, route
 from cluster.admin.call import Call, Stream
 from cluster.admin.errors import ApiError
+from cluster.admin.route import Route, Serves
 from cluster.config.source import did_you_mean
 from cluster.runtime.events import KINDS, Event, EventLog
 
@@ -119,3 +121,35 @@ def _limit(query: Mapping[str, str]) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 6 and 1 <= int(text) <= LIMIT_MAX):
         raise ApiError("bad_query", f"limit cannot be {text[:40]}", f"give a number from 1 to {LIMIT_MAX}")
     return int(text)
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        "GET",
+        "/v1/events",
+        list_events,
+        EventsView,
+        route.page(LIMIT_MAX),
+        needs.CLUSTER_GET,
+        asks=("since", "kind", "limit"),
+    ),
+    Route(
+        "GET",
+        "/v1/events/stream",
+        stream_events,
+        "text/event-stream",
+        route.page(LIMIT_MAX),
+        needs.CLUSTER_GET,
+        asks=("since", "kind"),
+    ),
+    Route(
+        "GET",
+        "/v1/members/{id}/events",
+        list_member_events,
+        EventsView,
+        route.page(LIMIT_MAX),
+        needs.CLUSTER_GET,
+        Serves.MEMBER,
+        asks=("since", "kind", "limit"),
+    ),
+)

@@ -7,10 +7,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from cluster.admin import needs, route
 from cluster.admin.body import flag_of
 from cluster.admin.call import DRY_RUN, Answer, Call, ChangeView, applied, decided, told
 from cluster.admin.errors import ApiError, unknown_outcome
 from cluster.admin.item_page import neighbour
+from cluster.admin.route import Route, Serves
 from cluster.broker.groups.group_lag import lag_steps
 from cluster.broker.groups.offset_resets import OffsetResets, QueueOffset, ResetTo, ResetWish
 from cluster.broker.refusal import Reason, Refused
@@ -276,3 +278,48 @@ def _error(refused: Refused) -> ApiError:
         return unknown_outcome(refused.remark)
     code, hint = _CODES.get(refused.reason, ("failed", "try again; nothing was changed"))
     return ApiError(code, refused.remark, hint)
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        "POST",
+        "/v1/groups",
+        create_group,
+        GroupChanged,
+        route.CONSTANT,
+        needs.GROUP_MAKE,
+        Serves.LEADER,
+        GroupRequest,
+        (200, 201),
+    ),
+    Route(
+        "DELETE",
+        "/v1/groups/{name}",
+        delete_group,
+        GroupChanged,
+        route.CONSTANT,
+        needs.GROUP_DELETE,
+        Serves.LEADER,
+        asks=(DRY_RUN,),
+    ),
+    Route(
+        "POST",
+        "/v1/groups/{name}/clone",
+        clone_group,
+        GroupCloned,
+        route.page(),
+        needs.GROUP_CLONE,
+        Serves.LEADER,
+        CloneRequest,
+    ),
+    Route(
+        "POST",
+        "/v1/groups/{name}/reset",
+        reset_group,
+        GroupReset,
+        route.page(),
+        needs.GROUP_RESET,
+        Serves.LEADER,
+        ResetRequest,
+    ),
+)

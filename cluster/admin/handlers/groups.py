@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
+from cluster.admin import item_page, needs, route
 from cluster.admin.call import Call, ReadView
 from cluster.admin.errors import ApiError
 from cluster.admin.handlers.group_changes import find_group
 from cluster.admin.item_page import Page, after_of, limit_of
 from cluster.admin.pieces import Pieces
 from cluster.admin.port import MemberView
-from cluster.admin.route import PAGE_ITEMS_MAX
+from cluster.admin.route import PAGE_ITEMS_MAX, Route, Serves
 from cluster.broker.groups.assignment import owner
 from cluster.broker.groups.group_lag import QueueLag, lag_steps
 from statemachine.consuming.groups import GroupConfig
@@ -212,3 +214,27 @@ async def _age_ms(call: Call, each: QueueLag) -> int:
     await call.breathe()
     first = state.fetch(topic.id, each.queue_id, max(each.min_offset, each.committed or 0), 1)
     return max(0, call.port.wall_ms() - first[0].store_time_ms) if first else 0
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        "GET",
+        "/v1/groups",
+        list_groups,
+        GroupsView,
+        route.page(),
+        needs.CLUSTER_LIST,
+        Serves.READ,
+        asks=item_page.PAGE_QUERY,
+    ),
+    Route(
+        "GET",
+        "/v1/groups/{name}",
+        describe_group,
+        GroupDetail,
+        route.page(),
+        needs.GROUP_GET,
+        Serves.READ,
+        asks=item_page.PAGE_QUERY,
+    ),
+)

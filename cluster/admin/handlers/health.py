@@ -6,13 +6,15 @@ otherwise one full disk would have every node restarted.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
+from cluster.admin import needs, route
 from cluster.admin.call import Answer, Call
 from cluster.admin.findings.finding import Finding, FindingsView, NodeReport
 from cluster.admin.port import AdminPort, NodeStatus
+from cluster.admin.route import Route
 from cluster.runtime.alarms import Alarm
 
 
@@ -116,3 +118,11 @@ def _warnings(port: AdminPort, status: NodeStatus) -> list[str]:
         f"failpoint {point.name} is {point.action}" for point in port.failpoints.states() if point.action != "off"
     ]
     return warnings + [alarm.text for alarm in status.alarms if not alarm.stops_service]
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route("GET", "/v1/health", get_health, HealthView, route.page(), needs.CLUSTER_GET, statuses=(200, 503)),
+    Route("GET", "/v1/health/live", get_live, LiveView, route.CONSTANT, needs.OPEN),
+    Route("GET", "/v1/health/ready", get_ready, ReadyView, route.CONSTANT, needs.OPEN, statuses=(200, 503)),
+    Route("GET", "/v1/findings", get_findings, FindingsView, route.page(), needs.CLUSTER_GET),
+)

@@ -11,9 +11,11 @@ from typing import Final
 
 import msgspec
 
+from cluster.admin import needs, route
 from cluster.admin.body import number_of
 from cluster.admin.call import Call
 from cluster.admin.port import AdminPort, Counted, NodeStatus
+from cluster.admin.route import Route, Serves
 from cluster.admin.samples import PEERS_MAX, Figures, Sample, SeriesView, quantile_ms
 from cluster.runtime.clock import Clock, SystemClock
 
@@ -96,3 +98,17 @@ def _figures(status: NodeStatus, before: Counted, now: Counted, seconds: float) 
         disk_used_percent=status.disk.used_percent if status.disk is not None else None,
         loop_lag_ms=1000 * now.loop_lag_s,
     )
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        "GET",
+        "/v1/members/{id}/history",
+        get_history,
+        HistoryView,
+        route.CONSTANT,
+        needs.CLUSTER_GET,
+        Serves.MEMBER,
+        asks=(SINCE,),
+    ),
+)

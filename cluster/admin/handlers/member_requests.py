@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
 
+from cluster.admin import needs, route
 from cluster.admin.body import flag_of
 from cluster.admin.call import BELOW_THREE, DRY_RUN, Call, ReadView, comes_true, decided
 from cluster.admin.errors import ApiError, HandedOver, unknown_outcome
 from cluster.admin.port import AdminPort
+from cluster.admin.route import Route, Serves
 from cluster.config.config import PeerNode, split_address
+from cluster.members import views as membership
 from cluster.members.addresses import MemberAddresses
 from cluster.members.changes import Ending
 from cluster.members.checks import CanStopView, Group, Unconfirmed, can_stop
@@ -440,3 +443,93 @@ def _view(call: Call, node: NodeId, *, dry_run: bool = False) -> MaintenanceView
         leader=call.port.services.leader_id() or None,
         dry_run=dry_run,
     )
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        "GET",
+        "/v1/members",
+        list_members,
+        membership.MembersView,
+        route.CONSTANT,
+        needs.CLUSTER_GET,
+        Serves.READ,
+    ),
+    Route(
+        "GET",
+        "/v1/members/join",
+        describe_joining,
+        membership.JoinView,
+        route.CONSTANT,
+        needs.CLUSTER_GET,
+        Serves.READ,
+    ),
+    Route(
+        "POST",
+        "/v1/members",
+        add_member,
+        membership.MemberChanged,
+        route.CONSTANT,
+        needs.SUPER,
+        Serves.LEADER,
+        membership.AddRequest,
+    ),
+    Route(
+        "POST",
+        "/v1/members/{id}/promote",
+        promote_member,
+        membership.MemberChanged,
+        route.CONSTANT,
+        needs.SUPER,
+        Serves.LEADER,
+    ),
+    Route(
+        "DELETE",
+        "/v1/members/{id}",
+        remove_member,
+        membership.MemberChanged,
+        route.CONSTANT,
+        needs.SUPER,
+        Serves.LEADER,
+        asks=(BELOW_THREE, DRY_RUN),
+    ),
+    Route(
+        "GET",
+        "/v1/members/{id}/can-stop",
+        can_stop_member,
+        CanStopView,
+        route.CONSTANT,
+        needs.CLUSTER_GET,
+        Serves.LEADER,
+    ),
+    Route(
+        "POST",
+        "/v1/members/{id}/drain",
+        drain_member,
+        membership.DrainView,
+        route.CONSTANT,
+        needs.SUPER,
+        Serves.MEMBER,
+        membership.DrainRequest,
+    ),
+    Route(
+        "POST",
+        "/v1/members/{id}/maintenance",
+        maintain_member,
+        MaintenanceView,
+        route.CONSTANT,
+        needs.SUPER,
+        Serves.LEADER,
+        MaintenanceRequest,
+    ),
+    Route(
+        "POST",
+        "/v1/leader/transfer",
+        transfer_leader,
+        membership.TransferView,
+        route.CONSTANT,
+        needs.SUPER,
+        Serves.LEADER,
+        membership.TransferRequest,
+    ),
+)

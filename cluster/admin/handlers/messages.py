@@ -10,13 +10,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from cluster.admin import needs, route
 from cluster.admin.body import number_of
 from cluster.admin.call import Call, ReadView, told
 from cluster.admin.errors import ApiError
 from cluster.admin.handlers.topics import find_topic
 from cluster.admin.item_page import Page
 from cluster.admin.pieces import Pieces
-from cluster.admin.route import PAGE_BYTES_MAX, Cost
+from cluster.admin.route import PAGE_BYTES_MAX, Cost, Route, Serves
 from cluster.broker.evicted.evicted_bounds import offset_by_time
 from cluster.broker.evicted.evicted_keys import EvictedPage, complete, is_evicted
 from cluster.broker.evicted.evicted_pulls import first_offset
@@ -341,3 +342,37 @@ def _view(message: Message, properties: dict[str, str], cut: bool) -> MessageVie
         body_bytes=len(message.body),
         body_cut=cut,
     )
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        "GET",
+        "/v1/topics/{name}/messages/{key}",
+        find_messages,
+        MessagesView,
+        FOUND_COST,
+        needs.TOPIC_READ,
+        Serves.READ,
+        asks=(BODY_BYTES,),
+    ),
+    Route(
+        "GET",
+        "/v1/topics/{name}/queues/{queue}/messages",
+        list_messages,
+        QueuePage,
+        route.messages(MESSAGES_MAX),
+        needs.TOPIC_READ,
+        Serves.READ,
+        asks=PAGE_QUERY,
+    ),
+    Route(
+        "GET",
+        "/v1/messages/{position}",
+        get_message,
+        MessageDetail,
+        route.WHOLE_MESSAGE,
+        needs.CLUSTER_GET,
+        Serves.READ,
+        asks=(BODY_BYTES,),
+    ),
+)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
+from cluster.admin import needs, route
 from cluster.admin.call import Call, ChangeView, applied, decided
 from cluster.admin.errors import ApiError
 from cluster.admin.pieces import Pieces
 from cluster.admin.port import AdminPort
-from cluster.admin.route import Cost
-from cluster.backup.metadata import GroupRecord, OffsetRecord, TopicRecord, commands_for, export
+from cluster.admin.route import Cost, Route, Serves
+from cluster.backup.metadata import GroupRecord, Metadata, OffsetRecord, TopicRecord, commands_for, export
 from cluster.members.service import EVENT
 from cluster.runtime import metered_json
 from raftlog.types import EntryId
@@ -127,3 +128,27 @@ async def acknowledge_alarm(call: Call) -> AlarmAcknowledged:
     return AlarmAcknowledged(
         node=call.port.config.node.id, term=entry.term, index=entry.index, key=key, event=members.detail
     )
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route("GET", "/v1/metadata", get_metadata, Metadata, COST, needs.CLUSTER_GET, Serves.READ),
+    Route(
+        "POST",
+        "/v1/metadata",
+        change_metadata,
+        MetadataChanged,
+        route.CONSTANT,
+        needs.SUPER,
+        Serves.LEADER,
+        MetadataChange,
+    ),
+    Route(
+        "POST",
+        "/v1/alarms/{key}/ack",
+        acknowledge_alarm,
+        AlarmAcknowledged,
+        route.CONSTANT,
+        needs.CLUSTER_UPDATE,
+        Serves.LEADER,
+    ),
+)

@@ -7,11 +7,13 @@ from typing import Final, Literal
 
 import msgspec
 
+from cluster.admin import needs, route
 from cluster.admin.call import Call, Raw
 from cluster.admin.errors import ApiError
 from cluster.admin.item_page import Page
 from cluster.admin.pieces import Pieces
 from cluster.admin.port import AdminPort, ClientView, NodeStatus
+from cluster.admin.route import Route, Serves
 from cluster.peer.links import LinkView
 from cluster.runtime import logs
 from cluster.runtime.failpoints.failpoints import FailpointError, FailpointSet, PointState
@@ -203,3 +205,52 @@ async def disconnect_client(call: Call) -> ClientGone:
 async def disconnect_member_client(call: Call) -> ClientGone:
     """Closes one connection of a client to a member; a healthy client connects again at once."""
     return await disconnect_client(call)
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route("GET", "/v1/status", get_status, NodeStatus, route.CONSTANT, needs.CLUSTER_GET),
+    Route("GET", "/v1/clients", list_clients, ClientsView, route.page(), needs.CLUSTER_GET),
+    Route("DELETE", "/v1/clients/{address}", disconnect_client, ClientGone, route.CONSTANT, needs.SUPER),
+    Route("GET", "/v1/links", get_links, LinksView, route.CONSTANT, needs.CLUSTER_GET),
+    Route("GET", "/v1/log-level", get_log_level, LogLevelView, route.CONSTANT, needs.CLUSTER_GET),
+    Route("PUT", "/v1/log-level", set_log_level, LogLevelView, route.CONSTANT, needs.SUPER, body=LogLevel),
+    Route("GET", "/v1/recovery", get_recovery, RecoveryView, route.CONSTANT, needs.CLUSTER_GET),
+    Route(
+        "GET",
+        "/v1/members/{id}/clients",
+        list_member_clients,
+        ClientsView,
+        route.page(),
+        needs.CLUSTER_GET,
+        Serves.MEMBER,
+    ),
+    Route(
+        "DELETE",
+        "/v1/members/{id}/clients/{address}",
+        disconnect_member_client,
+        ClientGone,
+        route.CONSTANT,
+        needs.SUPER,
+        Serves.MEMBER,
+    ),
+    Route(
+        "GET",
+        "/v1/members/{id}/status",
+        get_member_status,
+        NodeStatus,
+        route.CONSTANT,
+        needs.CLUSTER_GET,
+        Serves.MEMBER,
+    ),
+    Route("GET", "/v1/failpoints", list_failpoints, FailpointsView, route.CONSTANT, needs.CLUSTER_GET),
+    Route(
+        "PUT",
+        "/v1/failpoints",
+        set_failpoint,
+        FailpointsView,
+        route.CONSTANT,
+        needs.SUPER,
+        body=FailpointRequest,
+    ),
+    Route("GET", "/metrics", get_metrics, "text/plain", route.page(bytes_max=4 << 20), needs.CLUSTER_GET),
+)

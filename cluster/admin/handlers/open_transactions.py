@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from typing import Final
 
 import msgspec
 
+from cluster.admin import needs, route
 from cluster.admin.call import Call, ReadView
+from cluster.admin.route import Route, Serves
 from cluster.broker.delays import producer_group_of
 from cluster.broker.reads.log_reads import read_intact
 from cluster.broker.services import Services
@@ -98,3 +101,16 @@ def _read(services: Services, half: HalfMessage, view: TransactionView) -> Trans
         keys=properties.get("KEYS"),
         stored_ms=message.store_ms,
     )
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        "GET",
+        "/v1/transactions",
+        list_transactions,
+        TransactionsView,
+        route.page(TRANSACTIONS_MAX),
+        needs.CLUSTER_GET,
+        Serves.READ,
+    ),
+)

@@ -12,8 +12,10 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
+from cluster.admin import needs, route
 from cluster.admin.call import Call, Raw
 from cluster.admin.errors import ApiError
+from cluster.admin.route import Route
 from cluster.config.source import nearest
 
 SECURITY_POLICY: Final = (
@@ -75,3 +77,9 @@ def runbooks() -> dict[str, str]:
 def _page(link: re.Match[str]) -> str:
     """A link to another page, which an installed package does not have: its path in the sources."""
     return f"docs/{link[2]}"
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route("GET", "/", get_page, "text/html", route.CONSTANT, needs.OPEN),
+    Route("GET", "/static/{file}", get_static, "application/octet-stream", route.CONSTANT, needs.OPEN),
+)

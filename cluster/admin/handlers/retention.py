@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from msgspec.structs import replace
 
+from cluster.admin import needs, route
 from cluster.admin.body import flag_of
 from cluster.admin.call import DRY_RUN, Call, comes_true
 from cluster.admin.errors import ApiError
+from cluster.admin.route import Route, Serves
 from cluster.retention.service import Ran
 from cluster.retention.views import RetentionRun, RetentionView, settings_of
 
@@ -80,3 +83,18 @@ async def _applied(call: Call, term: int, index: int) -> None:
     await comes_true(lambda: state.applied.index >= index or call.port.status().term != term, _APPLY_WAIT_S)
     if state.applied.index < index:
         raise ApiError("unknown_outcome", f"entry {index} (TRIM) is not applied yet", "look again: GET /v1/retention")
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route("GET", "/v1/retention", get_retention, RetentionView, route.CONSTANT, needs.CLUSTER_GET),
+    Route(
+        "POST",
+        "/v1/retention/run",
+        run_retention,
+        RetentionRun,
+        route.CONSTANT,
+        needs.SUPER,
+        Serves.LEADER,
+        asks=(DRY_RUN,),
+    ),
+)

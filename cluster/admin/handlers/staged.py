@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
+from cluster.admin import needs, route
 from cluster.admin.call import Call, ChangeView, ReadView, applied
 from cluster.admin.errors import ApiError
+from cluster.admin.route import Route, Serves
 from cluster.broker.transactions.staged_writes import DISCARDED_MAX
 from cluster.runtime.request_limits import Unsigned63
 from statemachine.commands import DISCARD_ATTEMPTS, FORGET_WRITE
@@ -176,3 +178,36 @@ def _attempt(attempt: Attempt) -> AttemptView:
         opened_ms=attempt.opened_ms,
         staged_ms=attempt.staged_ms,
     )
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        "GET",
+        "/v1/writes",
+        list_writes,
+        WritesView,
+        route.page(ATTEMPTS_SHOWN + NAMES_SHOWN),
+        needs.CLUSTER_GET,
+        Serves.READ,
+    ),
+    Route(
+        "POST",
+        "/v1/writes/abort",
+        abort_write,
+        WriteAborted,
+        route.CONSTANT,
+        needs.SUPER,
+        Serves.LEADER,
+        AbortRequest,
+    ),
+    Route(
+        "POST",
+        "/v1/writes/forget",
+        forget_write,
+        WriteForgotten,
+        route.CONSTANT,
+        needs.SUPER,
+        Serves.LEADER,
+        ForgetRequest,
+    ),
+)

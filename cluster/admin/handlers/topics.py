@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
+from cluster.admin import item_page, needs, route
 from cluster.admin.body import flag_of, number_of
 from cluster.admin.call import DRY_RUN, Answer, Call, ChangeView, ReadView, applied
 from cluster.admin.errors import ApiError
 from cluster.admin.item_page import AFTER, Page, after_of, limit_of, neighbour
 from cluster.admin.pieces import Pieces
+from cluster.admin.route import Route, Serves
 from cluster.broker.evicted.evicted_pulls import first_offset
 from cluster.broker.reads.read_levels import ATTRIBUTE as TIER_READ
 from cluster.broker.refusal import Refused
@@ -248,3 +250,48 @@ async def _view(call: Call, config: TopicConfig, size: TopicSize | None = None) 
         bytes=None if size is None else size.bytes,
         bytes_exact=size is None or size.exact,
     )
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        "GET",
+        "/v1/topics",
+        list_topics,
+        TopicsView,
+        route.page(),
+        needs.CLUSTER_LIST,
+        Serves.READ,
+        asks=item_page.PAGE_QUERY,
+    ),
+    Route(
+        "POST",
+        "/v1/topics",
+        create_topic,
+        TopicChanged,
+        route.CONSTANT,
+        needs.TOPIC_MAKE,
+        Serves.LEADER,
+        TopicRequest,
+        (200, 201),
+    ),
+    Route(
+        "GET",
+        "/v1/topics/{name}",
+        describe_topic,
+        TopicDetail,
+        route.page(),
+        needs.TOPIC_GET,
+        Serves.READ,
+        asks=item_page.PAGE_QUERY,
+    ),
+    Route(
+        "DELETE",
+        "/v1/topics/{name}",
+        delete_topic,
+        TopicChanged,
+        route.CONSTANT,
+        needs.TOPIC_DELETE,
+        Serves.LEADER,
+        asks=(DRY_RUN,),
+    ),
+)

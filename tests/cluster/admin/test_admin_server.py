@@ -16,7 +16,7 @@ from aiohttp.test_utils import TestServer
 from cluster.admin.errors import STATUS
 from cluster.admin.openapi import document
 from cluster.admin.route import Serves
-from cluster.admin.routes import ROUTES
+from cluster.admin.routes import ROUTES, routes_of
 from cluster.admin.server import AdminServer, build_app
 from cluster.config.config import ConfigError
 
@@ -372,7 +372,7 @@ def test_the_page_of_the_api_names_every_route_and_error() -> None:
     text = (Path(__file__).parents[3] / "docs" / "http-api.md").read_text()
     rows = re.findall(r"^\| (GET|POST|PUT|DELETE) \| `(\S+)` \| (\w+) \|", text, re.MULTILINE)
     words = {Serves.LOCAL: "any", Serves.READ: "read", Serves.LEADER: "leader", Serves.MEMBER: "member"}
-    assert rows == [(route.method, route.path, words[route.serves]) for route in ROUTES]
+    assert sorted(rows) == sorted((route.method, route.path, words[route.serves]) for route in ROUTES)
     codes = {
         code: int(status)
         for status, cell in re.findall(r"^\| (\d{3}) \| (.*) \|$", text, re.MULTILINE)
@@ -420,3 +420,11 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_failure_of_t
     await asyncio.sleep(0.05)
     await runner.cleanup()
     assert [(each.levelname, each.getMessage()) for each in caplog.records] == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"), [({}, "are there twice"), ({"path": "/v1/new", "needs": None}, "no rights")]
+)
+def test_a_route_that_is_there_twice_or_names_no_rights_is_refused(changed: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        routes_of(ROUTES, [ROUTES[0]._replace(**changed)])
