@@ -66,12 +66,13 @@ class RawConnection(asyncio.Protocol):
         self._next += 1
         if self._credentials is not None:
             ext = self._credentials.signed(ext, body)
+        flag = FLAG_ONEWAY if oneway else 0
+        # Raises struct.error for a drawn name that the binary form cannot hold: nothing waits for an answer then.
+        data = encode_frame(code, self._next, flag, ext=ext, body=body, serialize_type=int(binary))
         if not oneway:
             self._asked.add(self._next)
             self.unanswered[self._next] = Asked(code, self._loop.now, silent, parked_s, heard)
-        return encode_frame(
-            code, self._next, FLAG_ONEWAY if oneway else 0, ext=ext, body=body, serialize_type=int(binary)
-        )
+        return data
 
     def write(self, data: bytes) -> None:
         """Sends bytes; nothing if the connection has ended."""
