@@ -46,7 +46,11 @@ TURNS: dict[str, int] = {
     # It opens the node: nobody is served before.
     "Machine._live": 1 << 60,
 }
-DRAINS: dict[str, int] = {"apply": APPLY_BOUND}
+APPEND_BOUND = 6_000
+"""Units of one drain of the append lane: it writes all frames that wait, and after a pause these fill several of the
+small segments here, each with files of its own.
+"""
+DRAINS: dict[str, int] = {"apply": APPLY_BOUND, "append": APPEND_BOUND}
 
 
 def turn_bound(name: str) -> int:
