@@ -71,7 +71,7 @@ def value_of(kind: Any, raw: Any, path: KeyPath, source: Source) -> Any:
         return tuple(_build(item, each, (*path, i), source) for i, each in enumerate(raw))
     if typing.get_origin(kind) is dict:
         if not isinstance(raw, dict):
-            raise _wrong_shape(path, 'a table of name = "host:port"', raw, source, 'write {broker = "127.0.0.1:10911"}')
+            raise _wrong_shape(path, expected(kind), raw, source, 'write {broker = "127.0.0.1:10911"}')
         return {key: value_of(str, each, (*path, key), source) for key, each in raw.items()}
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return _build(kind, raw, path, source)
@@ -80,7 +80,7 @@ def value_of(kind: Any, raw: Any, path: KeyPath, source: Source) -> Any:
     except msgspec.ValidationError:
         raise ConfigError(
             f"{source.where(path)}: {dotted(path)} cannot be {toml_value(raw)}",
-            f"{dotted(path)} is {_expected(kind)}",
+            f"{dotted(path)} is {expected(kind)}",
             f"write, for example: {path[-1]} = {_example(kind, path)}",
         ) from None
 
@@ -107,13 +107,15 @@ def _missing_key(name: str, kind: Any, path: KeyPath, source: Source) -> ConfigE
     variable = "RAFTMQ_" + "__".join(str(part) for part in key).upper()
     return ConfigError(
         f"{source.where(path)}: {dotted(key)} is missing",
-        f"{dotted(key)} is {_expected(kind)} and has no default",
+        f"{dotted(key)} is {expected(kind)} and has no default",
         f"write {name} = {_example(kind, key)} under [{dotted(path)}], or set {variable}",
     )
 
 
-def _expected(kind: Any) -> str:
+def expected(kind: Any) -> str:
     """The type of a leaf in words."""
+    if typing.get_origin(kind) is dict:
+        return 'a table of name = "host:port"'
     if kind is bool:
         return "true or false"
     if typing.get_origin(kind) is Literal:

@@ -13,6 +13,7 @@ from cluster.config.cluster_keys import CLUSTER_KEYS, cluster_values, in_type
 from cluster.config.loading import load, written_keys
 from cluster.config.source import toml_value
 from raftmq.commands.common import author, cluster_options, json_option, print_json, print_table
+from raftmq.commands.nodes import config_files
 from raftmq.local.admin_http import AdminApi, admin_addresses, ask_all, node_addresses
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -26,6 +27,10 @@ def config() -> None:
 
     What must be equal on all nodes is part of the log and is changed here. The rest stands in each node's raftmq.toml.
     """
+
+
+config.add_command(config_files.explain)
+config.add_command(config_files.init)
 
 
 @config.command()

@@ -1,0 +1,139 @@
+"""A key of the configuration in words: meaning, unit, default, range, and when a new value takes effect.
+
+Types, defaults and ranges come from `Config`; the meaning is the key's row in docs/configuration.md, which
+`data/configuration.md` is a copy of.
+"""
+
+from __future__ import annotations
+
+import re
+import typing
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+import msgspec
+
+from cluster.config.cluster_keys import CLUSTER_KEYS
+from cluster.config.config import Config
+from cluster.config.loading import expected
+from cluster.config.ranges import range_of
+from cluster.config.reload import RELOADABLE
+from cluster.config.source import ConfigError, nearest, toml_value
+
+_UNITS: Final = {
+    "ms": "milliseconds",
+    "hours": "hours",
+    "minutes": "minutes",
+    "ticks": "ticks (raft.tick_ms)",
+    "bytes": "bytes",
+    "percent": "percent",
+    "ratio": "percent",
+    "entries": "entries of the log",
+    "messages": "messages",
+    "units": "microseconds of a slow core",
+}
+"""The last word of a key's name, but for `max`, that says its unit."""
+_LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]+\)")
+_ROW: Final = re.compile(r"^\| `(\w+)` \| .+? \| (.*) \|$")
+_HEADING: Final = re.compile(r"^## .*`\[+(\w+)\]+`")
+
+
+class Explained(msgspec.Struct, frozen=True, kw_only=True):
+    """One key, each field as a text for people."""
+
+    key: str
+    meaning: str
+    unit: str
+    """"" if the value has none: a name, a switch."""
+    default: str
+    """The value in TOML; "required" if the key has none."""
+    range: str
+    usual: str
+    """The values that a change may have without `force`; "" for all of the range."""
+    effect: str
+    """The effect of the others."""
+    change: str
+    """The place where the key is changed, and when that takes effect."""
+    reload: bool
+    """True if a change takes effect without a restart."""
+
+
+def keys() -> tuple[str, ...]:
+    """Every key that a file may have, "section.name", in the order of the sections."""
+    return tuple(_fields())
+
+
+def explain(key: str) -> Explained:
+    """Returns what is known of the key. Raises ConfigError for a key that does not exist."""
+    field = _fields().get(key)
+    if field is None:
+        raise _unknown(key)
+    known = range_of(field.type)
+    usual = f"{known.usual_low} to {known.usual_high}" if known is not None and known.why else ""
+    return Explained(
+        key=key,
+        meaning=_meanings().get(key, ""),
+        unit=_unit(key) if known is not None else "",
+        default=_default(field),
+        range=expected(field.type),
+        usual=usual,
+        effect=known.why if known is not None else "",
+        change=_change(key),
+        reload=key in CLUSTER_KEYS or key in RELOADABLE,
+    )
+
+
+@cache
+def _fields() -> dict[str, Any]:
+    found = {}
+    for section in msgspec.structs.fields(Config):
+        kind = typing.get_args(section.type)[0] if typing.get_origin(section.type) is tuple else section.type
+        for field in msgspec.structs.fields(kind):
+            found[f"{section.name}.{field.name}"] = field
+    return found
+
+
+def _default(field: Any) -> str:
+    if field.required:
+        return "required"
+    return "{}" if field.default is msgspec.NODEFAULT else toml_value(field.default)
+
+
+def _unit(key: str) -> str:
+    name = key.partition(".")[2].removesuffix("_max")
+    if name.endswith("bytes_per_second"):
+        return "bytes per second"
+    return _UNITS.get(name.rpartition("_")[2], "")
+
+
+def _change(key: str) -> str:
+    if key in CLUSTER_KEYS:
+        return f"raftmq config set {key} VALUE: on every node at once, without a restart"
+    where = "in the raftmq.toml of each node, then: "
+    return where + ("raftmq reload (no restart)" if key in RELOADABLE else "restart the node")
+
+
+@cache
+def _meanings() -> dict[str, str]:
+    """Key -> its meaning, without marks of Markdown."""
+    page = (files("cluster.config") / "data" / "configuration.md").read_text(encoding="utf-8")
+    found, section = {}, ""
+    for line in page.splitlines():
+        if heading := _HEADING.match(line):
+            section = heading[1]
+        elif row := _ROW.match(line):
+            found[f"{section}.{row[1]}"] = _LINK.sub(r"\1", row[2]).replace("`", "").replace("\\|", "|").strip()
+    return found
+
+
+def _unknown(key: str) -> ConfigError:
+    section, _, name = key.partition(".")
+    own = [each for each in keys() if each.startswith(f"{section}.")]
+    if not name:  # a key without its section, or a section
+        own = own or [each for each in keys() if each.partition(".")[2] == section]
+    if own and (not name or nearest(key, own) is None):
+        return ConfigError(f"{key} is not a key", f"there is {', '.join(own)}", f"raftmq config explain {own[0]}")
+    near = nearest(key, own or keys())
+    why = "a key is written section.name, as in raft.tick_ms"
+    return ConfigError(f"{key} is not a key", why, f"raftmq config explain {near}" if near else "raftmq config explain")
