@@ -11,10 +11,10 @@ from typing import Final
 
 import aiohttp
 from aiohttp import web
-from yarl import URL
 
 from cluster.admin.access import STRANGER, Caller
 from cluster.admin.errors import ApiError, unknown_outcome
+from cluster.admin.node_session import NodeSession
 from cluster.admin.pieces import Pieces, in_pieces
 from cluster.admin.port import AdminPort
 from cluster.admin.route import CONSTANT_BYTES_MAX, Route
@@ -47,12 +47,11 @@ class Forwarder:
 
     def __init__(self, port: AdminPort) -> None:
         self._port = port
-        self._session: aiohttp.ClientSession | None = None
+        self._session = NodeSession(port.tls.http_dialling())
 
     async def close(self) -> None:
         """Closes its connections."""
-        if self._session is not None:
-            await self._session.close()
+        await self._session.close()
 
     async def pass_on(self, request: web.Request, route: Route, *, changes: bool) -> web.StreamResponse:
         """The leader's answer, or a 307 with its address if the client prefers that. Raises ApiError."""
@@ -74,13 +73,15 @@ class Forwarder:
                 f"node {leader} leads, and its HTTP address is not configured here",
                 f"write admin in the [[peers]] table of node {leader}, or ask that node",
             )
-        target = f"http://{address}{request.raw_path}"
         if "redirect" in request.headers.get("Prefer", ""):
             if "Authorization" in request.headers or "Cookie" in request.headers:
                 why = "a client that follows it would send its token to an address that it did not choose"
                 raise ApiError("bad_request", f"no redirect with a token: {why}", "leave out Prefer: redirect")
-            return web.Response(status=307, headers={"Location": target, "X-Raft-Leader": str(leader)})
-        return await self._send(request, leader, target, self._most(route), changes)
+            return web.Response(
+                status=307,
+                headers={"Location": f"{request.scheme}://{address}{request.raw_path}", "X-Raft-Leader": str(leader)},
+            )
+        return await self._send(request, leader, address, self._most(route), changes)
 
     async def pass_to(self, node: NodeId, request: web.Request, route: Route, *, changes: bool) -> web.StreamResponse:
         """The answer of a member about itself. Raises ApiError."""
@@ -91,8 +92,7 @@ class Forwarder:
         address = self._address(node)
         if not address or HOPS_HEADER in request.headers:
             raise ApiError("unreachable", f"the HTTP address of node {node} is not known here", "ask that node itself")
-        target = f"http://{address}{request.raw_path}"
-        return await self._send(request, node, target, self._most(route), changes)
+        return await self._send(request, node, address, self._most(route), changes)
 
     def _address(self, node: NodeId) -> str:
         known = self._port.membership.addresses.get(node)
@@ -103,10 +103,8 @@ class Forwarder:
         return CONSTANT_BYTES_MAX + route.cost.bytes_max(self._port.config.limits)
 
     async def _send(
-        self, request: web.Request, node: NodeId, target: str, most: int, changes: bool
+        self, request: web.Request, node: NodeId, address: str, most: int, changes: bool
     ) -> web.StreamResponse:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(auto_decompress=False)
         wait_s = 2 * self._port.config.send.deadline_ms / 1000 + CONNECT_TIMEOUT_S
         body, access = await request.read(), self._port.access
         caller = request.get(CALLER, STRANGER)
@@ -117,11 +115,11 @@ class Forwarder:
         try:
             async with self._session.request(
                 request.method,
-                URL(target, encoded=True),
-                data=body or None,
+                address,
+                request.raw_path,
+                body=body or None,
                 headers=headers,
-                allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(total=wait_s, sock_connect=CONNECT_TIMEOUT_S),
+                limits=aiohttp.ClientTimeout(total=wait_s, sock_connect=CONNECT_TIMEOUT_S),
             ) as answer:
                 parts = await read_at_most(answer.content, most)
             return await in_pieces(request, Pieces(parts), answer.status, answer.content_type)

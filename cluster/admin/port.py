@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from cluster.retention.service import Retention
     from cluster.runtime.events import EventLog
     from cluster.runtime.failpoints.failpoints import FailpointSet
+    from cluster.runtime.tls.keeper import TlsKeeper
     from cluster.state.scrub import Scrubber
     from cluster.tier.scrub.scrub_service import TierScrubs
     from cluster.tier.tier_service import Tier
@@ -228,6 +229,7 @@ class AdminPort:
     tier_scrubs: TierScrubs | None
     """None if no tier is configured."""
     access: HttpAccess
+    tls: TlsKeeper
     membership: MembersService
     changes: MemberChanges
     moves: Moves

@@ -45,6 +45,11 @@ logger = logging.getLogger(__name__)
 SHUTDOWN_S: Final = 1.0
 LOOK_S: Final = 0.5
 """A stream looks so often whether its client may still read it."""
+PLAIN_REFUSAL: Final = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
+    b'{"error":{"code":"bad_request","message":"this port takes https alone","hint":"ask https://"}}\n'
+)
+"""The answer to a request in plain text where `admin.tls` is enforcing."""
 OPENS_S: Final = 2.0
 """Seconds that a request waits for a node that was elected just now: until an entry of its term is applied."""
 WebHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -68,7 +73,8 @@ class AdminServer:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
         await self._runner.setup()
         assert self._runner.server is not None
-        self._acceptor = Acceptor(loop, guarded(guard, self._runner.server), guard.room)
+        security = self._port.tls.security("admin", admin.tls, PLAIN_REFUSAL)
+        self._acceptor = Acceptor(loop, guarded(guard, self._runner.server), guard.room, security)
         self._tasks = [
             loop.create_task(guard.run(), name="admin-guard"),
             loop.create_task(watch.run(), name="findings-watch"),
@@ -135,7 +141,7 @@ def _serve(route: Route, port: AdminPort, forwarder: Forwarder, watch: FindingsW
         own = _methods_of(request.path)
         if own and request.method not in own:
             raise web.HTTPMethodNotAllowed(request.method, own)
-        check_site(port, request.headers.get("Host"), request.headers.get("Origin"))
+        check_site(port, request.headers.get("Host"), request.headers.get("Origin"), secure=request.secure)
         check_query(request.query, route.query)
         consistency = consistency_of(request.query)
         access, what = port.access, f"{request.method} {route.path}"
@@ -327,8 +333,9 @@ def tell_in_one_line() -> None:
 # and are accepted.
 
 
-def check_site(port: AdminPort, host: str | None, origin: str | None) -> None:
-    """Looks at a request's Host and Origin. Raises ApiError(`foreign_host` or `cross_origin`).
+def check_site(port: AdminPort, host: str | None, origin: str | None, *, secure: bool = False) -> None:
+    """Looks at a request's Host and Origin. Raises ApiError(`foreign_host` or `cross_origin`). `secure`: it came over
+    TLS, and a page that did not may be anybody's.
 
     Without Host (HTTP/1.0) no browser sent it.
     """
@@ -338,7 +345,8 @@ def check_site(port: AdminPort, host: str | None, origin: str | None) -> None:
             f"this node is not called {host[:255]}",
             "ask by an address, by localhost or by an advertised name, or list the name in admin.allowed_hosts",
         )
-    if origin is not None and urlsplit(origin).netloc != host:
+    site = urlsplit(origin) if origin is not None else None
+    if origin is not None and site is not None and (site.netloc != host or (secure and site.scheme != "https")):
         raise ApiError(
             "cross_origin", f"a page of {origin[:255]} may not use this node", "use the command line or this page"
         )

@@ -95,6 +95,8 @@ class PeerSection(_Section, frozen=True, kw_only=True):
     heartbeat_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
     secret_file: str = ""
     """The file with the secret of the cluster; "" for SECRET in the data directory."""
+    tls: TlsMode = ""
+    """Counts for the connections between nodes, those for heartbeats too; and decides how this node dials others."""
 
     @property
     def heartbeat(self) -> tuple[str, int] | None:
@@ -122,10 +124,12 @@ class AdminSection(_Section, frozen=True, kw_only=True):
     port: Port = 9644
     allowed_hosts: str = ""
     """Further names by which it may be asked, with ; between them; "*.example" for all below one."""
+    tls: TlsMode = ""
+    """Counts for the HTTP API, and decides how this node asks those of the others."""
 
 
 class TlsSection(_Section, frozen=True, kw_only=True):
-    """TLS of every listener that says nothing else, and the files that it needs. They are read again while the node
+    """TLS of every port that says nothing else, and the files that it needs. They are read again while the node
     runs; a relative path in the file counts from the file's folder."""
 
     mode: Literal["disabled", "permissive", "enforcing"] = "disabled"
@@ -134,9 +138,10 @@ class TlsSection(_Section, frozen=True, kw_only=True):
     key_file: str = ""
     """PEM: its private key, not encrypted."""
     ca_file: str = ""
-    """PEM: the CAs of the clients' certificates; two of them while one replaces the other."""
+    """PEM: the CAs of the certificates of other nodes and of clients; two of them while one replaces the other."""
     client_certificates: Literal["none", "optional", "required"] = "none"
-    """"optional" and "required": clients may, or must, show a certificate of one of these CAs."""
+    """"optional" and "required": clients, those of the HTTP API too, may or must show a certificate of one of these
+    CAs. Nodes always must."""
 
 
 class AuthSection(_Section, frozen=True, kw_only=True):
@@ -526,8 +531,9 @@ class Config(_Section, frozen=True, kw_only=True):
 
     @property
     def speaks_tls(self) -> bool:
-        """Returns True if at least one listener takes TLS."""
-        return any(self.tls_mode(each.tls) != "disabled" for each in self.listeners)
+        """Returns True if at least one port takes TLS."""
+        wanted = [each.tls for each in self.listeners] + [self.peer.tls, self.admin.tls]
+        return any(self.tls_mode(each) != "disabled" for each in wanted)
 
     def peer_of(self, node_id: int) -> PeerNode:
         """The member with that id. Raises KeyError."""

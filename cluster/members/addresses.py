@@ -7,6 +7,7 @@ added, and the log carries it to all nodes. An entry in the log is newer than an
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -15,6 +16,7 @@ import msgspec
 from cluster.config.config import Config, PeerNode, split_address
 from cluster.peer.probe import PROBE_S, why_another, why_unreachable
 from cluster.runtime.host.bounded_read import TooLongError, read_at_most
+from cluster.runtime.tls.dialling import PLAIN_DIALLING, Dialling
 from raftlog.membership import Address, Membership
 from raftlog.types import NodeId
 
@@ -79,11 +81,13 @@ class _Who(msgspec.Struct):
     """"" of an earlier release: then the id and the cluster decide."""
 
 
-async def probe_http(node: NodeId, node_uuid: str, cluster_uuid: str, address: str) -> str:
+async def probe_http(
+    node: NodeId, node_uuid: str, cluster_uuid: str, address: str, dialling: Dialling = PLAIN_DIALLING
+) -> str:
     """Why that node's HTTP API was not found at "host:port"; "" if it answers there."""
     try:
         async with asyncio.timeout(PROBE_S):
-            answer = await _ask(*split_address(address))
+            answer = await _ask(*split_address(address), dialling)
     except TimeoutError:
         return f"no answer within {PROBE_S:g} s"
     except OSError as error:
@@ -93,9 +97,15 @@ async def probe_http(node: NodeId, node_uuid: str, cluster_uuid: str, address: s
     return _judge(answer, node, node_uuid, cluster_uuid)
 
 
-async def _ask(host: str, port: int) -> bytes:
+async def _ask(host: str, port: int, dialling: Dialling) -> bytes:
     """Raises TooLongError if more comes than can be an answer, OSError."""
-    reader, writer = await asyncio.open_connection(host, port)
+    first, *others = dialling.ways()
+    try:
+        reader, writer = await asyncio.open_connection(host, port, ssl=first)
+    except (ssl.SSLError, ConnectionError):
+        if not others:
+            raise
+        reader, writer = await asyncio.open_connection(host, port)
     try:
         writer.write(_REQUEST)
         return b"".join(await read_at_most(reader, ANSWER_BYTES_MAX))

@@ -144,7 +144,7 @@ class Assembly:
             context, identity, metrics.members, (voter.id for voter in log.genesis.voters), levels
         )
         self.tls = TlsKeeper(config, self.alarms, context.clock.wall_ms)
-        self.transport = transport = transport_of(context, members, secret.load(context.fs, config), levels)
+        self.transport = transport = transport_of(context, members, secret.load(context.fs, config), levels, self.tls)
         self.secret = SecretKeeper(config, context.fs, self.alarms, lambda: members.in_force.node_uuids, transport)
         self.reloading = Reloading(config, self.layers, self.environment, self.secret, self.tls)
         transfer = self.succession.transfer
@@ -155,7 +155,7 @@ class Assembly:
         """Builds the services that repair, install, compare and scrub the log and the state."""
         context, storage, metrics = self._context, self.storage, self.metrics
         self.repairs = Repairs(context, storage.directory, self.transport, metrics=metrics.repair)
-        self.moves = moves_of(self.membership, self.transport, self.repairs)
+        self.moves = moves_of(self.membership, self.transport, self.repairs, self.tls.http_dialling())
         self.installs = Installs(
             context, storage, self.repairs, self.leases, metrics=metrics.install, restart=self.again
         )

@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket as socket_module
+import ssl
 from typing import Any, Protocol, cast
 
 from cluster.peer import handshake
+from cluster.peer.certificates import certified, why_not_certified
 from cluster.peer.keyring import Keyring, key_id
 from cluster.peer.roster import SECRET, Refusal, Roster
 from cluster.peer.wire import CONTROL_FRAME_MAX, FRAME_MAX, Kind, WireError, pack, unpack
 from cluster.runtime.framing import FrameBuffer, FrameTooLargeError
+from cluster.runtime.tls.security import why_failed
 from cluster.runtime.turns.standstill import SilenceTimer
 from raftlog.types import NodeId
 from raftlog.work import CALL_UNITS, FRAME_UNITS, METER
@@ -31,6 +34,8 @@ UNANSWERED_S = 0.5
 UNACKNOWLEDGED_MS = 5000
 """A connection whose bytes stay unacknowledged this long is closed: the system's own timeout outlives partitions."""
 _USER_TIMEOUT: int | None = getattr(socket_module, "TCP_USER_TIMEOUT", None)
+TLS_BEGINS = b"\x16\x03"
+"""A handshake of TLS, which as a frame would have 353 MiB (`cluster.runtime.tls.security`)."""
 HELLO_MAX = 1024
 """Longest frame of a handshake, bytes."""
 OTHER_SECRET = "the two nodes do not have the same secret; the wrong one is on the node whose links all say so"
@@ -104,6 +109,7 @@ class Link(asyncio.Protocol):
         """Id of the key that both sides have proven."""
         self.is_open = False
         """True once the peer reads what is sent on this link."""
+        self._outdated = False
         self._owner = owner
         self._renews = renews
         self._buffer = FrameBuffer(HELLO_MAX)
@@ -120,6 +126,12 @@ class Link(asyncio.Protocol):
             socket.setsockopt(socket_module.IPPROTO_TCP, _USER_TIMEOUT, UNACKNOWLEDGED_MS)
         owner = self._owner
         owner.dialled[self] = None
+        names = certified(transport)
+        wrong = owner.roster.is_not(self.peer, [names[0], self.peer, names[1]]) if names is not None else ""
+        if wrong:
+            owner.dial_errors[self.peer] = f"the certificate there is another node's: {wrong}"
+            transport.abort()
+            return
         frame = pack(Kind.HELLO, owner.introduction(self.peer, self.channel))
         self._hello = frame[4:]
         transport.write(frame)
@@ -194,6 +206,15 @@ class Link(asyncio.Protocol):
             return
         self._open()
 
+    def outdate(self) -> None:
+        """A link with newer certificates should take its place."""
+        self._outdated = True
+
+    def is_outdated(self, newest: bytes) -> bool:
+        """Returns True if another link should take its place: other certificates are in use, or another key is the
+        newest."""
+        return self._outdated or (bool(newest) and self.key_id != newest)
+
     def abort(self) -> None:
         """Ends the connection; the dialler tries again."""
         if self.transport is not None:
@@ -201,6 +222,8 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The dialler tries again; the driver is notified, unless another connection has replaced this one."""
+        if isinstance(exc, ssl.SSLError) and not self.is_open:  # TLS 1.3 looks at this node's certificate last
+            self._owner.dial_errors[self.peer] = f"TLS: {why_failed(exc)}"
         if self._timer is not None:
             self._timer.cancel()
         self._owner.dialled.pop(self, None)
@@ -282,6 +305,10 @@ class Inlet(asyncio.Protocol):
                 kind, header, payload = unpack(buffer, start, stop)
                 self._owner.on_frame(peer, kind, header, payload)
         except (WireError, FrameTooLargeError) as error:
+            if self.peer is None and data.startswith(TLS_BEGINS):
+                self._owner.note_refused(self.remote, "it speaks TLS, and this node takes plain text (peer.tls)")
+                self.abort()
+                return
             logger.warning("a bad frame on the peer port from %s, connection closed: %s", self.remote, error)
             self.abort()
 
@@ -311,6 +338,12 @@ class Inlet(asyncio.Protocol):
             return
         if kind != Kind.HELLO or len(header) < 6:
             raise WireError("the first frame is no handshake")
+        assert self.transport is not None
+        wrong = why_not_certified(self.transport, header[0], header[3])
+        if wrong:
+            self._owner.note_refused(self.remote, wrong)
+            self.refuse(Refusal(wrong))
+            return
         keyring = self._owner.keyring
         self._key = keyring.pick(handshake.offered(header))
         if self._key is not None:

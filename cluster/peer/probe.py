@@ -13,11 +13,13 @@ from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 from cluster.peer import handshake
+from cluster.peer.certificates import certified
 from cluster.peer.connections import HELLO_MAX, OTHER_SECRET, PROBE
 from cluster.peer.keyring import Keyring
 from cluster.peer.roster import Address, Roster
 from cluster.peer.wire import Kind, WireError, pack, unpack
 from cluster.runtime.framing import FrameBuffer, FrameTooLargeError
+from cluster.runtime.tls.dialling import Dialling
 from raftlog.types import NodeId
 
 PROBE_S = 2.0
@@ -31,6 +33,7 @@ class Asker(Protocol):
 
     roster: Roster
     keyring: Keyring
+    dialling: Dialling
 
     def introduction(self, peer: NodeId, channel: str) -> list[Any]:
         """Returns the header of this node's HELLO to that peer."""
@@ -38,7 +41,6 @@ class Asker(Protocol):
 
 async def probe(asker: Asker, node: NodeId, node_uuid: str, address: Address) -> str:
     """Why that node was not found at the address; "" if it proved there that it is the node with that uuid."""
-    loop = asyncio.get_running_loop()
     made: list[Probe] = []
 
     def make() -> Probe:
@@ -47,7 +49,7 @@ async def probe(asker: Asker, node: NodeId, node_uuid: str, address: Address) ->
 
     try:
         async with asyncio.timeout(PROBE_S):
-            _, connection = await loop.create_connection(make, *address)
+            connection = await asker.dialling.dial(make, *address)
             return await connection.found
     except TimeoutError:
         return f"no answer within {PROBE_S:g} s"
@@ -95,6 +97,11 @@ class Probe(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Introduces this node."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        names, cluster = certified(self._transport), self._asker.roster.membership.cluster_uuid
+        if names is not None and names != (cluster, self._node_uuid):
+            wanted = [cluster, self._node, self._node_uuid]
+            self._end(f"by its certificate, {why_another([names[0], self._node, names[1]], wanted)}")
+            return
         frame = pack(Kind.HELLO, self._asker.introduction(self._node, PROBE))
         self._hello = frame[4:]
         self._transport.write(frame)

@@ -29,6 +29,9 @@ from cluster.peer.connections import BULK, CONTROL, Inlet, Link
 from cluster.peer.keyring import OPEN, Keyring, key_id
 from cluster.peer.roster import REMOVED, Address, Addresses, Membership, Refusal, Roster
 from cluster.peer.wire import NODE_KINDS, Kind, WireError, decode_message, encode_message, pack
+from cluster.runtime.tls.acceptor import Acceptor
+from cluster.runtime.tls.dialling import PLAIN_DIALLING, Dialling
+from cluster.runtime.tls.security import PLAIN, Security
 from raftlog.messages import AppendEntries, Message
 from raftlog.types import NodeId
 from raftlog.work import CALL_UNITS, METER
@@ -45,6 +48,9 @@ REDIAL_REMOVED_S = 5.0
 """Seconds between two dials of a node that learned of its removal."""
 DIAL_S = 2.0
 """A dial into a partition times out and is repeated: the system's own timeout would outlive it by minutes."""
+
+PLAIN_REFUSAL = pack(Kind.REFUSED, ["it takes TLS only, and this node speaks plain text (peer.tls)", "", -1])
+"""The answer to a node that speaks plain text where TLS is enforced."""
 
 
 class Handlers(NamedTuple):
@@ -82,14 +88,19 @@ class PeerTransport:
         entropy: Callable[[int], bytes] = os.urandom,
         level: int = LEVEL,
         levels: dict[NodeId, int] | None = None,
+        security: Security = PLAIN,
+        dialling: Dialling = PLAIN_DIALLING,
     ) -> None:
         """`addresses`: where each peer may listen, by host name or ip; names are resolved at every dial.
 
         `incarnation`: another one at every start of the node; 0 is not compared. `advertised`: where others reach this
         node, for those that do not know it yet. `keyring`: what is proven and asked for; `entropy`: for nonces.
         `level`: of the commands that this node can apply (`statemachine.commands.LEVEL`); told to its peers. `levels`:
-        where those that peers announce are kept.
+        where those that peers announce are kept. `security`, `dialling`: of the connections, which are in plain text
+        without.
         """
+        self.dialling = dialling
+        self._security = security
         self.roster = Roster(membership, addresses)
         self.incarnation = incarnation
         self.links: dict[tuple[NodeId, str], Link] = {}
@@ -112,7 +123,7 @@ class PeerTransport:
         self._levels = {} if levels is None else levels
         self._bind = bind
         self._handlers: Handlers | None = None
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | Acceptor] = []
         self._heartbeats = heartbeats
         self.dial_errors: dict[NodeId, str] = {}
         """Peer -> why the last dial failed, unless it was reached since."""
@@ -128,7 +139,12 @@ class PeerTransport:
         self._handlers = handlers
         loop = asyncio.get_running_loop()
         for bind in dict.fromkeys([self._bind, *([self._heartbeats.bind] if self._heartbeats.bind else [])]):
-            self._servers.append(await loop.create_server(lambda: Inlet(self), *bind))
+            if self._security.mode == "disabled":
+                self._servers.append(await loop.create_server(lambda: Inlet(self), *bind))
+            else:
+                acceptor = Acceptor(loop, lambda: Inlet(self), lambda opening, address: "", self._security)
+                self._servers.append(acceptor)
+                await acceptor.open(*bind)
         self._dial_all()
 
     async def close(self) -> None:
@@ -230,12 +246,12 @@ class PeerTransport:
 
     async def _dial(self, peer: NodeId, channel: str) -> None:
         loop = asyncio.get_running_loop()
-        delay, attempt = REDIAL_MIN_S, 0
+        delay, attempt, plain = REDIAL_MIN_S, 0, False
         while addresses := self._addresses(peer, channel):
             host, port = addresses[attempt % len(addresses)]
             try:
                 async with asyncio.timeout(DIAL_S):
-                    _, link = await loop.create_connection(lambda: Link(self, peer, channel), host, port)
+                    link = await self.dialling.dial(lambda: Link(self, peer, channel), host, port, plain=plain)
             except OSError as error:
                 logger.debug("node %d (%s:%d) cannot be reached: %s", peer, host, port, error)
                 self.dial_errors[peer] = f"{host}:{port}: {error.strerror or str(error) or 'no answer'}"
@@ -245,6 +261,8 @@ class PeerTransport:
                 if peer in self._heartbeats.addresses:
                     attempt = 0  # theirs first, whatever served meanwhile
                 await self._last_of(link)
+                # One whose certificate the peer refuses hears of it after the handshake.
+                plain = not plain and not link.is_open
                 if loop.time() - started > 1.0:
                     delay = REDIAL_MIN_S
             await asyncio.sleep(REDIAL_REMOVED_S if self._is_removed else delay * self._jitter.uniform(0.75, 1.25))
@@ -276,7 +294,7 @@ class PeerTransport:
             for host, port in self._addresses(peer, channel):
                 try:
                     async with asyncio.timeout(DIAL_S):
-                        _, link = await asyncio.get_running_loop().create_connection(make, host, port)
+                        link = await self.dialling.dial(make, host, port)
                 except OSError as error:
                     logger.debug("node %d (%s:%d) cannot be reached: %s", peer, host, port, error)
                     continue
@@ -395,6 +413,15 @@ class PeerTransport:
         for peer in self.roster.peers():
             self._renew_links(peer, (BULK,))
 
+    def renew_certified(self) -> None:
+        """Makes links again whose certificates are not the newest ones, the bulk connections first."""
+        if self.dialling.mode == "disabled":
+            return
+        for (peer, channel), link in list(self.links.items()):
+            link.outdate()
+            if channel == BULK:
+                self._renew_links(peer, (BULK,))
+
     def cut_off(self, peer: NodeId, why: str) -> None:
         """The peer sent an implausible message: closes its connections; it may connect again."""
         for inlet in [inlet for inlet in self.inlets if inlet.peer == peer]:
@@ -405,7 +432,7 @@ class PeerTransport:
         newest = self.keyring.newest
         for channel in channels:
             link = self.links.get((peer, channel))
-            if link is None or not newest or link.key_id == newest or self._closing:
+            if link is None or self._closing or not link.is_outdated(newest):
                 continue
             if (peer, channel) in self._renewals:
                 self._renew_again.add((peer, channel))

@@ -16,6 +16,7 @@ import aiohttp
 import msgspec
 
 from cluster.admin.findings.finding import CLUSTER, Condition, FindingsView, NodeReport, node_object
+from cluster.admin.node_session import NodeSession
 from cluster.admin.port import AdminPort
 from cluster.config.cluster_keys import cluster_values
 from cluster.config.source import toml_value
@@ -56,7 +57,7 @@ class Around:
 
     def __init__(self, port: AdminPort) -> None:
         self._port = port
-        self._session: aiohttp.ClientSession | None = None
+        self._session = NodeSession(port.tls.http_dialling())
         self._heard: dict[int, Heard] = {}
         self._silent: dict[int, str] = {}
         """Node -> why it did not answer when it was last asked."""
@@ -70,8 +71,7 @@ class Around:
         if self._round is not None:
             self._round.cancel()
             await asyncio.gather(self._round, return_exceptions=True)
-        if self._session is not None:
-            await self._session.close()
+        await self._session.close()
 
     async def refresh(self, wait_s: float = WAIT_S) -> None:
         """Asks every other member again unless that was done just now, and waits for those that usually answer."""
@@ -134,12 +134,13 @@ class Around:
 
     async def _ask(self, node: int, address: str) -> None:
         loop = asyncio.get_running_loop()
-        if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASK_S))
         began_s, before_ms = loop.time(), self._port.wall_ms()
         try:
             headers = self._port.access.own_pass(node, PATH)
-            async with self._session.get(f"http://{address}{PATH}", headers=headers, allow_redirects=False) as answer:
+            asks = self._session.request(
+                "GET", address, PATH, headers=headers, limits=aiohttp.ClientTimeout(total=ASK_S)
+            )
+            async with asks as answer:
                 body = b"".join(await read_at_most(answer.content, ANSWER_BYTES_MAX))
             if answer.status != 200:
                 raise ValueError(f"it answers with status {answer.status}")

@@ -67,6 +67,8 @@ class Arrivals:
         """Address -> descriptors of its queued sockets; the address whose turn it is comes first."""
         self._shaking: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._unbegun: set[socket.socket] = set()
+        """Sockets whose handshake has a task that has not run yet."""
         self._places: Places[int] = Places(lambda _: 0.0)
         self._told = Seldom(logger)
         self._starts = False
@@ -106,6 +108,8 @@ class Arrivals:
             self._drop(number)
         for task in self._tasks:
             task.cancel()
+        for connection in self._unbegun:
+            connection.close()
 
     def _look(self, number: int) -> None:
         """The first byte is here, or the end."""
@@ -183,11 +187,13 @@ class Arrivals:
     def _shake(self, arrival: Arrival) -> None:
         METER.units += HANDSHAKE_UNITS
         self._shaking[arrival.address[0]] += 1
+        self._unbegun.add(arrival.connection)
         task = self._loop.create_task(self._connect(arrival))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _connect(self, arrival: Arrival) -> None:
+        self._unbegun.discard(arrival.connection)
         ended: asyncio.Future[Exception | None] = self._loop.create_future()
 
         def done(transport: TlsTransport, error: Exception | None) -> None:
@@ -210,6 +216,8 @@ class Arrivals:
             arrival.connection.close()
         except asyncio.CancelledError:
             made.abort()
+            if made.get_extra_info("socket") is None:  # no transport has it yet
+                arrival.connection.close()
             raise
         finally:
             self._shaking[arrival.address[0]] -= 1

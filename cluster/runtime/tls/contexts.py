@@ -35,7 +35,13 @@ class Contexts(NamedTuple):
     """Everything that is made from one reading of the files. A value."""
 
     clients: ssl.SSLContext
-    """Accepts connections of clients."""
+    """Accepts connections of clients, and those to the HTTP API."""
+    peers: ssl.SSLContext | None
+    """Accepts connections of other nodes; None without `tls.ca_file`."""
+    dialling: ssl.SSLContext | None
+    """Dials other nodes, whose certificates name them and not their hosts; None without `tls.ca_file`."""
+    asking: ssl.SSLContext
+    """Dials the HTTP APIs of other nodes, whose certificates name their hosts."""
     ends: tuple[Ends, ...]
     """The end of each certificate in the files."""
     authorities: tuple[Certificate, ...]
@@ -45,25 +51,43 @@ def load_contexts(tls: TlsSection) -> Contexts:
     """Reads the files. Raises ConfigError if they do not fit together, or are no such files."""
     own = _certificates("cert_file", tls.cert_file)
     authorities = _certificates("ca_file", tls.ca_file) if tls.ca_file else []
-    clients = _Server(tls)
-    if tls.ca_file:
-        _trust(clients, tls)
+    clients = _Server(tls, _VERIFY[tls.client_certificates])
+    peers = _Server(tls, ssl.CERT_REQUIRED) if tls.ca_file else None
+    dialling = _Dialling(tls, check_hostname=False) if tls.ca_file else None
     ends = [_end(tls.cert_file, own[0])] + [_end(tls.ca_file, each) for each in authorities]
-    return Contexts(clients, tuple(ends), tuple(authorities))
+    return Contexts(clients, peers, dialling, _Dialling(tls, check_hostname=True), tuple(ends), tuple(authorities))
 
 
 class _Server(ssl.SSLContext):
-    """Accepts connections of clients."""
+    """Accepts connections."""
 
-    def __new__(cls, tls: TlsSection) -> _Server:
+    def __new__(cls, tls: TlsSection, verify: ssl.VerifyMode) -> _Server:
         return super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
 
-    def __init__(self, tls: TlsSection) -> None:
+    def __init__(self, tls: TlsSection, verify: ssl.VerifyMode) -> None:
         self.minimum_version = ssl.TLSVersion.TLSv1_2
         self.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
         self.num_tickets = 0
-        self.verify_mode = _VERIFY[tls.client_certificates]
+        self.verify_mode = verify
         _show(self, tls)
+        if tls.ca_file:
+            _trust(self, tls)
+
+
+class _Dialling(ssl.SSLContext):
+    """Dials other nodes."""
+
+    def __new__(cls, tls: TlsSection, *, check_hostname: bool) -> _Dialling:
+        return super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
+
+    def __init__(self, tls: TlsSection, *, check_hostname: bool) -> None:
+        self.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.check_hostname = check_hostname
+        _show(self, tls)
+        if tls.ca_file:
+            _trust(self, tls)
+        else:
+            self.load_default_certs()
 
 
 def _show(context: ssl.SSLContext, tls: TlsSection) -> None:

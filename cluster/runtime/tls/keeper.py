@@ -19,7 +19,9 @@ from cluster.config.config import Config, TlsMode
 from cluster.config.source import ConfigError
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.parts import Part
+from cluster.runtime.signal import Signal
 from cluster.runtime.tls.contexts import Contexts, issued_by_one_of, load_contexts, told_day
+from cluster.runtime.tls.dialling import PLAIN_DIALLING, Dialling
 from cluster.runtime.tls.security import PLAIN, Security
 from cluster.runtime.tls.transport import TlsTransport
 
@@ -31,6 +33,10 @@ DAY_S = 86_400
 EXPIRES_S, EXPIRES_SOON_S = 30 * DAY_S, 7 * DAY_S
 LOOK_EVERY_MS = 5_000
 ENDS_EVERY_MS = 1_000
+RENEW_S = 30.0
+"""Links to other nodes are made again so long before a certificate on them ends."""
+CHECK_AFTER_MS = 3_000
+"""Time for links to be made with other certificates, before those under a CA that was taken away end."""
 CHECKED_PER_TICK = 64
 """Open connections that are compared with new CAs in one tick: each takes a verification, about 0.1 ms."""
 _Seen = tuple[tuple[int, int, int] | None, ...]
@@ -46,14 +52,20 @@ class TlsKeeper:
         self._wall_ms = wall_ms
         self._seen: _Seen = ()
         self._contexts: Contexts | None = None
+        self.changed: Signal[[]] = Signal()
+        """Sent when other files are in use, and when certificates on links to other nodes end soon: what stands should
+        be made again."""
         self._open: weakref.WeakSet[TlsTransport] = weakref.WeakSet()
         """Connections whose other side showed a certificate."""
         self._ends: list[tuple[float, int, weakref.ref[TlsTransport]]] = []
         """A heap of when these certificates end."""
         self._numbers = itertools.count()
+        self._renewals: set[float] = set()
+        """Seconds since the epoch at which links are to be made again."""
         self._checks: Iterator[TlsTransport] = iter(())
         """Connections that are still to be compared with other CAs."""
-        self._look_due_ms = self._ends_due_ms = 0
+        self._checks_due_ms: int | None = None
+        self._now_ms = self._look_due_ms = self._ends_due_ms = 0
         if config.speaks_tls:
             self._seen = self._look()
             self._contexts = load_contexts(config.tls)
@@ -74,12 +86,43 @@ class TlsKeeper:
         """The files in use, for people: when each certificate in them ends."""
         return "; ".join(f"{each.subject} until {told_day(each.at_s)}" for each in self.contexts.ends)
 
-    def security(self, name: str, wanted: TlsMode) -> Security:
+    def security(self, name: str, wanted: TlsMode, refusal: bytes = b"") -> Security:
         """Returns the security of the listener with that name, whose own key says `wanted`."""
         mode = self._config.tls_mode(wanted)
         if mode == "disabled":
             return PLAIN
-        return Security(name, mode, lambda: self.contexts.clients, self.opened)
+        return Security(name, mode, lambda: self.contexts.clients, self.opened, refusal)
+
+    def peer_security(self, refusal: bytes) -> Security:
+        """The security of the peer port. `refusal`: the answer to plain text where TLS is enforced."""
+        mode = self._config.tls_mode(self._config.peer.tls)
+        return PLAIN if mode == "disabled" else Security("peer", mode, self._peers, self.opened, refusal)
+
+    def peer_dialling(self) -> Dialling:
+        """Says how other nodes are dialled."""
+        mode = self._config.tls_mode(self._config.peer.tls)
+        return PLAIN_DIALLING if mode == "disabled" else Dialling(mode, self._dialling, self._dialled)
+
+    def http_dialling(self) -> Dialling:
+        """Says how the HTTP APIs of other nodes are asked."""
+        mode = self._config.tls_mode(self._config.admin.tls)
+        return PLAIN_DIALLING if mode == "disabled" else Dialling(mode, lambda: self.contexts.asking)
+
+    def _peers(self) -> ssl.SSLContext:
+        assert self.contexts.peers is not None  # the rules of the configuration ask for tls.ca_file
+        return self.contexts.peers
+
+    def _dialling(self) -> ssl.SSLContext:
+        assert self.contexts.dialling is not None
+        return self.contexts.dialling
+
+    def _dialled(self, connection: TlsTransport) -> None:
+        """A handshake that this node began is done: the link is made again before its certificate ends."""
+        self.opened(connection)
+        told = connection.get_extra_info("peercert")
+        renew_s = ssl.cert_time_to_seconds(told["notAfter"]) - RENEW_S
+        if renew_s * 1000 > self._wall_ms():
+            self._renewals.add(renew_s)
 
     def opened(self, connection: TlsTransport) -> None:
         """A handshake is done: the connection ends with the certificate that its other side showed, if it did."""
@@ -108,8 +151,9 @@ class TlsKeeper:
         if different:
             before, self._contexts = self._contexts, contexts
             if set(before.authorities) - set(contexts.authorities):
-                self._checks = iter(list(self._open))
+                self._checks_due_ms = self._now_ms + CHECK_AFTER_MS
             logger.info("TLS: other files are in use")
+            self.changed()
             self._tell_ends()
         return different
 
@@ -117,6 +161,9 @@ class TlsKeeper:
         """A chore: files that changed, certificates that ended."""
         if self._contexts is None:
             return
+        self._now_ms = now_ms
+        if self._checks_due_ms is not None and now_ms >= self._checks_due_ms:
+            self._checks_due_ms, self._checks = None, iter(list(self._open))
         for connection in itertools.islice(self._checks, CHECKED_PER_TICK):
             self._check(connection)
         if now_ms >= self._ends_due_ms:
@@ -150,6 +197,10 @@ class TlsKeeper:
 
     def _end_connections(self) -> None:
         now_s = self._wall_ms() / 1000
+        due = {each for each in self._renewals if each <= now_s}
+        if due:
+            self._renewals -= due
+            self.changed()
         ends = self._ends
         while ends and (ends[0][0] <= now_s or ends[0][2]() is None):
             connection = heapq.heappop(ends)[2]()

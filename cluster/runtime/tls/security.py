@@ -13,7 +13,8 @@ HELLO = 0x16
 """The first byte of TLS, the type of its handshake records. No frame's length may begin with it."""
 
 
-def _no_context() -> ssl.SSLContext:
+def no_context() -> ssl.SSLContext:
+    """Stands where there is no TLS."""
     raise AssertionError("a port without TLS asked for a context")
 
 
@@ -23,7 +24,7 @@ class Security(NamedTuple):
     name: str = ""
     """The port's name, for the log."""
     mode: TlsMode = "disabled"
-    context: Callable[[], ssl.SSLContext] = _no_context
+    context: Callable[[], ssl.SSLContext] = no_context
     accepted: Callable[[TlsTransport], None] = lambda connection: None
     """Called for each connection whose handshake is done, before its protocol is made: may abort it."""
     refusal: bytes = b""

@@ -372,6 +372,11 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     def is_closing(self) -> bool:
         return self._closing or self._lost
 
+    @property
+    def has_protocol(self) -> bool:
+        """True once the handshake is done and the connection was not ended there."""
+        return self._protocol is not None
+
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._protocol = cast(asyncio.Protocol, protocol)
 

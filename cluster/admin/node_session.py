@@ -1,0 +1,59 @@
+"""Requests to the HTTP APIs of other nodes: over TLS where this node's own API takes it, in plain text where not.
+
+Where both are permitted, TLS is tried first. Nothing was sent when a connection could not be made, so that the second
+way repeats nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import aiohttp
+from yarl import URL
+
+from cluster.runtime.tls.dialling import Dialling
+
+
+class NodeSession:
+    """Connections to other nodes, which stay open between requests. Event loop only."""
+
+    def __init__(self, dialling: Dialling) -> None:
+        self._dialling = dialling
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    @contextlib.asynccontextmanager
+    async def request(
+        self,
+        method: str,
+        address: str,
+        path: str,
+        *,
+        headers: Mapping[str, str],
+        limits: aiohttp.ClientTimeout,
+        body: bytes | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The answer of the node at "host:port", to be read inside. Raises aiohttp.ClientError, TimeoutError."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(auto_decompress=False)
+        more: dict[str, Any] = {"data": body, "headers": headers, "allow_redirects": False, "timeout": limits}
+        answer: aiohttp.ClientResponse | None = None
+        ways = self._dialling.ways()
+        for number, context in enumerate(ways, 1):
+            scheme = "http" if context is None else "https"
+            url = URL(f"{scheme}://{address}{path}", encoded=True)
+            try:
+                answer = await self._session.request(method, url, ssl=context or True, **more)
+                break
+            except aiohttp.ClientConnectorError:
+                if number == len(ways):
+                    raise
+        assert answer is not None
+        async with answer:
+            yield answer

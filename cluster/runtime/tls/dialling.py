@@ -1,0 +1,82 @@
+"""Dials other nodes, in plain text or over TLS with the newest context, as the mode of this node's own port says.
+
+A cluster moves from plain text to TLS by one rolling restart for each step: where TLS is permitted it is tried first,
+and plain text if the other node does not speak it yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar, cast
+
+from cluster.config.config import TlsMode
+from cluster.runtime.logs import Seldom
+from cluster.runtime.tls.security import no_context, why_failed
+from cluster.runtime.tls.transport import TlsTransport
+
+logger = logging.getLogger(__name__)
+
+_P = TypeVar("_P", bound=asyncio.BaseProtocol)
+_told = Seldom(logger)
+
+
+class Dialling(NamedTuple):
+    """Makes one kind of connections to other nodes. A value; `context` gives the newest one for each."""
+
+    mode: TlsMode = "disabled"
+    context: Callable[[], ssl.SSLContext] = no_context
+    opened: Callable[[TlsTransport], None] = lambda connection: None
+    """Called for each connection whose handshake is done, before its protocol is made: may abort it."""
+
+    def ways(self) -> tuple[ssl.SSLContext | None, ...]:
+        """The contexts to try, one after the other; None is plain text."""
+        if self.mode == "disabled":
+            return (None,)
+        return (self.context(),) if self.mode == "enforcing" else (self.context(), None)
+
+    async def dial(self, factory: Callable[[], _P], host: str, port: int, *, plain: bool = False) -> _P:
+        """Opens a connection and returns its protocol. The caller limits the time. `plain`: TLS has failed there just
+        now, and where plain text is permitted it is tried. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        ways = self.ways()
+        if ways[0] is not None and not (plain and None in ways):
+            failure = await self._over_tls(ways[0], factory, host, port)
+            if not isinstance(failure, Exception):
+                return failure
+            if None not in ways:
+                raise OSError(f"TLS: {why_failed(failure)}")
+            _told.warn(f"{host}:{port} is dialled in plain text: TLS failed", why_failed(failure))
+        _, protocol = await loop.create_connection(factory, host, port)
+        return protocol
+
+    async def _over_tls(
+        self, context: ssl.SSLContext, factory: Callable[[], _P], host: str, port: int
+    ) -> _P | Exception:
+        """The protocol, or why the handshake failed. Raises OSError if nobody listens."""
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[Exception | None] = loop.create_future()
+
+        def done(transport: TlsTransport, error: Exception | None) -> None:
+            if error is None:
+                self.opened(transport)
+            if not ended.done():
+                ended.set_result(error)
+
+        made = TlsTransport(
+            loop, context, factory, done, server_side=False, server_hostname=host if context.check_hostname else None
+        )
+        try:
+            await loop.create_connection(lambda: made, host, port)
+            error = await ended
+        except BaseException:
+            made.abort()
+            raise
+        if error is None and not made.has_protocol:
+            error = ConnectionAbortedError("the certificate of the other node has ended")
+        return error if error is not None else cast(_P, made.get_protocol())
+
+
+PLAIN_DIALLING = Dialling()
