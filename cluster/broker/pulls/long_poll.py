@@ -101,13 +101,18 @@ class LongPolls:
         then()
 
     def is_allowed(self, pull: Pull) -> bool:
-        """Judges a pull again if users or rules changed since it was judged. False: it is refused."""
+        """Judges a pull again if users or rules changed since it was judged. False: it is refused. One that came while
+        nothing was judged is answered that no message came: its client asks again, and is judged then."""
         version = self._access.version
         refused = None if self._denied is None or pull.judged == version else self._denied(pull)
         pull.judged = version
-        if refused is not None:
+        if refused is None:
+            return True
+        if pull.puller.judged:
             pull.puller.refused(refused)
-        return refused is None
+        else:
+            self._expire(pull)
+        return False
 
     def reload(self, bytes_max: int) -> None:
         """Applies another `limits.node_inflight_bytes_max`. The other limits are read when they are needed."""

@@ -241,6 +241,24 @@ def test_a_pull_that_waits_is_answered_16_when_its_user_may_no_more(sim: SimClus
         sim.loop.run_until(lambda: path.closed, 1, "the connection is closed")
 
 
+def test_a_pull_that_came_while_nothing_was_judged_is_asked_again_and_judged_then(sim: SimCluster) -> None:
+    begin(sim, "off")
+    assert ask_admin(sim, "set_rules", "shop", READ_T) is None
+    path, stranger = sim.leader().connect(), sim.leader().connect()
+    path.ask(pull(SHOP, 1))
+    stranger.ask(pull(None, 1))
+    sim.loop.run_for(0.1)
+    assert ask_admin(sim, "set_mode", "enforce") is None
+    assert [answer(sim, one, 1) for one in (path, stranger)] == [19, 19], "no message came"
+    path.ask(pull(SHOP, 2))
+    stranger.ask(pull(None, 2))
+    assert answer(sim, stranger, 2) == 16
+    assert not path.replies.get(2)
+    assert ask_admin(sim, "set_rules", "shop", [[1, "Topic:T", ["Pub", "Sub"], [], True]]) is None
+    path.ask(send(SHOP, 3))
+    assert [answer(sim, path, opaque) for opaque in (3, 2)] == [0, 0]
+
+
 def test_500_pulls_that_wait_are_all_answered_16_within_a_second(sim: SimCluster) -> None:
     begin(sim)
     node = sim.followers()[0]
@@ -273,7 +291,7 @@ def test_a_message_after_the_change_is_not_given_to_who_waits(sim: SimCluster) -
 
 
 def test_a_pull_that_waits_for_its_topic_is_judged_again(sim: SimCluster) -> None:
-    begin(sim, "off")
+    begin(sim, "observe")
     assert ask_admin(sim, "set_rules", "shop", [[1, "*", ["All"], [], True]]) is None
     settle(sim)
     follower = sim.followers()[0]
