@@ -57,6 +57,7 @@ COMMANDS = {
     "kill": _here("nodes.nodes", "Kill one node (kill -9) to see what happens.", "kill"),
     "restart": _here("nodes.nodes", "Stop and start one node.", "restart"),
     "rolling-restart": _here("nodes.rolling_restart", "Restart the nodes one by one, the leader last."),
+    "upgrade": _here("nodes.upgrade", "Upgrade the nodes to this version, one by one."),
     "node": _here("nodes.node", "Add, promote, replace and remove nodes; move leadership."),
     "secret": _here("nodes.secret", "Create, change and show the secret shared by the nodes."),
     "cert": _here("nodes.cert", "Make certificates for TLS."),

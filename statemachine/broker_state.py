@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from raftlog.baseline import BASELINE
+from raftlog.baseline import BASELINE, why_above
 from raftlog.errors import InvariantViolationError
 from raftlog.membership import Membership
 from raftlog.types import FLAG_ROLL, Entry, EntryId, EntryType
@@ -41,7 +41,7 @@ from statemachine.removal_slices import RemovalSlices
 from statemachine.removals import Removals
 from statemachine.rows import keys
 from statemachine.rows.kv import CQ, INDEX, KV, META
-from statemachine.rows.row_format import check_format
+from statemachine.rows.row_format import check_format, check_level
 from statemachine.rows.sorted_map import SortedMap
 from statemachine.rows.stage import Stage
 from statemachine.rows.sums import MARKERS, Count, RunningSums
@@ -85,18 +85,19 @@ class ApplyRun(NamedTuple):
 class BrokerState:
     """The state of one group, over a KV that nobody else writes. Raises KVError if a newer version wrote it."""
 
-    def __init__(self, kv: KV, count: Count = count_rows) -> None:
-        """`count` counts all rows if the state does not know its sums (`RunningSums`)."""
+    def __init__(self, kv: KV, count: Count = count_rows, known_level: int = commands.LEVEL) -> None:
+        """`count` counts all rows if the state does not know its sums (`RunningSums`). `known_level`: a state of a
+        higher one is refused."""
         self._kv = kv
         check_format(kv)
+        self._level = self._staged_level = check_level(kv, known_level)
+        self._known_level = known_level
         self._topics = Topics(kv)
         self._groups = Groups(kv)
         self._removals = Removals(kv)
         self._offsets = ConsumerOffsets(kv, self._removals)
         self._resets = OffsetResets(kv, self._removals)
         self._locks = QueueLocks(kv, self._removals)
-        row = kv.get(META, keys.LEVEL_KEY)
-        self._level = self._staged_level = BASELINE if row is None else keys.U32.unpack(row)[0]
         self._queues = ConsumeQueues(kv, removed=self._removals.topics)
         self._dedup = Dedup(kv)
         self.writes = StagedWrites(kv, self._removals)
@@ -167,7 +168,7 @@ class BrokerState:
 
     @property
     def level(self) -> int:
-        """The newest level of commands that every member is known to apply (`commands.LEVEL`)."""
+        """The level of the cluster: commands up to it are in its log (`commands.LEVELS`)."""
         return self._level
 
     def locks_of_group(self, group: str) -> Mapping[Queue, QueueLock]:
@@ -521,12 +522,10 @@ class BrokerState:
     def _acknowledge(self, stage: Stage, index: Any) -> CommandResult:
         return self._members.acknowledge(stage, index)
 
-    def _raise_level(self, stage: Stage, level: Any) -> CommandResult:
+    def _finalize(self, stage: Stage, level: Any) -> CommandResult:
         level = commands.checked_int(level, "level", BASELINE, keys.U32_MAX)
-        if level > commands.LEVEL:
-            raise InvariantViolationError(
-                f"commands of level {level} are in the log, this version knows {commands.LEVEL}: use a newer RaftMQ"
-            )
+        if level > self._known_level:
+            raise InvariantViolationError("\n".join(why_above("the log", level, self._known_level)))
         if level > self._staged_level:
             self._staged_level = level
             stage.put(META, keys.LEVEL_KEY, keys.U32.pack(level))
@@ -569,7 +568,7 @@ _COMMANDS: dict[str, tuple[Callable[..., CommandResult], int]] = {
     commands.END_SESSIONS: (BrokerState._end_sessions, 1),
     commands.EXPIRE: (BrokerState._expire, 1),
     commands.ACKNOWLEDGE: (BrokerState._acknowledge, 1),
-    commands.RAISE_LEVEL: (BrokerState._raise_level, 1),
+    commands.FINALIZE: (BrokerState._finalize, 1),
     commands.LOCK_QUEUES: (BrokerState._lock_queues, 5),
     commands.UNLOCK_QUEUES: (BrokerState._unlock_queues, 3),
     commands.RESET_OFFSETS: (BrokerState._reset_offsets, 3),

@@ -12,7 +12,7 @@ with a result. Only a command that a client sent may be answered with an error; 
     end_sessions    [producer_id, ...]      forget producers whose connection closed with nothing unanswered
     expire          before_ms      forget producer sessions and unique rows idle since before that log time
     acknowledge     index          an operator acknowledges the MEMBERSHIP at that index: its alarm ends
-    raise_level     level          every member knows the commands up to that level (LEVELS); never goes down
+    finalize        level          the cluster has that level from here on (LEVELS); it never goes down
     lock_queues     group, client_id, now_ms, expires_ms, [[topic_id, queue_id], ...]     log times of the proposal
     unlock_queues   group, client_id, [[topic_id, queue_id], ...] or nil for all that the client holds
     reset_offsets   group, now_ms, [[topic_id, queue_id, offset], ...]     moves committed offsets; the group's commits
@@ -73,7 +73,7 @@ COMMIT_OFFSETS = "commit_offsets"
 END_SESSIONS = "end_sessions"
 EXPIRE = "expire"
 ACKNOWLEDGE = "acknowledge"
-RAISE_LEVEL = "raise_level"
+FINALIZE = "finalize"
 LOCK_QUEUES = "lock_queues"
 UNLOCK_QUEUES = "unlock_queues"
 RESET_OFFSETS = "reset_offsets"
@@ -118,7 +118,7 @@ LEVELS: dict[str, int] = dict.fromkeys(_ACCESS, ACCESS_LEVEL)
 """Name -> level of each command that came after the baseline. All other commands have level BASELINE."""
 LEVEL = max(LEVELS.values(), default=BASELINE)
 """The level of this version. A node that meets a command it does not know stops, so a leader proposes a command of a
-level only once the state says that every member has it (`raise_level`, docs/adr/0048)."""
+level only in a cluster that has it (`finalize`, docs/adr/0094)."""
 
 
 def level_of(commands: Iterable[Command]) -> int:

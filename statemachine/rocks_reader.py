@@ -15,15 +15,17 @@ from typing import cast
 
 from rocksdict import AccessType, DBRecoveryMode, Options, Rdict, RdictIter
 
-from raftlog.baseline import refusal
+from raftlog.baseline import refusal, why_above
 from raftlog.membership import Membership
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
+from statemachine.commands import LEVEL
 from statemachine.members import unpack_row
 from statemachine.rows import keys
 from statemachine.rows.digest import digest
 from statemachine.rows.kv import FAMILIES, KV, META, KVCorruptError, KVError
 from statemachine.rows.rocks import is_damage
 from statemachine.rows.rocks_log import check_manifest
+from statemachine.rows.row_format import level_in
 
 _SETTINGS = "rocksdict-config.json"
 
@@ -73,11 +75,20 @@ class CheckpointReader:
         if found != keys.FORMAT:
             self.close()
             raise KVError(refusal(f"the state database at {self._path}", found, keys.FORMAT))
+        level = self.level
+        if level > LEVEL:
+            self.close()
+            raise KVError("\n".join(why_above(f"the state database at {self._path}", level, LEVEL)))
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """Returns the row's value; None if the checkpoint has no such row or no such family."""
         value: bytes | None = self._views[family].get(key) if family in self._views else None
         return value
+
+    @property
+    def level(self) -> int:
+        """The level of the cluster."""
+        return level_in(self._views[META].get(keys.LEVEL_KEY) if META in self._views else None)
 
     @property
     def mark(self) -> AppliedMark:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from cluster.config.ranges import Held
     from cluster.config.reload import KeyChange, ReloadView
     from cluster.members.changes import MemberChanges
+    from cluster.members.levels import Levels
     from cluster.members.moving import Moves
     from cluster.members.service import MembersService
     from cluster.peer.links import Links
@@ -232,6 +233,7 @@ class AdminPort:
     tls: TlsKeeper
     membership: MembersService
     changes: MemberChanges
+    levels: Levels
     moves: Moves
     services: Services
     metrics: Figures

@@ -29,6 +29,7 @@ from cluster.admin.handlers import (
     staged,
     tier,
     topics,
+    upgrade,
 )
 from cluster.admin.openapi import document
 from cluster.admin.route import Route
@@ -67,6 +68,7 @@ ROUTES: Final = routes_of(
     node.ROUTES,
     events.ROUTES,
     configuration.ROUTES,
+    upgrade.ROUTES,
     topics.ROUTES,
     messages.ROUTES,
     groups.ROUTES,

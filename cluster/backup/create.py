@@ -314,7 +314,7 @@ class _Work:
         request, identity, cut = self._request, self._source.identity, self._source.cut
         tail, segments = self._read_log_back()
         records = [self._read_state_back(self._partial / STATE / each) for each in state]
-        mark, sums = verify.read_state(self._partial)
+        mark, sums, level = verify.read_state(self._partial)
         if not verify.same_place(mark, tail) or not verify.same_place(mark, cut):
             raise EOFError(f"the log ends at index {tail.index}, the state at {mark.index}, the cut was {cut.index}")
         logged = sum(part.size for part in self._source.parts)
@@ -339,6 +339,7 @@ class _Work:
             bytes_total=logged + sum(record.size for record in records),
             bytes_new=self._bytes_new,
             versions=request.versions,
+            level=level,
             genesis=(self._source.genesis.header + self._source.genesis.payload).hex(),
         )
 

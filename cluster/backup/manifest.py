@@ -18,10 +18,11 @@ from typing import Any
 
 import msgspec
 
-from raftlog.baseline import is_known, why_unknown
+from raftlog.baseline import BASELINE, is_known, why_above, why_unknown
 from raftmq_wire.checksums import crc32c
 from raftmq_wire.errors import ExitCode, LocalError
 from raftmq_wire.json_text import MALFORMED
+from statemachine.commands import LEVEL
 
 SCHEMA = 10
 MANIFEST = "manifest.json"
@@ -80,6 +81,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     bytes_new: int
     """Copied; the rest are hard links."""
     versions: dict[str, str]
+    level: int = BASELINE
+    """The level of the cluster in its rows and its log."""
     genesis: str = ""
     """The frame at index 0 in hexadecimal digits. Needed where `segments` begin above it."""
 
@@ -107,7 +110,8 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def load(backup: Path) -> Manifest:
-    """Reads a backup's manifest. Raises LocalError: none there, damaged, or of another format."""
+    """Reads a backup's manifest. Raises LocalError: none there, damaged, of another format, or of a newer
+    level."""
     path = backup / MANIFEST
     try:
         data = path.read_bytes()
@@ -128,7 +132,7 @@ def load(backup: Path) -> Manifest:
         body: Any = bytes(envelope.backup)
         if crc32c(body) != envelope.crc32c:
             raise msgspec.DecodeError("the checksum does not fit")
-        return msgspec.json.decode(body, type=Manifest)
+        manifest = msgspec.json.decode(body, type=Manifest)
     except MALFORMED as error:
         raise LocalError(
             f"{path} is damaged",
@@ -136,3 +140,6 @@ def load(backup: Path) -> Manifest:
             f"use another backup: raftmq backup list {backup.parent}",
             ExitCode.REFUSED,
         ) from None
+    if manifest.level > LEVEL:
+        raise LocalError(*why_above(backup, manifest.level, LEVEL), ExitCode.REFUSED)
+    return manifest

@@ -114,7 +114,7 @@ class Replay:
         self._kv.checkpoint(str(self._folder / STATE))
         self.close()
         shutil.rmtree(self._folder / WORK)
-        mark, sums = verify.read_state(self._folder)
+        mark, sums, level = verify.read_state(self._folder)
         state = [FileRecord(f"{STATE}/{path.name}", *checksum(path)) for path in _files(self._folder / STATE)]
         facts, tail = self._facts, self.log.tail
         size = sum(record.end_position - record.base_position for record in self.log.records)
@@ -139,6 +139,7 @@ class Replay:
             bytes_total=size + sum(record.size for record in state),
             bytes_new=0,
             versions=facts.versions,
+            level=level,
             genesis=facts.genesis,
         )
         (self._folder / MANIFEST).write_bytes(manifests.encode(manifest))

@@ -54,8 +54,8 @@ def read_log(backup: Path, ends: list[tuple[int, int]], group_id: int) -> tuple[
     return tail, records
 
 
-def read_state(backup: Path) -> tuple[LogTail, dict[str, str]]:
-    """The applied mark as the tail of the log it stands for, and the digest. Raises KVError.
+def read_state(backup: Path) -> tuple[LogTail, dict[str, str], int]:
+    """The applied mark as the tail of the log it stands for, the digest, and the level of the cluster. Raises KVError.
 
     The node keeps sums of its own while it applies, which replicas compare (`statemachine.rows.sums`): rows that do not
     add up to them are not what was applied.
@@ -70,7 +70,7 @@ def read_state(backup: Path) -> tuple[LogTail, dict[str, str]]:
                     "applied them"
                 )
         tail = LogTail(mark.term, mark.index, mark.end_position, mark.header_crc, 0, mark.timestamp_ms)
-        return tail, manifests.hex_sums(reader.digest())
+        return tail, manifests.hex_sums(reader.digest()), reader.level
 
 
 def same_place(one: LogTail, other: LogTail) -> bool:
@@ -133,10 +133,12 @@ def _file_problem(backup: Path, record: FileRecord) -> str:
 
 def _state_problems(backup: Path, manifest: Manifest) -> list[str]:
     try:
-        mark, digest = read_state(backup)
+        mark, digest, level = read_state(backup)
     except (RaftLogError, OSError) as error:
         return [str(error)]
     problems = []
+    if level != manifest.level:
+        problems.append(f"{backup / STATE} has level {level}, the manifest says {manifest.level}")
     if (mark.index, mark.term, mark.header_crc) != (manifest.index, manifest.term, manifest.header_crc):
         problems.append(f"{backup / STATE} was applied up to index {mark.index}, the manifest says {manifest.index}")
     for family, total in digest.items():

@@ -94,7 +94,7 @@ class Broker:
             read=environment.read_key_file or read_keys,
         )
         self.user_admin = UserAdmin(services, self.secrets, keyed)
-        self.first_user = FirstUser(config.auth.first_user_file, services.state.access, self.user_admin)
+        self.first_user = FirstUser(config.auth.first_user_file, services, self.user_admin)
         self.members = members = Members(services)
         self.early_routes = EarlyRoutes(services, members, unreached)
         self.relay = ClientRelay(services, members, transport, relay_metrics)

@@ -15,7 +15,7 @@ from typing import Literal
 from prometheus_client import CollectorRegistry, Gauge
 
 from cluster.members.addresses import MemberAddresses, addresses_of, peer_addresses
-from cluster.peer.roster import REMOVED, Address, Addresses, Refusal, Removed
+from cluster.peer.roster import LEVEL, REMOVED, Address, Addresses, Refusal, Removed
 from cluster.peer.roster import Membership as Handshake
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.context import NodeContext
@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 ALARM = "removed"
 HOLD = "removed"
+TOO_OLD = "level_too_low"
 
 
 class MembersService:
@@ -69,11 +70,9 @@ class MembersService:
         """The newest MEMBERSHIP entry in this node's log, or GENESIS."""
         return self._raw.membership
 
-    def below(self, level: int) -> NodeId | None:
-        """A member that has not announced that it can apply commands of that level; None if all others have."""
-        own = self.own_id
-        others = (node for node in self.in_force.node_uuids if node != own)
-        return next((node for node in others if self._levels.get(node, 0) < level), None)
+    def announced(self, node: NodeId) -> int | None:
+        """The highest level that another member says it knows; None while it is not connected, or says none."""
+        return self._levels.get(node) or None
 
     @property
     def is_committed(self) -> bool:
@@ -196,6 +195,8 @@ class MembersService:
         """A member does not let this node in any more (cluster.peer.roster)."""
         if refusal.kind == REMOVED:
             self._out(refusal.since)
+        elif refusal.kind == LEVEL:
+            self._alarms.raise_alarm(TOO_OLD, f"node {peer} refuses this node: {refusal.reason}")
 
     def _out(self, since: int) -> None:
         if self.removed_since is not None:

@@ -55,6 +55,7 @@ def port_of(node: Assembly) -> AdminPort:
         tls=node.tls,
         membership=node.membership,
         changes=node.changes,
+        levels=node.levels,
         moves=node.moves,
         services=node.services,
         metrics=node.metrics,

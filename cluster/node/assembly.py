@@ -18,6 +18,7 @@ from cluster.config.config import Config, split_address
 from cluster.config.listening import own_address
 from cluster.config.reload import ReloadView
 from cluster.members.changes import MemberChanges
+from cluster.members.levels import Levels
 from cluster.members.reloading import Reloading
 from cluster.members.service import MembersService
 from cluster.node.cluster_config import ClusterConfig
@@ -144,7 +145,11 @@ class Assembly:
             context, identity, metrics.members, (voter.id for voter in log.genesis.voters), levels
         )
         self.tls = TlsKeeper(config, self.alarms, context.clock.wall_ms)
-        self.transport = transport = transport_of(context, members, secret.load(context.fs, config), levels, self.tls)
+        keyring = secret.load(context.fs, config)
+        self.transport = transport = transport_of(
+            context, members, keyring, levels, self.tls, lambda: storage.state.level
+        )
+        self.levels = Levels(context, storage.state, members, transport)
         self.secret = SecretKeeper(config, context.fs, self.alarms, lambda: members.in_force.node_uuids, transport)
         self.reloading = Reloading(config, self.layers, self.environment, self.secret, self.tls)
         transfer = self.succession.transfer
@@ -304,7 +309,7 @@ class Assembly:
             elected=self.metrics.elected,
         )
         self._cluster_config = ClusterConfig(
-            context, self.state, self.changes, self.membership, self.services, self.reloading
+            context, self.state, self.changes, self.membership, self.services, self.reloading, self.levels
         )
 
     @property

@@ -1,5 +1,5 @@
-"""The configuration of the cluster on one node: taken over when an entry changes it, and given its first values. And
-which nodes are in maintenance, which the log says as well.
+"""The configuration of the cluster on one node: taken over when an entry changes it, and given its first values, with
+which a new cluster gets its level. And which nodes are in maintenance, which the log says as well.
 
 What is in force is this node's file with the cluster's values over it (docs/adr/0069). Until the cluster has values,
 because it is new or a member does not know the command yet, each node goes by its file alone.
@@ -14,12 +14,14 @@ from cluster.config.cluster_keys import cluster_values
 from cluster.config.reload import differences
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.parts import Part
-from statemachine.commands import SET_CONFIG
+from raftlog.baseline import BASELINE
+from statemachine.commands import FINALIZE, SET_CONFIG
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cluster.members.changes import MemberChanges
+    from cluster.members.levels import Levels
     from cluster.members.reloading import Reloading
     from cluster.members.service import MembersService
     from cluster.node.services import NodeServices
@@ -44,6 +46,7 @@ class ClusterConfig:
         membership: MembersService,
         services: NodeServices,
         reloading: Reloading,
+        levels: Levels,
     ) -> None:
         self._node_id = context.config.node.id
         self._events = context.events
@@ -52,6 +55,7 @@ class ClusterConfig:
         self._membership = membership
         self._services = services
         self._reloading = reloading
+        self._levels = levels
         self._version = state.settings.version
         self._complete = not context.environment.gives_config
         self._maintenance = state.settings.maintenance
@@ -120,7 +124,10 @@ class ClusterConfig:
         reason = "keys that this release knows" if settings.version else "the first configuration"
         author, log_ms = f"raftmq.toml of node {self._node_id}", self._services.log_time_ms()
         self._proposed = True
-        self._services.propose([[SET_CONFIG, settings.version, log_ms, author, reason, missing]], self._decided)
+        run = [[SET_CONFIG, settings.version, log_ms, author, reason, missing]]
+        if not settings.version and self._state.level == BASELINE:
+            run.insert(0, [FINALIZE, self._levels.of_new_cluster()])
+        self._services.propose(run, self._decided)
 
     def _decided(self, result: ProposeResult) -> None:
         self._proposed = False

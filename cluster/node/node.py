@@ -130,6 +130,7 @@ class Node(Assembly):
             self.index_files.part(),
             Part(name="tier reading") if access is None else access.part(),
             self.tier.part(),
+            self.levels.part(),
             self._cluster_config.part(),
             Part(name="tier scrubs") if scrubs is None else scrubs.part(),
             *self.broker.delivery_parts(),

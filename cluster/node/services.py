@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cluster.config.listening import addresses_behind
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.turns.standstill import AwakeClock
-from statemachine.commands import RAISE_LEVEL, level_of
+from statemachine.commands import LEVELS, level_of
 
 if TYPE_CHECKING:
     from cluster.config.config import Config
@@ -70,26 +70,15 @@ class NodeServices:
         return self._raw.leader_id
 
     def propose(self, commands: list[Command], done: Done, session: CommitSession | None = None) -> None:
-        """Proposes one COMMAND entry and calls `done` when it is applied or undecided."""
-        level = level_of(commands)
-        if level > self.state.level:
-            self._propose_raising(level, commands, done, session)
-        else:
-            self._proposals.submit_commands(commands, done, session)
-
-    def _propose_raising(self, level: int, commands: list[Command], done: Done, session: CommitSession | None) -> None:
-        """Proposes the commands behind one that raises the state's level, in the same entry, once every member has
-        announced that it can apply them; refuses them before."""
-        behind = self._membership.below(level)
-        if behind is not None:
-            remark = f"node {behind} has not announced commands of level {level}: upgrade it, or wait until it is up"
+        """Proposes one COMMAND entry and calls `done` when it is applied or undecided. Commands of a level that the
+        cluster does not have are refused (docs/adr/0094)."""
+        level, has = level_of(commands), self.state.level
+        if level > has:
+            newest = next(command[0] for command in commands if LEVELS.get(command[0]) == level)
+            remark = f"{newest} needs level {level}, and the cluster has level {has}: raftmq upgrade finalize"
             done(ProposeResult(Outcome.FAIL, [], None, remark))
             return
-
-        def applied(result: ProposeResult) -> None:
-            done(result._replace(results=result.results[1:]))
-
-        self._proposals.submit_commands([[RAISE_LEVEL, level], *commands], applied, session)
+        self._proposals.submit_commands(commands, done, session)
 
     def log_time_ms(self) -> int:
         """Returns the log time now, in milliseconds."""

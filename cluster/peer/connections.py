@@ -79,6 +79,10 @@ class Owner(Protocol):
     def on_closed(self, peer: NodeId) -> None:
         """A control connection to the peer closed."""
 
+    def judge_level(self, header: list[Any], *, proven: bool) -> Refusal | None:
+        """Returns why a node is refused whose HELLO this is, if the cluster has a level that one of the two does not
+        know; else None."""
+
     def on_inlet(self, inlet: Inlet) -> None:
         """A new connection was accepted."""
 
@@ -376,6 +380,8 @@ class Inlet(asyncio.Protocol):
     def _admit(self, header: list[Any]) -> None:
         """Accepts the node, if it may connect."""
         refusal = self._owner.roster.judge(header, (CONTROL, BULK, PROBE), itself=header[5] == PROBE)
+        if refusal is None and header[5] != PROBE:
+            refusal = self._owner.judge_level(header, proven=bool(self.key_id))
         if refusal is not None:
             self._owner.note_refused(self.remote, refusal.reason)
             self.refuse(refusal)

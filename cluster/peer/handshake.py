@@ -24,7 +24,7 @@ from cluster.peer.keyring import KEY_ID_BYTES, KEYS_MAX
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 DIALLER, ACCEPTOR = b"raftmq peer 10 dialler", b"raftmq peer 10 acceptor"
-NONCE, KEYS, LEVEL = 9, 10, 11
+NONCE, KEYS, LEVEL, FLOOR = 9, 10, 11, 12
 """Places in HELLO."""
 
 
@@ -46,7 +46,16 @@ def offered(hello: Sequence[Any]) -> list[bytes]:
 
 def level(hello: Sequence[Any]) -> int:
     """The level of commands that the node can apply; 0 if it announces none."""
-    value = hello[LEVEL] if len(hello) > LEVEL else 0
+    return _level_at(hello, LEVEL)
+
+
+def floor(hello: Sequence[Any]) -> int:
+    """The level of the cluster, as far as the node has applied its log; 0 if it says none."""
+    return _level_at(hello, FLOOR)
+
+
+def _level_at(hello: Sequence[Any], place: int) -> int:
+    value = hello[place] if len(hello) > place else 0
     return value if type(value) is int and 0 <= value < 1 << 31 else 0
 
 

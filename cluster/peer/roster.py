@@ -22,6 +22,7 @@ GUESTS_MAX = 16
 """More unknown nodes at once are a mistake, not a membership change."""
 REMOVED = "removed"
 SECRET = "secret"
+LEVEL = "level"
 
 
 class Removed(NamedTuple):
@@ -52,7 +53,8 @@ class Refusal(NamedTuple):
     reason: str
     """The explanation for the operator of the node that is refused."""
     kind: str = ""
-    """REMOVED if it left the cluster, SECRET if it does not prove the cluster's secret, else ""."""
+    """REMOVED if it left the cluster, SECRET if it does not prove the cluster's secret, LEVEL if one of the two nodes
+    does not know the level of the cluster, else ""."""
     since: int = -1
     """Index of the entry since which it is out, -1 otherwise."""
 

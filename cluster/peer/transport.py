@@ -27,11 +27,13 @@ from cluster.peer import handshake
 from cluster.peer.admission import Admission
 from cluster.peer.connections import BULK, CONTROL, Inlet, Link
 from cluster.peer.keyring import OPEN, Keyring, key_id
+from cluster.peer.roster import LEVEL as TOO_OLD
 from cluster.peer.roster import REMOVED, Address, Addresses, Membership, Refusal, Roster
 from cluster.peer.wire import NODE_KINDS, Kind, WireError, decode_message, encode_message, pack
 from cluster.runtime.tls.acceptor import Acceptor
 from cluster.runtime.tls.dialling import PLAIN_DIALLING, Dialling
 from cluster.runtime.tls.security import PLAIN, Security
+from raftlog.baseline import BASELINE
 from raftlog.messages import AppendEntries, Message
 from raftlog.types import NodeId
 from raftlog.work import CALL_UNITS, METER
@@ -88,6 +90,7 @@ class PeerTransport:
         entropy: Callable[[int], bytes] = os.urandom,
         level: int = LEVEL,
         levels: dict[NodeId, int] | None = None,
+        cluster_level: Callable[[], int] = lambda: BASELINE,
         security: Security = PLAIN,
         dialling: Dialling = PLAIN_DIALLING,
     ) -> None:
@@ -96,8 +99,8 @@ class PeerTransport:
         `incarnation`: another one at every start of the node; 0 is not compared. `advertised`: where others reach this
         node, for those that do not know it yet. `keyring`: what is proven and asked for; `entropy`: for nonces.
         `level`: of the commands that this node can apply (`statemachine.commands.LEVEL`); told to its peers. `levels`:
-        where those that peers announce are kept. `security`, `dialling`: of the connections, which are in plain text
-        without.
+        where those that peers announce are kept, while they are connected. `cluster_level`: that of the
+        state. `security`, `dialling`: of the connections, which are in plain text without.
         """
         self.dialling = dialling
         self._security = security
@@ -121,6 +124,7 @@ class PeerTransport:
         self._advertised = advertised
         self._level = level
         self._levels = {} if levels is None else levels
+        self._cluster_level = cluster_level
         self._bind = bind
         self._handlers: Handlers | None = None
         self._servers: list[asyncio.Server | Acceptor] = []
@@ -341,7 +345,31 @@ class PeerTransport:
         """Returns the HELLO's header with what is needed to prove it."""
         hello, keyring = self.hello(peer, channel), self.keyring
         nonce = self._entropy(handshake.NONCE_BYTES) if keyring.keys else b""
-        return [*handshake.with_keys(hello, nonce, keyring.ids), self._level]
+        return [*handshake.with_keys(hello, nonce, keyring.ids), self._level, self._cluster_level()]
+
+    def judge_level(self, header: list[Any], *, proven: bool) -> Refusal | None:
+        """Returns why a node is refused whose HELLO this is, if the cluster has a level that one of the two does not
+        know; else None. A cluster of the baseline has every node."""
+        node, theirs, floor, mine = header[2], handshake.level(header), handshake.floor(header), self._cluster_level()
+        if theirs < mine and mine > BASELINE:
+            return Refusal(
+                f"the cluster has level {mine}, and node {node} knows levels up to {theirs}, so it would misread the "
+                "log: start it with the newer version: pip install --upgrade 'raftmq[server]'",
+                TOO_OLD,
+            )
+        if floor <= self._level:
+            return None
+        if self._handlers is not None and (proven or not self.keyring.demanded):
+            why = f"node {node} says that the cluster has level {floor}, and this node knows levels up to {self._level}"
+            self._handlers.refused(node, Refusal(why, TOO_OLD))
+        return Refusal(f"this node knows levels up to {self._level}, and the cluster has level {floor}")
+
+    def keep_to(self, level: int) -> None:
+        """The cluster has that level now: ends connections of nodes that do not know it. They are told when they
+        connect again."""
+        for inlet in [inlet for inlet in self.inlets if inlet.peer is not None]:
+            if handshake.level(inlet.introduction) < level:
+                inlet.abort()
 
     def challenge(self, key: bytes) -> list[Any]:
         """The challenge for a peer that has this key (wire.Kind.CHALLENGE)."""
@@ -480,7 +508,7 @@ class PeerTransport:
         if not self._is_removed:
             self.dial_errors[peer] = f"it refuses this node: {str(reason)[:500] or 'no reason'}"
             self.admission.note_refusal_by(peer, str(reason)[:500], asyncio.get_running_loop().time())
-        if kind == REMOVED and not proven and self.keyring.demanded:
+        if kind in (REMOVED, TOO_OLD) and not proven and self.keyring.demanded:
             return
         self._is_removed = self._is_removed or kind == REMOVED
         if self._handlers is not None and not self._closing:
@@ -503,6 +531,8 @@ class PeerTransport:
         peer = closed.peer
         assert peer is not None
         others = [inlet for inlet in self.inlets if inlet.peer == peer]
+        if not others:
+            self._levels.pop(peer, None)
         if self.roster.is_guest(peer) and not others:
             self.roster.leave(peer)
             self._stop_dialling(peer)

@@ -192,6 +192,6 @@ class Remoting:
             Part(name="retries", tick=self._retries.expire),
             self.router.part(),
             self.admission.part(),
-            Part(name="first user", opened=broker.first_user.writes_opened),
+            Part(name="first user", opened=broker.first_user.writes_opened, tick=broker.first_user.tick),
             *self.serving,
         )

@@ -169,6 +169,7 @@ async def restore_from_peers(config: Config, environment: Environment, lost: Sta
             (config.peer.bind, config.peer.port),
             keyring=load_keys(fs, config),
             entropy=environment.entropy,
+            level=environment.level,
         )
         run = load_run(fs, directory.path, directory.identity.group_id)
         peers = [node for node in membership.voter_ids if node != config.node_id and node in known]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from cluster.members.addresses import probe_http
@@ -17,11 +18,15 @@ from cluster.runtime.context import NodeContext
 from cluster.runtime.tls.dialling import Dialling
 from cluster.runtime.tls.keeper import TlsKeeper
 from raftlog.types import NodeId
-from statemachine.commands import LEVEL
 
 
 def transport_of(
-    context: NodeContext, members: MembersService, keyring: Keyring, levels: dict[NodeId, int], tls: TlsKeeper
+    context: NodeContext,
+    members: MembersService,
+    keyring: Keyring,
+    levels: dict[NodeId, int],
+    tls: TlsKeeper,
+    cluster_level: Callable[[], int],
 ) -> PeerTransport:
     """Not started. It follows `members`, and keeps in `levels` what peers announce."""
     config, environment = context.config, context.environment
@@ -34,8 +39,9 @@ def transport_of(
         heartbeat_net(config),
         keyring,
         environment.entropy,
-        LEVEL,
+        environment.level,
         levels,
+        cluster_level,
         tls.peer_security(PLAIN_REFUSAL),
         tls.peer_dialling(),
     )

@@ -19,6 +19,7 @@ from cluster.runtime.host.cgroup import memory_bytes
 from cluster.runtime.lanes import Lane, LaneRunner, ThreadLaneRunner
 from cluster.runtime.turns.work import TURN_SHARE
 from raftlog.storage.files.fs import FileSystem, OsFileSystem
+from statemachine.commands import LEVEL
 from statemachine.rocks_reader import CheckpointReader
 from statemachine.rows.kv import KV
 from statemachine.rows.rocks import RocksKV
@@ -123,6 +124,8 @@ class Environment:
     """The configuration as this process can have it (`cluster.runtime.host.descriptors`). Raises ConfigError."""
     python_finding: str = ""
     """The warning about a slow interpreter, "" if there is none (`cluster.runtime.host.python_speed.finding`)."""
+    level: int = LEVEL
+    """The highest level that this node announces, and knows (`statemachine.commands.LEVEL`)."""
     gives_config: bool = True
     """A leader gives the cluster values for the keys that it has none for (`cluster.node.cluster_config`)."""
     watches_turns: bool = True

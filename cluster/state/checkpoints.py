@@ -22,6 +22,7 @@ from raftlog.storage.files.fs import ZERO_CHUNK, FileSystem, read_file, storage_
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
 from statemachine.rows import keys, sums
 from statemachine.rows.kv import KV, META, TABLE_SUFFIX
+from statemachine.rows.row_format import level_in
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +110,8 @@ class Checkpoints:
         for name in self._fs.listdir(copy):
             size, crc = tables[name] if name in tables else file_crc(self._fs, copy / name)
             files.append(CheckpointFile(name, size, crc))
-        return self.adopt(copy, Manifest(mark, now_ms, summed, tuple(files)))
+        level = level_in(kv.get(META, keys.LEVEL_KEY))
+        return self.adopt(copy, Manifest(mark, now_ms, summed, tuple(files), level=level))
 
     def _copy(self, kv: KV, copy: Path) -> tuple[AppliedMark, dict[str, int]]:
         """Copies the database, and returns the last applied entry and the sums in the copy: they are known if nothing

@@ -3,7 +3,8 @@
 
     {index, term, header_crc, position, timestamp_ms: the last applied entry;   made_ms: wall clock, for people;
      sums: {family: u64}, empty if they were not known;   files: [[name, size, crc32c], ...] of everything beside it;
-     peer: the node it was fetched from, 0 if it was made here;   note: how, for people, "" if made here}
+     peer: the node it was fetched from, 0 if it was made here;   note: how, for people, "" if made here;
+     level: that of the cluster in its rows}
 
 The name is `<index, 20 digits>-<term>-<8 hex digits>`; the digits are a CRC of the sums and of header_crc, so two
 checkpoints of one name hold the same state.
@@ -17,9 +18,12 @@ from typing import NamedTuple
 
 import msgpack
 
+from raftlog.baseline import BASELINE, why_above
+from raftlog.errors import CorruptLogError
 from raftlog.storage.files.sealed_map import seal, unseal
 from raftmq_wire.checksums import crc32c
 from statemachine.broker_state import AppliedMark
+from statemachine.commands import LEVEL
 
 FILE = "CHECKPOINT"
 MAGIC = 0x524D5143
@@ -44,6 +48,7 @@ class Manifest(NamedTuple):
     files: tuple[CheckpointFile, ...]
     peer: int = 0
     note: str = ""
+    level: int = BASELINE
 
     @property
     def name(self) -> str:
@@ -81,12 +86,13 @@ def encode(manifest: Manifest, group_id: int) -> bytes:
         "files": [list(file) for file in manifest.files],
         "peer": manifest.peer,
         "note": manifest.note,
+        "level": manifest.level,
     }
     return seal(MAGIC, FORMAT, group_id, content)
 
 
 def decode(data: bytes, group_id: int, path: Path) -> Manifest | None:
-    """The manifest, None if it is damaged. Raises CorruptLogError for a newer format."""
+    """The manifest, None if it is damaged. Raises CorruptLogError for a newer format or level."""
     content = unseal(data, MAGIC, FORMAT, group_id, path)
     if content is None:
         return None
@@ -95,7 +101,10 @@ def decode(data: bytes, group_id: int, path: Path) -> Manifest | None:
             content["term"], content["index"], content["position"], content["timestamp_ms"], content["header_crc"]
         )
         files = tuple(CheckpointFile(*file) for file in content["files"])
-        peer, note = content.get("peer", 0), content.get("note", "")
-        return Manifest(mark, content["made_ms"], dict(content["sums"]), files, peer, note)
+        peer, note, level = content.get("peer", 0), content.get("note", ""), int(content.get("level", BASELINE))
+        found = Manifest(mark, content["made_ms"], dict(content["sums"]), files, peer, note, level)
     except (KeyError, TypeError, ValueError):
         return None
+    if level > LEVEL:
+        raise CorruptLogError("\n".join(why_above(path, level, LEVEL)))
+    return found

@@ -85,6 +85,7 @@ class NodeStorage:
                 now_ms=clock.wall_ms(),
                 installed=installed,
                 count=Counting(self.stages, clock.monotonic_s),
+                known_level=environment.level,
             ).run()
         self.kv, self.state = opened.kv, opened.state
         self._alarms = alarms

@@ -20,6 +20,7 @@ from raftlog.storage.files.fs import FileSystem, storage_error
 from raftlog.storage.files.run_file import Run
 from raftlog.storage.log.segmented_log import SegmentedLog
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark, BrokerState
+from statemachine.commands import LEVEL
 from statemachine.rows.kv import KV, KVCorruptError, KVError
 from statemachine.rows.sums import Count
 from statemachine.rows.sums import count as count_rows
@@ -124,9 +125,11 @@ class StateOpening:
         now_ms: int,
         installed: bool = False,
         count: Count = count_rows,
+        known_level: int = LEVEL,
     ) -> None:
         """`run`: what RUN told of the run before. `installed`: a snapshot's log has just replaced the one before.
-        `count`: counts the rows of a state that does not know its sums."""
+        `count`: counts the rows of a state that does not know its sums. `known_level`: a state of a higher one is
+        refused."""
         self._fs = fs
         self._directory = directory
         self._group_id = group_id
@@ -136,6 +139,7 @@ class StateOpening:
         self._now_ms = now_ms
         self._installed = installed
         self._count = count
+        self._known_level = known_level
         self._state = directory / layout.STATE
         self._checkpoints = Checkpoints(fs, directory, group_id)
         self._suspicion = suspect.suspicion_of(fs, directory)
@@ -178,7 +182,7 @@ class StateOpening:
         kv: KV | None = None
         try:
             kv = self._open_kv(str(self._state))
-            return kv, BrokerState(kv, self._count), ""
+            return kv, BrokerState(kv, self._count, self._known_level), ""
         except BaseException as error:
             if kv is not None:
                 kv.close()

@@ -16,9 +16,10 @@ import msgspec
 from cluster.tier.object_names import HEAD, LOG, manifest_version
 from cluster.tier.store.errors import BadAnswer, OtherFormat
 from cluster.tier.store.object_store import Data
-from raftlog.baseline import is_known, why_unknown
+from raftlog.baseline import BASELINE, is_known, why_above, why_unknown
 from raftlog.work import charge
 from raftmq_wire.json_text import MALFORMED
+from statemachine.commands import LEVEL
 from statemachine.tier import TierSegment
 
 SCHEMA = 10
@@ -92,6 +93,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the manifest, below the cluster's folder."""
     sha256: str
     """SHA-256 of the manifest's bytes."""
+    level: int = BASELINE
+    """The level of the cluster when it was written."""
 
 
 ROWS_AT_ONCE = 64
@@ -119,6 +122,9 @@ def decode_head(data: Data) -> Head:
         what, why, fix = why_unknown(HEAD, schema, SCHEMA)
         raise OtherFormat(f"{what}; {why}", fix)
     head = decode(data, Head)
+    if head.level > LEVEL:
+        what, why, fix = why_above(HEAD, head.level, LEVEL)
+        raise OtherFormat(f"{what}; {why}", fix)
     if manifest_version(head.key) != head.version:
         raise msgspec.ValidationError(f"{HEAD} names {head.key[:80]!r}, which is no manifest of version {head.version}")
     return head

@@ -30,6 +30,7 @@ from cluster.tier.manifest_pages import COPIES_MAX, KEPT, ManifestPages, holds, 
 from cluster.tier.object_names import HEAD, MANIFESTS, manifest_name
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, NotFound
 from cluster.tier.store.object_store import OBJECT_BYTES_MAX, ObjectStore
+from raftlog.baseline import BASELINE
 from statemachine.tier import TierSegment, TierState
 
 logger = logging.getLogger(__name__)
@@ -55,7 +56,9 @@ class ManifestPublisher:
         self._folder = folder
         self._cluster_id = cluster_id
 
-    async def publish(self, rows: Sequence[TierSegment], term: int, applied_index: int) -> Published:
+    async def publish(
+        self, rows: Sequence[TierSegment], term: int, applied_index: int, level: int = BASELINE
+    ) -> Published:
         """Makes the rows as of `applied_index` the newest version, unless a later one is there. Raises StoreError,
         among them Conflict: another leader published meanwhile, so look again; and BadAnswer: what was written cannot
         be read, so publish again."""
@@ -87,6 +90,7 @@ class ManifestPublisher:
             applied_index=applied_index,
             key=name,
             sha256=sha256(body).hexdigest(),
+            level=level,
         )
         if tag:
             await self._store.replace(f"{self._folder}/{HEAD}", msgspec.json.encode(head), tag)

@@ -27,6 +27,7 @@ from cluster.tier.store.object_store import ObjectStore, probe
 from cluster.tier.tier_metrics import TierMetrics
 from cluster.tier.tier_views import TierSegmentsView, TierSegmentView, TierView
 from cluster.tier.uploader import AgeSeals, BadPartError, IndexParts, Uploader
+from raftlog.baseline import BASELINE
 from raftlog.errors import NotLeaderError, RaftLogError
 from raftlog.types import Entry, EntryId, EntryType, Role
 from statemachine.commands import pack
@@ -100,6 +101,7 @@ class Tier:
         self._expiry = expiry
         self._version: int | None = None
         self._published_rows: tuple[TierSegment, ...] | None = None
+        self._published_level = BASELINE
         self._publish_due_ms = 0
         if store is not None:
             self._random = context.environment.random()
@@ -297,14 +299,14 @@ class Tier:
         """Publishes a manifest; returns False if there was nothing to publish."""
         self._publish_due_ms = self._context.clock.monotonic_ms() + PUBLISH_EVERY_MS
         index = self._state.applied.index  # before the rows: they may be newer than it, never older
-        rows = self._state.tier.rows
-        if rows == self._published_rows or not (rows or self._published_rows):
+        rows, level = self._state.tier.rows, self._state.level
+        if (rows, level) == (self._published_rows, self._published_level) or not (rows or self._published_rows):
             return False
         await self._point("tier.manifest")
         if not self._steps.leads(term):
             raise DeposedError("the manifest is the next leader's business")
-        done = await self._manifest.publish(rows, term, index)
-        self._published_rows, self._version = rows, done.version
+        done = await self._manifest.publish(rows, term, index, level)
+        self._published_rows, self._published_level, self._version = rows, level, done.version
         if done.by_this:
             self._metrics.published.inc()
             logger.info("tier: manifest %d is published", done.version, extra={"version": done.version, "index": index})

@@ -17,7 +17,7 @@
              "removal_at"                                                  step u8 | key: how far the first one is
              "spared" | 00 | family | 00 | key in that family              number u64 of the newest removal that is to
                                                                            leave this row of a group that was made again
-             "level"                                                       u32, commands that every member knows
+             "level"                                                       u32, level of the cluster (finalize)
              "timer_front"                                                 value of timer's "c" | due_ms u64 |
                                                                            position u64 of its first "d", FF.. for none
              "setting" | 00 | key                                          msgpack [value, version], settings.py

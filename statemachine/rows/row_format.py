@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.baseline import refusal
+from raftlog.baseline import BASELINE, refusal, why_above
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META, KVError
 
@@ -13,3 +13,16 @@ def check_format(kv: KV) -> None:
     found = keys.FORMAT if row is None else keys.U32.unpack(row)[0]
     if found != keys.FORMAT:
         raise KVError(refusal("the state database", found, keys.FORMAT))
+
+
+def level_in(row: bytes | None) -> int:
+    """Returns the level of the cluster that a row under `keys.LEVEL_KEY` says."""
+    return BASELINE if row is None else int(keys.U32.unpack(row)[0])
+
+
+def check_level(kv: KV, known: int) -> int:
+    """Returns the level of the cluster. Raises KVError if it is above `known`."""
+    level = level_in(kv.get(META, keys.LEVEL_KEY))
+    if level > known:
+        raise KVError("\n".join(why_above("the state database", level, known)))
+    return level

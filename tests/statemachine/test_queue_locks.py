@@ -14,6 +14,7 @@ from raftlog.errors import InvariantViolationError
 from statemachine import commands
 from statemachine.broker_state import BrokerState
 from statemachine.consuming.queue_locks import QueueLock
+from statemachine.rows.kv import KVError
 from tests.support.state_kit import FedState
 
 TTL_MS = 60_000
@@ -100,8 +101,8 @@ BAD: list[list[Any]] = [
     ["lock_queues", "g", "a", 1, 2, [[1, 0]] * 4097],
     ["unlock_queues", "g", "a", [7]],
     ["unlock_queues", "g", "", None],
-    ["raise_level", BASELINE - 1],
-    ["raise_level", "1"],
+    ["finalize", BASELINE - 1],
+    ["finalize", "1"],
 ]
 
 
@@ -116,16 +117,16 @@ def test_bad_arguments_are_told_and_change_nothing(broker: Broker, command: comm
     assert broker.state.locks_of_group("g") == before
 
 
-def test_the_level_only_rises_and_a_newer_one_is_not_passed_over(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_level_only_rises_and_a_newer_one_is_not_passed_over(broker: Broker) -> None:
     assert broker.state.level == BrokerState(broker.kv).level == BASELINE
-    monkeypatch.setattr(commands, "LEVEL", BASELINE + 3)
-    assert broker.run(["raise_level", BASELINE + 2])[0].value == BASELINE + 2
-    assert broker.run(["raise_level", BASELINE + 1])[0].value == BASELINE + 2
-    assert broker.state.level == BrokerState(broker.kv).level == BASELINE + 2
+    broker.state = BrokerState(broker.kv, known_level=BASELINE + 3)
+    assert broker.run(["finalize", BASELINE + 2])[0].value == BASELINE + 2
+    assert broker.run(["finalize", BASELINE + 1])[0].value == BASELINE + 2
+    assert broker.state.level == BrokerState(broker.kv, known_level=BASELINE + 3).level == BASELINE + 2
+    with pytest.raises(KVError, match="level 12"):
+        BrokerState(broker.kv, known_level=BASELINE + 1)
     with pytest.raises(InvariantViolationError, match="newer RaftMQ"):
-        broker.run(["raise_level", BASELINE + 4])
+        broker.run(["finalize", BASELINE + 4])
 
 
 STEPS = st.lists(

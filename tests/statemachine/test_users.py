@@ -243,7 +243,7 @@ def test_any_grouping_of_entries_leaves_the_same_rows_and_a_super(
 
 
 def test_users_have_a_level_of_commands(broker: Broker) -> None:
-    assert broker.run(["raise_level", ACCESS_LEVEL])[0].ok
+    assert broker.run(["finalize", ACCESS_LEVEL])[0].ok
 
 
 def test_rows_are_in_the_digest(broker: Broker) -> None:

@@ -37,6 +37,8 @@ CODES: Final[dict[str, Code]] = {
     "config_differs": Code("warning", "raftmq config diff"),
     "config_held": Code("warning", "raftmq config show"),
     "config_dangerous": Code("info", "raftmq config show"),
+    "level_too_low": Code("critical", "raftmq upgrade plan"),
+    "upgrade_unfinished": Code("warning", "raftmq upgrade plan"),
     "removed": Code("critical", "raftmq node list"),
     "unsafe_recovered": Code("critical", "raftmq alarm list"),
     "peer_secret": Code("warning", "raftmq secret status"),

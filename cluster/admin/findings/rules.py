@@ -28,6 +28,8 @@ UNCLEAN_SHOWN_MS: Final = 3_600_000
 DIGESTS_MISSED: Final = 10
 DIGEST_MIN_MS: Final = 60_000
 FLOOD_HOLD_MS: Final = 1_000
+MIXED_MS: Final = 86_400_000
+"""Members may know different levels for so long."""
 _UNCLEAN: Final = {"process_died": "its process died", "machine_restarted": "its machine was restarted"}
 _LINK_WORKS: Final = ("TRANSFER", "HANDSHAKE")
 _NO_NEWS: Final = "neither of the two leads"
@@ -47,6 +49,7 @@ def own_conditions(port: AdminPort, status: NodeStatus, wall_ms: int) -> list[Co
         *_clients(port, status),
         *_copies(port, status),
         *_configuration(port, status),
+        *_upgrade(port),
         *_exposure(port, status),
         *_maintenance(port),
         *_faults(port, status),
@@ -227,6 +230,15 @@ def _configuration(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
     for dangerous, why in dangers(port.config).items():
         value = toml_value(attrgetter(dangerous)(port.config))
         yield Condition("config_dangerous", f"setting {dangerous}", f"{dangerous} is {value}: {why}")
+
+
+def _upgrade(port: AdminPort) -> Iterator[Condition]:
+    """An upgrade that was begun and not finished: the way back is open, and new functions wait."""
+    view = port.levels.view(port.services.monotonic_ms())
+    if view.mixed_ms is not None and view.mixed_ms >= MIXED_MS:
+        why = "; ".join(view.reasons) or "every member knows it: finalize"
+        says = f"for {_span(view.mixed_ms // 1000)}, members have known level {view.newest}, and the cluster has level"
+        yield Condition("upgrade_unfinished", CLUSTER, f"{says} {view.level}: {why}")
 
 
 def _exposure(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:

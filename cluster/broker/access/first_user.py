@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from cluster.broker.access.user_admin import Asker
 from cluster.broker.refusal import Refused
+from statemachine.commands import ACCESS_LEVEL
 
 if TYPE_CHECKING:
     from cluster.broker.access.user_admin import UserAdmin
-    from statemachine.access.users import Access
+    from cluster.broker.services import Services
 
 logger = logging.getLogger(__name__)
 
@@ -25,18 +26,29 @@ FILE_MAX: Final = 1_024
 
 
 class FirstUser:
-    """Proposes the first Super when this node takes writes."""
+    """Proposes the first Super when this node takes writes, and the cluster has the level that users need."""
 
-    def __init__(self, path: str, access: Access, users: UserAdmin) -> None:
+    def __init__(self, path: str, services: Services, users: UserAdmin) -> None:
         """`path`: the file; "" for none."""
         self._path = path
-        self._access = access
+        self._services = services
         self._users = users
+        self._due = False
 
     def writes_opened(self) -> None:
         """Called when this node takes writes."""
-        if not self._path or self._access.next_id > 1:
-            return
+        self._due = bool(self._path) and self._services.state.access.next_id <= 1
+        if self._due and self._services.state.level < ACCESS_LEVEL:
+            logger.info("auth.first_user_file waits for level %d of the cluster (raftmq upgrade plan)", ACCESS_LEVEL)
+
+    def tick(self, _: int) -> None:
+        """Called several times a second: cheap. A new cluster gets its level just after it takes writes."""
+        if self._due and self._services.state.level >= ACCESS_LEVEL:
+            self._due = False
+            if self._services.writes_open():
+                self._propose()
+
+    def _propose(self) -> None:
         try:
             name, secret = _read(Path(self._path))
             self._users.create(ASKER, name, secret, self._told, is_super=True, enabled=True)

@@ -59,6 +59,7 @@ from raftlog.storage.files.identity import Identity
 from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.node_dir import create_joining_dir, create_node_dir
 from raftlog.types import Entry, NodeId
+from statemachine.commands import LEVEL
 from statemachine.rows.kv import KVCorruptError
 
 DATA = Path("/data")
@@ -184,6 +185,8 @@ class Machine:
         """Entries that were damaged here on purpose."""
         self.loss: Loss | None = None
         """Loss at the next power failure in the middle of a write; None: chance decides."""
+        self.level = LEVEL
+        """The highest level that its nodes know, from the next start on (`statemachine.commands.LEVEL`)."""
         self.retired = False
         """True once it was switched off for good."""
         self.open_store: Callable[[str], object] | None = None
@@ -239,7 +242,8 @@ class Machine:
             append_runner=self._append_runner if self.options.append_inline else self._lane,
             serves_admin=False,
             watches_turns=False,
-            gives_config=bool(self.options.config),
+            level=self.level,
+            gives_config=bool(self.options.config or self.options.users),
             entropy=self.rng.randbytes,
             boot_id=lambda: self.boots.to_bytes(16),
             pid=lambda: len(self.processes),

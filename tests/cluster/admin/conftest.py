@@ -26,6 +26,7 @@ from cluster.config.loading import load
 from cluster.config.ranges import Held
 from cluster.config.reload import KeyChange
 from cluster.members.changes import MemberChanges
+from cluster.members.levels import Levels
 from cluster.members.moving import CheckUnderWay, Place, Proof
 from cluster.members.service import MembersService
 from cluster.node.metrics import NodeMetrics
@@ -159,6 +160,7 @@ class FakeNode:
         self.raw: Any = cast("Any", fake)
         context = context_of(self.raw, self.alarms, config=self.config)
         self.membership = MembersService(context, identity, self.metrics.members)
+        self.levels = Levels(context, self.state, self.membership, cast("Any", self))
         self.moves: Any = FakeMoves()
         self.changes = MemberChanges(context, self.membership, transfer=lambda to: self.transfer(to))
         self.keyring = Keyring((b"k" * 32,), demanded=True)
@@ -270,6 +272,9 @@ class FakeNode:
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
         return asyncio.get_running_loop().call_later(delay_ms / 1000, callback).cancel
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
 
     def transfer(self, to: NodeId) -> None:
         if self.refuses_transfer is not None:

@@ -16,7 +16,7 @@ from cluster.admin.findings.catalogue import CODES, code_of_alarm
 from cluster.admin.findings.finding import Condition
 from cluster.admin.findings.group_watch import GroupWatch
 from cluster.admin.findings.merge import merged
-from cluster.admin.findings.rules import own_conditions
+from cluster.admin.findings.rules import MIXED_MS, own_conditions
 from cluster.admin.findings.watch import Memory
 from cluster.admin.port import MemberView
 from cluster.config.exposure import open_folder
@@ -121,6 +121,15 @@ def maintenance(node: Any) -> set[str]:
     return set(conditions(node))
 
 
+def unfinished(node: Any) -> set[str]:
+    node.levels.tick(node.monotonic_ms() - MIXED_MS + 1)
+    assert "upgrade_unfinished" not in conditions(node), "a day is not over"
+    node.now_ms += 1
+    found = conditions(node)
+    assert "node 2 (voter) is down" in found["upgrade_unfinished"].says
+    return set(found)
+
+
 def settings(make_node: Any) -> set[str]:
     node = make_node(1, offsets__flush_ms=5000)
     node.held_keys = [Held("limits.message_bytes_max", 1, 1024)]
@@ -192,7 +201,7 @@ def test_every_code_is_raised_by_something(make_node: Any, tmp_path: Path) -> No
         *exposed(make_node, tmp_path),
         *conditions(make_node()),
     }
-    for scene in (crash, lag, flood, digest, groups, maintenance):
+    for scene in (crash, lag, flood, digest, groups, maintenance, unfinished):
         raised |= scene(make_node())
     assert raised == set(CODES)
 

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from cluster.config.loading import load
 from cluster.members.service import MembersMetrics, MembersService
-from cluster.peer.roster import REMOVED, Addresses, Refusal, Removed
+from cluster.peer.roster import LEVEL, REMOVED, Addresses, Refusal, Removed
 from cluster.peer.roster import Membership as Handshake
 from cluster.runtime.alarms import Alarms
 from raftlog.membership import Address, Membership, promoted, with_learner, without
@@ -104,15 +104,17 @@ def test_who_joins_is_known_at_once_and_where_the_log_says_it_is() -> None:
     assert world.service.addresses[NodeId(4)].admin == "ten:9644"
 
 
-def test_a_new_command_waits_for_every_member_learners_too() -> None:
+def test_a_member_that_is_not_connected_has_announced_nothing() -> None:
     world = World()
-    assert world.service.below(1) == 2, "it has announced nothing yet"
-    world.follows.levels.update({NodeId(2): 1, NodeId(3): 2})
-    assert (world.service.below(1), world.service.below(2)) == (None, 2), "this node knows its own commands"
-    world.change(with_learner(GENESIS, Voter(NodeId(4), UUIDS[NodeId(4)]), FOUR), 7, commit=False)
-    assert world.service.below(1) == 4
-    world.change(without(world.raw.membership, NodeId(4)), 8)
-    assert world.service.below(1) is None, "who has left is not waited for"
+    assert world.service.announced(NodeId(2)) is None
+    world.follows.levels.update({NodeId(2): 11, NodeId(3): 0})
+    assert (world.service.announced(NodeId(2)), world.service.announced(NodeId(3))) == (11, None)
+
+
+def test_a_node_that_is_refused_for_its_level_says_so() -> None:
+    world = World()
+    world.service.refused(NodeId(2), Refusal("the cluster has level 12", LEVEL))
+    assert [(alarm.key, "level 12" in alarm.text) for alarm in world.alarms.all()] == [("level_too_low", True)]
 
 
 def test_routes_have_voters_only() -> None:

@@ -28,7 +28,7 @@ def test_the_only_voter_leads_whatever_is_said_of_it(
     state: Any = SimpleNamespace(settings=SimpleNamespace(version=1, maintenance=rows))
     membership: Any = SimpleNamespace(in_force=SimpleNamespace(voter_ids=voters))
     changes = Mock()
-    follower = ClusterConfig(context, state, changes, membership, Mock(), Mock())
+    follower = ClusterConfig(context, state, changes, membership, Mock(), Mock(), Mock())
     changes.maintain.assert_called_with(held)
     membership.in_force.voter_ids = (1,)
     follower.tick(0)

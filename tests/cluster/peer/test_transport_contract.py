@@ -57,7 +57,7 @@ async def peers() -> AsyncIterator[dict[int, Peer]]:
     base = free_base_port(4)
     addresses = {node_id: ("127.0.0.1", base + node_id) for node_id in IDS}
     made = {
-        int(one): Peer(PeerTransport(membership(one), tried(addresses), addresses[one], level=7 + one)) for one in IDS
+        int(one): Peer(PeerTransport(membership(one), tried(addresses), addresses[one], level=10 + one)) for one in IDS
     }
     for peer in made.values():
         await peer.start()
@@ -81,7 +81,7 @@ def arrives(peers: dict[int, Peer], a: int, b: int) -> bool:
 
 
 async def test_peers_know_which_commands_each_other_can_apply(peers: dict[int, Peer]) -> None:
-    assert {a: peers[a].transport._levels for a in IDS} == {1: {2: 9, 3: 10}, 2: {1: 8, 3: 10}, 3: {1: 8, 2: 9}}
+    assert {a: peers[a].transport._levels for a in IDS} == {1: {2: 12, 3: 13}, 2: {1: 11, 3: 13}, 3: {1: 11, 2: 12}}
 
 
 async def test_messages_arrive_in_order_per_channel(peers: dict[int, Peer]) -> None:

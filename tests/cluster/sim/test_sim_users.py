@@ -20,6 +20,7 @@ from cluster.peer.wire import Kind
 from raftmq_wire.codec import decode_header, encode_frame
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.signature import Credentials
+from statemachine.commands import ACCESS_LEVEL, FINALIZE
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes
 
 OPERATOR = Asker("operator", "127.0.0.1")
@@ -62,6 +63,8 @@ def ask_admin(sim: SimCluster, method: str, *arguments: Any, **named: Any) -> Re
 
 def begin(sim: SimCluster, mode: str = "enforce") -> None:
     """A Super, a user that may send to T, and the mode; known everywhere."""
+    sim.propose(sim.leader(), [FINALIZE, ACCESS_LEVEL])
+    sim.settle()
     assert ask_admin(sim, "create", "root", "root-secret", is_super=True, enabled=True) is None
     assert ask_admin(sim, "create", "shop", "shop-secret", is_super=False, enabled=True) is None
     assert ask_admin(sim, "set_rules", "shop", [SEND_T]) is None

@@ -1,0 +1,73 @@
+"""/v1/upgrade: which levels the members know; and raising the cluster to the newest one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from cluster.admin import needs, route
+from cluster.admin.call import Call, decided
+from cluster.admin.errors import ApiError
+from cluster.admin.route import Route, Serves
+from cluster.members.levels import UpgradeView
+from raftmq_wire.errors import LocalError
+from statemachine.commands import FINALIZE
+
+
+class Finalized(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster has that level, or would get it."""
+
+    node: int
+    dry_run: bool
+    before: int
+    level: int
+    term: int | None
+    index: int | None
+    """The entry; null if nothing was written."""
+
+
+class FinalizeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`POST /v1/upgrade/finalize`."""
+
+    dry_run: bool = False
+    """Only answer to what level the cluster would be raised."""
+
+
+async def get_upgrade(call: Call) -> UpgradeView:
+    """The level of the cluster, and the highest that each member knows."""
+    view: UpgradeView = call.port.levels.view(call.port.services.monotonic_ms())
+    return view
+
+
+async def finalize(call: Call) -> Finalized:
+    """Raises the cluster to the newest level that all voters and learners know. An older version is refused from then
+    on, and there is no way back."""
+    wanted: FinalizeRequest = call.body
+    port, before = call.port, call.port.state.level
+    try:
+        level = port.levels.require()
+    except LocalError as error:
+        raise ApiError("refused", f"{error.what}: {error.why}", error.fix) from None
+    node = port.config.node.id
+    if wanted.dry_run or level <= before:
+        return Finalized(node=node, dry_run=wanted.dry_run, before=before, level=level, term=None, index=None)
+    entry, results = await decided(lambda done: port.services.propose([[FINALIZE, level]], done))
+    return Finalized(
+        node=node, dry_run=False, before=before, level=results[-1].value, term=entry.term, index=entry.index
+    )
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route("GET", "/v1/upgrade", get_upgrade, UpgradeView, route.CONSTANT, needs.CLUSTER_GET),
+    Route(
+        "POST",
+        "/v1/upgrade/finalize",
+        finalize,
+        Finalized,
+        route.CONSTANT,
+        needs.SUPER,
+        Serves.LEADER,
+        FinalizeRequest,
+    ),
+)

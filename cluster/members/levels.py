@@ -1,0 +1,162 @@
+"""The level of the cluster: how many of the newer commands, rows and entries its log may have (docs/adr/0094).
+
+Every node announces the highest level that it knows, and writes at the level of the cluster. One entry raises that
+(`finalize`), once every voter and learner has announced the new one. A node that does not know the cluster's level is
+let in no more.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from cluster.runtime.host.versions import versions
+from cluster.runtime.parts import Part
+from raftlog.types import NodeId
+from raftmq_wire.errors import ExitCode, LocalError
+
+if TYPE_CHECKING:
+    from cluster.members.service import MembersService
+    from cluster.peer.transport import PeerTransport
+    from cluster.runtime.context import NodeContext
+    from statemachine.broker_state import BrokerState
+
+logger = logging.getLogger(__name__)
+
+
+class MemberLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """A member, and the level that it announces."""
+
+    id: int
+    role: Literal["voter", "learner"]
+    connected: bool
+    level: int | None
+    """The highest that it knows; null if it is not connected."""
+
+
+class UpgradeView(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /v1/upgrade`."""
+
+    node: int
+    consistency: Literal["local"] = "local"
+    level: int
+    """The level of the cluster, as far as this node has applied the log."""
+    newest: int
+    """The highest level that a member announces: `finalize` raises the cluster to it."""
+    version: str
+    """Version of the node that answers."""
+    members: list[MemberLevel]
+    mixed_ms: int | None
+    """Time for which the members have announced different levels, or a higher one than the cluster's, as far as this
+    process has seen it; null if they do not."""
+    finalizes: bool
+    """`finalize` would be accepted now."""
+    reasons: list[str]
+    """Why it would not, by the names of the members."""
+
+
+class Levels:
+    """Event loop only."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        state: BrokerState,
+        members: MembersService,
+        transport: PeerTransport,
+    ) -> None:
+        self._context = context
+        self.known = context.environment.level
+        """The highest level that this node knows."""
+        self._state = state
+        self._members = members
+        self._transport = transport
+        self._level = state.level
+        self._mixed_since_ms: int | None = None
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(name="levels", tick=self.tick, applied=self.on_applied)
+
+    def on_applied(self, _: object) -> None:
+        """A run of entries is applied: one comparison while the level stays."""
+        if self._state.level != self._level:
+            before, self._level = self._level, self._state.level
+            says = f"the cluster has level {self._level} now, it had {before}: older versions are refused"
+            logger.warning("%s", says)
+            self._context.events.note("configuration", "cluster", says)
+            self._transport.keep_to(self._level)
+
+    def tick(self, now_ms: int) -> None:
+        """Several times a second: notes since when the members differ."""
+        if not self.is_mixed:
+            self._mixed_since_ms = None
+        elif self._mixed_since_ms is None:
+            self._mixed_since_ms = now_ms
+
+    def of_new_cluster(self) -> int:
+        """Returns the level for a new cluster: the highest that this node and all that are connected know."""
+        return min([self.known, *(each.level for each in self.members() if each.level is not None)])
+
+    def members(self) -> list[MemberLevel]:
+        """Returns voters and learners by id."""
+        in_force, own = self._members.in_force, self._members.own_id
+        return [
+            MemberLevel(
+                id=node,
+                role="learner" if node in in_force.learner_ids else "voter",
+                connected=node == own or self._transport.connected(NodeId(node)),
+                level=self.known if node == own else self._members.announced(NodeId(node)),
+            )
+            for node in sorted(in_force.node_uuids)
+        ]
+
+    @property
+    def newest(self) -> int:
+        """The highest level that a member announces."""
+        return max([self.known, *(each.level or 0 for each in self.members())])
+
+    @property
+    def is_mixed(self) -> bool:
+        """The cluster could have a higher level, or has members that do not know what others know."""
+        return self.newest > self._state.level
+
+    def why_not(self) -> list[str]:
+        """Returns why the cluster cannot be raised to the newest level now; [] if it can."""
+        newest, reasons = self.newest, []
+        for each in self.members():
+            if each.level is None:
+                reasons.append(f"node {each.id} ({each.role}) is down, or not connected: what it knows is not known")
+            elif each.level < newest:
+                reasons.append(f"node {each.id} ({each.role}) knows levels up to {each.level}")
+        return reasons
+
+    def require(self) -> int:
+        """Returns the level to which the cluster can be raised now. Raises LocalError: a member is down or too old, or
+        nothing is left to raise."""
+        newest, level = self.newest, self._state.level
+        reasons = self.why_not()
+        if reasons:
+            raise LocalError(
+                f"the cluster stays at level {level}",
+                f"{'; '.join(reasons)}; every voter and learner must know level {newest}",
+                "start or upgrade it, or remove it: raftmq upgrade plan",
+                ExitCode.REFUSED,
+            )
+        return newest
+
+    def view(self, now_ms: int) -> UpgradeView:
+        """Returns what this node knows of the members' levels. `now_ms`: the node's monotonic clock."""
+        reasons = self.why_not()
+        return UpgradeView(
+            node=self._members.own_id,
+            level=self._state.level,
+            newest=self.newest,
+            version=versions()["raftmq"],
+            members=self.members(),
+            mixed_ms=None if self._mixed_since_ms is None else now_ms - self._mixed_since_ms,
+            finalizes=not reasons and self.newest > self._state.level,
+            reasons=reasons,
+        )

@@ -1,0 +1,132 @@
+"""`raftmq upgrade`: to another version node by node, and the entry that ends the way back."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from raftmq.commands.common import cluster_options, console, data_dir, data_option, json_option, show
+from raftmq.local.admin_http import AdminApi, admin_addresses
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.rolling import RollingRestart
+from raftmq.local.upgrading import NodePlan, Plan, plan_of, require_all
+from raftmq_wire.errors import ExitCode, LocalError
+
+
+@click.group()
+def upgrade() -> None:
+    """Upgrade the nodes to this version, one by one.
+
+    Until `raftmq upgrade finalize`, nodes write as the older version does, and the way back is open: run
+    the older version's `raftmq upgrade run`.
+    """
+
+
+@upgrade.command()
+@cluster_options
+def plan(data: str | None, admin: str | None, as_json: bool) -> None:
+    """Show which nodes run another version than this command, and what is safe now."""
+    found = _plan(_addresses(data, admin))
+    show(as_json, _as_json(found), *_lines(found))
+
+
+@upgrade.command()
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(min=1),
+    default=300,
+    show_default=True,
+    metavar="SECONDS",
+    help="For a node to be allowed to stop, and for it to be back.",
+)
+@data_option
+@json_option
+def run(wait_s: float, data: str | None, as_json: bool) -> None:
+    """Restart the nodes of a local cluster with this version, one by one, the leader last.
+
+    Nodes that already run it are left alone, so a run that was interrupted goes on. Elsewhere, install the version on
+    every host, then: raftmq rolling-restart --admin HOST:9644 --exec CMD
+    """
+    cluster = LocalCluster(data_dir(data))
+    addresses = {node.id: f"127.0.0.1:{node.admin_port}" for node in cluster.nodes}
+    found = _plan(addresses)
+    require_all(found)
+    left = [each.node for each in found.nodes if each.step != "done"]
+    with console(stderr=True).status("asking the cluster") as spinner:
+        rolling = RollingRestart(addresses, cluster.restart, wait_s=wait_s, tell=spinner.update)
+        done = rolling.run(left)
+    lines = [f"node {each.node} runs {found.version} after {each.seconds:.1f} s" for each in done]
+    after = _plan(addresses)
+    lines += _ending(after) if done else [f"every node runs {found.version} already", *_ending(after)]
+    show(as_json, {"restarted": [each._asdict() for each in done], **_as_json(after)}, *lines)
+
+
+@upgrade.command()
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@cluster_options
+def finalize(yes: bool, data: str | None, admin: str | None, as_json: bool) -> None:
+    """Raise the cluster to the newest level that every voter and learner knows. There is no way back."""
+    api = AdminApi(admin_addresses(admin, data), "raftmq upgrade plan")
+    would = api.post("/v1/upgrade/finalize", {"dry_run": True})
+    if would["level"] <= would["before"]:
+        show(as_json, would, f"the cluster has level {would['before']} already: nothing was written")
+        return
+    question = (
+        f"raise the cluster from level {would['before']} to {would['level']}? An older version then refuses its data "
+        "directories, backups, snapshots and tier"
+    )
+    if not yes:
+        if not sys.stdin.isatty():
+            why = "there is no way back, and nobody can be asked here; nothing was written"
+            raise LocalError("the cluster is not finalized", why, "raftmq upgrade finalize --yes", ExitCode.USAGE)
+        click.confirm(question, abort=True, err=True)
+    answer = api.post("/v1/upgrade/finalize", {})
+    show(as_json, answer, f"the cluster has level {answer['level']} from entry {answer['index']} on")
+
+
+def _addresses(data: str | None, admin: str | None) -> dict[int, str]:
+    asked = admin_addresses(admin, data)
+    members = AdminApi(asked, "raftmq node list").local("/v1/members")["members"]
+    return {int(each["id"]): str(each["admin"]) for each in members if each["admin"]}
+
+
+def _plan(addresses: dict[int, str]) -> Plan:
+    from cluster.runtime.host.versions import versions
+    from statemachine.commands import LEVEL
+
+    return plan_of(addresses, versions()["raftmq"], LEVEL)
+
+
+def _as_json(found: Plan) -> dict[str, Any]:
+    return {**found._asdict(), "nodes": [each._asdict() for each in found.nodes]}
+
+
+def _lines(found: Plan) -> list[str]:
+    top = f"this command: version {found.version}, levels up to {found.known}; the cluster has level {found.level}"
+    return [top, *map(_line, found.nodes), *_ending(found)]
+
+
+def _line(each: NodePlan) -> str:
+    who = f"node {each.node} ({each.role}{', leads' if each.leads else ''})"
+    runs = f"{each.version or 'does not answer'}, level {each.level if each.level is not None else 'unknown'}"
+    says = {
+        "done": "done",
+        "next": "next: may be restarted now",
+        "later": "after the nodes above",
+        "down": "down",
+    }[each.step]
+    return f"{who}: {runs}: {f'waits: {each.why}' if each.why else says}"
+
+
+def _ending(found: Plan) -> list[str]:
+    if found.finalizes:
+        return [
+            f"every voter and learner knows level {max(each.level or 0 for each in found.nodes)}; the way back is open "
+            "until: raftmq upgrade finalize"
+        ]
+    if found.reasons and found.known > found.level:
+        return [f"cannot be finalized yet: {'; '.join(found.reasons)}"]
+    return []

@@ -1,0 +1,113 @@
+"""The plan of an upgrade: which nodes run another version than this command, and what each step waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from raftmq.local import may_stop
+from raftmq.local.admin_http import AdminApi, ApiRefusal
+from raftmq.local.status import fetch_status
+from raftmq_wire.errors import ExitCode, LocalError
+
+
+class NodePlan(NamedTuple):
+    """One node, and what an upgrade does with it."""
+
+    node: int
+    role: str
+    leads: bool
+    version: str
+    """The version that it runs; "" if it does not answer."""
+    level: int | None
+    """The highest level that it knows; None if it is down."""
+    step: str
+    """`done`, `next`, `later`, `down`."""
+    why: str
+    """Why it cannot be next now; "" if nothing is in the way."""
+
+
+class Plan(NamedTuple):
+    """The steps that are left, and which of them is safe now."""
+
+    version: str
+    """The version of this command, to which the nodes go."""
+    known: int
+    """The highest level that this version knows."""
+    level: int
+    """The level of the cluster."""
+    nodes: list[NodePlan]
+    finalizes: bool
+    reasons: list[str]
+    """Why the cluster cannot be finalized now."""
+
+
+def view_of(addresses: list[str]) -> dict[str, Any]:
+    """`GET /v1/upgrade` of the first node that answers. Raises LocalError."""
+    return AdminApi(addresses, "raftmq upgrade plan").local("/v1/upgrade")
+
+
+def plan_of(addresses: Mapping[int, str], version: str, known: int) -> Plan:
+    """Asks the cluster. `addresses`: node -> "host:port" of its HTTP API. Raises LocalError."""
+    everybody = list(addresses.values())
+    view = view_of(everybody)
+    if known < view["level"]:
+        raise LocalError(
+            f"this version cannot be installed on the cluster: it knows levels up to {known}",
+            f"the cluster was finalized at level {view['level']}, and there is no way back from that",
+            "use the newer version: pip install --upgrade 'raftmq[server]'",
+            ExitCode.REFUSED,
+        )
+    members = AdminApi(everybody, "raftmq node list").local("/v1/members")
+    leader = members["leader"]
+    order = sorted(view["members"], key=lambda each: (each["id"] == leader, each["id"]))
+    nodes: list[NodePlan] = []
+    for each in order:
+        node = each["id"]
+        runs = _version_at(addresses.get(node))
+        step, why = "later", ""
+        if not runs:
+            step, why = "down", "it does not answer: start it first, or remove it: raftmq node remove"
+        elif runs == version and each["level"] == known:
+            step = "done"
+        elif all(before.step == "done" for before in nodes):
+            step, why = "next", _in_the_way(everybody, node)
+        nodes.append(NodePlan(node, each["role"], node == leader, runs, each["level"], step, why))
+    return Plan(version, known, view["level"], nodes, view["finalizes"], view["reasons"])
+
+
+def _version_at(address: str | None) -> str:
+    if address is None:
+        return ""
+    status = fetch_status(address, 2.0)
+    return "" if status is None else str(status["versions"].get("raftmq", "unknown"))
+
+
+def _in_the_way(addresses: list[str], node: int) -> str:
+    """Why the node must not be stopped now; "" if it may be."""
+    try:
+        answer = may_stop.ask(addresses, node)
+    except ApiRefusal as error:
+        return error.what
+    if answer is None:
+        return "no leader answers"
+    return "" if answer["allowed"] else "; ".join(answer["reasons"])
+
+
+def require_all(plan: Plan) -> None:
+    """Raises LocalError if an upgrade must not begin: a member is down, or two levels lie between the versions."""
+    down = [each for each in plan.nodes if each.step == "down"]
+    if down:
+        raise LocalError(
+            f"the upgrade does not begin: node {down[0].node} ({down[0].role}) does not answer",
+            "with a member down, a second one that fails to start could stop the cluster",
+            f"raftmq restart {down[0].node}    (or raftmq node remove {down[0].node})",
+            ExitCode.REFUSED,
+        )
+    if plan.known - plan.level > 1:
+        raise LocalError(
+            f"this version knows level {plan.known}, and the cluster has level {plan.level}: they are two levels apart",
+            "a cluster is mixed across one level only; the levels in between were not tried together",
+            f"install the version of level {plan.level + 1}, then: raftmq upgrade run; raftmq upgrade finalize",
+            ExitCode.REFUSED,
+        )

@@ -1,0 +1,121 @@
+"""The level of the cluster rises by one entry, which needs every voter and learner; older versions are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cluster.replication.outcome import Outcome, ProposeResult
+from raftlog.baseline import BASELINE
+from raftmq_wire.errors import LocalError
+from statemachine.commands import ACCESS_LEVEL, FINALIZE, LEVEL, SET_AUTH_KEY, Command
+from statemachine.rows.kv import KVError
+from tests.support.sim_cluster import SimCluster, SimNode
+
+SEED = 1
+NEEDS_11: Command = [SET_AUTH_KEY, [0, "", ""], "key"]
+
+
+def propose(sim: SimCluster, *run: Command) -> ProposeResult:
+    results: list[ProposeResult] = []
+    leader = sim.leader()
+    leader.run(leader.running.services.propose, list(run), results.append)
+    sim.loop.run_until(lambda: results, 20, "an answer")
+    return results[0]
+
+
+def levels(sim: SimCluster) -> list[int]:
+    sim.settle()
+    return [node.state.level for node in sim.running]
+
+
+def restart(sim: SimCluster, node: SimNode, level: int) -> None:
+    """Starts another version of the node, which knows levels up to `level`."""
+    node.kill(power=False)
+    node.level = level
+    node.start()
+    sim.loop.run_until(lambda: node.is_started and sim.find_leader(), 30, "it is back")
+    heard = sim.leader().running.levels.members
+    announced = (node.node_id, level)
+    sim.loop.run_until(lambda: announced in [(each.id, each.level) for each in heard()], 30, "it has announced a level")
+
+
+def why_not(sim: SimCluster) -> str:
+    with pytest.raises(LocalError) as caught:
+        sim.leader().running.levels.require()
+    return str(caught.value.why)
+
+
+def test_a_new_cluster_begins_at_the_newest_level_that_all_know(sim_of: Callable[..., Any]) -> None:
+    sim = sim_of(config=1)
+    assert levels(sim) == [LEVEL] * 3
+
+
+def test_a_command_above_the_level_is_refused_and_says_what_to_type(sim_of: Callable[..., Any]) -> None:
+    sim = sim_of()
+    refused = propose(sim, NEEDS_11)
+    assert refused.outcome is Outcome.FAIL
+    assert refused.remark == "set_auth_key needs level 11, and the cluster has level 10: raftmq upgrade finalize"
+    assert levels(sim) == [BASELINE] * 3
+    assert propose(sim, [FINALIZE, ACCESS_LEVEL]).outcome is Outcome.OK
+    assert levels(sim) == [ACCESS_LEVEL] * 3
+    assert propose(sim, NEEDS_11).outcome is Outcome.OK
+
+
+def test_finalize_names_the_member_that_is_down_or_too_old(sim_of: Callable[..., Any]) -> None:
+    sim = sim_of()
+    old = sim.followers()[0]
+    restart(sim, old, BASELINE)
+    assert f"node {old.node_id} (voter) knows levels up to 10" in why_not(sim)
+    old.kill(power=False)
+    sim.loop.run_for(1.0)
+    assert f"node {old.node_id} (voter) is down" in why_not(sim), "what it announced before does not count"
+    restart(sim, old, LEVEL)
+    assert sim.leader().running.levels.require() == LEVEL
+
+
+def test_a_node_that_does_not_know_the_level_is_refused_and_says_so(sim_of: Callable[..., Any]) -> None:
+    sim = sim_of()
+    old = sim.followers()[0]
+    old.kill(power=False)
+    old.level = BASELINE
+    assert propose(sim, [FINALIZE, ACCESS_LEVEL]).outcome is Outcome.OK
+    old.start()
+    sim.loop.run_until(lambda: old.is_started and old.running.alarms.raised("level_too_low"), 30, "an alarm")
+    (alarm,) = [each for each in old.running.alarms.all() if each.key == "level_too_low"]
+    assert "the cluster has level 11" in alarm.text
+    sim.loop.run_for(5.0)
+    assert old.state.level == BASELINE, "it got nothing of the log behind the entry"
+    restart(sim, old, LEVEL)
+    assert levels(sim) == [ACCESS_LEVEL] * 3
+
+
+def test_a_directory_above_the_level_is_not_opened(sim_of: Callable[..., Any]) -> None:
+    sim = sim_of()
+    old = sim.followers()[0]
+    assert propose(sim, [FINALIZE, ACCESS_LEVEL]).outcome is Outcome.OK
+    sim.settle()
+    old.kill(power=False)
+    old.level = BASELINE
+    sim.loop.tolerant = True
+    old.start()
+    sim.loop.run_until(lambda: sim.loop.errors, 10, "it refuses")
+    (_, error) = sim.loop.errors[0]
+    assert isinstance(error, KVError)
+    assert str(error).splitlines()[0] == "the state database has level 11: a newer RaftMQ was finalized there"
+    old.kill(power=False)
+    sim.loop.errors.clear()
+
+
+def test_a_connection_that_is_open_ends_with_the_entry(sim_of: Callable[..., Any]) -> None:
+    sim = sim_of()
+    old = sim.followers()[0]
+    restart(sim, old, BASELINE)
+    leader = sim.leader()
+    before = {inlet for inlet in leader.transport.inlets if inlet.peer == old.node_id}
+    leader.run(leader.transport.keep_to, ACCESS_LEVEL)
+    sim.loop.run_for(0.01)
+    assert before
+    assert not before & leader.transport.inlets.keys()
