@@ -20,6 +20,7 @@ from cluster.config.ranges import hold
 from cluster.config.source import ConfigError
 from cluster.runtime import logs
 from cluster.runtime.host.descriptors import fit
+from cluster.runtime.host.lookups import widen
 from cluster.runtime.host.memory_fit import fit_memory
 from cluster.runtime.host.private_files import private
 from cluster.runtime.ports import clash
@@ -102,6 +103,7 @@ def _main(options: argparse.Namespace) -> int:
         return 2
     logs.setup(config.log_output.level, config.log_output.format, config.node.id)
     sys.setswitchinterval(0.0005)
+    widen()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(run(config, read, written))

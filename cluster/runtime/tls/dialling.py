@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar, cast
 
 from cluster.config.config import TlsMode
+from cluster.runtime.host.lookups import connect
 from cluster.runtime.logs import Seldom
 from cluster.runtime.tls.security import no_context, why_failed
 from cluster.runtime.tls.transport import TlsTransport
@@ -40,7 +41,6 @@ class Dialling(NamedTuple):
     async def dial(self, factory: Callable[[], _P], host: str, port: int, *, plain: bool = False) -> _P:
         """Opens a connection and returns its protocol. The caller limits the time. `plain`: TLS has failed there just
         now, and where plain text is permitted it is tried. Raises OSError."""
-        loop = asyncio.get_running_loop()
         ways = self.ways()
         if ways[0] is not None and not (plain and None in ways):
             failure = await self._over_tls(ways[0], factory, host, port)
@@ -49,8 +49,7 @@ class Dialling(NamedTuple):
             if None not in ways:
                 raise OSError(f"TLS: {why_failed(failure)}")
             _told.warn(f"{host}:{port} is dialled in plain text: TLS failed", why_failed(failure))
-        _, protocol = await loop.create_connection(factory, host, port)
-        return protocol
+        return await connect(factory, host, port)
 
     async def _over_tls(
         self, context: ssl.SSLContext, factory: Callable[[], _P], host: str, port: int
@@ -69,7 +68,7 @@ class Dialling(NamedTuple):
             loop, context, factory, done, server_side=False, server_hostname=host if context.check_hostname else None
         )
         try:
-            await loop.create_connection(lambda: made, host, port)
+            await connect(lambda: made, host, port)
             error = await ended
         except BaseException:
             made.abort()

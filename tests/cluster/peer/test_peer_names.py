@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from cluster.peer import transport as transport_module
 from cluster.peer.transport import Handlers, Membership, PeerTransport
 from raftlog.messages import Heartbeat, Message
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port
 from tests.support.patience import until
 
-UUIDS = {NodeId(1): "uuid-1", NodeId(2): "uuid-2"}
+UUIDS = {NodeId(1): "uuid-1", NodeId(2): "uuid-2", NodeId(3): "uuid-3"}
 NAME = "node-2.raftmq.test"
 
 
@@ -94,6 +95,34 @@ async def test_a17_a_peer_that_moved_is_found_although_its_old_address_holds_the
     dark.close()
     for transport in held:
         transport.close()
+
+
+async def test_a_name_that_nobody_answers_for_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system has few threads for lookups: dials of a container that is gone must not take those of the others."""
+    loop, base = asyncio.get_running_loop(), free_base_port(3)
+    resolve, silent = loop.getaddrinfo, asyncio.Event()
+    waiting = 0
+
+    async def names(host: Any, port: Any, **options: Any) -> Any:
+        nonlocal waiting
+        if host == "gone.raftmq.test":
+            waiting += 1
+            await silent.wait()
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return await resolve("127.0.0.2" if host == NAME else host, port, **options)
+
+    monkeypatch.setattr(loop, "getaddrinfo", names)
+    monkeypatch.setattr(transport_module, "DIAL_S", 0.01)
+    peers = {NodeId(1): ("127.0.0.1", base), NodeId(2): (NAME, base + 1), NodeId(3): ("gone.raftmq.test", base + 2)}
+    first, _ = await started(1, peers[NodeId(1)], peers)
+    second, heard = await started(2, ("127.0.0.2", base + 1), peers)
+    await until(lambda: "no answer" in first.dial_errors.get(NodeId(3), ""))
+    await hears(first, heard, 1)
+    assert waiting == 1, "one lookup, for the four connections of two nodes"
+    silent.set()
+    await until(lambda: "Temporary failure" in first.dial_errors[NodeId(3)] and waiting > 1)
+    await first.close()
+    await second.close()
 
 
 def test_every_loopback_address_can_be_bound() -> None:
