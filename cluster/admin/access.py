@@ -14,11 +14,12 @@ and a cluster is looked after that has no leader.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import re
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cluster.admin.errors import ApiError
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
     from cluster.admin.needs import Needs
     from cluster.admin.passes import Passes
+    from cluster.broker.access.denials import Denials
+    from cluster.broker.access.secrets import Secrets
     from cluster.broker.access.user_admin import UserAdmin
     from statemachine.access.users import Access, User
 
@@ -46,6 +49,8 @@ TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{16,128}")
 SLOW_AFTER: Final = 5
 """Wrong tokens of one address before its next wrong ones are answered late. Right ones never wait."""
 SLOW_S: Final = 0.5
+TRYING_MAX: Final = 8
+"""Logins of one address at the same time."""
 ADDRESSES_MAX: Final = 1_024
 LOGGED_EVERY_MS: Final = 10_000
 """A denial of one kind at one address is logged once in this time."""
@@ -101,9 +106,15 @@ class HttpAccess:
         wall_ms: Callable[[], int],
         log_time_ms: Callable[[], int],
         denied: Callable[[bool], None],
+        secrets: Secrets,
+        denials: Denials,
     ) -> None:
         """`cluster`: its name, and `uuid`: its id. `stale`: why this node cannot tell what users may do now; "" if it
         can. `denied` counts a denial, and is told whether it was enforced."""
+        self.secrets = secrets
+        """The secrets of users."""
+        self.denials = denials
+        """The denials of the last hour on this node."""
         self.users = users
         """Changes users and rules."""
         self.passes = passes
@@ -120,9 +131,16 @@ class HttpAccess:
         self._denied = denied
         self._wrong: OrderedDict[str, int] = OrderedDict()
         """Address -> wrong tokens in a row."""
+        self._trying: Counter[str] = Counter()
+        """Address -> logins that are under way."""
         self._logged: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     # --- the author of a request -------------------------------------------------------------------------------------
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's uuid."""
+        return self._uuid()
 
     @property
     def cookie(self) -> str:
@@ -140,9 +158,9 @@ class HttpAccess:
             return Caller(None, address, why)
         user = self._user_of(digest_of(token)) if TOKEN.fullmatch(token) else None
         if user is None:
-            await self._slow_down(address)
+            await self.slow_down(address)
             return Caller(None, address, "the token is not known here, or has ended")
-        self._wrong.pop(address, None)
+        self.forgive(address)
         return Caller(user, address, token=digest_of(token))
 
     def _token_of(self, request: web.Request) -> tuple[str, str]:
@@ -165,7 +183,23 @@ class HttpAccess:
             return None
         return self.state.by_id.get(row.user_id)
 
-    async def _slow_down(self, address: str) -> None:
+    def forgive(self, address: str) -> None:
+        """The address had a right token or secret."""
+        self._wrong.pop(address, None)
+
+    @contextlib.contextmanager
+    def trying(self, address: str) -> Iterator[None]:
+        """Holds one of the few places for logins of an address. Raises ApiError if all are taken."""
+        if self._trying[address] >= TRYING_MAX:
+            raise ApiError("busy", f"{TRYING_MAX} logins of {address} are under way", "wait for them")
+        self._trying[address] += 1
+        try:
+            yield
+        finally:
+            self._trying -= Counter([address])
+
+    async def slow_down(self, address: str) -> None:
+        """The address had a wrong token or secret: from the sixth in a row on it waits for the answer."""
         wrong = self._wrong[address] = self._wrong.pop(address, 0) + 1
         if len(self._wrong) > ADDRESSES_MAX:
             self._wrong.popitem(last=False)
@@ -243,8 +277,18 @@ class HttpAccess:
             return ApiError("denied", verdict.reason, "a Super gives rights: raftmq acl set")
         return None
 
+    def why_not_now(self) -> str:
+        """Why this node can name no user by a secret now; "" if it can."""
+        return self.secrets.problem or self._stale()
+
+    def note_wrong_login(self, address: str, name: str) -> None:
+        """A login failed."""
+        why = f"wrong user or secret, for user {name[:64]!a}"
+        self._note(Caller(None, address), ApiError("unauthenticated", why, ""), "POST /v1/session", enforced=True)
+
     def _note(self, caller: Caller, refused: ApiError, what: str, enforced: bool) -> None:
         self._denied(enforced)
+        self.denials.note(caller.address, refused.message, what, enforced=enforced)
         key, now_ms = (caller.address, refused.message), self._wall_ms()
         if 0 <= now_ms - self._logged.get(key, now_ms + 1) < LOGGED_EVERY_MS:
             return
@@ -262,3 +306,13 @@ class HttpAccess:
             return Asker(OPERATOR, caller.address)
         assert caller.user is not None, "such a route is judged in every mode"
         return Asker(caller.user.name, caller.address)
+
+    def may_list(self, caller: Caller, name: str) -> bool:
+        """Returns True if the caller may see the tokens of the user of that name, if there is one."""
+        user = caller.user
+        return bool(caller.operator) or (user is not None and (user.is_super or user.name == name))
+
+    def may_change_tokens_of(self, caller: Caller, user_id: int) -> bool:
+        """Returns True if the caller may give and take away tokens of that user."""
+        user = caller.user
+        return bool(caller.operator) or (user is not None and (user.is_super or user.id == user_id))

@@ -64,6 +64,11 @@ class Answer(NamedTuple):
 
     status: int
     view: msgspec.Struct
+    headers: Mapping[str, str] = {}
+
+
+async def _nobody(caller: Caller, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+    raise ApiError("no_leader", "no leader is known", "ask again; nothing was changed")
 
 
 class Call(NamedTuple):
@@ -85,6 +90,10 @@ class Call(NamedTuple):
     """The origin of the request, for people: its user if one is proven."""
     caller: Caller = STRANGER
     """The author of the request, as far as it is proven."""
+    ask_leader: Callable[[Caller, str, str, bytes], Awaitable[tuple[int, bytes]]] = _nobody
+    """(caller, method, path, body) -> status and body of the leader's answer. Another node leads."""
+    secure: bool = False
+    """The connection is encrypted."""
 
     def note_change(self, about: str, says: str) -> None:
         """Leaves a trace, in the events and the output of this node, of what was deleted or reset, and from where."""

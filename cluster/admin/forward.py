@@ -94,6 +94,41 @@ class Forwarder:
             raise ApiError("unreachable", f"the HTTP address of node {node} is not known here", "ask that node itself")
         return await self._send(request, node, address, self._most(route), changes)
 
+    def not_passed_on(self) -> ApiError:
+        """The refusal of a request whose body has a secret: the leader has to be asked itself."""
+        leader = self._port.services.leader_id()
+        if not leader or leader == self._port.config.node.id:
+            return ApiError("no_leader", "no leader takes writes now", "ask again in a moment; nothing was changed")
+        why = "no node sends a secret on to another one"
+        where = self._address(leader) or "raftmq node list shows where"
+        return ApiError("not_leader", f"node {leader} leads, and {why}", f"ask that node: {where}")
+
+    async def ask_leader(self, caller: Caller, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+        """Asks the leader in the name of a caller: (status, body) of its answer. Raises ApiError.
+
+        The leader may be this node: a handler that leads does itself what it would ask for.
+        """
+        leader = self._port.services.leader_id()
+        address = self._address(leader) if leader else ""
+        if not address or leader == self._port.config.node.id:
+            raise ApiError("no_leader", "no leader takes writes now", "ask again in a moment; nothing was changed")
+        wait_s = 2 * self._port.config.send.deadline_ms / 1000 + CONNECT_TIMEOUT_S
+        headers = {HOPS_HEADER: "1", "Content-Type": "application/json"}
+        headers |= self._port.access.pass_for(caller, leader, method, path, body)
+        try:
+            async with self._session.request(
+                method,
+                address,
+                path,
+                body=body or None,
+                headers=headers,
+                limits=aiohttp.ClientTimeout(total=wait_s, sock_connect=CONNECT_TIMEOUT_S),
+            ) as answer:
+                return answer.status, b"".join(await read_at_most(answer.content, CONSTANT_BYTES_MAX))
+        except (aiohttp.ClientError, TimeoutError, TooLongError) as error:
+            why = f"node {leader} was asked and did not answer: {error!r}"
+            raise unknown_outcome(why) from None
+
     def _address(self, node: NodeId) -> str:
         known = self._port.membership.addresses.get(node)
         return known.admin if known is not None else ""

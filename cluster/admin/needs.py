@@ -29,7 +29,9 @@ class Needs(NamedTuple):
     is_open: bool = False
     """True if nobody is asked who he is."""
     always: bool = False
-    """True if a Super is needed in every `auth.mode`."""
+    """True if the caller is judged in every `auth.mode`."""
+    named: bool = False
+    """True if an open route learns who asks."""
 
 
 def _nothing(params: Params, body: Any, cluster: str) -> Iterator[Need]:
@@ -71,7 +73,10 @@ def _of_reset(params: Params, body: Any, cluster: str) -> Iterator[Need]:
 
 
 OPEN: Final = Needs("open to everybody", _nothing, is_open=True)
+ASKED: Final = Needs("open to everybody", _nothing, is_open=True, named=True)
 SUPER: Final = Needs("a Super", None)
+USERS: Final = Needs("a Super, in every mode", None, always=True)
+SELF: Final = Needs("a Super, or the user whose token it is, in every mode", _nothing, always=True)
 CLUSTER_GET: Final = Needs("Get on Cluster:{cluster}", _cluster(GET))
 CLUSTER_LIST: Final = Needs("List on Cluster:{cluster}", _cluster(LIST))
 CLUSTER_UPDATE: Final = Needs("Update on Cluster:{cluster}", _cluster(UPDATE))

@@ -24,6 +24,8 @@ PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "queue": {"type": "integer", "minimum": 0, "maximum": 65_534},
     "index": {"type": "integer", "minimum": 0, "maximum": INT64_MAX},
     "position": {"type": "integer", "minimum": 0, "maximum": INT64_MAX},
+    "token": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+    "user": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"},
 }
 """Schemas of parameters that stand in a path; the others are names."""
 _WHOLE: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "maximum": INT64_MAX}
@@ -41,10 +43,14 @@ QUERY_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "/v1/tier/segments?since": {"type": "string", "pattern": r"^\d{1,18}$", "default": "0"},
     "/v1/config/history?limit": {"type": "integer", "minimum": 1, "maximum": CHANGES_MAX, "default": CHANGES_MAX},
     BEFORE: _WHOLE,
+    "/v1/audit?limit": {"type": "integer", "minimum": 1, "maximum": 200, "default": 200},
+    "policy": {"enum": ["Custom", "Default"]},
+    "resource": {"type": "string", "maxLength": 300},
+    "user": {"type": "string", "maxLength": 64},
     AFTER: {"type": "string", "description": "`next` of the page before"},
     **{
         f"{path}?{LIMIT}": {"type": "integer", "minimum": 1, "maximum": PAGE_ITEMS_MAX, "default": PAGE_ITEMS_MAX}
-        for path in ("/v1/topics", "/v1/topics/{name}", "/v1/groups", "/v1/groups/{name}")
+        for path in ("/v1/topics", "/v1/topics/{name}", "/v1/groups", "/v1/groups/{name}", "/v1/users")
     },
     f"/v1/topics/{{name}}?{AFTER}": _WHOLE,
     f"/v1/groups/{{name}}?{AFTER}": {"type": "string", "pattern": r"^([%|a-zA-Z0-9_-]+/\d{1,5})?$"},

@@ -21,6 +21,7 @@ class Serves(Enum):
     LOCAL = "this node, about itself"
     READ = "this node; with ?consistency=linearizable the leader, after a majority confirmed that it leads"
     LEADER = "the leader; a follower passes the request on"
+    LEADER_ALONE = "the leader; a follower says which node leads, because the body has a secret"
     MEMBER = "the node with that id; another one passes the request on"
 
 

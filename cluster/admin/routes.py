@@ -31,6 +31,7 @@ from cluster.admin.handlers import (
     topics,
     upgrade,
 )
+from cluster.admin.handlers.access import modes, rules, sessions, tokens, users
 from cluster.admin.openapi import document
 from cluster.admin.route import Route
 from cluster.runtime import metered_json
@@ -82,6 +83,11 @@ ROUTES: Final = routes_of(
     backup.ROUTES,
     retention.ROUTES,
     tier.ROUTES,
+    sessions.ROUTES,
+    users.ROUTES,
+    rules.ROUTES,
+    tokens.ROUTES,
+    modes.ROUTES,
     (Route("GET", "/openapi.json", get_openapi, "application/json", route.CONSTANT, needs.OPEN),),
     page.ROUTES,
 )

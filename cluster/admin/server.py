@@ -152,7 +152,11 @@ def _serve(route: Route, port: AdminPort, forwarder: Forwarder, watch: FindingsW
         body = await _body(request, route)
         if route.needs.reads_body:
             access.admit(caller, route.needs, request.match_info, body, what)
-        if route.serves is Serves.LEADER and not (port.services.writes_open() or await _opens(port)):
+        leads = route.serves not in (Serves.LEADER, Serves.LEADER_ALONE)
+        leads = leads or port.services.writes_open() or await _opens(port)
+        if not leads and route.serves is Serves.LEADER_ALONE:
+            raise forwarder.not_passed_on()
+        if not leads:
             return await forwarder.pass_on(request, route, changes=request.method not in ("GET", "HEAD"))
         if route.serves is Serves.MEMBER:
             node = member_id(request.match_info["id"])
@@ -169,6 +173,7 @@ def _serve(route: Route, port: AdminPort, forwarder: Forwarder, watch: FindingsW
             call = Call(
                 port, watch, request.match_info, body, consistency, request.query, request.headers, owner, asker, caller
             )
+            call = call._replace(ask_leader=forwarder.ask_leader, secure=request.secure)
             answer = await route.handler(call)
             if isinstance(answer, Stream):
                 return await _streamed(request, answer, lambda: access.goes_on(caller, route.needs, request.match_info))
@@ -180,7 +185,7 @@ def _serve(route: Route, port: AdminPort, forwarder: Forwarder, watch: FindingsW
 
 
 async def _caller(port: AdminPort, request: web.Request, route: Route) -> Caller:
-    if route.needs.is_open and PASS_HEADER not in request.headers:
+    if route.needs.is_open and not route.needs.named and PASS_HEADER not in request.headers:
         return STRANGER._replace(address=request.remote or STRANGER.address)
     return await port.access.caller(request, partial(_read, request))
 
@@ -215,7 +220,9 @@ def _response(result: msgspec.Struct | Answer | Raw) -> web.Response:
         headers = {"Content-Type": result.content_type, "X-Content-Type-Options": "nosniff", **result.headers}
         return web.Response(body=result.body, headers=headers)
     answer = result if isinstance(result, Answer) else Answer(200, result)
-    return _json(answer.status, answer.view)
+    response = _json(answer.status, answer.view)
+    response.headers.update(answer.headers)
+    return response
 
 
 async def _streamed(request: web.Request, stream: Stream, goes_on: Callable[[], bool]) -> web.StreamResponse:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cluster.broker.access.denials import Denials
 from cluster.broker.access.first_user import FirstUser
 from cluster.broker.access.secrets import Secrets, read_keys
 from cluster.broker.access.user_admin import UserAdmin
@@ -93,6 +94,7 @@ class Broker:
             alarms=context.alarms,
             read=environment.read_key_file or read_keys,
         )
+        self.denials = Denials(clock.wall_ms)
         self.user_admin = UserAdmin(services, self.secrets, keyed)
         self.first_user = FirstUser(config.auth.first_user_file, services, self.user_admin)
         self.members = members = Members(services)

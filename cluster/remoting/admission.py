@@ -30,6 +30,7 @@ from statemachine.access.rules import Need
 from statemachine.access.users import Mode
 
 if TYPE_CHECKING:
+    from cluster.broker.access.denials import Denials
     from cluster.broker.access.secrets import Secrets
     from cluster.broker.pulls.long_poll import LongPolls
     from cluster.broker.reads.pull_values import Pull
@@ -82,6 +83,7 @@ class Admission:
         now_ms: Callable[[], int],
         turns: Turns,
         figures: Figures | None = None,
+        denials: Denials | None = None,
     ) -> None:
         """`polls`: pulls that wait, which are judged again after a change. `stale`: why this node cannot tell what
         users may do now; "" if it can. `refuse` answers a request."""
@@ -94,6 +96,7 @@ class Admission:
         self._turns = turns
         self._polls = polls
         self._figures = figures
+        self._denials = denials
         self._clients: dict[ReplyPath, _Client] = {}
         self.version = -1
         """The version of users and rules that it has seen."""
@@ -187,6 +190,8 @@ class Admission:
         if self._figures is not None:
             self._figures.denied(enforced=enforced)
         address, now_ms = frame.path.peer_address[0], self._now_ms()
+        if self._denials is not None:
+            self._denials.note(address, refused.remark, f"code {frame.header.code}", enforced=enforced)
         key = address, refused.remark
         if now_ms - self._logged.get(key, -LOGGED_EVERY_MS) < LOGGED_EVERY_MS:
             return

@@ -127,6 +127,7 @@ class Remoting:
             now_ms=context.clock.monotonic_ms,
             turns=services.turns,
             figures=metrics,
+            denials=broker.denials,
         )
         self.router = Router(
             config,

@@ -12,8 +12,9 @@ from urllib.parse import quote
 import click
 
 from cluster.config.local_layout import find_data_dir, read_cluster
-from raftmq.local.contexts import check_cluster, find_context
-from raftmq.local.credentials import addresses_of
+from raftmq.local.contexts import check_cluster, find_context, read_token
+from raftmq.local.credentials import addresses_of, node_at
+from raftmq.local.credentials import given as with_proof
 from raftmq.local.exchange import connected, exchanged
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -33,6 +34,10 @@ _EXIT_CODES = {
     "not_leader": ExitCode.REFUSED,
     "leader_unreachable": ExitCode.REFUSED,
     "unreachable": ExitCode.REFUSED,
+    "denied": ExitCode.REFUSED,
+    "unauthenticated": ExitCode.REFUSED,
+    "cannot_judge": ExitCode.REFUSED,
+    "bad_pass": ExitCode.REFUSED,
     "unknown_outcome": ExitCode.UNKNOWN,
 }
 
@@ -70,7 +75,7 @@ def admin_addresses(given: str | None, data: str | None = None) -> list[str]:
     named = given or ("" if data else os.environ.get(ADMIN_VARIABLE, ""))
     if not named:
         return addresses_of(read_cluster(find_data_dir(data)).nodes)
-    return GivenAddresses(parse_addresses(named) if ":" in named else _of_context(named.strip()))
+    return GivenAddresses(with_proof(parse_addresses(named)) if ":" in named else _of_context(named.strip()))
 
 
 def node_addresses(given: str | None, data: str | None = None) -> list[str]:
@@ -85,14 +90,17 @@ def _of_context(name: str) -> list[str]:
     """The addresses of a context, which must lead to the cluster that it was added for. Raises LocalError."""
     context = find_context(name)
     if context.cluster_id:
-        check_cluster(context, cluster_at(context.addresses))
-    return context.addresses
+        check_cluster(context, cluster_at(context.addresses))  # before any proof goes there
+    return with_proof(context.addresses, read_token(name))
 
 
 def cluster_at(addresses: list[str]) -> str:
     """The id of the cluster that answers at these addresses; "" if none can be reached. Raises LocalError."""
+    for address in addresses:
+        if (told := node_at(address)) is not None:
+            return told[1]
     try:
-        return str(AdminApi(addresses).local("/v1/status")["cluster_id"])
+        return str(AdminApi(addresses).local("/v1/status")["cluster_id"])  # a node of an earlier release
     except LocalError as error:
         if error.exit_code is not ExitCode.UNREACHABLE:
             raise
@@ -274,6 +282,8 @@ def _refused(answer: Any, look: str) -> ApiRefusal:
         hint = "raftmq topic list    (or raftmq group list)"
     if code == "exists":
         hint = "raftmq topic create NAME --update    (or --keep, to leave it as it is)"
+    if code == "unauthenticated" and hint.startswith("send Authorization"):
+        hint = "raftmq login USER --admin CONTEXT    (or RAFTMQ_TOKEN, or RAFTMQ_SECRET_FILE for the operator)"
     if code == "unknown_outcome":
         hint = f"check first, then repeat the command if needed: {look}"
     if code in ("refused", "unconfirmed") and ": " in error["message"]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,6 +74,43 @@ def write_contexts(contexts: dict[str, ClusterContext]) -> None:
         staged.replace(path)
     except OSError as error:
         raise _unreachable(path, error) from None
+
+
+def token_file(name: str) -> Path:
+    """The file with the token of a context, beside the contexts."""
+    return contexts_file().parent / "tokens" / name
+
+
+def read_token(name: str) -> str:
+    """The token of a context; "" if nobody is logged in there. Raises LocalError."""
+    path = token_file(name)
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        token = path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise LocalError(f"the token in {path} cannot be read", why, f"raftmq login --admin {name}") from None
+    if mode & 0o077:
+        why = f"its mode is {mode:04o}, so others may read it"
+        fix = f"raftmq logout --admin {name}, then raftmq login --admin {name}"
+        raise LocalError(f"the token in {path} is not used", why, fix, ExitCode.REFUSED)
+    return token
+
+
+def write_token(name: str, token: str) -> None:
+    """Keeps the token of a context where only its user reads it; "" forgets it. Raises LocalError."""
+    path = token_file(name)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        if token:
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+                file.write(token + "\n")
+    except OSError as error:
+        fix = f"{FILE_VARIABLE}=FILE raftmq login    (keeps it beside that file)"
+        raise LocalError(f"the token cannot be kept in {path}", str(error.strerror), fix) from None
 
 
 def find_context(name: str) -> ClusterContext:

@@ -1,11 +1,16 @@
 """The proofs that requests to an HTTP API carry: a token, or passes of the operator (`cluster.admin.passes`).
 
+The operator of a local cluster is found in its data directory. For addresses that a person named, a token or the file
+of the cluster's secret is named too: RAFTMQ_TOKEN, the login of a context (`raftmq login`), RAFTMQ_SECRET_FILE.
+
 An address is text, "host:port". One for which there is a proof is an `Address`, which is such a text too. A proof
 belongs to the address for which a person meant it: an address that a node only tells has none.
 """
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -21,9 +26,15 @@ from cluster.peer.secret import path_of
 from cluster.peer.secret_files import read_keys
 from raftlog.errors import IdentityError
 from raftlog.storage.files import identity, layout
-from raftmq_wire.errors import LocalError
+from raftmq.local.answers import read_answer
+from raftmq_wire.errors import ExitCode, LocalError
 
 Headers = dict[str, str]
+TOKEN_VARIABLE = "RAFTMQ_TOKEN"
+SECRET_VARIABLE = "RAFTMQ_SECRET_FILE"
+"""Names a file with the cluster's secret."""
+_TIMEOUT_S = 5.0
+_SESSION = "/v1/session"
 
 
 class Credentials(Protocol):
@@ -50,6 +61,71 @@ def proofs_for(address: str, method: str, path: str, body: bytes) -> Iterator[He
     if isinstance(address, Address):
         yield from address.credentials.proofs(method, path, body)
     yield {}
+
+
+class Bearer:
+    """A user who has a token. It goes to the addresses that the user named, and to no other."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def proofs(self, method: str, path: str, body: bytes) -> Iterator[Headers]:
+        """The token."""
+        yield {"Authorization": f"Bearer {self._token}"}
+
+
+class RemoteSecret:
+    """The operator of a cluster elsewhere, who has a copy of its secret. The node at the address says which one it is:
+    a pass that a stranger gets there is good for one request to the node that it named."""
+
+    def __init__(self, address: str, secret: Path) -> None:
+        self.address = address
+        self.secret = secret
+        self._told: tuple[int, str] | None = None
+
+    def proofs(self, method: str, path: str, body: bytes) -> Iterator[Headers]:
+        """A pass for each key in the file. Raises LocalError if the file cannot be used."""
+        keys = read_keys(self.secret)
+        if not keys:
+            why = f"{SECRET_VARIABLE} or --data-dir names a copy of the cluster's secret"
+            raise LocalError(f"there is no file {self.secret}", why, "ls DATA/SECRET", ExitCode.USAGE)
+        if self._told is None:
+            self._told = node_at(self.address)
+        if self._told is not None:
+            for key in keys:
+                yield made_pass(key, self._told[1], self._told[0], method, path, body)
+
+
+def node_at(address: str) -> tuple[int, str] | None:
+    """(node, cluster's uuid) as the node at an address tells everybody; None if it does not."""
+    host, _, port = address.rpartition(":")
+    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_TIMEOUT_S)
+    try:
+        connection.request("GET", _SESSION)
+        answer = json.loads(read_answer(connection.getresponse()))
+        return int(answer["node"]), str(answer["cluster_id"])
+    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
+        return None
+    finally:
+        connection.close()
+
+
+def given(addresses: Iterable[str], token: str = "") -> list[str]:
+    """Addresses that a person named, with the proof that the person has. `token`: of a context."""
+    token, secret = os.environ.get(TOKEN_VARIABLE, "") or token, os.environ.get(SECRET_VARIABLE, "")
+    if token:
+        return [Address(address, Bearer(token)) for address in addresses]
+    if secret:
+        return [Address(address, RemoteSecret(address, Path(secret))) for address in addresses]
+    return list(addresses)
+
+
+def like(known: str, address: str) -> str:
+    """An address that the node at `known` told, with a proof if that may go there."""
+    credentials = known.credentials if isinstance(known, Address) else None
+    if isinstance(credentials, RemoteSecret):
+        return Address(address, RemoteSecret(address, credentials.secret))
+    return address
 
 
 class LocalSecret:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from cluster.config.local_layout import NodeRecord
-from raftmq.local.credentials import address_of
+from raftmq.local.credentials import address_of, like
 from raftmq.local.exchange import exchange
 from raftmq.local.process import is_running
 
@@ -167,6 +167,10 @@ def view_addresses(addresses: Sequence[str], timeout_s: float = 1.0) -> ClusterV
     others = _others(asked, members)
     asked |= dict(zip(others, _statuses(others, timeout_s), strict=True))
     by_address = {address: node for node, address in members.items()}
+    first = next((address for address, status in asked.items() if status), "")
+    for address, status in asked.items():
+        if status is None and address in others:  # it may only deny: a token goes to no address that a node told
+            asked[address] = _told_by(first, by_address[address], timeout_s)
     views = [_elsewhere(address, status, by_address.get(address, 0)) for address, status in asked.items()]
     return ClusterView(sorted(views, key=lambda view: (view.record.id == 0, view.record.id)))
 
@@ -180,12 +184,20 @@ def _asked(addresses: Sequence[str], timeout_s: float) -> tuple[dict[str, dict[s
     """Address -> what its node says of itself; node -> address, as the first to answer names all."""
     asked = dict(zip(addresses, _statuses(addresses, timeout_s), strict=True))
     first = next((address for address, status in asked.items() if status), None)
-    return asked, _members(first, timeout_s) if first is not None else {}
+    if first is None:
+        return asked, {}
+    return asked, {node: like(first, address) for node, address in _members(first, timeout_s).items()}
 
 
 def _others(asked: dict[str, dict[str, Any] | None], members: dict[int, str]) -> list[str]:
     known = {int(status["node"]) for status in asked.values() if status}
     return [address for node, address in members.items() if node not in known and address not in asked]
+
+
+def _told_by(address: str, node: int, timeout_s: float) -> dict[str, Any] | None:
+    """The status of a node as another one gets it."""
+    body = _get(address, f"/v1/members/{node}/status", timeout_s)
+    return body if body is not None and "term" in body else None
 
 
 def _elsewhere(address: str, status: dict[str, Any] | None, node_id: int) -> NodeView:

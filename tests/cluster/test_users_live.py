@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import io
 import os
 import socket
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from raftmq.cli import run
 from raftmq.client import connect
 from raftmq.client.errors import RaftMQError
 from raftmq.client.sync import Client
@@ -103,6 +106,7 @@ def test_a_stranger_with_an_open_connection_is_stopped_when_the_mode_changes(clu
 def test_the_right_one_goes_on_and_the_wrong_ones_are_told_16(cluster: LocalCluster, tmp_path: Path) -> None:
     with as_user(cluster, ROOT) as root:
         root.admin.create_topic("orders")
+        root.admin.create_group("billing")
         root.admin.create_user(*SHOP)
         root.admin.set_rule("shop", "Topic:orders", ["Pub", "Sub"])
         root.admin.set_rule("shop", "Group:billing", ["Sub"])
@@ -131,3 +135,61 @@ def test_the_right_one_goes_on_and_the_wrong_ones_are_told_16(cluster: LocalClus
     kept = [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
     assert [path for path in kept if secret in path.read_bytes()] == []
     assert [path for path in kept if b"message 59" in path.read_bytes()], "what is stored can be found so"
+
+
+def test_people_use_the_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From no user to enforcing, with a login that outlives the leader; secrets are found nowhere."""
+    (tmp_path / "key").write_bytes(base64.b64encode(os.urandom(32)))
+    (tmp_path / "key").chmod(0o600)
+    monkeypatch.setenv("RAFTMQ_AUTH__KEY_FILE", str(tmp_path / "key"))
+    monkeypatch.setenv("RAFTMQ_CONTEXTS", str(tmp_path / "mine" / "contexts.json"))
+    cluster = LocalCluster(tmp_path / "data")
+    planted = {"root": "planted-secret-of-root", "shop": "planted-secret-of-shop"}
+
+    def types(line: str, data: bool = True, given: str = "", code: int = 0) -> str:
+        monkeypatch.setattr("sys.stdin", io.StringIO(given))
+        assert run([*line.split(), *(["--data", str(cluster.data)] if data else [])]) == code, line
+        return "".join(capsys.readouterr())
+
+    try:
+        with small_segments():
+            cluster.up(3, free_base_port(12))
+        assert "no enabled Super" in types("auth mode enforce", code=5)
+        types("user create root --super", given=planted["root"])
+        types("user create shop", given=planted["shop"])
+        types("acl set shop Topic:orders Pub Sub")
+        types("auth mode enforce --yes")
+        assert "writes open" in types("status")
+        everywhere = ",".join(f"127.0.0.1:{node.admin_port}" for node in cluster.nodes)
+        types(f"context add prod --admin {everywhere}", data=False)
+        assert "names no user" in types("topic list --admin prod", data=False, code=5)
+        assert "is wrong" in types("login root --admin prod", data=False, given="another secret", code=5)
+        types("login root --admin prod", data=False, given=planted["root"])
+        kept = tmp_path / "mine" / "tokens" / "prod"
+        assert kept.stat().st_mode & 0o777 == 0o600
+        token = kept.read_text().strip()
+        cluster.kill(cluster.wait_leader())
+        cluster.wait_leader()
+        types("topic create orders --admin prod", data=False)
+        assert "root" in types("audit --admin prod", data=False)
+        cluster.up()
+        types(f"support bundle --to {tmp_path / 'bundle.tar.gz'}")
+        types("logout --admin prod", data=False)
+        assert not kept.exists()
+        monkeypatch.setenv("RAFTMQ_TOKEN", token)
+        assert "not known here" in types(f"topic list --admin {everywhere}", data=False, code=5)
+        monkeypatch.delenv("RAFTMQ_TOKEN")
+        assert "operator" in types("audit")
+        with as_user(cluster, ("shop", planted["shop"])) as shop:
+            shop.send("orders", b"planted-marker-of-a-message")
+    finally:
+        cluster.down()
+    with tarfile.open(tmp_path / "bundle.tar.gz") as bundle:
+        bundle.extractall(tmp_path / "bundle")  # written by the command above
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path != tmp_path / "key"]
+    for secret in (*planted.values(), token):
+        assert [path for path in files if secret.encode() in path.read_bytes()] == []
+    assert [path for path in files if b"planted-marker-of-a-message" in path.read_bytes()]
+    assert [path for path in files if path.is_relative_to(tmp_path / "bundle") and b"raftmq_" in path.read_bytes()]

@@ -14,7 +14,9 @@ from statemachine.access.users import Mode, User, checked_user_name
 from statemachine.commands import (
     CHANGE_USER,
     CREATE_USER,
+    PUT_TOKEN,
     REMOVE_RULES,
+    REMOVE_TOKEN,
     REMOVE_USER,
     SET_AUTH_KEY,
     SET_AUTH_MODE,
@@ -30,6 +32,16 @@ if TYPE_CHECKING:
 TRIES: Final = 5
 """So often a user is proposed whose id another one was given meanwhile."""
 _REASONS: Final = {"not_found": Reason.NOT_FOUND, "refused": Reason.ILLEGAL, "conflict": Reason.UNAVAILABLE}
+
+
+OPERATOR: Final = "operator"
+"""The name of the operator in the audit."""
+RESERVED: Final = (OPERATOR, "auth.first_user_file")
+"""Names of askers that are no users."""
+LOGIN: Final = "login"
+"""Labels of tokens that a login made begin so."""
+LOGINS_MAX: Final = 50
+"""Logins of one user at the same time; a further one ends the oldest."""
 
 
 class Asker(NamedTuple):
@@ -65,7 +77,8 @@ class UserAdmin:
     def create(self, asker: Asker, name: str, secret: str, told: Told, *, is_super: bool, enabled: bool) -> None:
         """Creates a user. One that exists with equal contents is no error."""
         try:
-            checked_user_name(name)
+            if checked_user_name(name) in RESERVED:
+                raise Refused(Reason.INVALID, f"the audit calls another caller {name}: choose another name")
         except InvalidCommandError as error:
             raise Refused(Reason.INVALID, str(error)) from None
         self._create(asker, name, secret, told, is_super, enabled, TRIES)
@@ -131,6 +144,25 @@ class UserAdmin:
     def remove_rules(self, asker: Asker, name: str, policy: int | None, resource: str | None, told: Told) -> None:
         """Removes one rule, or all."""
         self._tell([REMOVE_RULES, self._origin(asker), self.user(name).id, policy, resource], told)
+
+    def put_token(self, asker: Asker, user: User, digest: bytes, ends_ms: int, label: str, told: Told) -> None:
+        """Adds a token. Tokens of that user that have ended go; if there are many, so do the oldest logins."""
+        kept = sorted((row.ends_ms, each) for each in user.tokens if (row := self._access.tokens.get(each)) is not None)
+        now_ms = self._services.log_time_ms()
+        going = [each for ends_ms, each in kept if ends_ms <= now_ms]
+        logins = [each for _, each in kept if each not in going and self._is_login(each)]
+        going += logins[: max(0, 1 + len(logins) - LOGINS_MAX)] if label.startswith(LOGIN) else []
+        run: list[Command] = [[REMOVE_TOKEN, self._origin(asker), each] for each in going]
+        put = [PUT_TOKEN, self._origin(asker), user.id, digest, ends_ms, label]
+        self._propose([*run, put], lambda _, refused: told(refused))
+
+    def _is_login(self, digest: bytes) -> bool:
+        row = self._access.tokens.get(digest)
+        return row is not None and row.label.startswith(LOGIN)
+
+    def remove_token(self, asker: Asker, digest: bytes, told: Told) -> None:
+        """Takes a token away."""
+        self._tell([REMOVE_TOKEN, self._origin(asker), digest], told)
 
     def set_mode(self, asker: Asker, mode: str, told: Told) -> None:
         """Sets the weight of a verdict. Nothing is enforced while this node could verify no signature, or while a peer

@@ -19,6 +19,7 @@ from cluster.admin.port import ClientView, KernelView, LoadStatus, MemberView, N
 from cluster.admin.samples import Samples
 from cluster.admin.server import build_app
 from cluster.backup.service import Backups
+from cluster.broker.access.denials import Denials
 from cluster.broker.access.user_admin import UserAdmin
 from cluster.broker.topic_sizes import TopicSizes
 from cluster.config.config import Config
@@ -185,6 +186,8 @@ class FakeNode:
             wall_ms=lambda: self.now_ms,
             log_time_ms=lambda: self.now_ms,
             denied=self.denials.append,
+            secrets=self.secrets,  # type: ignore[arg-type]
+            denials=Denials(lambda: self.now_ms),
         )
 
     def _commit_soon(self, entry: Entry) -> None:

@@ -184,7 +184,7 @@ async def test_wrong_tokens_are_slowed_and_right_ones_never(
 
 async def test_wrong_tokens_of_many_addresses_hold_little_memory(node: Any) -> None:
     for number in range(2 * ADDRESSES_MAX):
-        await node.access._slow_down(f"10.0.{number // 256}.{number % 256}")
+        await node.access.slow_down(f"10.0.{number // 256}.{number % 256}")
     assert len(node.access._wrong) == ADDRESSES_MAX
 
 

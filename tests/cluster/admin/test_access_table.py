@@ -24,16 +24,21 @@ CLUSTER = "DefaultCluster"
 BRACES = "{cluster}"
 NAMES = {"name": "name-1", "source": "source-1", "topic": "topic-1", "cluster": CLUSTER}
 PATHS = {"id": "1", "queue": "0", "index": "1", "position": "1", "file": "app.js", "key": "disk", "address": "a:1"}
+PATHS |= {"user": "root", "token": "0" * 64}
 BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/v1/topics"): {"name": "name-1"},
     ("POST", "/v1/groups"): {"name": "name-1"},
     ("POST", "/v1/groups/{name}/clone"): {"source": "source-1", "topic": "topic-1"},
     ("POST", "/v1/groups/{name}/reset"): {"topic": "topic-1", "to": "earliest"},
+    ("POST", "/v1/tokens"): {"user": "root"},
+    ("PUT", "/v1/tokens/{token}"): {"user": "root", "label": "", "ends_ms": 1},
 }
 """Bodies of the routes that are judged by what the body names."""
 HTTP = dict(re.findall(r"^\| `((?:GET|POST|PUT|DELETE) \S+)` \| (.*) \|$", PAGE, re.MULTILINE))
 CODES = {int(code): says for code, says in re.findall(r"^\| (\d+) \| [A-Z_0-9]+ \| (.*) \|$", PAGE, re.MULTILINE)}
 OPEN, SUPER, ALWAYS, ANYBODY = "open to everybody", "a Super", "a Super, in every mode", "any user"
+OWN = "a Super, or the user whose token it is, in every mode"
+"""The handler judges whose token it is (test_users_http.py)."""
 
 
 def exact_rights(says: str, names: dict[str, str]) -> Iterator[list[tuple[str, list[str]]]]:
@@ -61,7 +66,7 @@ async def test_a_route_lets_in_whom_its_row_names(
     monkeypatch.setattr(server, "ROUTES", tuple([each._replace(handler=reached) for each in ROUTES]))
     node = make_node()
     rights = HTTP[f"{route.method} {route.path}"]
-    sets = [] if rights in (OPEN, SUPER, ALWAYS, ANYBODY) else list(exact_rights(rights, NAMES))
+    sets = [] if rights in (OPEN, SUPER, ALWAYS, ANYBODY, OWN) else list(exact_rights(rights, NAMES))
     root = node.add_user("root", is_super=True)
     nobody = node.add_user("nobody", ("Topic:other", ["All"]), ("Group:other", ["All"]))
     exact = [node.add_user(f"exact{number}", *rules) for number, rules in enumerate(sets)]
@@ -86,7 +91,7 @@ async def test_a_route_lets_in_whom_its_row_names(
         assert await status(None) not in refused
         return
     assert await status(None) == 401
-    assert await status(nobody) == (200 if rights == ANYBODY else 403)
+    assert await status(nobody) == (200 if rights in (ANYBODY, OWN) else 403)
     for token in exact:
         assert await status(token) == 200
     for token in short:

@@ -372,6 +372,7 @@ def test_the_page_of_the_api_names_every_route_and_error() -> None:
     text = (Path(__file__).parents[3] / "docs" / "http-api.md").read_text()
     rows = re.findall(r"^\| (GET|POST|PUT|DELETE) \| `(\S+)` \| (\w+) \|", text, re.MULTILINE)
     words = {Serves.LOCAL: "any", Serves.READ: "read", Serves.LEADER: "leader", Serves.MEMBER: "member"}
+    words |= {Serves.LEADER_ALONE: "alone"}
     assert sorted(rows) == sorted((route.method, route.path, words[route.serves]) for route in ROUTES)
     codes = {
         code: int(status)

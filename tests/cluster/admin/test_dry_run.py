@@ -33,6 +33,18 @@ DESTROYS_NOTHING = {
     "POST /v1/tier/seal": "closes a segment",
     "DELETE /v1/clients/{address}": "closes a connection; the client connects again",
     "DELETE /v1/members/{id}/clients/{address}": "the same on another node",
+    "POST /v1/session": "makes a login, and ends the oldest of fifty",
+    "DELETE /v1/session": "a logout; the user logs in again",
+    "POST /v1/users": "creates a user, and changes none",
+    "PUT /v1/users/{user}": "undone by the same request, but for the secret, which nobody can read anyway",
+    "DELETE /v1/users/{user}": "no message goes; GET /v1/acl/{user} shows the rules that do",
+    "POST /v1/acl/test": "only reads",
+    "PUT /v1/acl/{user}": "GET /v1/acl/{user} shows the rule whose place is taken",
+    "DELETE /v1/acl/{user}": "GET /v1/acl/{user} shows what goes",
+    "POST /v1/tokens": "makes a token",
+    "PUT /v1/tokens/{token}": "the same on the leader",
+    "DELETE /v1/tokens/{token}": "the user makes another one",
+    "PUT /v1/auth": "undone by the same request; raftmq auth mode shows what it would stop",
 }
 """Changes that take no dry_run, and why they need none."""
 DESTROYING = (

@@ -14,7 +14,8 @@ from raftmq.cli import run
 from raftmq.client.errors import Unreachable
 from raftmq.commands.common import connect
 from raftmq.local.admin_http import AdminApi, admin_addresses
-from raftmq.local.contexts import FILE_VARIABLE
+from raftmq.local.contexts import FILE_VARIABLE, read_token, token_file, write_token
+from raftmq.local.credentials import SECRET_VARIABLE, TOKEN_VARIABLE, Address, like, proofs_for
 from raftmq_wire.errors import ExitCode, LocalError
 
 
@@ -30,6 +31,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
         return told
 
     monkeypatch.setattr(AdminApi, "local", local)
+    monkeypatch.setattr("raftmq.local.admin_http.node_at", lambda address: None)
     return told
 
 
@@ -162,3 +164,37 @@ def test_a_damaged_file_is_said(answers: dict[str, Any], tmp_path: Path) -> None
     (tmp_path / "deep" / "contexts.json").write_text('{"contexts": [1]}')
     with pytest.raises(LocalError, match="cannot be used"):
         admin_addresses("prod")
+
+
+def test_the_token_of_a_context_is_kept_for_its_user_alone(answers: dict[str, Any]) -> None:
+    run(["context", "add", "prod", "--admin", "n1:9644"])
+    assert not isinstance(admin_addresses("prod")[0], Address)
+    write_token("prod", "token-of-prod-0001")
+    kept = token_file("prod")
+    assert (kept.stat().st_mode & 0o777, kept.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    (proof, none) = proofs_for(admin_addresses("prod")[0], "GET", "/", b"")
+    assert (proof, none) == ({"Authorization": "Bearer token-of-prod-0001"}, {})
+    kept.chmod(0o644)
+    with pytest.raises(LocalError, match="is not used"):
+        admin_addresses("prod")
+    write_token("prod", "")
+    assert read_token("prod") == ""
+
+
+def test_no_proof_goes_to_another_cluster_than_the_contexts(answers: dict[str, Any]) -> None:
+    run(["context", "add", "prod", "--admin", "n1:9644"])
+    write_token("prod", "token-of-prod-0001")
+    answers["cluster_id"] = "c-2"
+    with pytest.raises(LocalError, match="another cluster answers"):
+        admin_addresses("prod")
+
+
+def test_a_token_goes_to_no_address_that_a_node_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, "token-of-somebody")
+    (named,) = admin_addresses("n1:9644")
+    assert "Authorization" in next(proofs_for(named, "GET", "/", b""))
+    assert list(proofs_for(like(named, "n2:9644"), "GET", "/", b"")) == [{}]
+    monkeypatch.delenv(TOKEN_VARIABLE)
+    monkeypatch.setenv(SECRET_VARIABLE, str(tmp_path / "SECRET"))
+    (named,) = admin_addresses("n1:9644")
+    assert isinstance(like(named, "n2:9644"), Address), "a pass tells nobody the secret"

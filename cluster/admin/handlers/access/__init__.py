@@ -1,0 +1,1 @@
+"""Users, rules, tokens, logins, the mode and the audit."""

@@ -1,0 +1,136 @@
+"""/v1/session: the login of the dashboard and of `raftmq login`, and who is logged in.
+
+A login is a token with an end: it is good on every node, through every change of leader, and ends with its user. The
+secret is checked by the node that is asked and goes nowhere else. The browser keeps the token in a cookie that no
+script can read and that other sites' requests do not carry.
+"""
+
+from __future__ import annotations
+
+import hmac
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from cluster.admin import needs, route
+from cluster.admin.access import Caller
+from cluster.admin.call import Answer, Call, comes_true
+from cluster.admin.errors import ApiError
+from cluster.admin.handlers.access.changes import changed
+from cluster.admin.handlers.access.tokens import HERE_S, asked_leader, issued
+from cluster.admin.route import Route
+from cluster.broker.access.user_admin import LOGIN
+from cluster.runtime.events import rfc3339
+from cluster.runtime.request_limits import Word
+from statemachine.access.users import User
+
+HOURS: Final = 12
+HOURS_MAX: Final = 24 * 90
+HOUR_MS: Final = 3_600_000
+
+
+class LogIn(msgspec.Struct, frozen=True, kw_only=True):
+    """`POST /v1/session`."""
+
+    user: Word
+    secret: Annotated[str, msgspec.Meta(max_length=256)]
+    answer: Literal["cookie", "token"] = "cookie"
+    """token: in the answer's body, for a client that is no browser."""
+    hours: Annotated[int, msgspec.Meta(ge=1, le=HOURS_MAX)] = HOURS
+
+
+class SessionView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The caller, as this node knows it; and the node that answers."""
+
+    node: int
+    cluster_id: str
+    mode: Literal["off", "observe", "enforce"]
+    user: str | None
+    """null: nobody is logged in."""
+    type: Literal["Super", "Normal", "Operator"] | None = None
+    ends: str | None = None
+    """The end of the login, RFC 3339."""
+    token: str | None = None
+    """Shown once, if it was asked for."""
+
+
+async def get_session(call: Call) -> SessionView:
+    """The user who is logged in, and which node of which cluster this is."""
+    return _view(call, call.caller)
+
+
+async def log_in(call: Call) -> Answer:
+    """Makes a token for a user who knows the secret."""
+    wanted: LogIn = call.body
+    access, address = call.port.access, call.caller.address
+    with access.trying(address):
+        if why := access.why_not_now():
+            raise ApiError("cannot_judge", f"this node cannot check a secret now: {why}", "ask another node")
+        user = access.state.users.get(wanted.user)
+        if user is None or not _is_right(call, user, wanted.secret):
+            access.note_wrong_login(address, wanted.user)
+            await access.slow_down(address)
+            raise ApiError("unauthenticated", "the user or the secret is wrong, or the user is disabled", "try again")
+        access.forgive(address)
+        caller = Caller(user, address)
+        ends_ms = access.log_time_ms() + wanted.hours * HOUR_MS
+        token = await issued(call, caller, user.name, f"{LOGIN} from {address}", ends_ms)
+    view = _view(call, caller)
+    if wanted.answer == "token":
+        return Answer(200, msgspec.structs.replace(view, token=token, ends=rfc3339(ends_ms)))
+    cookie = _cookie(call, token, wanted.hours * HOUR_MS // 1000)
+    return Answer(200, msgspec.structs.replace(view, ends=rfc3339(ends_ms)), cookie)
+
+
+async def log_out(call: Call) -> Answer:
+    """Ends the login by which the request named its user."""
+    access, digest = call.port.access, call.caller.token
+    if digest and call.port.services.writes_open():
+        asker = access.asker(call.caller)
+        await changed(lambda done: access.users.remove_token(asker, digest, done))
+    elif digest:
+        await asked_leader(call, call.caller, "DELETE", f"/v1/tokens/{digest.hex()}")
+        await comes_true(lambda: digest not in access.state.tokens, HERE_S)
+    return Answer(200, _view(call, Caller(None, call.caller.address)), _cookie(call, "", 0))
+
+
+def _is_right(call: Call, user: User, secret: str) -> bool:
+    known = call.port.access.secrets.of(user)
+    return known is not None and hmac.compare_digest(known, secret.encode()) and user.enabled
+
+
+def _cookie(call: Call, token: str, age_s: int) -> dict[str, str]:
+    secure = "; Secure" if call.secure else ""
+    name = call.port.access.cookie
+    return {"Set-Cookie": f"{name}={token}; Path=/; Max-Age={age_s}; HttpOnly; SameSite=Strict{secure}"}
+
+
+def _view(call: Call, caller: Caller) -> SessionView:
+    access, user = call.port.access, caller.user
+    row = access.state.tokens.get(caller.token) if caller.token else None
+    kind: Literal["Super", "Normal", "Operator"] | None = "Operator" if caller.operator else None
+    if user is not None:
+        kind = "Super" if user.is_super else "Normal"
+    return SessionView(
+        node=call.port.config.node.id,
+        cluster_id=access.cluster_id,
+        mode=access.state.mode.value,
+        user=user.name if user is not None else "operator" if caller.operator else None,
+        type=kind,
+        ends=None if row is None else rfc3339(row.ends_ms),
+    )
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route("GET", "/v1/session", get_session, SessionView, route.CONSTANT, needs.ASKED),
+    Route(
+        "POST",
+        "/v1/session",
+        log_in,
+        SessionView,
+        route.CONSTANT,
+        needs.OPEN,
+        body=LogIn,
+    ),
+    Route("DELETE", "/v1/session", log_out, SessionView, route.CONSTANT, needs.ASKED),
+)

@@ -1,0 +1,181 @@
+"""/v1/users: who there is. A secret goes in and never comes out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from cluster.admin import needs, route
+from cluster.admin.call import Call, ReadView
+from cluster.admin.handlers.access.changes import changed, user_of
+from cluster.admin.item_page import PAGE_QUERY, Page, after_of, limit_of
+from cluster.admin.pieces import Pieces
+from cluster.admin.route import Route, Serves
+from cluster.runtime.events import rfc3339
+from statemachine.access.users import User
+
+Secret = Annotated[str, msgspec.Meta(min_length=8, max_length=256)]
+UserName = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern="^[A-Za-z0-9][A-Za-z0-9._@-]*$")]
+
+
+class UserView(msgspec.Struct, frozen=True, kw_only=True):
+    """One user."""
+
+    name: str
+    type: Literal["Super", "Normal"]
+    enabled: bool
+    created: str
+    """RFC 3339, log time."""
+    rules: int
+    tokens: int
+
+
+class UsersView(ReadView, frozen=True, kw_only=True):
+    """`GET /v1/users`: a page of them, by name."""
+
+    users: list[UserView]
+    next: str | None
+    """`after` for the next page; null at the end."""
+
+
+class NewUser(msgspec.Struct, frozen=True, kw_only=True):
+    """`POST /v1/users`. A user that exists with equal contents is no error."""
+
+    name: UserName
+    secret: Secret
+    type: Literal["Super", "Normal"] = "Normal"
+    enabled: bool = True
+
+
+class UserChange(msgspec.Struct, frozen=True, kw_only=True):
+    """`PUT /v1/users/{user}`. What is left out stays."""
+
+    secret: Secret | None = None
+    type: Literal["Super", "Normal"] | None = None
+    enabled: bool | None = None
+
+
+class UserChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """The user after the change; null: it was removed."""
+
+    node: int
+    user: UserView | None
+
+
+def user_view(user: User) -> UserView:
+    """The user without its secret."""
+    return UserView(
+        name=user.name,
+        type="Super" if user.is_super else "Normal",
+        enabled=user.enabled,
+        created=rfc3339(user.created_ms),
+        rules=len(user.rules),
+        tokens=len(user.tokens),
+    )
+
+
+async def list_users(call: Call) -> Pieces:
+    """Users by name, a page of them."""
+    users, applied = call.port.access.state.users, call.port.state.applied.index
+    page, after = Page(call, limit_of(call)), after_of(call)
+    names = users.keys_from(after, page.items_max + 1)
+    left = len(names) > page.items_max
+    for name in names[: page.items_max]:
+        await page.turn()
+        user = users.get(name)
+        if user is not None and not page.add(user_view(user)):
+            left = True
+            break
+        after = name
+    view = UsersView(
+        node=call.port.config.node.id,
+        consistency=call.consistency,
+        applied_index=applied,
+        users=[],
+        next=after if left else None,
+    )
+    return page.answer(view, "users")
+
+
+async def create_user(call: Call) -> UserChanged:
+    """Creates a user."""
+    wanted: NewUser = call.body
+    access = call.port.access
+    asker, is_super = access.asker(call.caller), wanted.type == "Super"
+    await changed(
+        lambda done: access.users.create(
+            asker, wanted.name, wanted.secret, done, is_super=is_super, enabled=wanted.enabled
+        )
+    )
+    return _now(call, wanted.name)
+
+
+async def change_user(call: Call) -> UserChanged:
+    """Changes secret, type or status of a user."""
+    wanted: UserChange = call.body
+    user, access = user_of(call, call.params["user"]), call.port.access
+    is_super = None if wanted.type is None else wanted.type == "Super"
+    asker = access.asker(call.caller)
+    await changed(
+        lambda done: access.users.change(
+            asker, user.name, done, secret=wanted.secret, is_super=is_super, enabled=wanted.enabled
+        )
+    )
+    return _now(call, user.name)
+
+
+async def delete_user(call: Call) -> UserChanged:
+    """Removes a user, its rules and its tokens; its connections end."""
+    user, access = user_of(call, call.params["user"]), call.port.access
+    asker = access.asker(call.caller)
+    await changed(lambda done: access.users.remove(asker, user.name, done))
+    return _now(call, user.name)
+
+
+def _now(call: Call, name: str) -> UserChanged:
+    user = call.port.access.state.users.get(name)
+    return UserChanged(node=call.port.config.node.id, user=None if user is None else user_view(user))
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        "GET",
+        "/v1/users",
+        list_users,
+        UsersView,
+        route.page(),
+        needs.USERS,
+        Serves.READ,
+        asks=PAGE_QUERY,
+    ),
+    Route(
+        "POST",
+        "/v1/users",
+        create_user,
+        UserChanged,
+        route.CONSTANT,
+        needs.USERS,
+        Serves.LEADER_ALONE,
+        NewUser,
+    ),
+    Route(
+        "PUT",
+        "/v1/users/{user}",
+        change_user,
+        UserChanged,
+        route.CONSTANT,
+        needs.USERS,
+        Serves.LEADER_ALONE,
+        UserChange,
+    ),
+    Route(
+        "DELETE",
+        "/v1/users/{user}",
+        delete_user,
+        UserChanged,
+        route.CONSTANT,
+        needs.USERS,
+        Serves.LEADER,
+    ),
+)

@@ -1,0 +1,1 @@
+"""Commands about users, their rules and logins, and the audit."""

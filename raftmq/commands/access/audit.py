@@ -1,0 +1,43 @@
+"""`raftmq audit`: every change of users, rules, tokens and the mode, and who asked for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from raftmq.commands.access.common import api, people_options
+from raftmq.commands.common import print_table, show
+
+PAGE_MAX = 200
+
+
+@click.command()
+@click.option(
+    "--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, help="The newest so many changes."
+)
+@people_options
+def audit(limit: int, data_dir: Path | None, data: str | None, admin: str | None, as_json: bool) -> None:
+    """Show who changed users, rules, tokens and the mode, the newest first.
+
+    The user `operator` is somebody who has the cluster's secret. The newest 100,000 changes are kept.
+    """
+    asked = api(admin, data, data_dir, "raftmq audit")
+    found: list[dict[str, Any]] = []
+    before = ""
+    while len(found) < limit:
+        page = asked.local(f"/v1/audit?limit={min(PAGE_MAX, limit - len(found))}{before}")
+        found += page["changes"]
+        if page["next"] is None:
+            break
+        before = f"&before={page['next']}"
+    if as_json:
+        show(True, {"changes": found})
+        return
+    rows = [
+        [each["number"], each["at"], each["user"] or "-", each["address"] or "-", each["about"], each["action"]]
+        for each in found
+    ]
+    titles = ["number", "at", "user", "client", "about", "change"]
+    print_table(titles, rows, none="nothing was changed yet", left=titles[1:])

@@ -1,0 +1,360 @@
+"""Users, rules, tokens, logins, the mode and the audit over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cluster.admin.access import SLOW_AFTER, TRYING_MAX
+from cluster.admin.passes import PASS_HEADER, operator_pass
+from cluster.broker.access.user_admin import LOGINS_MAX
+from tests.support.fake_raw import CLUSTER
+
+SECRET = "secret of root"
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+async def told(answer: Any) -> tuple[int, str]:
+    return answer.status, (await answer.json()).get("error", {}).get("code", "")
+
+
+@pytest.fixture
+def root(node: Any) -> dict[str, str]:
+    """The headers of a Super, in a node that enforces."""
+    token: str = node.add_user("root", is_super=True)
+    node.set_mode("enforce")
+    return bearer(token)
+
+
+@pytest.fixture
+async def pair(make_node: Any, serve: Any) -> Any:
+    """(leader, follower, the leader's client, the follower's client)."""
+    leader = make_node(1)
+    leader_client = await serve(leader)
+    peers = [{"id": 1, "port": 1, "admin": f"127.0.0.1:{leader_client.port}"}, {"id": 2, "port": 2}]
+    follower = make_node(2, peers=peers)
+    for each in (leader, follower):
+        each.add_user("root", is_super=True)
+        each.set_mode("enforce")
+    return leader, follower, leader_client, await serve(follower)
+
+
+# --- users and rules -------------------------------------------------------------------------------------------------
+
+
+async def test_the_life_of_a_user(client: Any, node: Any, root: dict[str, str]) -> None:
+    body = {"name": "shop", "secret": "a secret of shop"}
+    for _ in range(2):  # again with equal contents: no error
+        answer = await client.post("/v1/users", json=body, headers=root)
+        assert (await answer.json())["user"] | {"created": ""} == {
+            "name": "shop",
+            "type": "Normal",
+            "enabled": True,
+            "created": "",
+            "rules": 0,
+            "tokens": 0,
+        }
+    answer = await client.post("/v1/users", json=body | {"secret": "another secret"}, headers=root)
+    assert (await told(answer))[0] == 400
+    answer = await client.put("/v1/users/shop", json={"enabled": False, "type": "Super"}, headers=root)
+    assert {key: (await answer.json())["user"][key] for key in ("type", "enabled")} == {
+        "type": "Super",
+        "enabled": False,
+    }
+    answer = await client.get("/v1/users", headers=root)
+    assert [user["name"] for user in (await answer.json())["users"]] == ["root", "shop"]
+    assert "secret" not in await answer.text()
+    assert (await client.delete("/v1/users/shop", headers=root)).status == 200
+    assert await told(await client.delete("/v1/users/shop", headers=root)) == (404, "not_found")
+    audit = (await (await client.get("/v1/audit", headers=root)).json())["changes"]
+    ours = [(row["user"], row["address"], row["action"]) for row in audit if row["about"] == "User:shop"]
+    assert ours == [
+        ("root", "127.0.0.1", "removed"),
+        ("root", "127.0.0.1", "Super, disabled"),
+        ("root", "127.0.0.1", "created, Normal"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"name": "shop"},
+        {"name": "shop", "secret": "short"},
+        {"name": "shop", "secret": "x" * 257},
+        {"name": "", "secret": "long enough"},
+        {"name": "a/b", "secret": "long enough"},
+        {"name": "operator", "secret": "long enough"},
+        {"name": "shop", "secret": "long enough", "type": "Root"},
+        {"name": "shop", "secret": 5},
+    ],
+)
+async def test_a_user_that_cannot_be(client: Any, node: Any, root: dict[str, str], body: dict[str, Any]) -> None:
+    answer = await client.post("/v1/users", json=body, headers=root)
+    assert await told(answer) == (400, "bad_field")
+    assert "long enough" not in await answer.text()
+    assert set(node.state.access.users) == {"root"}
+
+
+async def test_two_supers_remove_each_other_and_one_stays(client: Any, node: Any, root: dict[str, str]) -> None:
+    other = bearer(node.add_user("other", is_super=True))
+    answers = await asyncio.gather(
+        client.delete("/v1/users/other", headers=root), client.delete("/v1/users/root", headers=other)
+    )
+    assert sorted(answer.status for answer in answers) in ([200, 401], [200, 403], [200, 409])
+    assert node.state.access.supers == 1
+
+
+async def test_a_user_made_again_has_nothing_of_the_old_one(client: Any, node: Any, root: dict[str, str]) -> None:
+    old = bearer(node.add_user("shop", ("Cluster:*", ["Get"])))
+    assert (await client.get("/v1/status", headers=old)).status == 200
+    await client.delete("/v1/users/shop", headers=root)
+    await client.post("/v1/users", json={"name": "shop", "secret": "a secret of shop"}, headers=root)
+    assert (await client.get("/v1/status", headers=old)).status == 401
+    assert (await (await client.get("/v1/acl/shop", headers=root)).json())["rules"] == []
+    assert (await (await client.get("/v1/tokens?user=shop", headers=root)).json())["tokens"] == []
+
+
+async def test_rules_are_set_told_tried_and_removed(client: Any, node: Any, root: dict[str, str]) -> None:
+    node.add_user("shop")
+    rules = [
+        {"resource": "Topic:orders*", "actions": ["Pub", "Sub"]},
+        {"resource": "Topic:orders-x", "actions": ["All"], "decision": "Deny", "sources": ["10.0.0.0/8"]},
+    ]
+    assert (await client.put("/v1/acl/shop", json={"rules": rules}, headers=root)).status == 200
+    told_rules = (await (await client.get("/v1/acl/shop", headers=root)).json())["rules"]
+    assert [rule["resource"] for rule in told_rules] == ["Topic:orders*", "Topic:orders-x"]
+    asked = {"user": "shop", "resource": "Topic:orders-x", "action": "Pub"}
+    for address, allowed in (("10.1.2.3", False), ("192.168.0.1", True)):
+        answer = await client.post("/v1/acl/test", json=asked | {"address": address}, headers=root)
+        assert (await answer.json())["allowed"] is allowed
+    assert (await client.delete("/v1/acl/shop?resource=Topic:orders*", headers=root)).status == 200
+    assert (await (await client.delete("/v1/acl/shop", headers=root)).json())["rules"] == 0
+    assert await told(await client.delete("/v1/acl/shop", headers=root)) == (404, "not_found")
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"resource": "Topic:", "actions": ["Pub"]},
+        {"resource": "Topic:a*b", "actions": ["Pub"]},
+        {"resource": "orders", "actions": ["Pub"]},
+        {"resource": "Topic:orders", "actions": ["Fly"]},
+        {"resource": "Topic:orders", "actions": []},
+        {"resource": "Topic:orders", "actions": ["Pub"], "sources": ["nowhere"]},
+        {"resource": "Topic:orders", "actions": ["Pub"], "policy": "Mine"},
+    ],
+)
+async def test_a_rule_that_cannot_be(client: Any, node: Any, root: dict[str, str], rule: dict[str, Any]) -> None:
+    node.add_user("shop")
+    answer = await client.put("/v1/acl/shop", json={"rules": [rule]}, headers=root)
+    assert await told(answer) in {(400, "bad_field"), (400, "bad_command")}
+    assert node.state.access.users["shop"].rules == ()
+
+
+# --- the operator ----------------------------------------------------------------------------------------------------
+
+
+def as_operator(node: Any, method: str, path: str, body: bytes = b"") -> dict[str, str]:
+    key, nonce = node.keyring.keys[0], node.access.entropy(16)
+    made = operator_pass(key, str(CLUSTER), 1, method, path, body, wall_ms=node.now_ms, nonce=nonce)
+    return made | ({"Content-Type": "application/json"} if body else {})
+
+
+async def test_the_operator_makes_the_first_super_and_lets_one_in_again(client: Any, node: Any) -> None:
+    body = b'{"name": "root", "secret": "secret of root", "type": "Super"}'
+    assert await told(await client.post("/v1/users", data=body, headers={"Content-Type": "application/json"})) == (
+        403,
+        "denied",
+    )
+    answer = await client.post("/v1/users", data=body, headers=as_operator(node, "POST", "/v1/users", body))
+    assert answer.status == 200
+    assert node.state.access.supers == 1
+    node.set_mode("enforce")
+    change = b'{"secret": "another secret"}'
+    answer = await client.put("/v1/users/root", data=change, headers=as_operator(node, "PUT", "/v1/users/root", change))
+    assert answer.status == 200
+    rows = list(node.state.access.audit(1 << 60, 3))
+    assert [(row.user, row.about) for row in rows if row.about == "User:root"] == [("operator", "User:root")] * 2
+
+
+# --- logins ----------------------------------------------------------------------------------------------------------
+
+
+async def log_in(client: Any, user: str = "root", secret: str = SECRET, **more: Any) -> Any:
+    return await client.post("/v1/session", json={"user": user, "secret": secret, **more})
+
+
+async def test_a_login_is_a_cookie_that_no_script_reads(client: Any, node: Any, root: dict[str, str]) -> None:
+    answer = await log_in(client)
+    assert answer.status == 200
+    cookie = answer.headers["Set-Cookie"]
+    assert all(word in cookie for word in ("HttpOnly", "SameSite=Strict", "Path=/", "Max-Age=43200"))
+    assert "token" not in await answer.json()
+    value = cookie.partition(";")[0]
+    headers = {"Cookie": value, "Sec-Fetch-Site": "same-origin"}
+    written = len(node.proposed)
+    for _ in range(20):
+        assert (await client.get("/v1/status", headers=headers)).status == 200
+    assert len(node.proposed) == written, "no request of a session writes"
+    who = await (await client.get("/v1/session", headers=headers)).json()
+    assert (who["user"], who["type"], who["mode"]) == ("root", "Super", "enforce")
+    out = await client.delete("/v1/session", headers=headers)
+    assert (out.status, "Max-Age=0" in out.headers["Set-Cookie"]) == (200, True)
+    assert (await client.get("/v1/status", headers=headers)).status == 401
+    assert (await (await client.get("/v1/session", headers=headers)).json())["user"] is None
+
+
+async def test_a_login_at_a_follower_is_good_everywhere_and_its_secret_stays_there(
+    pair: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader, follower, at_leader, at_follower = pair
+    monkeypatch.setattr("cluster.admin.handlers.access.tokens.HERE_S", 0.01)
+    heard: list[bytes] = []
+    taken = leader.propose
+
+    def propose(commands: Any, done: Any) -> None:
+        heard.append(repr(commands).encode())
+        taken(commands, done)
+        if commands[0][0] == "put_token":
+            follower.apply(commands)
+
+    monkeypatch.setattr(leader, "propose", propose)
+    answer = await log_in(at_follower, answer="token")
+    token = (await answer.json())["token"]
+    for client in (at_leader, at_follower):
+        assert (await client.get("/v1/status", headers=bearer(token))).status == 200
+    assert len(heard) == 1
+    assert SECRET.encode() not in heard[0]
+    assert token.encode() not in heard[0]
+
+
+async def test_a_secret_is_not_passed_on_to_another_node(pair: Any) -> None:
+    leader, follower, _, client = pair
+    token = next(iter({each.add_user("boss", is_super=True) for each in (leader, follower)}))
+    answer = await client.post("/v1/users", json={"name": "a", "secret": "long enough"}, headers=bearer(token))
+    assert await told(answer) == (503, "not_leader")
+    assert "node 1 leads" in await answer.text()
+    answer = await client.put("/v1/users/boss", json={"secret": "long enough"}, headers=bearer(token))
+    assert await told(answer) == (503, "not_leader")
+
+
+@pytest.mark.parametrize(("user", "secret"), [("root", "wrong secret"), ("nobody", SECRET), ("root", "")])
+async def test_a_wrong_login(client: Any, node: Any, root: dict[str, str], user: str, secret: str) -> None:
+    answer = await log_in(client, user, secret)
+    assert await told(answer) == (401, "unauthenticated")
+    assert "Set-Cookie" not in answer.headers
+
+
+async def test_a_disabled_user_does_not_log_in(client: Any, node: Any, root: dict[str, str]) -> None:
+    node.add_user("shop")
+    await client.put("/v1/users/shop", json={"enabled": False}, headers=root)
+    assert await told(await log_in(client, "shop", "secret of shop")) == (401, "unauthenticated")
+
+
+async def test_wrong_logins_are_slowed_and_few_at_a_time(
+    client: Any, node: Any, root: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = asyncio.Event()
+    slept: list[float] = []
+
+    async def sleep(delay_s: float) -> None:
+        slept.append(delay_s)
+        await gate.wait()
+
+    for _ in range(SLOW_AFTER):
+        assert (await log_in(client, secret="wrong secret")).status == 401
+    monkeypatch.setattr("cluster.admin.access.asyncio.sleep", sleep)
+    waiting = [asyncio.ensure_future(log_in(client, secret="wrong secret")) for _ in range(TRYING_MAX)]
+    while len(slept) < TRYING_MAX:
+        await asyncio.wait(waiting, timeout=0.01)
+    assert await told(await log_in(client, secret="wrong secret")) == (503, "busy")
+    gate.set()
+    assert {answer.status for answer in await asyncio.gather(*waiting)} == {401}
+    assert not node.access._trying
+
+
+async def test_a_login_that_is_repeated_ends_the_oldest(client: Any, node: Any, root: dict[str, str]) -> None:
+    first = (await (await log_in(client, answer="token", hours=1)).json())["token"]
+    for _ in range(LOGINS_MAX + 5):
+        last = (await (await log_in(client, answer="token")).json())["token"]
+    assert (await client.get("/v1/status", headers=bearer(first))).status == 401
+    assert (await client.get("/v1/status", headers=bearer(last))).status == 200
+    assert (await client.get("/v1/status", headers=root)).status == 200, "a token that no login made stays"
+    assert len(node.state.access.users["root"].tokens) == LOGINS_MAX + 1
+
+
+async def test_a_login_from_another_origin_is_refused(client: Any, node: Any, root: dict[str, str]) -> None:
+    body = {"user": "root", "secret": SECRET}
+    answer = await client.post("/v1/session", json=body, headers={"Origin": "http://evil.example"})
+    assert await told(answer) == (403, "cross_origin")
+
+
+# --- tokens ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_user_gives_itself_tokens_and_others_none(client: Any, node: Any, root: dict[str, str]) -> None:
+    shop = bearer(node.add_user("shop", ("Cluster:*", ["Get"])))
+    answer = await client.post("/v1/tokens", json={"user": "shop", "label": "scrape"}, headers=shop)
+    given = await answer.json()
+    assert (await client.get("/v1/status", headers=bearer(given["token"]))).status == 200
+    assert await told(await client.post("/v1/tokens", json={"user": "root"}, headers=shop)) == (403, "denied")
+    assert await told(await client.get("/v1/tokens?user=root", headers=shop)) == (403, "denied")
+    assert await told(await client.get("/v1/tokens?user=nobody", headers=shop)) == (403, "denied")
+    listed = (await (await client.get("/v1/tokens", headers=shop)).json())["tokens"]
+    assert "scrape" in [each["label"] for each in listed]
+    theirs = node.state.access.users["root"].tokens[0].hex()
+    assert await told(await client.delete(f"/v1/tokens/{theirs}", headers=shop)) == (403, "denied")
+    assert (await client.delete(f"/v1/tokens/{given['id']}", headers=shop)).status == 200
+    assert (await client.get("/v1/status", headers=bearer(given["token"]))).status == 401
+    assert await told(await client.delete("/v1/tokens/xyz", headers=root)) == (400, "bad_field")
+
+
+async def test_nobody_gets_a_token_by_a_header_or_in_mode_off(client: Any, node: Any) -> None:
+    node.add_user("root", is_super=True)
+    for headers in ({}, {"X-RaftMQ-Hops": "1"}, {"X-RaftMQ-For": "127.0.0.1"}, {PASS_HEADER: "1 a"}):
+        status, _ = await told(await client.post("/v1/tokens", json={"user": "root"}, headers=headers))
+        assert status in (400, 401)
+
+
+# --- mode and audit --------------------------------------------------------------------------------------------------
+
+
+async def test_the_step_to_enforce_shows_whom_it_would_stop(client: Any, node: Any) -> None:
+    root = bearer(node.add_user("root", is_super=True))
+    assert (await client.put("/v1/auth", json={"mode": "observe"}, headers=root)).status == 200
+    await client.get("/v1/topics")
+    shown = await (await client.get("/v1/auth", headers=root)).json()
+    assert (shown["mode"], shown["supers"], shown["problem"]) == ("observe", ["root"], "")
+    assert [(each["last"], each["times"], each["enforced"]) for each in shown["denials"]] == [
+        ("GET /v1/topics", 1, False)
+    ]
+    assert await told(await client.put("/v1/auth", json={"mode": "off"})) == (401, "unauthenticated")
+    assert await told(await client.put("/v1/auth", json={"mode": "on"}, headers=root)) == (400, "bad_field")
+
+
+async def test_denials_older_than_an_hour_are_not_told(client: Any, node: Any, root: dict[str, str]) -> None:
+    await client.get("/v1/topics")
+    node.now_ms += 3_000_000
+    assert len(node.access.denials.last_hour()) == 1
+    node.now_ms += 3_000_000
+    assert node.access.denials.last_hour() == []
+
+
+async def test_the_audit_comes_in_pages(client: Any, node: Any, root: dict[str, str]) -> None:
+    for number in range(7):
+        node.add_user(f"user-{number}")
+    numbers: list[int] = []
+    before = ""
+    while True:
+        page = await (await client.get(f"/v1/audit?limit=3{before}", headers=root)).json()
+        numbers += [row["number"] for row in page["changes"]]
+        if page["next"] is None:
+            break
+        before = f"&before={page['next']}"
+    assert numbers == list(range(len(numbers), 0, -1))
+    assert len(numbers) > 14
