@@ -178,7 +178,7 @@ def _act(plan: Plan, cluster: LocalCluster, view: ClusterView, history: HistoryW
 
     assert view.term is not None
     term_before = view.term
-    with connect(cluster.servers) as mq:
+    with connect(cluster.servers, tls=False) as mq:
         mq.admin.create_topic(TOPIC, queues=QUEUES)
         dead = _send(plan, cluster, mq, history, story)
     pause = longest_pause(history.ops)
@@ -272,7 +272,7 @@ def _read(cluster: LocalCluster, history: HistoryWriter, story: Story) -> None:
     from raftmq.client import connect
 
     story.chapter("Read every queue of each node, nothing removed")
-    with connect(cluster.servers) as mq:
+    with connect(cluster.servers, tls=False) as mq:
         for node in cluster.nodes:
             count, took = _timed(partial(read_node, mq, node, TOPIC, QUEUES, history, message_id_of))
             story.tell(f"node {node.id}: {count:,} messages in {took:.1f} s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -167,6 +168,20 @@ def set_tier(nodes: Sequence[NodeRecord], url: str) -> None:
         fresh.write_text(with_tier(node.config_path.read_text(encoding="utf-8"), url), encoding="utf-8")
         load(fresh)
         fresh.replace(node.config_path)
+
+
+def set_tls(node: NodeRecord, folder: Path) -> None:
+    """Has the node take TLS alone on all its ports, with its certificate in that folder. What its file says of the mode
+    already stays."""
+    from cluster.config.toml_edits import with_tls
+
+    fresh = node.config_path.with_suffix(".toml.new")
+    own, ca = (folder / f"node-{node.id}"), folder / "ca.crt"
+    files = {"cert_file": own.with_suffix(".crt"), "key_file": own.with_suffix(".key"), "ca_file": ca}
+    relative = {key: os.path.relpath(path, node.home) for key, path in files.items()}
+    fresh.write_text(with_tls(node.config_path.read_text(encoding="utf-8"), relative), encoding="utf-8")
+    load(fresh)
+    fresh.replace(node.config_path)
 
 
 def read_nodes(data: Path) -> list[NodeRecord]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tomlkit
@@ -44,6 +44,16 @@ def with_tier(text: str, url: str) -> str:
     """A node's file with another store."""
     document = tomlkit.parse(text)
     _table(document, "tier")["url"] = url
+    return tomlkit.dumps(document)
+
+
+def with_tls(text: str, files: Mapping[str, str]) -> str:
+    """A node's file with these files for TLS; without a mode before, plain text is refused from now on."""
+    document = tomlkit.parse(text)
+    table = _table(document, "tls")
+    table.setdefault("mode", "enforcing")
+    for key, path in files.items():
+        table[key] = path
     return tomlkit.dumps(document)
 
 

@@ -52,8 +52,9 @@ def aconnect(
     RAFTMQ_TLS_CA, RAFTMQ_TLS_CERT and RAFTMQ_TLS_KEY. Nothing is dialled before it is needed. Raises ValueError
     for a bad address, and for files that cannot be used.
     """
-    environment = with_tls(with_credentials(environment, access_key, secret_key), tls)
-    return AsyncClient(find_servers(servers), timeout_s=timeout_s, on_retry=on_retry, environment=environment)
+    found = find_servers(servers)
+    environment = with_tls(with_credentials(environment, access_key, secret_key), tls, found)
+    return AsyncClient(found, timeout_s=timeout_s, on_retry=on_retry, environment=environment)
 
 
 class AsyncClient:
@@ -271,6 +272,8 @@ class AsyncClient:
         await asyncio.gather(*(producer.close() for producer in self._transaction_producers))
         await asyncio.gather(*(producer.close() for producer in self._producers))
         self._view.close()
+        if self._view.environment.ended is not None:
+            await self._view.environment.ended()
 
     async def __aenter__(self) -> AsyncClient:
         return self

@@ -67,6 +67,22 @@ def cluster_file(environ: Mapping[str, str], cwd: Path) -> Path | None:
     return next((path for path in (c / "cluster.json" for c in candidates) if _is_there(path)), None)
 
 
+LOCAL_CA = Path("tls", "ca.crt")
+"""The CA of a local cluster that speaks TLS, beside its cluster.json."""
+
+
+def local_ca(servers: Iterable[str], environ: Mapping[str, str], cwd: Path) -> str:
+    """The CA of the local cluster that is found from here, if these are its servers and it speaks TLS; else ""."""
+    path = cluster_file(environ, cwd)
+    if path is None or not _is_there(path.parent / LOCAL_CA):
+        return ""
+    try:
+        ours = set(_servers_of(path))
+    except ValueError:
+        return ""
+    return str(path.parent / LOCAL_CA) if ours.issuperset(servers) else ""
+
+
 def _is_there(path: Path) -> bool:
     try:
         return path.is_file()

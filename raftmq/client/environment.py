@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from raftmq.client.tls import Tls, TlsDialler, find_tls
@@ -25,6 +25,8 @@ class Environment(NamedTuple):
     """Interval at which the leader is asked for the nodes; 0: only on trouble."""
     credentials: Credentials | None = None
     """The user in whose name requests are signed; None: they are not."""
+    ended: Callable[[], Awaitable[None]] | None = None
+    """Waits until closed connections are gone; None: nobody need wait."""
 
 
 def _wall_clock_ms() -> int:
@@ -52,7 +54,13 @@ def with_credentials(
     return environment._replace(credentials=Credentials(access_key, secret_key)) if access_key else environment
 
 
-def with_tls(environment: Environment, tls: Tls | bool | None, environ: Mapping[str, str] = os.environ) -> Environment:
-    """The environment that dials over TLS if it is given or in RAFTMQ_TLS; itself if not. Raises ValueError."""
-    found = find_tls(tls, environ)
-    return environment if found is None else environment._replace(dial=TlsDialler(found).dial)
+def with_tls(
+    environment: Environment, tls: Tls | bool | None, servers: Iterable[str], environ: Mapping[str, str] = os.environ
+) -> Environment:
+    """The environment that dials over TLS if it is given or in RAFTMQ_TLS, or if the servers are those of a local
+    cluster that speaks it; itself if not. Raises ValueError."""
+    found = find_tls(tls, environ, servers)
+    if found is None:
+        return environment
+    dialler = TlsDialler(found)
+    return environment._replace(dial=dialler.dial, ended=dialler.ended)

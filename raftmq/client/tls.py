@@ -8,11 +8,17 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
+
+from raftmq.client.discovery import local_ca
 
 HANDSHAKE_S = 5.0
+GOODBYE_S = 1.0
+"""Time that a server has for its part of the end of a connection."""
+TURNS = 3
+"""Turns of the loop after which the sockets of lost connections are closed."""
 _OFF, _ON = ("", "0", "false", "off", "no"), ("1", "true", "on", "yes")
 
 
@@ -41,16 +47,22 @@ class Tls(NamedTuple):
         return context
 
 
-def find_tls(tls: Tls | bool | None = None, environ: Mapping[str, str] = os.environ) -> Tls | None:
-    """The TLS to use: the one given, else that of RAFTMQ_TLS, RAFTMQ_TLS_CA, RAFTMQ_TLS_CERT and RAFTMQ_TLS_KEY; None
-    for plain text. Raises ValueError for another word in RAFTMQ_TLS, and for files that cannot be used."""
+def find_tls(
+    tls: Tls | bool | None = None, environ: Mapping[str, str] = os.environ, servers: Iterable[str] = ()
+) -> Tls | None:
+    """The TLS to use: the one given, else that of RAFTMQ_TLS, RAFTMQ_TLS_CA, RAFTMQ_TLS_CERT and RAFTMQ_TLS_KEY, else
+    that of the local cluster if these are its `servers`; None for plain text. Raises ValueError for another word in
+    RAFTMQ_TLS, and for files that cannot be used."""
     word = environ.get("RAFTMQ_TLS", "").strip().lower()
     if word not in (*_OFF, *_ON):
         raise ValueError(f"RAFTMQ_TLS={word}: write 1 or 0")
     named = Tls(*(environ.get(f"RAFTMQ_TLS_{key}", "") for key in ("CA", "CERT", "KEY")))
-    if tls is None:
+    if tls is None and (word or named != Tls()):
         tls = (word in _ON or named != Tls()) and not (word in _OFF and "RAFTMQ_TLS" in environ)
     found = tls if isinstance(tls, Tls) else named if tls else None
+    if found is None and tls is None and not word and servers:
+        ca = local_ca(servers, environ, Path.cwd())
+        found = Tls(ca=ca) if ca else None
     if found is not None:
         found.context()
     return found
@@ -60,6 +72,34 @@ class TlsError(OSError):
     """TLS was refused by one of both sides. Its text follows the server's address in a sentence."""
 
 
+class _Watched(asyncio.Protocol):
+    """A protocol whose end is told."""
+
+    def __init__(self, inner: asyncio.Protocol, lost: asyncio.Future[None]) -> None:
+        self._inner = inner
+        self._lost = lost
+        self.connection_made = inner.connection_made  # type: ignore[method-assign] # reads cost no further call
+        self.data_received = inner.data_received  # type: ignore[method-assign] # reads cost no further call
+
+    def eof_received(self) -> bool | None:
+        """The other side says no more."""
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        """The other side is slow."""
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """It is not any more."""
+        self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end."""
+        if not self._lost.done():
+            self._lost.set_result(None)
+        self._inner.connection_lost(exc)
+
+
 class TlsDialler:
     """Dials with the newest files."""
 
@@ -67,19 +107,41 @@ class TlsDialler:
         self._tls = tls
         self._seen: tuple[tuple[int, int] | None, ...] = ()
         self._context: ssl.SSLContext | None = None
+        self._open: dict[asyncio.Future[None], asyncio.BaseTransport] = {}
+        """Transports of open connections, by what is done when the connection is lost."""
 
     async def dial(self, host: str, port: int, factory: Callable[[], asyncio.Protocol]) -> object:
         """Opens a connection to (host, port), whose certificate must name the host. Raises OSError, and TlsError."""
         loop = asyncio.get_running_loop()
         context = self._newest()
+        lost: asyncio.Future[None] = loop.create_future()
         try:
-            return await loop.create_connection(
-                factory, host, port, ssl=context, server_hostname=host, ssl_handshake_timeout=HANDSHAKE_S
+            made = await loop.create_connection(
+                lambda: _Watched(factory(), lost),
+                host,
+                port,
+                ssl=context,
+                server_hostname=host,
+                ssl_handshake_timeout=HANDSHAKE_S,
             )
-        except ssl.SSLCertVerificationError as error:
-            raise TlsError(f"is not trusted: {error.verify_message}") from None
+            if not lost.done():
+                self._open[lost] = made[0]
+                lost.add_done_callback(lambda done: self._open.pop(done, None))
+            return made
         except (ssl.SSLError, ConnectionAbortedError, ConnectionResetError) as error:
-            raise refused(error) from None
+            raise refused_server(error) from None
+
+    async def ended(self) -> None:
+        """Waits until closed connections are gone, for which the other side has a moment: a loop that is closed before
+        breaks them off with an error."""
+        open_now = dict(self._open)
+        if open_now:
+            await asyncio.wait(open_now, timeout=GOODBYE_S)
+        for lost, transport in open_now.items():
+            if not lost.done():
+                cast(asyncio.Transport, transport).abort()  # uvloop's is no subclass
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
 
     def _newest(self) -> ssl.SSLContext:
         seen = tuple(_stat(path) for path in self._tls)
@@ -92,6 +154,14 @@ class TlsDialler:
                 return self._context  # half of them is written
             self._seen = seen
         return self._context
+
+
+def refused_server(error: OSError) -> OSError:
+    """Says why no connection over TLS could be made; the error itself if that has nothing to do with TLS."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return TlsError(f"is not trusted: {error.verify_message}")
+    of_tls = isinstance(error, ssl.SSLError | ConnectionAbortedError | ConnectionResetError)
+    return refused(error) if of_tls else error
 
 
 def refused(error: OSError) -> TlsError:

@@ -297,13 +297,15 @@ def connect(servers: str | None) -> Client:
     Raises LocalError for addresses that are none, for a directory without a cluster, and for a context at whose
     addresses another cluster answers; RaftMQError if nobody answers at those of a context.
     """
+    from raftmq.client import Tls
     from raftmq.client import connect as open_client
     from raftmq.client.discovery import find_servers
+    from raftmq.local.https import local_tls
 
     data = click.get_current_context().meta.get(_DATA)
     if is_context(servers):
         context = find_servers_context(servers)
-        client = open_client(context.servers, tls=_tls())
+        client = open_client(context.servers, tls=_tls() or (Tls(ca=context.tls_ca) if context.tls_ca else None))
         try:
             if context.cluster_id:
                 client.admin.members()
@@ -316,7 +318,8 @@ def connect(servers: str | None) -> Client:
         if data is None or servers is not None:
             return open_client(servers, tls=_tls())
         read_cluster(data_dir(data))
-        return open_client(find_servers(environ={"RAFTMQ_DATA": str(data_dir(data))}), tls=_tls())
+        servers_there = find_servers(environ={"RAFTMQ_DATA": str(data_dir(data))})
+        return open_client(servers_there, tls=_tls() or local_tls(data_dir(data)))
     except ValueError as error:
         raise LocalError(
             str(error),

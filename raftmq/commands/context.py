@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
+from raftmq.client.tls import Tls
 from raftmq.commands.common import json_option, print_json, print_table, show
 from raftmq.local.admin_http import cluster_at, parse_addresses
 from raftmq.local.contexts import NAME, ClusterContext, contexts_file, read_contexts, write_contexts
+from raftmq.local.https import speak_tls
 from raftmq_wire.errors import ExitCode, LocalError
 
 
@@ -19,8 +23,14 @@ def context() -> None:
 @click.argument("name")
 @click.option("--admin", metavar="HOST:PORT,…", help="HTTP API of one or more nodes.")
 @click.option("--servers", metavar="HOST:PORT;…", help="Name servers of one or more nodes.")
+@click.option(
+    "--tls-ca",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="CAs that the nodes' certificates come from: the context speaks TLS.",
+)
 @json_option
-def add(name: str, admin: str | None, servers: str | None, as_json: bool) -> None:
+def add(name: str, admin: str | None, servers: str | None, tls_ca: Path | None, as_json: bool) -> None:
     """Add the context NAME, or change what is given. The cluster that answers now is remembered."""
     if not NAME.match(name):
         why = "a name has letters, digits, - and _, and begins with a letter or digit"
@@ -29,7 +39,11 @@ def add(name: str, admin: str | None, servers: str | None, as_json: bool) -> Non
         raise click.UsageError("A context needs --admin, --servers or both.", click.get_current_context())
     contexts = read_contexts()
     before = contexts.get(name, ClusterContext(name, [], "", []))
+    ca = before.tls_ca if tls_ca is None else str(tls_ca.absolute())
+    if ca:
+        speak_tls(Tls(ca=ca))
     context = before._replace(
+        tls_ca=ca,
         addresses=before.addresses if admin is None else parse_addresses(admin),
         servers=before.servers if servers is None else _parse_servers(servers),
     )
@@ -57,7 +71,7 @@ def _cluster_at(context: ClusterContext) -> str:
     if context.addresses:
         by_api = cluster_at(context.addresses)
     if context.servers:
-        by_servers = cluster_of_clients(context.servers)
+        by_servers = cluster_of_clients(context.servers, context.tls_ca)
     if by_api and by_servers and by_api != by_servers:
         raise LocalError(
             f"--admin and --servers of the context {context.name} lead to two clusters",
@@ -68,12 +82,12 @@ def _cluster_at(context: ClusterContext) -> str:
     return by_api or by_servers
 
 
-def cluster_of_clients(servers: list[str]) -> str:
+def cluster_of_clients(servers: list[str], tls_ca: str = "") -> str:
     """The id of the cluster that answers clients there; "" if nobody does."""
     from raftmq.client import RaftMQError
     from raftmq.client import connect as open_client
 
-    with open_client(servers) as client:
+    with open_client(servers, tls=Tls(ca=tls_ca) if tls_ca else None) as client:
         try:
             client.admin.members()
         except RaftMQError:
@@ -92,6 +106,7 @@ def _row(context: ClusterContext) -> dict[str, object]:
         "admin": context.addresses,
         "servers": context.servers,
         "cluster_id": context.cluster_id,
+        "tls_ca": context.tls_ca,
     }
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import click
 
+from cluster.config.config import Config
 from cluster.config.exposure import open_folder, open_ports
 from cluster.config.loading import load
 from cluster.config.local_layout import read_cluster
@@ -48,8 +49,8 @@ def doctor(directory: Path | None, configs: tuple[Path, ...], as_json: bool) -> 
     It looks at the Python that runs this command, and compares it with the others on PATH; this takes seconds. What
     running nodes use is shown by `raftmq status`. With --host also kernel settings, swap, file system, disk, measured
     sync speed, open files, clock. Of the nodes of a local cluster, and of those with --config, also whether they listen
-    on every address, and whether other users can enter their data directories. Exit code: 1 if something should be
-    changed, else 0.
+    on every address, whether other users can enter their data directories, and whether their certificates count. Exit
+    code: 1 if something should be changed, else 0.
     """
     checks = [_python(), _kernel(), _checksums(), _control_group()]
     for path in configs or _local_configs():
@@ -80,7 +81,20 @@ def _reachable(path: Path) -> Iterator[Check]:
     config = load(path, os.environ)
     ports, folder = open_ports(config), open_folder(Path(config.node.data_dir))
     yield Check(f"ports of node {config.node.id}", "on every address" if ports else "on addresses of their own", ports)
+    yield from _tls(config)
     yield Check(f"data of node {config.node.id}", config.node.data_dir, folder.says if folder else "")
+
+
+def _tls(config: Config) -> Iterator[Check]:
+    """Checks the modes and the certificates of a node that speaks TLS."""
+    if not config.speaks_tls:
+        return
+    from raftmq.local.node_certificates import why_unfit
+
+    ports = {each.name: each.tls for each in config.listeners} | {"peer": config.peer.tls, "admin": config.admin.tls}
+    modes = {name: config.tls_mode(wanted) for name, wanted in ports.items()}
+    told = ", ".join(f"{name} {mode}" for name, mode in modes.items())
+    yield Check(f"TLS of node {config.node.id}", told, why_unfit(config))
 
 
 def _python() -> Check:

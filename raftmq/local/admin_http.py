@@ -12,10 +12,12 @@ from urllib.parse import quote
 import click
 
 from cluster.config.local_layout import find_data_dir, read_cluster
+from raftmq.client.tls import Tls, TlsError
 from raftmq.local.contexts import check_cluster, find_context, read_token
 from raftmq.local.credentials import addresses_of, node_at
 from raftmq.local.credentials import given as with_proof
 from raftmq.local.exchange import connected, exchanged
+from raftmq.local.https import chosen_tls, forget_tls, speak_tls
 from raftmq_wire.errors import ExitCode, LocalError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -24,6 +26,8 @@ ADMIN_VARIABLE = "RAFTMQ_ADMIN"
 ELSEWHERE = "raftmq status --admin HOST:PORT"
 """Advice for when no node answers at the addresses that were given."""
 _TIMEOUT_S = 10.0
+HTTPS_ALONE = "this port takes https alone"
+"""The answer of a node to plain text where `admin.tls` is enforcing (`cluster.admin.server`)."""
 
 _EXIT_CODES = {
     "not_found": ExitCode.REFUSED,
@@ -57,12 +61,28 @@ class ApiRefusal(LocalError):
 
 
 def admin_option(command: F) -> F:
-    """--admin: the HTTP API of a cluster that is not this machine's own."""
-    return click.option(
+    """--admin: the HTTP API of a cluster that is not this machine's own; --tls-ca: over TLS."""
+
+    def take(context: click.Context, param: click.Parameter, value: str | None) -> None:
+        forget_tls()
+        if value is not None:
+            speak_tls(Tls(value, os.environ.get("RAFTMQ_TLS_CERT", ""), os.environ.get("RAFTMQ_TLS_KEY", "")))
+
+    admin = click.option(
         "--admin",
         metavar="HOST:PORT,…",
         help=f"HTTP API of one or more nodes, or a context (default: {ADMIN_VARIABLE}, else the local cluster's).",
-    )(command)
+    )
+    tls = click.option(
+        "--tls-ca",
+        type=click.Path(dir_okay=False),
+        metavar="FILE",
+        is_eager=True,
+        expose_value=False,
+        callback=take,
+        help="CAs that the nodes' certificates come from: asks over https (default: RAFTMQ_TLS_CA).",
+    )
+    return admin(tls(command))
 
 
 class GivenAddresses(list[str]):
@@ -89,6 +109,8 @@ def node_addresses(given: str | None, data: str | None = None) -> list[str]:
 def _of_context(name: str) -> list[str]:
     """The addresses of a context, which must lead to the cluster that it was added for. Raises LocalError."""
     context = find_context(name)
+    if context.tls_ca:
+        speak_tls(Tls(ca=context.tls_ca))
     if context.cluster_id:
         check_cluster(context, cluster_at(context.addresses))  # before any proof goes there
     return with_proof(context.addresses, read_token(name))
@@ -108,8 +130,11 @@ def cluster_at(addresses: list[str]) -> str:
 
 
 def parse_addresses(named: str) -> list[str]:
-    """ "http://a:1,b:2" -> its "host:port". Raises LocalError."""
-    addresses = [part.strip().removeprefix("http://").rstrip("/") for part in named.split(",") if part.strip()]
+    """ "http://a:1,b:2" -> its "host:port". After https:// all are asked over TLS. Raises LocalError."""
+    parts = [part.strip().rstrip("/") for part in named.split(",") if part.strip()]
+    if any(part.startswith("https://") for part in parts) and chosen_tls() is None:
+        speak_tls(Tls())
+    addresses = [part.removeprefix("https://").removeprefix("http://") for part in parts]
     for address in addresses:
         host, colon, port = address.rpartition(":")
         if not (host and colon and port.isdecimal()):
@@ -173,14 +198,16 @@ class AdminApi:
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
         refused: ApiRefusal | None = None
-        why = ""
+        why, fix = "", self._fix
         for number, address in enumerate(self._addresses * 2):
             if number >= len(self._addresses) and (refused is None or refused.code != "not_leader"):
                 break
             try:
                 connection = connected(address, _TIMEOUT_S)
             except OSError as error:
-                why = f"{address}: {error.strerror or error}"
+                of_tls = isinstance(error, TlsError)
+                why = f"{address} {error}" if of_tls else f"{address}: {error.strerror or error}"
+                fix = "--tls-ca FILE    (the CA that the nodes' certificates come from)" if of_tls else self._fix
                 continue
             try:
                 return self._exchange(connection, address, method, path, body)
@@ -194,7 +221,7 @@ class AdminApi:
         raise LocalError(
             f"no node answers at {', '.join(self._addresses)}",
             why,
-            self._fix,
+            fix,
             ExitCode.UNREACHABLE,
         )
 
@@ -280,6 +307,8 @@ def _refused(answer: Any, look: str) -> ApiRefusal:
     code, hint = error["code"], error["hint"]
     if code == "not_found" and hint.startswith("GET /"):
         hint = "raftmq topic list    (or raftmq group list)"
+    if error["message"] == HTTPS_ALONE:
+        hint = "--tls-ca FILE    (or RAFTMQ_TLS_CA=FILE: the CA that the nodes' certificates come from)"
     if code == "exists":
         hint = "raftmq topic create NAME --update    (or --keep, to leave it as it is)"
     if code == "unauthenticated" and hint.startswith("send Authorization"):

@@ -27,6 +27,7 @@ from cluster.tier.store.opening import check_url
 from raftmq.local.admin_http import AdminApi
 from raftmq.local.credentials import address_of
 from raftmq.local.init import check_data_dirs, create_data_dirs, is_empty
+from raftmq.local.local_tls import certify, speaks_tls
 from raftmq.local.process import (
     check_ports,
     exit_code,
@@ -125,7 +126,8 @@ class LocalCluster:
     @property
     def admin_url(self) -> str:
         """The HTTP API of the first node."""
-        return f"http://127.0.0.1:{self.nodes[0].admin_port}"
+        scheme = "https" if speaks_tls(self.data) else "http"
+        return f"{scheme}://127.0.0.1:{self.nodes[0].admin_port}"
 
     def view(self) -> ClusterView:
         """Returns the running processes and their answers."""
@@ -137,6 +139,7 @@ class LocalCluster:
         base_port: int | None = None,
         *,
         tier: str | None = None,
+        tls: bool = False,
         failpoints: bool = False,
         on_stage: Callable[[str], None] = lambda stage: None,
         timeout_s: float = READY_TIMEOUT_S,
@@ -154,6 +157,8 @@ class LocalCluster:
             if tier is not None:
                 self._set_tier(cluster.nodes, tier)
             lost = lost_nodes(cluster.nodes)
+            if tls:
+                self._set_tls([node for node in cluster.nodes if node not in lost])
             waiting = [node for node in cluster.nodes if not is_running(node) and node not in lost]
             if not waiting:
                 raise LocalError(
@@ -275,6 +280,17 @@ class LocalCluster:
         url = tier if ":" in tier else Path(tier).absolute().as_uri()
         check_url(url)
         set_tier(nodes, url)
+
+    def _set_tls(self, nodes: list[NodeRecord]) -> None:
+        """Has every node take TLS alone. Raises LocalError."""
+        if any(is_running(node) for node in nodes) and not speaks_tls(self.data):
+            raise LocalError(
+                "a local cluster cannot change to TLS while nodes run",
+                f"nodes of the cluster in {self.data} are running, in plain text",
+                "raftmq down && raftmq up --tls    (without a pause: docs/security.md)",
+                ExitCode.REFUSED,
+            )
+        certify(self.data, nodes)
 
     def _existing(
         self, nodes: list[NodeRecord], count: int | None, base_port: int | None, *, failpoints: bool

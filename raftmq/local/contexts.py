@@ -29,6 +29,8 @@ class ClusterContext(NamedTuple):
     """The id of the cluster that answered when it was added; "" if none did."""
     servers: list[str]
     """Addresses of the clients' port; [] if only the HTTP API was named."""
+    tls_ca: str = ""
+    """The file with the CA of its nodes' certificates; "" for plain text, or what RAFTMQ_TLS_CA says."""
 
 
 def contexts_file() -> Path:
@@ -52,7 +54,13 @@ def read_contexts() -> dict[str, ClusterContext]:
     try:
         rows: dict[str, Any] = json.loads(text)["contexts"]
         found = [
-            ClusterContext(name, list(row["admin"]), str(row["cluster_id"]), list(row.get("servers", ())))
+            ClusterContext(
+                name,
+                list(row["admin"]),
+                str(row["cluster_id"]),
+                list(row.get("servers", ())),
+                str(row.get("tls_ca", "")),
+            )
             for name, row in rows.items()
         ]
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -64,7 +72,12 @@ def write_contexts(contexts: dict[str, ClusterContext]) -> None:
     """Replaces the file as a whole."""
     path = contexts_file()
     rows = {
-        each.name: {"admin": each.addresses, "cluster_id": each.cluster_id, "servers": each.servers}
+        each.name: {
+            "admin": each.addresses,
+            "cluster_id": each.cluster_id,
+            "servers": each.servers,
+            "tls_ca": each.tls_ca,
+        }
         for each in contexts.values()
     }
     try:

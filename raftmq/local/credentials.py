@@ -26,7 +26,9 @@ from cluster.peer.secret import path_of
 from cluster.peer.secret_files import read_keys
 from raftlog.errors import IdentityError
 from raftlog.storage.files import identity, layout
+from raftmq.client.tls import Tls
 from raftmq.local.answers import read_answer
+from raftmq.local.https import chosen_tls, connection_to, local_tls
 from raftmq_wire.errors import ExitCode, LocalError
 
 Headers = dict[str, str]
@@ -98,8 +100,10 @@ class RemoteSecret:
 
 def node_at(address: str) -> tuple[int, str] | None:
     """(node, cluster's uuid) as the node at an address tells everybody; None if it does not."""
-    host, _, port = address.rpartition(":")
-    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_TIMEOUT_S)
+    try:
+        connection = connection_to(address, chosen_tls(), _TIMEOUT_S)
+    except OSError:
+        return None
     try:
         connection.request("GET", _SESSION)
         answer = json.loads(read_answer(connection.getresponse()))
@@ -128,11 +132,22 @@ def like(known: str, address: str) -> str:
     return address
 
 
+def tls_of(address: str) -> Tls | None:
+    """The TLS to speak at an address; None for plain text. Raises LocalError."""
+    credentials = address.credentials if isinstance(address, Address) else None
+    return credentials.tls if isinstance(credentials, LocalSecret) else chosen_tls()
+
+
 class LocalSecret:
     """The operator of a local cluster, who can read the secret and the identity of one of its nodes."""
 
     def __init__(self, node: NodeRecord) -> None:
         self._node = node
+
+    @property
+    def tls(self) -> Tls | None:
+        """The TLS of the cluster; None for plain text."""
+        return local_tls(self._node.home.parent)
 
     def proofs(self, method: str, path: str, body: bytes) -> Iterator[Headers]:
         """A pass for each key in the node's file: while the secret is changed, the node may know only one of them."""

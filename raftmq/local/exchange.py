@@ -7,7 +7,8 @@ import json
 from typing import NamedTuple
 
 from raftmq.local.answers import read_answer
-from raftmq.local.credentials import proofs_for
+from raftmq.local.credentials import proofs_for, tls_of
+from raftmq.local.https import connection_to
 
 _REFUSED_PASS = "bad_pass"
 
@@ -20,15 +21,8 @@ class Reply(NamedTuple):
 
 
 def connected(address: str, timeout_s: float) -> http.client.HTTPConnection:
-    """Returns a connection to "host:port". Raises OSError."""
-    host, _, port = address.rpartition(":")
-    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=timeout_s)
-    try:
-        connection.connect()
-    except OSError:
-        connection.close()
-        raise
-    return connection
+    """Returns a connection to "host:port", over TLS if it was asked for. Raises OSError."""
+    return connection_to(address, tls_of(address), timeout_s)
 
 
 def exchanged(

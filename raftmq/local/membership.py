@@ -24,6 +24,7 @@ from raftlog.storage.files.fs import OsFileSystem
 from raftmq.local.admin_http import AdminApi, ApiRefusal
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.credentials import addresses_of
+from raftmq.local.local_tls import certify, speaks_tls
 from raftmq.local.process import check_ports, is_free, is_running, stop_nodes
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -155,6 +156,8 @@ class LocalMembers:
             clear_half_made(OsFileSystem(), directory)
         make_directory(OsFileSystem(), directory, record.id, join, time.time_ns() // 1_000_000)
         copy(load(nodes[0].config_path), load(record.config_path), join["cluster_id"])
+        if speaks_tls(data):
+            certify(data, [record])
         return record
 
     def _join(self, record: NodeRecord, learner: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from raftlog.errors import RaftLogError
 from raftlog.storage.files import identity as identities
 from raftlog.storage.files.fs import OsFileSystem
-from raftmq.local.certificates import NODE, NODE_DAYS, Pair, new_node, write_pair
+from raftmq.local.certificates import NODE, NODE_DAYS, Pair, names_of, new_node, read_certificate, write_pair
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
@@ -47,6 +48,35 @@ def issue_node(
     pair = new_node(ca, str(identity.cluster_uuid), str(identity.node_uuid), names, days)
     write_pair(pair, folder, stem, replace=replace)
     return stem
+
+
+def why_unfit(config: Config) -> str:
+    """Says what is wrong with the certificates of a node, or will be within 30 days; "" if nothing is."""
+    from cluster.config.source import ConfigError
+    from cluster.runtime.tls.contexts import load_contexts, told_day
+    from cluster.runtime.tls.keeper import EXPIRES_S
+
+    try:
+        ends = load_contexts(config.tls).ends
+        certificate = read_certificate(Path(config.tls.cert_file))
+    except (ConfigError, LocalError) as error:
+        return f"{error.what}: {error.why}"
+    first = min(ends, key=lambda each: each.at_s)
+    if first.at_s - time.time() < EXPIRES_S:
+        return f"the certificate of {first.subject} in {first.file} ends on {told_day(first.at_s)}: put another there"
+    if certificate.not_valid_before_utc.timestamp() > time.time():
+        begins = certificate.not_valid_before_utc.strftime("%Y-%m-%d %H:%M UTC")
+        return f"{config.tls.cert_file} is valid from {begins} on: check the clock"
+    if config.tls_mode(config.peer.tls) == "disabled":
+        return ""
+    try:
+        identity = identities.load(OsFileSystem(), Path(config.node.data_dir))
+    except (OSError, RaftLogError):
+        return ""  # what the directory is, another check says
+    own = f"raftmq://{identity.cluster_uuid}/{identity.node_uuid}"
+    if own in names_of(certificate):
+        return ""
+    return f"{config.tls.cert_file} does not name {own}: other nodes refuse it; raftmq cert node --config FILE"
 
 
 def _hosts(config: Config) -> Iterator[str]:

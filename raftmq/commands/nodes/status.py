@@ -52,7 +52,7 @@ def _unanswered(view: ClusterView, where: str) -> LocalError:
     here."""
     running = [str(node.record.id) for node in view.nodes if node.running]
     if any(node.elsewhere for node in view.nodes):
-        why = "nothing listens there, or something that is not the HTTP API of a node"
+        why = "nothing listens there, or no HTTP API of a node, or one that takes another CA or https alone (--tls-ca)"
         fix = f"{ELSEWHERE}    (the port is admin.port, by default 9644 and not a client's)"
     elif running:
         why, fix = f"node {', '.join(running)} runs but does not answer", "raftmq logs"

@@ -32,6 +32,7 @@ _WATCH_S = 0.3
 @click.option(
     "--tier", metavar="URL", help="Upload closed segments of the log to this object store, or to a directory."
 )
+@click.option("--tls", is_flag=True, help="Make a CA and certificates, and have the nodes take TLS alone.")
 @click.option("--failpoints", is_flag=True, help="Let tests inject faults over HTTP.")
 @json_option
 def up(
@@ -40,6 +41,7 @@ def up(
     base_port: int | None,
     detach: bool,
     tier: str | None,
+    tls: bool,
     failpoints: bool,
     as_json: bool,
 ) -> None:
@@ -53,7 +55,7 @@ def up(
     with ended_like_ctrl_c():
         cluster = LocalCluster(data_dir(data))
         where = "" if data is None else f" --data {shlex.quote(data)}"
-        _up(cluster, nodes, base_port, tier, where, detach=detach, failpoints=failpoints, as_json=as_json)
+        _up(cluster, nodes, base_port, tier, where, detach=detach, tls=tls, failpoints=failpoints, as_json=as_json)
 
 
 def _up(
@@ -64,12 +66,13 @@ def _up(
     where: str,
     *,
     detach: bool,
+    tls: bool,
     failpoints: bool,
     as_json: bool,
 ) -> None:
     with console(stderr=True).status("starting") as spinner:
         began = time.monotonic()
-        view = cluster.up(nodes, base_port, tier=tier, failpoints=failpoints, on_stage=spinner.update)
+        view = cluster.up(nodes, base_port, tier=tier, tls=tls, failpoints=failpoints, on_stage=spinner.update)
     try:
         _tell(cluster, view, time.monotonic() - began, where, detach=detach, as_json=as_json)
         if not detach:
@@ -87,7 +90,9 @@ def _up(
 
 def _tell(cluster: LocalCluster, view: ClusterView, ready_s: float, where: str, *, detach: bool, as_json: bool) -> None:
     """`where`: the option that leads other commands to this cluster, if one is needed."""
+    from raftmq.client.discovery import LOCAL_CA
     from raftmq.local.cluster import empty_disk, lost_nodes
+    from raftmq.local.local_tls import speaks_tls
 
     places = {"servers": cluster.servers, "admin_url": cluster.admin_url, "data": str(cluster.data)}
     up = sum(node.running for node in view.nodes)
@@ -100,6 +105,7 @@ def _tell(cluster: LocalCluster, view: ClusterView, ready_s: float, where: str, 
         f"data         {cluster.data}",
         f"name server  [bold]{cluster.servers}[/]",
         f"dashboard    [bold]{cluster.admin_url}/[/]",
+        *([f"TLS          clients from elsewhere need {cluster.data / LOCAL_CA}"] if speaks_tls(cluster.data) else []),
         *hints(program(), where, view.leader, detach=detach),
         markup=True,
     )

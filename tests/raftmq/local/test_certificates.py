@@ -16,6 +16,7 @@ from raftlog.storage.files import identity
 from raftlog.storage.files.fs import OsFileSystem
 from raftmq.cli import cli
 from raftmq.local.certificates import names_of, read_certificate
+from raftmq.local.node_certificates import why_unfit
 
 FILE = """
 [node]
@@ -87,6 +88,24 @@ def test_certificates_of_a_new_cluster(configs: list[Path], tmp_path: Path) -> N
     _run("cert", "node", "--config", configs[0], "--ca", pki, "--out", pki, refused="is there already")
     assert "raftmq://" in _run("cert", "show", pki / "node-1.crt", "--key", pki / "node-1.key")
     _run("cert", "show", pki / "node-1.crt", "--key", pki / "node-2.key", refused="is not the key of")
+
+
+def test_the_doctor_looks_at_them(configs: list[Path], tmp_path: Path) -> None:
+    pki = tmp_path / "pki"
+    _run("cert", "ca", "--out", pki)
+    _run("init", "--config", configs[0], "--config", configs[1])
+    for path in configs:
+        _run("cert", "node", "--config", path, "--ca", pki, "--out", pki)
+    section = '[tls]\nmode = "enforcing"\ncert_file = "pki/{0}.crt"\nkey_file = "pki/{0}.key"\nca_file = "pki/ca.crt"\n'
+    configs[0].write_text(FILE.format(node=1) + section.format("node-1"))
+    assert why_unfit(_config(configs[0])) == ""
+    configs[0].write_text(FILE.format(node=1) + section.format("node-2"))
+    assert "does not name raftmq://" in why_unfit(_config(configs[0]))
+    configs[0].write_text(FILE.format(node=1) + section.format("missing"))
+    assert "No such file" in why_unfit(_config(configs[0]))
+    _run("cert", "node", "--config", configs[1], "--ca", pki, "--out", pki, "--replace", "--days", "29")
+    configs[1].write_text(FILE.format(node=2) + section.format("node-2"))
+    assert "ends on" in why_unfit(_config(configs[1]))
 
 
 def test_a_node_takes_them(configs: list[Path], tmp_path: Path) -> None:

@@ -41,7 +41,13 @@ def test_a_name_stands_for_its_addresses(answers: dict[str, Any], capsys: pytest
     capsys.readouterr()
     assert run(["context", "list", "--json"]) == 0
     (listed,) = json.loads(capsys.readouterr().out)["contexts"]
-    assert listed == {"name": "prod", "addresses": ["n1:9644", "n2:9644"], "cluster_id": "c-1", "servers": []}
+    assert listed == {
+        "name": "prod",
+        "addresses": ["n1:9644", "n2:9644"],
+        "cluster_id": "c-1",
+        "servers": [],
+        "tls_ca": "",
+    }
     assert run(["context", "remove", "prod"]) == 0
     with pytest.raises(LocalError, match="is not the address of an HTTP API, and no context"):
         admin_addresses("prod")

@@ -1,0 +1,71 @@
+"""TLS of the HTTP API for the command line: https where it was asked for, and for a local cluster that speaks it.
+
+`--tls-ca`, an address that begins with https://, a context with a CA and RAFTMQ_TLS_CA count for every address of the
+command: the addresses that nodes tell are those of the same cluster.
+"""
+
+from __future__ import annotations
+
+import http.client
+from pathlib import Path
+
+from raftmq.client.discovery import LOCAL_CA
+from raftmq.client.tls import Tls, find_tls, refused_server
+from raftmq_wire.errors import ExitCode, LocalError
+
+_chosen: list[Tls] = []
+"""The choice of this process, if it made one."""
+
+
+def speak_tls(tls: Tls) -> None:
+    """Asks every HTTP API over TLS from now on. Raises LocalError for files that cannot be used."""
+    try:
+        tls.context()
+    except ValueError as error:
+        raise LocalError(
+            str(error).removeprefix("tls: "),
+            "https needs the CA that the certificates of the nodes come from",
+            "--tls-ca FILE    (or RAFTMQ_TLS_CA=FILE)",
+            ExitCode.USAGE,
+        ) from None
+    _chosen[:] = [tls]
+
+
+def forget_tls() -> None:
+    """Goes by the environment again."""
+    _chosen.clear()
+
+
+def chosen_tls() -> Tls | None:
+    """The TLS of this command, by an option, an address, a context or the environment; None for plain text. Raises
+    LocalError."""
+    if _chosen:
+        return _chosen[0]
+    try:
+        return find_tls()
+    except ValueError as error:
+        why = "it comes from RAFTMQ_TLS, RAFTMQ_TLS_CA, RAFTMQ_TLS_CERT and RAFTMQ_TLS_KEY"
+        raise LocalError(str(error), why, "RAFTMQ_TLS_CA=FILE raftmq ...", ExitCode.USAGE) from None
+
+
+def local_tls(data: Path) -> Tls | None:
+    """The TLS of the local cluster in that directory; None if it speaks plain text."""
+    ca = data / LOCAL_CA
+    return Tls(ca=str(ca)) if ca.is_file() else None
+
+
+def connection_to(address: str, tls: Tls | None, timeout_s: float) -> http.client.HTTPConnection:
+    """Opens a connection to "host:port". Raises OSError."""
+    host, _, port = address.rpartition(":")
+    bare, number = host.strip("[]"), int(port)
+    connection = (
+        http.client.HTTPConnection(bare, number, timeout=timeout_s)
+        if tls is None
+        else http.client.HTTPSConnection(bare, number, timeout=timeout_s, context=tls.context())
+    )
+    try:
+        connection.connect()
+    except OSError as error:
+        connection.close()
+        raise refused_server(error) if tls is not None else error from None
+    return connection
