@@ -74,6 +74,7 @@ def _of_reset(params: Params, body: Any, cluster: str) -> Iterator[Need]:
 
 OPEN: Final = Needs("open to everybody", _nothing, is_open=True)
 ASKED: Final = Needs("open to everybody", _nothing, is_open=True, named=True)
+SECRET: Final = Needs("a proof of the cluster's secret in the request", _nothing, is_open=True)
 SUPER: Final = Needs("a Super", None)
 USERS: Final = Needs("a Super, in every mode", None, always=True)
 SELF: Final = Needs("a Super, or the user whose token it is, in every mode", _nothing, always=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
@@ -248,6 +248,8 @@ class AdminPort:
     """True if there is a connection to that node."""
     genesis_payload: Callable[[], bytes]
     """The payload of the entry at index 0."""
+    secret_keys: Callable[[], Sequence[bytes]]
+    """The keys that peers prove, newest first; none if the cluster has no secret."""
     transfer: Callable[[NodeId], None]
     """Starts a leadership transfer; its result shows in `leader_id`. Raises RaftLogError if it cannot start."""
     overruled: Callable[[], list[KeyChange]]

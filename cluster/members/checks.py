@@ -122,7 +122,9 @@ def add(group: Group, node: NodeId, uuid: UUID, addresses: MemberAddresses) -> b
                 "raftmq node add    (with a data directory that is empty)",
             )
     for other, there in group.addresses.items():
-        if other != node and (there.host, there.port) == (addresses.host, addresses.port):
+        # A member whose disk was lost is replaced on its machine: it is not heard, and its address is the new one's.
+        is_heard = other in group.live or other == group.leader
+        if other != node and is_heard and (there.host, there.port) == (addresses.host, addresses.port):
             raise refusal(
                 f"node {other} listens at {addresses.host}:{addresses.port} already",
                 "each node has a peer port of its own",

@@ -32,11 +32,15 @@ class Prepared(NamedTuple):
     """The steps that were done, for people."""
 
 
-def prepare(file: Path, join: dict[str, Any], node_id: int | None, secret: Path | None = None) -> Prepared:
-    """Completes the file and makes the directory. `secret`: the cluster's, brought from another node.
+def prepare(
+    file: Path, join: dict[str, Any], node_id: int | None, secret: Path | None = None, replaces: int | None = None
+) -> Prepared:
+    """Completes the file and makes the directory. `secret`: the cluster's, brought from another node. `replaces`: the
+    node in whose place this one comes, often at its addresses; it is not written into the file.
 
     Raises ConfigError, LocalError; both leave what was there.
     """
+    join = {**join, "peers": [peer for peer in join["peers"] if peer["id"] != replaces]}
     config = load(file)
     _check(file, config, join, node_id)
     own, directory, fs = config.peer_of(config.node.id), Path(config.node.data_dir), OsFileSystem()

@@ -106,6 +106,28 @@ class JoinView(msgspec.Struct, frozen=True, kw_only=True):
     """The id of the key that a new node has to prove, "" if none; the key itself is copied as a file."""
 
 
+class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`POST /v1/members/claims`."""
+
+    id: NodeNumber
+    token: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+    """Drawn by the machine that makes the node; the same again for an attempt that was interrupted."""
+    proof: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    """HMAC-SHA256 of id and token with the cluster's secret."""
+
+
+class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
+    """Its answer: the data from which the directory of that node is made."""
+
+    node: int
+    """The node that answers."""
+    id: int
+    cluster_id: str
+    group: int
+    genesis: str
+    """The payload of the entry at index 0, base64."""
+
+
 class AddRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`POST /v1/members`."""
 

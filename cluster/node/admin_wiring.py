@@ -66,6 +66,7 @@ def port_of(node: Assembly) -> AdminPort:
         status=lambda: node_view.status(node),
         connected=node.transport.connected,
         genesis_payload=lambda: node.storage.directory.log.genesis.entry().payload,
+        secret_keys=lambda: node.transport.keyring.keys,
         transfer=node.succession.transfer,
         overruled=node.layers.overruled,
         held=lambda: node.layers.held,

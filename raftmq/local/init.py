@@ -71,6 +71,11 @@ def check_data_dirs(nodes: Sequence[NodeRecord]) -> UUID:
     return _same_cluster([(node.id, Path(load(node.config_path).node.data_dir)) for node in nodes])
 
 
+def known_cluster(config: Config) -> UUID:
+    """The cluster to which the node's directory belongs. Raises LocalError: damaged, half made, or another node's."""
+    return _same_cluster([(config.node.id, Path(config.node.data_dir))])
+
+
 def is_empty(directory: Path) -> bool:
     """Returns True if nothing was ever in it but a lock."""
     return not directory.exists() or all(path.name == layout.LOCK for path in directory.iterdir())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Final, Literal
 from uuid import UUID
 
@@ -22,10 +23,12 @@ from cluster.members import views as membership
 from cluster.members.addresses import MemberAddresses
 from cluster.members.changes import Ending
 from cluster.members.checks import CanStopView, Group, Unconfirmed, can_stop
+from cluster.members.claims import claim, is_proven
 from cluster.members.moving import CheckUnderWay, Place, Proof
 from cluster.members.views import (
     AddRequest,
     AncestorView,
+    ClaimView,
     DrainRequest,
     DrainView,
     FormerMember,
@@ -127,6 +130,32 @@ async def describe_joining(call: Call) -> JoinView:
             for node, addresses in service.addresses.items()
         ],
         secret_key=port.status().secret.key,
+    )
+
+
+async def claim_node(call: Call) -> ClaimView:
+    """Gives an initial node of the cluster to the machine that is to make it, once (raftmq init --join)."""
+    port, wanted = call.port, call.body
+    config, identity = port.config, port.membership.identity
+    if not is_proven(port.secret_keys(), wanted.id, wanted.token, wanted.proof):
+        raise ApiError(
+            "denied",
+            "the claim does not prove the secret of this cluster",
+            "copy SECRET of a running node: raftmq init --join HOST:PORT --secret FILE --config FILE",
+        )
+    loop = asyncio.get_running_loop()
+    try:
+        await loop.run_in_executor(None, claim, Path(config.node.data_dir), wanted.id, wanted.token)
+    except LocalError as error:
+        raise ApiError("refused", f"{error.what}: {error.why}", error.fix) from None
+    except (OSError, ValueError) as error:
+        raise ApiError("failed", f"the claim cannot be kept: {error}", "look at the disk of this node") from None
+    return ClaimView(
+        node=config.node.id,
+        id=wanted.id,
+        cluster_id=str(identity.cluster_uuid),
+        group=identity.group_id,
+        genesis=base64.b64encode(port.genesis_payload()).decode(),
     )
 
 
@@ -463,6 +492,15 @@ ROUTES: Final[tuple[Route, ...]] = (
         route.CONSTANT,
         needs.CLUSTER_GET,
         Serves.READ,
+    ),
+    Route(
+        "POST",
+        "/v1/members/claims",
+        claim_node,
+        membership.ClaimView,
+        route.CONSTANT,
+        needs.SECRET,
+        body=membership.ClaimRequest,
     ),
     Route(
         "POST",

@@ -146,19 +146,23 @@ def add(
     give --config, --via and --secret: this creates the directory and adds the node. Then start it there with raftmq
     serve.
     """
-    if (config is None) != (via is None):
-        raise LocalError(
-            "--config and --via belong together",
-            "one names the new node's file, the other a member of the cluster",
-            "raftmq node add --config n4.toml --via http://10.0.0.1:9644",
-            ExitCode.USAGE,
-        )
+    _check_together(config, via, "raftmq node add")
     if config is not None and via is not None:
         _add_elsewhere(config, via, node_id, secret, learner=learner, as_json=as_json)
         return
     with _working(data) as members:
         joined = members.add(node_id=node_id, learner=learner)
     show(as_json, _joined(joined), _joined_text(joined), markup=True)
+
+
+def _check_together(config: Path | None, via: str | None, command: str) -> None:
+    if (config is None) != (via is None):
+        raise LocalError(
+            "--config and --via belong together",
+            "one names the new node's file, the other a member of the cluster",
+            f"{command} --config n4.toml --via http://10.0.0.1:9644",
+            ExitCode.USAGE,
+        )
 
 
 def _add_elsewhere(
@@ -247,14 +251,38 @@ def _remove(node: int, meant: bool, data: str | None, admin: str | None, as_json
 
 @node.command()
 @NODE
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="The new node's raftmq.toml, on its own machine; with --via.",
+)
+@click.option("--via", metavar="URL", help="HTTP API of a member, such as http://10.0.0.1:9644; with --config.")
+@click.option(
+    "--secret",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="A copy of a member's SECRET file; with --config.",
+)
 @data_option
 @json_option
-def replace(node: int, data: str | None, as_json: bool) -> None:
-    """Replace NODE, dead or alive, by a new node with an empty disk, in a local cluster.
+def replace(
+    node: int, config: Path | None, via: str | None, secret: Path | None, data: str | None, as_json: bool
+) -> None:
+    """Replace NODE, dead or alive, by a new node with an empty disk.
 
     The new node joins, catches up and becomes a voter; then NODE is removed. If interrupted, repeat the command to
-    continue. On other machines: raftmq node add --config FILE --via URL, wait until it votes, raftmq node remove NODE.
+    continue. Without options, in a local cluster. On a machine of its own, where the new node's FILE is: --config and
+    --via; the command says when to start the node there, and waits for it.
     """
+    _check_together(config, via, f"raftmq node replace {node}")
+    if config is not None and via is not None:
+        from raftmq.local.replacing import replace_elsewhere
+
+        voters = replace_elsewhere(node, config, via, secret, lambda text: click.echo(text, err=True))
+        answer = {"replaced": node, "voters": voters, "config": str(config)}
+        show(as_json, answer, f"[green]node {node} is replaced[/]: voters {_names(voters)}", markup=True)
+        return
     with _working(data) as members:
         joined, folder = members.replace(node)
         voters = [member["id"] for member in members.members()["members"] if member["role"] == "voter"]

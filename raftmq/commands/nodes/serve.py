@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from raftmq.commands.common import json_option, show
+from raftmq_wire.errors import ExitCode, LocalError
 
 _CONFIG = click.Path(dir_okay=False, path_type=Path)
 
@@ -17,7 +18,9 @@ _CONFIG = click.Path(dir_okay=False, path_type=Path)
 def serve(config: Path) -> int:
     """Run one node in the foreground until SIGTERM or Ctrl-C."""
     from cluster.node.__main__ import main as run_node
+    from raftmq.local.one_by_one import check_made
 
+    check_made(config, os.environ)
     return run_node(["--config", str(config)])
 
 
@@ -36,14 +39,43 @@ def serve(config: Path) -> int:
     is_flag=True,
     help="Succeed when some directories were lost: they stay empty, and their nodes refuse to start.",
 )
+@click.option("--first", is_flag=True, help="Make one node on this machine, the first of a new cluster.")
+@click.option("--join", "via", metavar="HOST:PORT", help="Make one node here; HTTP API of the first one, which runs.")
+@click.option(
+    "--secret", type=_CONFIG, metavar="FILE", help="With --join: a copy of the first node's SECRET (default: in place)."
+)
+@click.option(
+    "--wait", "wait_s", type=click.FloatRange(0, 3600), default=0, metavar="S", help="With --join: ask so long."
+)
 @json_option
-def init(configs: tuple[Path, ...], leave_lost: bool, as_json: bool) -> None:
+def init(
+    configs: tuple[Path, ...],
+    leave_lost: bool,
+    first: bool,
+    via: str | None,
+    secret: Path | None,
+    wait_s: float,
+    as_json: bool,
+) -> None:
     """Create the data directories of a new cluster, all of them or none.
 
     Give one --config for every member. If all data directories already contain the same cluster, the command does
     nothing, so it can run before every start. If only some do, it refuses: an empty directory must not replace a
     member's lost data.
+
+    On machines of their own: --first on one, then --join on each of the others, with one --config. Each node is made
+    once; an emptied directory is refused, by the node that made the cluster.
     """
+    if first or via is not None:
+        _init_one(configs, via, secret, wait_s, as_json, mixed=(first and via is not None) or leave_lost)
+        return
+    if secret is not None or wait_s:
+        raise LocalError(
+            "--secret and --wait belong to --join",
+            "without --join the secret is made here, and nothing is waited for",
+            "raftmq init --join HOST:PORT --secret FILE --config FILE",
+            ExitCode.USAGE,
+        )
     from raftmq.local.init import create_data_dirs
 
     made = create_data_dirs(list(configs), os.environ, leave_lost=leave_lost)
@@ -58,3 +90,33 @@ def init(configs: tuple[Path, ...], leave_lost: bool, as_json: bool) -> None:
             f"replace the node while the others run: raftmq node replace {made.lost[0]}"
         )
     show(as_json, answer, created if made.created else there)
+
+
+def _init_one(
+    configs: tuple[Path, ...], via: str | None, secret: Path | None, wait_s: float, as_json: bool, *, mixed: bool
+) -> None:
+    """Makes one node: the first, or another one with the help of the first at `via`."""
+    from raftmq.local.one_by_one import create_first, join, next_steps
+
+    if mixed or len(configs) != 1:
+        raise LocalError(
+            "--first and --join make one node each",
+            "one is for the first machine of a cluster, the other for the rest; each takes one --config",
+            "raftmq init --first --config FILE",
+            ExitCode.USAGE,
+        )
+    (config,) = configs
+    made = create_first(config, os.environ) if via is None else join(config, via, secret, wait_s, os.environ)
+    answer = {"created": made.created, "cluster_uuid": str(made.cluster_uuid), "lost": []}
+    if not made.created:
+        show(as_json, answer, f"nothing to do: the directory holds this node of the cluster {made.cluster_uuid}")
+        return
+    if via is None:
+        from cluster.config.loading import load
+
+        steps = next_steps(load(config, os.environ))
+        show(as_json, answer, f"created the first node of the new cluster {made.cluster_uuid}", *steps)
+        return
+    show(
+        as_json, answer, f"created a node of the cluster {made.cluster_uuid}; start it: raftmq serve --config {config}"
+    )

@@ -1,0 +1,105 @@
+"""The initial voters of a cluster that are still to be made, each on its own machine: DATA/CLAIMS of the node that made
+the cluster.
+
+`raftmq init --first` makes the first node and knows the uuids of all. A machine that makes another one claims it with a
+token that it has drawn and keeps on its own disk. A claim is for ever: a machine that comes again with its token (the
+first attempt was interrupted) is given the same node, any other is refused. So the voters of the beginning are made
+once, and a machine whose disk was emptied, and its token with it, cannot make its node again. A node that was not made
+by `--first` has no such file and gives nothing.
+
+The file is JSON, docs/disk-format.md: {"format": 10, "claims": {"2": "", "3": "TOKEN"}}; "" for one that is unclaimed.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from cluster.config.local_layout import sync_folder
+from raftmq_wire.errors import ExitCode, LocalError
+
+CLAIMS: Final = "CLAIMS"
+FORMAT: Final = 10
+FILE_MAX: Final = 64 << 10
+TOKEN_DIGITS: Final = 32
+PURPOSE: Final = b"raftmq claim 10\0"
+
+_LOCK = threading.Lock()
+
+
+def proof_of(key: bytes, node: int, token: str) -> str:
+    """Returns the proof that the claimant has the cluster's secret, in hex."""
+    return hmac.digest(key, PURPOSE + f"{node} {token}".encode(), "sha256").hex()
+
+
+def is_proven(keys: Sequence[bytes], node: int, token: str, proof: str) -> bool:
+    """Returns True if the proof was made with one of the keys; in constant time."""
+    return any(hmac.compare_digest(proof_of(key, node, token).encode(), proof.encode()) for key in keys)
+
+
+def open_claims(directory: Path, nodes: Iterable[int]) -> None:
+    """Writes the file: these nodes are to be made elsewhere. Raises OSError."""
+    _write(directory / CLAIMS, dict.fromkeys(nodes, ""))
+
+
+def unclaimed(directory: Path) -> list[int]:
+    """Returns the nodes that nobody has claimed yet. Raises OSError, ValueError for a file that is none."""
+    return [node for node, token in _read(directory / CLAIMS).items() if not token]
+
+
+def claim(directory: Path, node: int, token: str) -> None:
+    """Gives the node to the machine that drew the token; on disk when this returns. Blocks.
+
+    Raises LocalError if another one has it, or if it was made otherwise; OSError.
+    """
+    path = directory / CLAIMS
+    with _LOCK:
+        claims = _read(path)
+        known = claims.get(node)
+        if known is None or known not in ("", token):
+            raise LocalError(
+                f"node {node} of this cluster has been made before",
+                "its disk was lost, or another machine has the same node.id; an empty node would vote again without "
+                "remembering its votes",
+                replacing(node),
+                ExitCode.REFUSED,
+            )
+        if not known:
+            _write(path, {**claims, node: token})
+
+
+def replacing(node: int) -> str:
+    """Returns the command that puts a new node in the place of a lost one."""
+    return (
+        f"raftmq node replace {node} --config FILE --via http://HOST:PORT --secret SECRET    (FILE: of a node with a "
+        "new id; docs/machines.md)"
+    )
+
+
+def _read(path: Path) -> dict[int, str]:
+    try:
+        with path.open("rb") as file:
+            found = json.loads(file.read(FILE_MAX))
+        if found["format"] != FORMAT:
+            raise ValueError(f"{path} has format {found['format']}, this release knows {FORMAT}")
+        return {int(node): str(token) for node, token in found["claims"].items()}
+    except FileNotFoundError:
+        return {}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def _write(path: Path, claims: dict[int, str]) -> None:
+    fresh = path.with_name(f"{path.name}.tmp")
+    text = json.dumps({"format": FORMAT, "claims": {str(node): token for node, token in claims.items()}})
+    with fresh.open("w", encoding="ascii") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    sync_folder(path.parent)

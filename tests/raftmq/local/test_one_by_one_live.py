@@ -1,0 +1,165 @@
+"""Three nodes that are made one by one, as on three machines; and one whose disk is emptied, again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raftmq import cli
+from raftmq.client import connect
+from raftmq.local.process import free_base_port
+from tests.support.patience import until
+
+pytestmark = pytest.mark.live
+
+REFUSED = 5
+
+
+class Machines:
+    """Each node with a folder of its own, as `raftmq config init` writes it, and its process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.base = folder, free_base_port(12)
+        self.running: dict[int, subprocess.Popen[bytes]] = {}
+        self.run("config", "init", *["127.0.0.1"] * 3, "--to", str(folder))
+        moved: dict[int, int] = {}
+        for n in range(3):
+            usual = (10911 + 10 * n, 10912 + 10 * n, 9876 + n, 9644 + n)
+            moved.update(zip(usual, range(self.base + 4 * n, self.base + 4 * n + 4), strict=True))
+        for node in (1, 2, 3):
+            text = self.config(node).read_text()
+            for old, new in moved.items():
+                text = text.replace(f"{old}\n", f"{new}\n").replace(f'{old}"', f'{new}"')
+            self.config(node).write_text(text)
+
+    def config(self, node: int) -> Path:
+        return self.folder / f"n{node}" / "raftmq.toml"
+
+    def data(self, node: int) -> Path:
+        return self.folder / f"n{node}" / "data"
+
+    def admin(self, node: int) -> str:
+        return f"127.0.0.1:{self.base + 4 * (node - 1) + 3}"
+
+    @property
+    def servers(self) -> str:
+        return ";".join(f"127.0.0.1:{self.base + 4 * n + 2}" for n in range(3))
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        """Runs the command in this process; it returns what was printed."""
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            found = cli.run(list(arguments))
+        assert found == code, printed.getvalue()
+        return printed.getvalue()
+
+    def init(self, node: int, *options: str, code: int = 0) -> str:
+        return self.run("init", *options, "--config", str(self.config(node)), code=code)
+
+    def join(self, node: int, *options: str, code: int = 0) -> str:
+        return self.init(node, "--join", self.admin(1), "--secret", str(self.folder / "SECRET"), *options, code=code)
+
+    def serve(self, node: int) -> None:
+        with (self.folder / f"{node}.log").open("ab") as log:
+            command = [sys.executable, "-m", "raftmq", "serve", "--config", str(self.config(node))]
+            self.running[node] = subprocess.Popen(command, stderr=log, stdout=log, env=os.environ)
+
+    def stop(self) -> None:
+        for process in self.running.values():
+            process.kill()
+            process.wait()
+
+    def ask(self, node: int, path: str) -> Any:
+        with urllib.request.urlopen(f"http://{self.admin(node)}{path}", timeout=5) as reply:
+            return json.load(reply)
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    made = Machines(tmp_path_factory.mktemp("machines"))
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def test_a_cluster_is_made_machine_by_machine(machines: Machines) -> None:
+    refused = machines.run("serve", "--config", str(machines.config(1)), code=REFUSED)
+    assert "raftmq init --first" in refused
+    told = machines.init(1, "--first")
+    assert f"raftmq init --join {machines.admin(1)}" in told
+    assert "nothing to do" in machines.init(1, "--first")
+    shutil.copy(machines.data(1) / "SECRET", machines.folder / "SECRET")
+    assert "start it first" in machines.join(2, code=4)
+    assert not machines.data(2).exists()
+    machines.serve(1)
+    for node in (2, 3):
+        assert "created a node" in machines.join(node, "--wait", "60")
+        assert "nothing to do" in machines.join(node)
+        assert sorted(path.name for path in machines.data(node).parent.iterdir()) == ["data", "raftmq.toml"]
+    for node in (2, 3):
+        machines.serve(node)
+    asyncio.run(until(lambda: machines.ask(1, "/v1/status")["leader"], every_s=0.2))
+    with connect(machines.servers) as client:
+        client.admin.create_topic("t", queues=1)
+        with client.producer() as producer:
+            for number in range(100):
+                producer.send("t", b"%d" % number)
+    uuids = {machines.ask(node, "/v1/status")["cluster_id"] for node in (1, 2, 3)}
+    assert len(uuids) == 1
+
+
+def test_an_emptied_disk_is_never_a_voter_again(machines: Machines) -> None:
+    machines.running[2].kill()
+    machines.running[2].wait()
+    shutil.rmtree(machines.data(2))
+    for _ in range(5):
+        assert "raftmq node replace 2" in machines.join(2, code=REFUSED)
+        assert "raftmq node replace 2" in machines.run("serve", "--config", str(machines.config(2)), code=REFUSED)
+        assert not machines.data(2).exists()
+    assert "raftmq node replace 1" in _with_lost_first(machines)
+
+
+def _with_lost_first(machines: Machines) -> str:
+    """The machine of the first node loses its disk: `--first` finds that the others run."""
+    machines.running[1].kill()
+    machines.running[1].wait()
+    kept = machines.data(1).rename(machines.folder / "kept")
+    try:
+        return machines.init(1, "--first", code=REFUSED)
+    finally:
+        with contextlib.suppress(OSError):
+            machines.data(1).rmdir()
+        kept.rename(machines.data(1))
+        machines.serve(1)
+
+
+def test_a_new_node_on_the_same_machine_takes_the_place(machines: Machines) -> None:
+    text = machines.config(2).read_text()
+    text = text.replace("[node]\nid = 2", "[node]\nid = 4").replace("[[peers]]\nid = 2", "[[peers]]\nid = 4")
+    (machines.folder / "n4").mkdir()
+    machines.config(4).write_text(text)
+    asked = ["node", "replace", "2", "--config", str(machines.config(4)), "--via", machines.admin(3)]
+    command = [sys.executable, "-m", "raftmq", *asked, "--secret", str(machines.folder / "SECRET")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as replacing:
+        asyncio.run(
+            until(lambda: (machines.data(4) / "IDENTITY").exists() or replacing.poll() is not None, every_s=0.1)
+        )
+        machines.serve(4)
+        told, _ = replacing.communicate(timeout=120)
+    assert replacing.returncode == 0, told.decode()
+    assert b"node 2 is replaced: voters 1, 3" in told
+    members = machines.ask(3, "/v1/members?consistency=linearizable")["members"]
+    assert [member["id"] for member in members] == [1, 3, 4]
