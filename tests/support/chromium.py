@@ -42,6 +42,8 @@ class Page:
         self.errors: list[str] = []
         self.addresses: list[str] = []
         """The addresses of every request that it made."""
+        self.cookies: list[tuple[str, str]] = []
+        """(address, cookies) of every request with a cookie, as the browser sent them."""
         self.answers: list[tuple[str, str]] = []
         """(address, id) of every answer that is complete; `body_of` has its text."""
         self._reader = asyncio.create_task(self._read())
@@ -138,6 +140,9 @@ class Page:
             case "Network.requestWillBeSent":
                 self._requests[params["requestId"]] = params["request"]["url"]
                 self.addresses.append(params["request"]["url"])
+            case "Network.requestWillBeSentExtraInfo" if cookie := params["headers"].get("Cookie"):
+                host = params["headers"].get("Host", "")
+                self.cookies.append((self._requests.get(params["requestId"], host), cookie))
             case "Network.loadingFinished" if params["requestId"] in self._requests:
                 self.answers.append((self._requests[params["requestId"]], params["requestId"]))
             case _:
@@ -145,12 +150,13 @@ class Page:
 
 
 @asynccontextmanager
-async def browser(profile: Path) -> AsyncIterator[Page]:
+async def browser(profile: Path, *options: str) -> AsyncIterator[Page]:
     """A tab of a browser of its own, which ends with the block; `profile` is its directory."""
     process = await asyncio.create_subprocess_exec(
         find_chromium(),
         *("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"),
         *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
+        *options,
         *("--remote-debugging-port=0", f"--user-data-dir={profile}", "about:blank"),
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,

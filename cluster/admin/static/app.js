@@ -4,11 +4,12 @@ import { get, Refusal } from "./api.js";
 import { h, render } from "./dom.js";
 import { findingsOf, worst } from "./findings.js";
 import * as f from "./format.js";
+import { loginForm, userCard } from "./login.js";
 import { PAGES, pageOf } from "./pages.js";
 import { badge, panel, problem, inside } from "./ui.js";
 
 const EVERY_MS = 2000;
-const state = { status: null, health: null, paused: false, heardMs: 0, since: 0 };
+const state = { status: null, health: null, session: null, paused: false, heardMs: 0, since: 0 };
 const parts = Object.fromEntries(["who", "nav", "banner", "main"].map((id) => [id, document.getElementById(id)]));
 let shown = null;
 let timer = 0;
@@ -60,14 +61,17 @@ function unescaped(part) {
 async function cycle(own) {
   clearTimeout(timer);
   try {
-    const [status, health] = await Promise.all([get("v1/status", own.signal), get("v1/health", own.signal)]);
-    Object.assign(state, { status, health, heardMs: Date.now(), since: 0 });
+    const session = await get("v1/session", own.signal);
+    Object.assign(state, { session, heardMs: Date.now(), since: 0 });
     try {
+      const [status, health] = await Promise.all([get("v1/status", own.signal), get("v1/health", own.signal)]);
+      Object.assign(state, { status, health });
       own.data = await own.page.load(own);
       own.error = null;
     } catch (error) {
       if (!(error instanceof Refusal)) throw error;
       own.error = error;
+      if (error.status === 401) own.data = undefined; // what a user saw goes with the user
     }
   } catch (error) {
     if (own.signal.aborted) return;
@@ -90,6 +94,7 @@ function draw(own) {
 }
 
 function content(own) {
+  if (own.error?.status === 401) return loginForm(own.error, { done: () => cycle(own), draw: () => draw(own) });
   if (own.error) {
     return [h("div", { class: "head" }, h("h1", null, own.page.title)), panel("The node refused", null, inside(problem(own.error)))];
   }
@@ -99,7 +104,10 @@ function content(own) {
 
 function drawTop() {
   const { status, health } = state;
-  if (!status) return;
+  if (!status || shown?.error?.status === 401) {
+    render(parts.who, h("span", { class: "end" }, userCard(state.session, again)));
+    return;
+  }
   const role = status.member === "voter" ? status.role.replace("_", "-") : status.member;
   const level = worst(findingsOf(health));
   const words = { none: ["good", "healthy"], info: ["good", "healthy"], warning: ["warn", "warning"], critical: ["bad", "critical"] };
@@ -110,7 +118,15 @@ function drawTop() {
     h("a", { href: "#/", "aria-label": `Health: ${words[level][1]}` }, badge(...words[level])),
     h("span", { class: "end" },
       h("span", { class: "stamp" }, state.since ? `last answer ${f.ago(state.heardMs)}` : `updated ${f.clock(state.heardMs)}`),
+      userCard(state.session, again),
       h("button", { type: "button", class: "small", "aria-pressed": String(state.paused), onclick: pause }, state.paused ? "Paused" : "Pause")));
+}
+
+/** After a logout: nothing of the user stays on the page. */
+function again() {
+  Object.assign(state, { status: null, health: null });
+  shown.data = undefined;
+  cycle(shown);
 }
 
 function pause() {

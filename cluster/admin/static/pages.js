@@ -1,5 +1,6 @@
 // Every page by the first part of its address.
 
+import audit from "./page-audit.js";
 import clients from "./page-clients.js";
 import consistency from "./page-consistency.js";
 import events from "./page-events.js";
@@ -14,7 +15,7 @@ import tier from "./page-tier.js";
 import topics from "./page-topics.js";
 
 /** In the order of the navigation. `isThere`: whether the navigation has it. */
-export const PAGES = [overview, events, topics, groups, clients, messages, members, recovery, consistency, tier, faults, runbook];
+export const PAGES = [overview, events, topics, groups, clients, messages, members, recovery, consistency, tier, audit, faults, runbook];
 
 /** The page; the overview for an address that no page has. */
 export function pageOf(name) {
