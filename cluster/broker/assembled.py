@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
     from cluster.broker.evicted.evicted_bounds import EvictedBounds
     from cluster.broker.evicted.evicted_keys import EvictedKeys
-    from cluster.broker.groups.client_relay import RelayMetrics
-    from cluster.broker.groups.client_relay import Transport as RelayTransport
+    from cluster.broker.groups.client_relay import RelayLinks, RelayMetrics
     from cluster.broker.services import Services
     from cluster.broker.timers.due_reads import DueAsk, DueFound, DueReads
     from cluster.broker.transactions.half_messages import TransactionMetrics
@@ -72,7 +71,7 @@ class Broker:
         refuse: Callable[[Any, Any], None],
         reads: Any,
         evicted: EvictedReads | None,
-        transport: RelayTransport,
+        transport: RelayLinks,
         unreached: Callable[[], Collection[NodeId]],
         keyed: Callable[[], bool],
         relay_metrics: RelayMetrics,

@@ -18,6 +18,8 @@ from cluster.peer.reach import DRAINED, MAINTAINED
 from cluster.peer.slow_turns import SlowTurns
 from cluster.runtime.context import NodeContext
 from cluster.runtime.parts import AppliedRun, Part
+from cluster.runtime.succession import Succession
+from raftlog.core.raw_node import RawNode
 from raftlog.core.status import PeerStatus
 from raftlog.errors import RaftLogError
 from raftlog.membership import Membership, promoted, with_address, with_learner, without
@@ -25,6 +27,9 @@ from raftlog.types import NOBODY, EntryId, NodeId, Role, Voter
 from raftmq_wire.errors import LocalError
 
 logger = logging.getLogger(__name__)
+
+DISK_LAG_MS = 1000
+"""A leader hands over when its disk has been behind the commit index for this long."""
 
 
 class Ending(Enum):
@@ -355,3 +360,27 @@ class Rounds:
         """Forgets all but these."""
         self._began = {node: began for node, began in self._began.items() if node in learners}
         self._caught_up &= learners
+
+
+class DiskLag:
+    """A leader whose own disk is behind what the others have committed answers nobody: another should lead."""
+
+    def __init__(self, raw: RawNode, succession: Succession) -> None:
+        self._raw = raw
+        self._succession = succession
+        self._ok_ms: int | None = None
+
+    def tick(self, now_ms: int) -> None:
+        """Hands over when it has been so for DISK_LAG_MS."""
+        raw = self._raw
+        if self._ok_ms is None or raw.role is not Role.LEADER or raw.persisted_index >= raw.commit_index:
+            self._ok_ms = now_ms
+            return
+        if now_ms - self._ok_ms < DISK_LAG_MS:
+            return
+        self._ok_ms = now_ms
+        commit_index = raw.commit_index
+        to = self._succession.choose(lambda peer: peer.match_index >= commit_index)
+        if to != NOBODY:
+            logger.warning("this node's disk lags behind its followers' disks; node %d should lead", to)
+            self._succession.transfer(to)

@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from cluster.config.config import Config
+from cluster.members.changes import DiskLag
 from cluster.members.service import watch_event
 from cluster.node import node_view
 from cluster.node.admin_wiring import admin_of, port_of
@@ -18,7 +19,7 @@ from cluster.node.assembly import Assembly
 from cluster.node.retirement import retire
 from cluster.peer.transport import Handlers
 from cluster.replication.apply_lane import Applied
-from cluster.runtime.chores import Chores, DiskLag, Every
+from cluster.runtime.chores import Chores, Every
 from cluster.runtime.environment import Environment
 from cluster.runtime.host.contained import contain_each
 from cluster.runtime.parts import Part, Parts

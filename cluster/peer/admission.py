@@ -71,7 +71,7 @@ QUIET_S = 600.0
 """The alarm ends after this long without an implausible message."""
 
 
-class Transport(Protocol):
+class CutsOff(Protocol):
     """The part of PeerTransport that ends connections."""
 
     def cut_off(self, peer: NodeId, why: str) -> None:
@@ -81,7 +81,7 @@ class Transport(Protocol):
 class Implausible:
     """Event loop only."""
 
-    def __init__(self, transport: Transport, alarms: Alarms) -> None:
+    def __init__(self, transport: CutsOff, alarms: Alarms) -> None:
         self._transport = transport
         self._alarms = alarms
         self._quiet: asyncio.TimerHandle | None = None

@@ -37,7 +37,7 @@ LOOK_EVERY_MS = 500
 RENEW_EVERY_MS = 5000
 
 
-class Transport(Protocol):
+class Proofs(Protocol):
     """The part of PeerTransport that proves."""
 
     keyring: Keyring
@@ -132,7 +132,7 @@ class SecretKeeper:
         fs: FileSystem,
         alarms: Alarms,
         members: Callable[[], Iterable[NodeId]],
-        transport: Transport,
+        transport: Proofs,
     ) -> None:
         """`members`: ids of all that are in force, this node's too. `transport`: who proves it, with the keys that
         `load` found."""

@@ -76,7 +76,7 @@ class HeartbeatNet(NamedTuple):
 
 
 class PeerTransport:
-    """Implements `raft_driver.Transport`, and carries forwarded requests."""
+    """Implements `raft_driver.MessageSender`, and carries forwarded requests."""
 
     def __init__(
         self,

@@ -109,7 +109,7 @@ class FrameSender(Protocol):
         (`PeerTransport.request_ids`)."""
 
 
-class StartsTransport(FrameSender, Protocol):
+class Starting(FrameSender, Protocol):
     """A transport that does not run yet."""
 
     async def start(self, handlers: Handlers) -> None:
@@ -365,7 +365,7 @@ def decode_fetched(header: list[Any]) -> tuple[int, Status, list[Any], str]:
 
 
 @asynccontextmanager
-async def early_client(transport: StartsTransport) -> AsyncIterator[FetchClient]:
+async def early_client(transport: Starting) -> AsyncIterator[FetchClient]:
     """Fetches before the core runs, through a transport that is started here and closed again.
 
     Raft messages that arrive meanwhile are dropped, as if the node were still down. Raises OSError as `start` does.

@@ -37,8 +37,8 @@ HAND_OVER_MS = 2000
 """A leader whose log has been damaged for this long hands over."""
 
 
-class RepairTransport(FrameSender, Protocol):
-    """The peer transport, as far as it is used."""
+class RepairLinks(FrameSender, Protocol):
+    """Frames to peers, and which peers have a connection."""
 
     def connected(self, peer: NodeId) -> bool:
         """True if something sent now has a connection to travel on."""
@@ -51,7 +51,7 @@ class Repairs:
         self,
         context: NodeContext,
         directory: NodeDir,
-        transport: RepairTransport,
+        transport: RepairLinks,
         *,
         metrics: RepairMetrics,
     ) -> None:

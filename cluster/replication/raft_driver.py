@@ -41,7 +41,7 @@ LATE_TICKS = 1
 """A tick that is late by more shows that the loop stood still."""
 
 
-class Transport(Protocol):
+class MessageSender(Protocol):
     """Raft messages to peers. Sending never blocks; a message may be lost."""
 
     def send(self, messages: Iterable[Message]) -> None:
@@ -142,7 +142,7 @@ class RaftDriver:
         clock: Clock,
         tick_ms: int,
         on_stop: Callable[[BaseException], None],
-        transport: Transport,
+        transport: MessageSender,
         proposer: Proposer,
         flush: Callable[[RawNode], object],
         append: LaneRunner[PersistJob],

@@ -7,20 +7,12 @@ its sockets.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 
 from cluster.runtime.clock import Clock
-from cluster.runtime.succession import Succession
 from cluster.runtime.turns.standstill import behind_sockets
-from raftlog.core.raw_node import RawNode
-from raftlog.types import NOBODY, Role
-
-logger = logging.getLogger(__name__)
 
 TIMER_MS = 50
-DISK_LAG_MS = 1000
-"""A leader hands over when its disk has been behind the commit index for this long."""
 
 Chore = Callable[[int], object]
 """Called with the monotonic milliseconds of now."""
@@ -81,27 +73,3 @@ class Every:
         """Does it, if due."""
         if now_ms >= self._due_ms and self._do():
             self._due_ms = now_ms + self._interval_ms
-
-
-class DiskLag:
-    """A leader whose own disk is behind what the others have committed answers nobody: another should lead."""
-
-    def __init__(self, raw: RawNode, succession: Succession) -> None:
-        self._raw = raw
-        self._succession = succession
-        self._ok_ms: int | None = None
-
-    def tick(self, now_ms: int) -> None:
-        """Hands over when it has been so for DISK_LAG_MS."""
-        raw = self._raw
-        if self._ok_ms is None or raw.role is not Role.LEADER or raw.persisted_index >= raw.commit_index:
-            self._ok_ms = now_ms
-            return
-        if now_ms - self._ok_ms < DISK_LAG_MS:
-            return
-        self._ok_ms = now_ms
-        commit_index = raw.commit_index
-        to = self._succession.choose(lambda peer: peer.match_index >= commit_index)
-        if to != NOBODY:
-            logger.warning("this node's disk lags behind its followers' disks; node %d should lead", to)
-            self._succession.transfer(to)

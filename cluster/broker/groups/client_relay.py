@@ -49,7 +49,7 @@ _LOST = "the client, or the node that it is connected to, was lost before it ans
 Answered = Callable[[ClientAnswer | Refused], None]
 
 
-class Transport(Protocol):
+class RelayLinks(Protocol):
     """The connections between nodes."""
 
     def send_frame(self, peer: NodeId, kind: Kind, header: list[Any], payload: bytes) -> bool:
@@ -91,7 +91,7 @@ class ClientRelay:
     nodes."""
 
     def __init__(
-        self, services: Services, members: Members, transport: Transport, metrics: RelayMetrics | None = None
+        self, services: Services, members: Members, transport: RelayLinks, metrics: RelayMetrics | None = None
     ) -> None:
         self._metrics = metrics
         self._services = services

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class SendsMessages(Protocol):
-    """The driver's Transport."""
+    """The driver's MessageSender."""
 
     def send(self, messages: Iterable[Message]) -> None:
         """Queues messages."""
@@ -44,7 +44,7 @@ class FailpointLane(Generic[Job, Done]):
 
 
 class FailpointTransport:
-    """A Transport whose messages pass through `peer.send`; with `error` they are lost, as on any network."""
+    """A MessageSender whose messages pass through `peer.send`; with `error` they are lost, as on any network."""
 
     def __init__(self, inner: SendsMessages, points: FailpointSet, loop: CallsLater) -> None:
         self._inner = inner

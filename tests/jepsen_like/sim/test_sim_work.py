@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from cluster.members.changes import DiskLag
 from cluster.replication.apply_lane import ApplyLane
 from cluster.runtime import environment
-from cluster.runtime.chores import DiskLag
 from jepsen_like.sim.machines.loop import Process, SimLoop
 from jepsen_like.sim.machines.turn_bounds import (
     DRAIN_BOUND,
