@@ -37,7 +37,7 @@ _.used_percent  # cluster/retention/disk_space.py
 _.brokerDatas, _.default_topic  # RocketMQ's names; decoded and passed on whole
 
 # Read by name: configuration keys, tables that become a page of docs/, and methods that a table of names calls.
-_.topics_max, _.groups_max  # cluster/replication/names.py
+_.topics_max, _.groups_max  # cluster/replication/pending.py
 _.safe  # raftlog/storage/recovery/recovery_table.py, printed in docs/disk-format.md
 _.pedigree  # of a planted bug: for the readers of its file
 _._crash, _._power_failure, _._pause, _._isolate, _._halves, _._one_way  # kinds of jepsen_like/core_sim/faults.py

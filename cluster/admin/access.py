@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 
     from cluster.admin.needs import Needs
     from cluster.admin.passes import Passes
-    from cluster.broker.access.denials import Denials
     from cluster.broker.access.secrets import Secrets
-    from cluster.broker.access.user_admin import UserAdmin
+    from cluster.broker.access.user_admin import Denials, UserAdmin
     from statemachine.access.users import Access, User
 
 logger = logging.getLogger(__name__)

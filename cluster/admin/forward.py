@@ -18,7 +18,7 @@ from cluster.admin.node_session import NodeSession
 from cluster.admin.pieces import Pieces, in_pieces
 from cluster.admin.port import AdminPort
 from cluster.admin.route import CONSTANT_BYTES_MAX, Route
-from cluster.runtime.host.bounded_read import TooLongError, read_at_most
+from cluster.runtime.request_limits import TooLongError, read_at_most
 from raftlog.types import NodeId
 
 HOPS_HEADER: Final = "X-RaftMQ-Hops"

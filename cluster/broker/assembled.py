@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cluster.broker.access.denials import Denials
-from cluster.broker.access.first_user import FirstUser
 from cluster.broker.access.secrets import Secrets, read_keys
-from cluster.broker.access.user_admin import UserAdmin
+from cluster.broker.access.user_admin import Denials, FirstUser, UserAdmin
 from cluster.broker.groups.client_relay import ClientRelay
 from cluster.broker.groups.early_routes import EarlyRoutes
 from cluster.broker.groups.group_members import Members

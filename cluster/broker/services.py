@@ -5,9 +5,11 @@ Everything below runs on the node's event loop; callbacks are called on it, exac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
+from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.turns.work import Steps, Turns
 from raftlog.types import NodeId
 
@@ -149,3 +151,39 @@ def _counted(client: Client, steps: Steps) -> Steps:
         yield from steps
     finally:
         client.work_waits(-1)
+
+
+PART_MAX = 4_096
+"""The most rows that one command names; `statemachine` has the same limit for locks and resets."""
+
+Row = TypeVar("Row")
+
+
+def rows_in_parts(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Yields the rows PART_MAX at a time; one empty part if there are none."""
+    left = iter(rows)
+    part = list(islice(left, PART_MAX))
+    yield part
+    while part := list(islice(left, PART_MAX)):
+        yield part
+
+
+def propose_in_parts(services: Services, runs: Iterable[list[Command]], done: Done) -> None:
+    """Proposes each part when the one before is applied. `done` hears the result of the last part, or of the first that
+    is not OK. If an earlier part was applied, a failure is reported as UNKNOWN: some of it happened, and not all."""
+    left = iter(runs)
+    written = 0
+
+    def go_on(result: ProposeResult) -> None:
+        nonlocal written
+        if result.outcome is Outcome.FAIL and written:
+            done(ProposeResult(Outcome.UNKNOWN, [], None, f"a part of it was written: {result.remark}"))
+            return
+        written += 1
+        run = next(left, None) if result.outcome is Outcome.OK else None
+        if run is None:
+            done(result)
+        else:
+            services.propose(run, go_on)
+
+    services.propose(next(left), go_on)

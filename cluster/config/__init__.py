@@ -1,5 +1,5 @@
 """One raftmq.toml: its sections, its rules, where each value came from, and the files of a node's home.
 
-May import `cluster.errors` and `raftmq_wire.errors` only. Reads files, and runs on the thread of its caller: a
+May import `raftmq_wire.errors` and `raftlog` only. Reads files, and runs on the thread of its caller: a
 command, or a node that starts or reloads. Called by every folder above.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from cluster.config.config import Config
 from cluster.config.ranges import range_of
 from cluster.config.rules import check, complete
 from cluster.config.source import ConfigError, KeyPath, Source, did_you_mean, dotted, toml_value
+from raftlog.types import NodeId
 
 
 def load(
@@ -142,3 +143,15 @@ def _example(kind: Any, path: KeyPath) -> str:
     return {"id": "1", "port": "10911", "data_dir": '"/var/lib/raftmq"', "name": '"broker"'}.get(
         str(path[-1]), '"127.0.0.1:10911"'
     )
+
+
+def own_address(config: Config) -> str:
+    """The advertised address that message ids carry: the first listener's."""
+    return config.listeners[0].advertised
+
+
+def addresses_behind(
+    config: Config, listener: str, advertised: Callable[[str], dict[NodeId, str]]
+) -> dict[NodeId, str]:
+    """Returns what is `advertised` of the listener, or of the one that it names as its `routes`."""
+    return advertised(config.routed_by(listener))

@@ -3,15 +3,102 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import tomlkit
 from msgspec.structs import replace
+from tomlkit import TOMLDocument
+from tomlkit.items import AoT, Table
 
 from cluster.config.loading import load
 from cluster.config.local_layout import NodeRecord
 from cluster.config.source import toml_value
 from raftmq_wire.errors import ExitCode, LocalError
+
+
+def like_another(own: str, other: str, own_sections: frozenset[str]) -> str:
+    """The file `own` of a node that joins, with whatever else the file `other` of another node says."""
+    document, settings = tomlkit.parse(own), tomlkit.parse(other)
+    for section in settings:
+        if section not in own_sections:
+            document[section] = settings[section]
+    return tomlkit.dumps(document)
+
+
+def moved(text: str, node: NodeRecord, nodes: Sequence[NodeRecord], *, failpoints: bool) -> str:
+    """A node's file for other ports. Former members leave [[peers]], new ones are added."""
+    document = tomlkit.parse(text)
+    _table(document, "node")["data_dir"] = "data"
+    _table(document, "peer")["port"] = node.peer_port
+    _table(document, "admin")["port"] = node.admin_port
+    for listener in document.get("listeners", ()):
+        port = listener_port(node, str(listener.get("name")))
+        if port is not None:
+            listener["port"] = port
+            listener.pop("advertised", None)
+    document["peers"] = _moved_peers(document, node, nodes)
+    if failpoints:
+        _table(document, "failpoints")["enabled"] = True
+    return tomlkit.dumps(document)
+
+
+def with_tier(text: str, url: str) -> str:
+    """A node's file with another store."""
+    document = tomlkit.parse(text)
+    _table(document, "tier")["url"] = url
+    return tomlkit.dumps(document)
+
+
+def with_tls(text: str, files: Mapping[str, str]) -> str:
+    """A node's file with these files for TLS; without a mode before, plain text is refused from now on."""
+    document = tomlkit.parse(text)
+    table = _table(document, "tls")
+    table.setdefault("mode", "enforcing")
+    for key, path in files.items():
+        table[key] = path
+    return tomlkit.dumps(document)
+
+
+def listener_port(node: NodeRecord, name: str) -> int | None:
+    """The port of one of the two listeners that a local cluster knows by name."""
+    return {"broker": node.broker_port, "namesrv": node.namesrv_port}.get(name)
+
+
+def _table(document: TOMLDocument, name: str) -> Any:
+    if name not in document:
+        document[name] = tomlkit.table()
+    return document[name]
+
+
+def _moved_peers(document: TOMLDocument, node: NodeRecord, nodes: Sequence[NodeRecord]) -> AoT:
+    known = {int(peer["id"]): peer for peer in document.get("peers", ())}
+    peers = tomlkit.aot()
+    for other in nodes:
+        like = known.get(other.id)
+        peers.append(_moved_peer(like if like is not None else _copy_of(known.get(node.id)), other))
+    return peers
+
+
+def _copy_of(peer: Any) -> Table:
+    table = tomlkit.table()
+    for key, value in (peer or {}).items():
+        table[key] = value.unwrap() if hasattr(value, "unwrap") else value
+    return table
+
+
+def _moved_peer(table: Any, node: NodeRecord) -> Table:
+    """The table of `node`; what has no place in cluster.json stays as it is."""
+    table["id"] = node.id
+    table["port"] = node.peer_port
+    table["admin"] = f"{HOST}:{node.admin_port}"
+    for name in table.get("listeners", {}):
+        if listener_port(node, name):
+            table["listeners"][name] = f"{HOST}:{node.broker_port}"
+    assert isinstance(table, Table)
+    return table
+
 
 HOST = "127.0.0.1"
 NODES_MAX = 9
@@ -72,7 +159,7 @@ OWN_SECTIONS = frozenset({"node", "peer", "admin", "listeners", "peers"})
 def write_config_like(node: NodeRecord, nodes: Sequence[NodeRecord], like: Path) -> None:
     """Makes the folder and the file of a node that joins. The file takes over what the file `like` of another node
     says, except the sections of OWN_SECTIONS."""
-    from cluster.config.toml_edits import like_another
+    from cluster.config.node_files import like_another
 
     write_config(node, nodes)
     own = node.config_path.read_text(encoding="utf-8")
@@ -149,7 +236,7 @@ def _toml(node: NodeRecord, nodes: Sequence[NodeRecord], failpoints: bool) -> st
 
 def move_ports(nodes: Sequence[NodeRecord], *, failpoints: bool = False) -> None:
     """Changes existing raftmq.toml files for other ports; every other setting, and every comment, stays."""
-    from cluster.config.toml_edits import moved
+    from cluster.config.node_files import moved
 
     for node in nodes:
         text = node.config_path.read_text(encoding="utf-8")
@@ -161,7 +248,7 @@ def move_ports(nodes: Sequence[NodeRecord], *, failpoints: bool = False) -> None
 
 def set_tier(nodes: Sequence[NodeRecord], url: str) -> None:
     """Has every node upload to that store. Raises LocalError, having changed nothing, if it cannot be one."""
-    from cluster.config.toml_edits import with_tier
+    from cluster.config.node_files import with_tier
 
     for node in nodes:
         fresh = node.config_path.with_suffix(".toml.new")
@@ -173,7 +260,7 @@ def set_tier(nodes: Sequence[NodeRecord], url: str) -> None:
 def set_tls(node: NodeRecord, folder: Path) -> None:
     """Has the node take TLS alone on all its ports, with its certificate in that folder. What its file says of the mode
     already stays."""
-    from cluster.config.toml_edits import with_tls
+    from cluster.config.node_files import with_tls
 
     fresh = node.config_path.with_suffix(".toml.new")
     own, ca = (folder / f"node-{node.id}"), folder / "ca.crt"

@@ -15,7 +15,7 @@ import msgspec
 
 from cluster.config.config import Config, PeerNode, split_address
 from cluster.peer.probe import PROBE_S, why_another, why_unreachable
-from cluster.runtime.host.bounded_read import TooLongError, read_at_most
+from cluster.runtime.request_limits import TooLongError, read_at_most
 from cluster.runtime.tls.dialling import PLAIN_DIALLING, Dialling
 from raftlog.membership import Address, Membership
 from raftlog.types import NodeId

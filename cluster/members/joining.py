@@ -13,8 +13,7 @@ from uuid import UUID
 
 from cluster.config.config import Config, PeerNode
 from cluster.config.source import toml_value
-from cluster.errors import directory_error
-from raftlog.errors import StorageError
+from raftlog.errors import IdentityError, StorageError
 from raftlog.frame import genesis_entry
 from raftlog.storage.files import genesis as geneses
 from raftlog.storage.files import identity as identities
@@ -133,3 +132,14 @@ def peer_tables(peers: Sequence[dict[str, Any]], known: Sequence[PeerNode]) -> s
         rows = [f"{name} = {toml_value(peer[name])}" for name in ("id", "host", "port", "admin", "listeners")]
         blocks.append("\n".join(["[[peers]]", *rows]))
     return "\n\n".join(blocks) + "\n" if blocks else ""
+
+
+def directory_error(error: Exception, directory: Path) -> LocalError:
+    """Returns the error that tells a person why a data directory cannot be made or read. Identity errors have three
+    lines already."""
+    lines = str(error).split("\n")
+    if isinstance(error, IdentityError) and len(lines) >= 3:
+        return LocalError(lines[0], lines[1], lines[2], ExitCode.REFUSED)
+    return LocalError(
+        f"{directory} cannot be used", str(error), f"ls -ld {directory}    (owner, space, read-only?)", ExitCode.FAILED
+    )

@@ -19,11 +19,11 @@ from cluster.config.loading import load, written_keys
 from cluster.config.ranges import hold
 from cluster.config.source import ConfigError
 from cluster.runtime import logs
+from cluster.runtime.host.cgroup import fit_memory
 from cluster.runtime.host.descriptors import fit
-from cluster.runtime.host.lookups import widen
-from cluster.runtime.host.memory_fit import fit_memory
 from cluster.runtime.host.private_files import private
 from cluster.runtime.ports import clash
+from cluster.runtime.tls.dialling import widen
 from cluster.runtime.turns.garbage import Collector
 from raftlog.errors import RaftLogError
 from raftlog.types import Role

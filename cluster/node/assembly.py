@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cluster.backup.service import Backups
 from cluster.broker.assembled import Broker
+from cluster.broker.reads.entry_reads import EntryReads
 from cluster.broker.sends.closings import Closings
 from cluster.broker.sends.send_fates import SendFates
 from cluster.config.config import Config, split_address
-from cluster.config.listening import own_address
+from cluster.config.loading import own_address
 from cluster.config.reload import ReloadView
 from cluster.members.changes import MemberChanges
 from cluster.members.levels import Levels
-from cluster.members.reloading import Reloading
+from cluster.members.reloading import LayeredConfig, Reloading
 from cluster.members.service import MembersService
 from cluster.node.cluster_config import ClusterConfig
 from cluster.node.event_watch import EventWatch
 from cluster.node.metrics import NodeMetrics
-from cluster.node.node_lanes import NodeLanes
 from cluster.node.services import NodeServices
 from cluster.peer import secret
 from cluster.peer.admission import Implausible
@@ -33,14 +35,15 @@ from cluster.peer.secret import SecretKeeper
 from cluster.remoting.assembled import Remoting
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.reply_path import pack_host
+from cluster.remoting.handlers.broker_figures import NodeFigures
 from cluster.remoting.handlers.send_reply import SendReplyWriter
-from cluster.remoting.node_figures import NodeFigures
 from cluster.repair.consistency import Consistency
 from cluster.repair.installs import Installs
-from cluster.repair.peers import moves_of, transport_of
-from cluster.repair.repairs import Repairs
+from cluster.repair.repairs import Repairs, moves_of, transport_of
 from cluster.replication.acks.early_ledger import Ledger
-from cluster.replication.append_lane import Persisted
+from cluster.replication.append_lane import RETRY, AppendLane, Persisted, PersistJob, PrepareLane
+from cluster.replication.append_runner import AppendRunner
+from cluster.replication.apply_lane import Applied, ApplyLane, ApplyRunner
 from cluster.replication.identity import RetryMemory
 from cluster.replication.modes import Modes
 from cluster.replication.proposals import Proposals
@@ -48,14 +51,14 @@ from cluster.replication.raft_driver import DriverInbox, Proposer, RaftDriver
 from cluster.retention.assembled import disk_of, retention_of
 from cluster.retention.leases import Leases
 from cluster.runtime.alarms import Alarms
+from cluster.runtime.chores import Every
 from cluster.runtime.context import NodeContext
 from cluster.runtime.environment import Environment
 from cluster.runtime.events import EventLog
-from cluster.runtime.failpoints.failpoint_seams import FailpointTransport
-from cluster.runtime.failpoints.failpoints import FailpointSet
-from cluster.runtime.figures.rates import Rates, Totals
+from cluster.runtime.failpoints.failpoints import FailpointLane, FailpointSet, FailpointTransport
 from cluster.runtime.figures.stage_times import StageTimes
-from cluster.runtime.layered_config import LayeredConfig
+from cluster.runtime.figures.tallies import Rates, Totals
+from cluster.runtime.lanes import Lane, LaneRunner
 from cluster.runtime.signal import Signal
 from cluster.runtime.succession import Succession
 from cluster.runtime.tls.keeper import TlsKeeper
@@ -64,10 +67,85 @@ from cluster.state.node_storage import NodeStorage
 from cluster.state.scrub import Scrubber
 from cluster.state.suspect import give_up
 from cluster.tier.tier_access import access_of, expiry_of, index_files_of, scrubs_of, tier_of
-from raftlog.types import NodeId
+from raftlog.types import Entry, NodeId
 
 if TYPE_CHECKING:
+    from cluster.runtime.context import NodeContext
+    from cluster.runtime.failpoints.failpoints import FailpointSet
+    from cluster.state.node_storage import NodeStorage
     from statemachine.broker_state import BrokerState
+
+
+FLUSH_EVERY_MS = 1000
+"""RocksDB's WAL is synced this often while entries are applied: what a power loss makes a restart replay."""
+
+
+class NodeLanes:
+    """Event loop only; each lane has its own thread."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        storage: NodeStorage,
+        failpoints: FailpointSet,
+        *,
+        reserved: Callable[[], str],
+        on_persisted: Callable[[Persisted], None],
+        on_applied: Callable[[Applied], None],
+        on_inline: Callable[[bool], object],
+    ) -> None:
+        """`reserved`: why messages may not be written, "" if they may; any thread. `on_inline`: see AppendRunner."""
+        log, clock, loop, fail = storage.directory.log, context.clock, context.loop, context.fail
+        hard_state_store, idle_mark_ms = storage.directory.hard_state_store, context.config.log.idle_mark_ms
+        append_lane = AppendLane(log, hard_state_store, idle_mark_ms, reserved, clock.monotonic_s, log.synced_s)
+        log.time_syncs(clock.monotonic_s)
+        if (cached_bytes := context.config.log.page_cache_bytes_max) > 0:
+            log.limit_page_cache(cached_bytes)
+        apply_lane: Lane[list[Entry], Applied] = ApplyLane(storage.state, context.environment.apply_bytes)
+        runner = append_runner = apply_runner = context.environment.runner
+        if failpoints.enabled:  # a point that holds a lane must hold a thread, not the loop
+            apply_lane = FailpointLane(apply_lane, failpoints, "apply.batch")
+        else:
+            append_runner = context.environment.append_runner or partial(AppendRunner, on_inline=on_inline)
+            apply_runner = context.environment.apply_runner or ApplyRunner
+        prepare_lane = PrepareLane(log, clock.monotonic_s, reserved)
+        self.append: LaneRunner[PersistJob] = append_runner("append", append_lane, loop, on_persisted, fail)
+        self.apply: LaneRunner[list[Entry]] = apply_runner("apply", apply_lane, loop, on_applied, fail)
+        self._flush: LaneRunner[object] = runner("flush", storage.checkpointer, loop, _ignore, fail)
+        self._prepare: LaneRunner[object] = runner("prepare", prepare_lane, loop, _ignore, fail)
+        self.entries = EntryReads(context, log.entry_at)
+        self._loop = loop
+        self._raw = context.raw
+        self._checkpointer = storage.checkpointer
+        self._flush_index = storage.state.applied.index
+        self.flushes = Every(FLUSH_EVERY_MS, self._flush_state)
+        """A chore."""
+
+    def retry_append(self) -> None:
+        """Has the append lane try again what it has put aside."""
+        self.append.submit(RETRY)
+
+    def prepare(self) -> None:
+        """Has the next segment made ready."""
+        self._prepare.submit(True)
+
+    def _flush_state(self) -> bool:
+        applied = self._raw.applied_index
+        if applied <= self._flush_index and not self._checkpointer.due:
+            return False
+        self._flush_index = applied
+        self._flush.submit(True)
+        return True
+
+    async def close(self) -> None:
+        """Ends one after the other, each when it has finished what is queued."""
+        for lane in (self.append, self.apply, self._prepare, self._flush, self.entries):
+            await self._loop.run_in_executor(None, lane.close)
+
+
+def _ignore(done: object) -> None:
+    """Nobody waits for this lane."""
+
 
 logger = logging.getLogger(__name__)
 

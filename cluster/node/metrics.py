@@ -38,7 +38,7 @@ from cluster.replication.outcome import Outcome
 from cluster.retention.metrics import RetentionMetrics
 from cluster.runtime.figures.tallies import Spread, Tallies, Tally
 from cluster.runtime.host.versions import versions
-from cluster.runtime.turns.turn_metrics import TurnMetrics
+from cluster.runtime.turns.turn_watch import TurnMetrics
 from cluster.state.recovery_views import RecoveryMetrics
 from cluster.tier.index_file.index_files import IndexMetrics
 from cluster.tier.tier_metrics import TierMetrics
@@ -236,7 +236,7 @@ class NodeMetrics:
             self._findings.labels(code, severity).inc()
 
     def loop_lag(self, seconds: float) -> None:
-        """Notes the largest delay of the event loop in the last 10 s (`cluster.runtime.turns.turn_metrics`)."""
+        """Notes the largest delay of the event loop in the last 10 s (`cluster.runtime.turns.turn_watch`)."""
         self._loop_lag_s = seconds
         self._loop_lag.set(seconds)
 

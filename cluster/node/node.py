@@ -23,8 +23,7 @@ from cluster.runtime.chores import Chores, Every
 from cluster.runtime.environment import Environment
 from cluster.runtime.host.contained import contain_each
 from cluster.runtime.parts import Part, Parts
-from cluster.runtime.turns.turn_metrics import LoopLagSampler
-from cluster.runtime.turns.turn_watch import LongTurn, TurnWatch
+from cluster.runtime.turns.turn_watch import LongTurn, LoopLagSampler, TurnWatch
 from raftlog.core.raw_node import RawNode
 from raftlog.types import NodeId
 from statemachine.commands import EXPIRE

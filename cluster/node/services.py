@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cluster.config.listening import addresses_behind
+from cluster.config.loading import addresses_behind
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.turns.standstill import AwakeClock
 from statemachine.commands import LEVELS, level_of

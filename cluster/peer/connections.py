@@ -13,7 +13,6 @@ import ssl
 from typing import Any, Protocol, cast
 
 from cluster.peer import handshake
-from cluster.peer.certificates import certified, why_not_certified
 from cluster.peer.keyring import Keyring, key_id
 from cluster.peer.roster import SECRET, Refusal, Roster
 from cluster.peer.wire import CONTROL_FRAME_MAX, FRAME_MAX, Kind, WireError, pack, unpack
@@ -22,6 +21,41 @@ from cluster.runtime.tls.security import why_failed
 from cluster.runtime.turns.standstill import SilenceTimer
 from raftlog.types import NodeId
 from raftlog.work import CALL_UNITS, FRAME_UNITS, METER
+
+_SCHEME = "raftmq://"
+
+
+class Certified(Protocol):
+    """A connection."""
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Returns what asyncio's transports tell, here `peercert`."""
+
+
+def certified(transport: Certified) -> tuple[str, str] | None:
+    """Returns [cluster uuid, node uuid] in the other side's certificate, ("", "") if it names no node; None in plain
+    text."""
+    told = transport.get_extra_info("peercert")
+    if told is None:
+        return None
+    for kind, name in told.get("subjectAltName", ()):
+        if kind == "URI" and name.startswith(_SCHEME):
+            cluster, _, node = name.removeprefix(_SCHEME).partition("/")
+            return cluster, node
+    return "", ""
+
+
+def why_not_certified(transport: Certified, cluster: object, node_uuid: object) -> str:
+    """Why the certificate is not of that node; "" if it is, and in plain text."""
+    found = certified(transport)
+    if found is None or found == (cluster, node_uuid):
+        return ""
+    if found == ("", ""):
+        return "its certificate names no node: raftmq cert node makes one that does"
+    return (
+        f"its certificate is of node {found[1]:.36} in cluster {found[0]:.36}: raftmq cert node makes one for each node"
+    )
+
 
 logger = logging.getLogger(__name__)
 

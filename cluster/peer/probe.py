@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 from cluster.peer import handshake
-from cluster.peer.certificates import certified
-from cluster.peer.connections import HELLO_MAX, OTHER_SECRET, PROBE
+from cluster.peer.connections import HELLO_MAX, OTHER_SECRET, PROBE, certified
 from cluster.peer.keyring import Keyring
 from cluster.peer.roster import Address, Roster
 from cluster.peer.wire import Kind, WireError, pack, unpack

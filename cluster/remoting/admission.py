@@ -30,8 +30,8 @@ from statemachine.access.rules import Need
 from statemachine.access.users import Mode
 
 if TYPE_CHECKING:
-    from cluster.broker.access.denials import Denials
     from cluster.broker.access.secrets import Secrets
+    from cluster.broker.access.user_admin import Denials
     from cluster.broker.pulls.long_poll import LongPolls
     from cluster.broker.reads.pull_values import Pull
     from cluster.runtime.turns.work import Steps, Turns

@@ -9,7 +9,7 @@ from cluster.broker.groups.group_admin import Groups
 from cluster.broker.groups.group_offsets import Offsets
 from cluster.broker.sends.send_service import DEFAULT_TOPICS
 from cluster.broker.transactions.half_messages import CheckBack
-from cluster.config.listening import own_address
+from cluster.config.loading import own_address
 from cluster.remoting.admission import Admission, Figures
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.rooms import Rooms

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgpack
 
-from cluster.peer.catch_up import BURST_S, IDLE_MS, Lull
+from cluster.peer.links import BURST_S, IDLE_MS, Lull
 from cluster.peer.transport import Handlers
 from cluster.peer.wire import Kind, WireError
 from cluster.runtime.lanes import LaneRunner, NeverIdle, StartedLane

@@ -25,10 +25,10 @@ from cluster.replication.acks.early_answers import EarlyAnswers, Twins
 from cluster.replication.acks.early_ledger import Ledger
 from cluster.replication.apply_lane import Applied
 from cluster.replication.message_batch import Built, QueueCursor, Send, TopicSlot, build
-from cluster.replication.names import NameLimits
 from cluster.replication.offset_order import OffsetOrder
 from cluster.replication.outcome import CommitSession, Done, Outcome, ProposeResult
 from cluster.replication.pending import (
+    NameLimits,
     PendingCommands,
     PendingEntry,
     SendReplies,

@@ -104,7 +104,7 @@ class Environment:
     lock_ttl_ms: int = LOCK_TTL_MS
     """Duration of a queue lock, log time (`cluster.broker.groups.queue_locks`)."""
     sweep_rows: int = SWEEP_ROWS
-    """Rows that one slice of a sweep walks over (`cluster.retention.sweeper`)."""
+    """Rows that one slice of a sweep walks over (`cluster.retention.service`)."""
     apply_bytes: int = APPLY_BYTES
     send_bytes: int = SEND_BYTES
     turn_share: int = TURN_SHARE

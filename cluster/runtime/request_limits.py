@@ -7,9 +7,11 @@ these limits, so that entries of earlier releases mean what they always meant.
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Protocol
 
 import msgspec
+
+from raftlog.work import charge_bytes
 
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
@@ -68,3 +70,29 @@ HEARTBEAT_GROUPS_MAX: Final = 1024
 """Consumer groups, and as many producer groups."""
 HEARTBEAT_SUBSCRIPTIONS_MAX: Final = 1024
 """Topics of one group."""
+
+
+READ_BYTES: Final = 64 << 10
+
+
+class Reader(Protocol):
+    """The part of a stream of asyncio or aiohttp that `read_at_most` needs."""
+
+    async def read(self, n: int, /) -> bytes:
+        """At most `n` bytes as soon as there are some; none at the end."""
+
+
+class TooLongError(Exception):
+    """An answer is longer than it can be."""
+
+
+async def read_at_most(answer: Reader, most: int) -> list[bytes]:
+    """Reads an answer to its end, in parts. Raises TooLongError as soon as it is longer than `most` bytes."""
+    parts, size = [], 0
+    while part := await answer.read(READ_BYTES):
+        charge_bytes(len(part))
+        size += len(part)
+        if size > most:
+            raise TooLongError(f"its answer is longer than {most} bytes")
+        parts.append(part)
+    return parts

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from cluster.broker.reads.read_levels import ReadLevels
 from cluster.config.source import ConfigError
 from cluster.runtime.parts import Part
+from cluster.runtime.turns.work import Turns
 from cluster.tier.deletions import Expiry
+from cluster.tier.fetch.evicted_messages import OldPageReads, OldReads
 from cluster.tier.fetch.index_reads import EvictedBoundReads, EvictedKeyReads
+from cluster.tier.fetch.object_reads import ObjectReads
 from cluster.tier.fetch.range_cache import RangeCache
-from cluster.tier.fetch.tier_reading import ReadMetrics, TierReading
+from cluster.tier.fetch.tier_log import OtherSource, TierLog
+from cluster.tier.fetch.tier_queues import TierQueues
 from cluster.tier.index_file.index_files import IndexFiles, LocalIndexParts
 from cluster.tier.scrub.scrub_service import TierScrubs
 from cluster.tier.scrub.scrubber import IndexOfTier, Scrubber, Source
-from cluster.tier.store.lineage import LineageStore
+from cluster.tier.store.errors import NotFound
+from cluster.tier.store.object_store import Data, ObjectInfo, ObjectStore, Stored
 from cluster.tier.store.opening import open_store
 from cluster.tier.store.retries import Bandwidth, RequestCounts, RetryingStore, RetryPolicy
 from cluster.tier.tier_service import Tier
 from raftlog.errors import OutOfRangeError, StorageError
 from raftmq_wire.errors import LocalError
+from statemachine.tier import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +50,182 @@ if TYPE_CHECKING:
     from cluster.tier.store.object_store import ObjectStore
     from cluster.tier.tier_metrics import TierMetrics
     from statemachine.broker_state import BrokerState
+
+
+T = TypeVar("T")
+SHARED = ("log/", "index/")
+"""Folders of a cluster whose names have their content's hash and that rows name."""
+
+
+class LineageStore:
+    """See ObjectStore. Event loop only."""
+
+    def __init__(self, store: ObjectStore, own: str, ancestors: Sequence[str]) -> None:
+        """`own`: the cluster's folder; `ancestors`: those of the clusters it was restored from, the nearest first."""
+        self._store = store
+        self._own = own
+        self._ancestors = ancestors
+        self._found: dict[str, str] = {}
+        """Name -> where it lies: an ancestor's. Objects do not move."""
+
+    @property
+    def root(self) -> str:
+        return self._store.root
+
+    async def create(self, name: str, data: Data) -> None:
+        await self._store.create(name, data)
+
+    async def replace(self, name: str, data: Data, tag: str) -> None:
+        """Replaces the version `tag` of the object (`ObjectStore.replace`). An ancestor's object stays as it is: the
+        right content goes below the own id, where it is found first."""
+        if self._found.pop(name, None) is not None:
+            await self._store.create(name, data)
+        else:
+            await self._store.replace(name, data, tag)
+
+    async def get(self, name: str, size_max: int) -> Stored:
+        return await self._look(name, lambda where: self._store.get(where, size_max))
+
+    async def get_range(self, name: str, start: int, stop: int) -> bytes:
+        return await self._look(name, lambda where: self._store.get_range(where, start, stop))
+
+    async def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return await self._look(name, lambda where: self._store.get_ranges(where, ranges))
+
+    async def checksum(self, name: str, start: int, stop: int, crc: int = 0) -> int:
+        return await self._look(name, lambda where: self._store.checksum(where, start, stop, crc))
+
+    async def head(self, name: str) -> ObjectInfo:
+        return await self._look(name, self._store.head)
+
+    def list(self, folder: str = "") -> AsyncIterator[ObjectInfo]:
+        """Lists the objects below a folder (`ObjectStore.list`), of that folder alone."""
+        return self._store.list(folder)
+
+    async def delete(self, name: str) -> None:
+        """Removes the object, if there is one (`ObjectStore.delete`); an ancestor's object stays."""
+        await self._store.delete(name)
+
+    async def sweep(self, older_than_ms: int) -> int:
+        return await self._store.sweep(older_than_ms)
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    def where(self, name: str) -> str:
+        """The name under which the object lies, as far as it was found already; for people."""
+        return self._found.get(name, name)
+
+    async def _look(self, name: str, call: Callable[[str], Awaitable[T]]) -> T:
+        """The call with the name under which the object is there: the own one first."""
+        known = self._found.get(name)
+        if known is not None:
+            try:
+                return await call(known)
+            except NotFound:
+                del self._found[name]
+        try:
+            return await call(name)
+        except NotFound:
+            for where in self._elsewhere(name):
+                try:
+                    answer = await call(where)
+                except NotFound:
+                    continue
+                self._found[name] = where
+                return answer
+            if elsewhere := self._elsewhere(name):
+                raise NotFound(f"there is no {' and no '.join((name, *elsewhere))}") from None
+            raise
+
+    def _elsewhere(self, name: str) -> Sequence[str]:
+        folder, _, part = name.partition("/")
+        if folder != self._own or not part.startswith(SHARED):
+            return ()
+        return [f"{ancestor}/{part}" for ancestor in self._ancestors]
+
+
+class TierReading:
+    """Event loop only. The store is the caller's to close."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        store: ObjectStore,
+        folder: str,
+        rows: Callable[[], Rows],
+        cache: RangeCache | None,
+        elsewhere: OtherSource | None = None,
+        turns: Turns | None = None,
+        where: Callable[[str], str] = str,
+    ) -> None:
+        """See TierLog. `turns`: see OldReads; `where`: see ObjectReads."""
+        self.cache = cache
+        self.reads = ObjectReads(store, cache, where=where)
+        self.log = TierLog(self.reads, rows, folder, elsewhere)
+        self.queues = TierQueues(self.reads, rows, folder)
+        self.old = OldReads(loop, self.queues, self.log, self.reads, turns)
+        self.pages = OldPageReads(self.queues, self.log)
+
+    async def open(self) -> None:
+        """Before the first read."""
+        if self.cache is not None:
+            await self.cache.open()
+
+    async def close(self) -> None:
+        """Gives up what is under way."""
+        await self.old.close()
+        await self.reads.close()
+        if self.cache is not None:
+            self.cache.close()
+
+
+class ReadMetrics:
+    """Read from the counts when Prometheus asks; nothing is paid for between."""
+
+    def __init__(self, registry: CollectorRegistry, counts: RequestCounts, reading: TierReading | None) -> None:
+        """Without a tier all of them are 0."""
+        self._counts = counts
+        self._reading = reading
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by the registry."""
+        counts, reading = self._counts, self._reading
+        cache = None if reading is None else reading.cache
+        log = None if reading is None else reading.log.counts
+        requests = CounterMetricFamily(
+            "raftmq_tier_requests",
+            "Requests to the store, by operation and how they ended",
+            labels=["operation", "outcome"],
+        )
+        for labels, count in counts.requests.items():
+            requests.add_metric(labels, count)
+        yield requests
+        for name, text, value in (
+            ("request_retries", "Requests to the store that were sent once more", counts.retries),
+            ("sent_bytes", "Bytes of objects that the store accepted", counts.sent_bytes),
+            ("received_bytes", "Bytes of objects that came from the store", counts.received_bytes),
+            ("cache_hits", "Ranges, or parts of them, that the cache had", cache.counts.hits if cache else 0),
+            ("cache_misses", "Ranges, or parts of them, that it did not have", cache.counts.misses if cache else 0),
+            (
+                "cache_dropped",
+                "Files of the cache that were damaged, or could not be used",
+                cache.counts.dropped if cache else 0,
+            ),
+            ("served_bytes", "Bytes of messages that were read from the tier", log.served_bytes if log else 0),
+            (
+                "damaged_messages",
+                "Messages that did not match their checksum when first read",
+                log.damaged if log else 0,
+            ),
+            ("mended_messages", "Of these: intact when fetched again, or elsewhere", log.mended if log else 0),
+        ):
+            yield CounterMetricFamily(f"raftmq_tier_{name}", text, value=value)
+        yield GaugeMetricFamily(
+            "raftmq_tier_cache_bytes", "Bytes that the cache holds now", value=cache.bytes if cache else 0
+        )
+
 
 CALL_TOTAL_S = 20.0
 """No attempt of one call begins later: between calls the uploader looks whether it still leads."""

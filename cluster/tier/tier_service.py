@@ -20,8 +20,7 @@ from cluster.tier.proposing import DeposedError, NotRecordedError, Steps
 from cluster.tier.published_manifest import ManifestPublisher
 from cluster.tier.scrub.scrubber import log_bytes
 from cluster.tier.segment_reads import SegmentReads
-from cluster.tier.state_copies.checkpoint_reads import CheckpointReads
-from cluster.tier.state_copies.state_copier import StateCopier
+from cluster.tier.state_copies.state_copier import CheckpointReads, StateCopier
 from cluster.tier.store.errors import NotFound, StoreError
 from cluster.tier.store.object_store import ObjectStore, probe
 from cluster.tier.tier_metrics import TierMetrics

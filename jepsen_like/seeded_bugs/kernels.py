@@ -27,7 +27,6 @@ PASSED_BY = frozenset(
         "cluster/replication/message_head.py",
         "cluster/remoting/router.py",
         "cluster/remoting/handlers/send.py",
-        "cluster/remoting/handlers/send_header.py",
         "cluster/remoting/connection/server.py",
         "cluster/replication/proposals.py",
         "raftmq_wire/codec.py",

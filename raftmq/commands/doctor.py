@@ -120,8 +120,7 @@ def _kernel() -> Check:
 
 
 def _control_group() -> Check:
-    from cluster.runtime.host.cgroup import bounds
-    from cluster.runtime.host.memory_fit import MEMORY_MIN
+    from cluster.runtime.host.cgroup import MEMORY_MIN, bounds
 
     found, wrong = bounds(), []
     if found.memory_bytes is not None and found.memory_bytes < MEMORY_MIN:

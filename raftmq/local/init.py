@@ -17,7 +17,7 @@ from uuid import UUID
 from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.config.local_layout import NodeRecord
-from cluster.errors import directory_error
+from cluster.members.joining import directory_error
 from cluster.peer.secret_files import complete, give, keys_of_new
 from raftlog.errors import StorageError
 from raftlog.storage.files import identity as identities

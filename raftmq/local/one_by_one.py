@@ -25,8 +25,8 @@ from uuid import UUID
 from cluster.config.config import Config, ConfigError
 from cluster.config.loading import load
 from cluster.config.local_layout import sync_folder
-from cluster.errors import directory_error
 from cluster.members.claims import CLAIMS, TOKEN_DIGITS, open_claims, proof_of, replacing
+from cluster.members.joining import directory_error
 from cluster.peer.secret import path_of
 from cluster.peer.secret_files import give, keys_of_new, read_keys
 from raftlog.errors import StorageError

@@ -31,7 +31,7 @@ COUNTED = {"bytes", "next_queue", "session"}
 # Other assignments from outside, and why they are right.
 ASSIGNED = {
     "cluster/admin/server.py record": "a logging.LogRecord: filters of the library change it",
-    "cluster/peer/catch_up.py raw.catch_up_budget": "a property of RawNode with a setter",
+    "cluster/peer/links.py raw.catch_up_budget": "a property of RawNode with a setter",
     "cluster/remoting/connection/patience.py connection.finished": "a mark that the watcher takes off",
     "pyspark_raftmq/worker_end.py traceback.print_exc": "Spark's daemon has no other place to be told",
 }

@@ -20,7 +20,7 @@ from cluster.admin.node_session import NodeSession
 from cluster.admin.port import AdminPort
 from cluster.config.cluster_keys import cluster_values
 from cluster.config.source import toml_value
-from cluster.runtime.host.bounded_read import TooLongError, read_at_most
+from cluster.runtime.request_limits import TooLongError, read_at_most
 from raftlog.core.state.quorum import lower_median
 from raftlog.types import NodeId
 

@@ -5,13 +5,18 @@ Who may ask is decided before: only a Super, or the operator who has the cluster
 
 from __future__ import annotations
 
+import logging
+import stat
+from collections import OrderedDict
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cluster.broker.refusal import Reason, Refused, not_written
 from cluster.replication.outcome import Outcome, ProposeResult
 from statemachine.access.users import Mode, User, checked_user_name
 from statemachine.commands import (
+    ACCESS_LEVEL,
     CHANGE_USER,
     CREATE_USER,
     PUT_TOKEN,
@@ -28,6 +33,48 @@ if TYPE_CHECKING:
     from cluster.broker.access.secrets import Secrets
     from cluster.broker.services import Services
     from statemachine.commands import Command, CommandResult
+
+
+HOUR_MS: Final = 3_600_000
+KEPT_MAX: Final = 256
+TEXT_MAX: Final = 256
+
+
+class Denial(NamedTuple):
+    """Requests of one address that were denied for one reason."""
+
+    address: str
+    why: str
+    last: str
+    """The last of them: a request code, or method and route."""
+    enforced: bool
+    """False if the last one passed, because nothing was enforced."""
+    times: int
+    last_ms: int
+    """The wall clock at the last one."""
+
+
+class Denials:
+    """Counts denials by address and reason. The newest KEPT_MAX pairs are kept, for an hour after the last one."""
+
+    def __init__(self, wall_ms: Callable[[], int]) -> None:
+        self._wall_ms = wall_ms
+        self._kept: OrderedDict[tuple[str, str], Denial] = OrderedDict()
+
+    def note(self, address: str, why: str, what: str, *, enforced: bool) -> None:
+        """Counts one."""
+        key = address, why[:TEXT_MAX]
+        before = self._kept.pop(key, None)
+        times = 1 + (before.times if before is not None else 0)
+        self._kept[key] = Denial(*key, what, enforced, times, self._wall_ms())
+        if len(self._kept) > KEPT_MAX:
+            self._kept.popitem(last=False)
+
+    def last_hour(self) -> list[Denial]:
+        """Returns those of the last hour, the newest first."""
+        since_ms = self._wall_ms() - HOUR_MS
+        return [each for each in reversed(self._kept.values()) if each.last_ms >= since_ms]
+
 
 TRIES: Final = 5
 """So often a user is proposed whose id another one was given meanwhile."""
@@ -193,3 +240,67 @@ class UserAdmin:
                 done(last, None if last.ok else Refused(reason, str(last.value)))
 
         self._services.propose(run, applied)
+
+
+# The first Super of a cluster, out of a file: for containers and scripts, which cannot type a command.
+#
+# The file has two lines, the user's name and its secret, and mode 0600. A leader proposes the user if none was ever
+# made; the log refuses it if another one came first. It never changes a user that exists.
+
+logger = logging.getLogger(__name__)
+
+ASKER: Final = Asker("auth.first_user_file", "")
+FILE_MAX: Final = 1_024
+
+
+class FirstUser:
+    """Proposes the first Super when this node takes writes, and the cluster has the level that users need."""
+
+    def __init__(self, path: str, services: Services, users: UserAdmin) -> None:
+        """`path`: the file; "" for none."""
+        self._path = path
+        self._services = services
+        self._users = users
+        self._due = False
+
+    def writes_opened(self) -> None:
+        """Called when this node takes writes."""
+        self._due = bool(self._path) and self._services.state.access.next_id <= 1
+        if self._due and self._services.state.level < ACCESS_LEVEL:
+            logger.info("auth.first_user_file waits for level %d of the cluster (raftmq upgrade plan)", ACCESS_LEVEL)
+
+    def tick(self, _: int) -> None:
+        """Called several times a second: cheap. A new cluster gets its level just after it takes writes."""
+        if self._due and self._services.state.level >= ACCESS_LEVEL:
+            self._due = False
+            if self._services.writes_open():
+                self._propose()
+
+    def _propose(self) -> None:
+        try:
+            name, secret = _read(Path(self._path))
+            self._users.create(ASKER, name, secret, self._told, is_super=True, enabled=True)
+        except OSError as error:
+            logger.error("auth.first_user_file: %s cannot be read: %s", self._path, error.strerror or error)
+        except ValueError as error:
+            logger.error("auth.first_user_file: %s holds no user: %s", self._path, error)
+        except Refused as refused:
+            self._told(refused)
+
+    def _told(self, refused: Refused | None) -> None:
+        if refused is None:
+            logger.info("the first Super was made from auth.first_user_file; the file is needed no more")
+        else:
+            logger.error("the first Super could not be made from auth.first_user_file: %s", refused.remark)
+
+
+def _read(path: Path) -> tuple[str, str]:
+    """Name and secret. Raises OSError, ValueError; no text of the file is told."""
+    with path.open("rb") as file:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077:
+            raise ValueError(f"its mode is {mode:04o}, so others may read it: chmod 600 {path}")
+        lines = file.read(FILE_MAX).decode("utf-8", "replace").split()
+    if len(lines) != 2:
+        raise ValueError(f"it has {len(lines)} words, and needs two lines: a name and a secret")
+    return lines[0], lines[1]

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.evicted.evicted_bounds import EvictedBounds, offset_by_time
 from cluster.broker.evicted.evicted_pulls import first_offset
-from cluster.broker.in_parts import parts, propose_in_parts
 from cluster.broker.names import check_group_name, group_named, topic_named
 from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
+from cluster.broker.services import propose_in_parts, rows_in_parts
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.work import ITEM_UNITS, charge
 from statemachine.commands import COMMIT_OFFSETS, END_RESETS, PUT_GROUP, RESET_OFFSETS, Command
@@ -130,7 +130,8 @@ class OffsetResets:
 
             rows = ([topic.id, queue_id, offset] for queue_id, offset in found)
             now_ms = services.log_time_ms()
-            runs: Iterator[list[Command]] = ([[RESET_OFFSETS, wish.group, now_ms, part]] for part in parts(rows))
+            parts = rows_in_parts(rows)
+            runs: Iterator[list[Command]] = ([[RESET_OFFSETS, wish.group, now_ms, part]] for part in parts)
             propose_in_parts(services, runs, applied)
 
         self._find(wish, topic, propose)
@@ -168,7 +169,7 @@ class OffsetResets:
         committed = state.offsets_by_topic(source)
         topics = sorted(committed) if config is None else [config.id] if config.id in committed else []
         rows = ([to, topic_id, *row] for topic_id in topics for row in sorted(committed[topic_id].items()))
-        runs: Iterator[list[Command]] = ([[COMMIT_OFFSETS, part]] for part in parts(rows))
+        runs: Iterator[list[Command]] = ([[COMMIT_OFFSETS, part]] for part in rows_in_parts(rows))
         first = [[PUT_GROUP, {"name": to}, True], *next(runs)]
         propose_in_parts(self._services, chain([first], runs), done)
 

@@ -18,9 +18,8 @@ from enum import StrEnum
 from functools import partial
 
 from cluster.broker.groups.group_members import FIRST_HEARTBEAT_MS, Members
-from cluster.broker.in_parts import parts, propose_in_parts
 from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
-from cluster.broker.services import Services
+from cluster.broker.services import Services, propose_in_parts, rows_in_parts
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.environment import LOCK_TTL_MS
 from statemachine.commands import LOCK_QUEUES, UNLOCK_QUEUES
@@ -149,7 +148,7 @@ class QueueLocks:
         if not mine:
             done(ProposeResult(Outcome.OK, [], None, ""))
             return
-        runs = ([[UNLOCK_QUEUES, group, client_id, [list(queue) for queue in part]]] for part in parts(mine))
+        runs = ([[UNLOCK_QUEUES, group, client_id, [list(queue) for queue in part]]] for part in rows_in_parts(mine))
         propose_in_parts(self._node, runs, done)
 
     def _exists(self, queue: Queue) -> bool:

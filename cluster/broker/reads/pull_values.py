@@ -11,7 +11,7 @@ from cluster.broker.filters.subscription import Expression, MessageFilter
 from cluster.broker.refusal import Refused
 from cluster.broker.services import Client
 from cluster.runtime.room import Share
-from cluster.runtime.turns.untracked import Untracked
+from cluster.runtime.turns.garbage import Untracked
 from statemachine.topics import TopicConfig
 
 MESSAGES_MAX = 1024

@@ -16,7 +16,7 @@ from cluster.remoting.answers import refuse
 from cluster.remoting.needs import SUB, Code, Codes, row
 from cluster.remoting.request import Connection, Request, SharedAnswer, integer, integers, text
 from cluster.runtime.request_limits import INT64_MAX, TEXT_MAX
-from cluster.runtime.turns.untracked import Untracked
+from cluster.runtime.turns.garbage import Untracked
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.json_text import MALFORMED
 

@@ -14,7 +14,7 @@ from cluster.broker.groups.group_members import Role
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.remoting.answers import refuse, refusing
-from cluster.remoting.handlers.send_header import SendHeader, send_header_of
+from cluster.remoting.handlers.send import SendHeader, send_header_of
 from cluster.remoting.needs import PUB, Code, Codes, row
 from raftmq_wire.codec import CodecError
 from raftmq_wire.codes import RequestCode, ResponseCode

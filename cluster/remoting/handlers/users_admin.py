@@ -1,6 +1,6 @@
 """Users and rules as mqadmin of RocketMQ 5 manages them (codes 3001 to 3010), and the mode (700006).
 
-Leader only, and for a Super only. The first Super comes out of a file (`cluster.broker.access.first_user`). A user is
+Leader only, and for a Super only. The first Super comes out of a file (`cluster.broker.access.user_admin`). A user is
 answered without its secret (RocketMQ sends it in plain text).
 """
 

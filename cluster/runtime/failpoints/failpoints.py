@@ -7,16 +7,19 @@ the operation take that many times as long) · `error:EIO` or `error:ENOSPC` (fa
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from cluster.config.source import did_you_mean
+from cluster.runtime.lanes import Lane
+from raftlog.messages import Message
 
 T = TypeVar("T")
 
@@ -253,3 +256,53 @@ def _in_range(amount: int, largest: int, text: str, example: str) -> int:
     if not 1 <= amount <= largest:
         raise FailpointError(f"{text} is out of range", f"use a number from 1 up to that of {example}")
     return amount
+
+
+Job = TypeVar("Job")
+Done = TypeVar("Done")
+
+logger = logging.getLogger(__name__)
+
+
+class SendsMessages(Protocol):
+    """The driver's MessageSender."""
+
+    def send(self, messages: Iterable[Message]) -> None:
+        """Queues messages."""
+
+
+class FailpointLane(Generic[Job, Done]):
+    """A Lane whose drains pass through a point: `apply.batch` over the apply lane."""
+
+    def __init__(self, inner: Lane[Job, Done], points: FailpointSet, point: str) -> None:
+        self._inner = inner
+        self._points = points
+        self._point = point
+        self.idle_after_s: float | None = inner.idle_after_s
+        if hasattr(inner, "weigh"):  # see `lanes.room_of`
+            self.weigh, self.weight_max = inner.weigh, inner.weight_max  # type: ignore[attr-defined]
+
+    def drain(self, batch: Sequence[Job]) -> Done:
+        """Does the batch when the failpoint lets it pass. `error` is raised, which is final for the node."""
+        return self._points.run(self._point, lambda: self._inner.drain(batch))
+
+    def idle(self) -> None:
+        """Tells the lane that nothing came for `idle_after_s`."""
+        self._inner.idle()
+
+
+class FailpointTransport:
+    """A MessageSender whose messages pass through `peer.send`; with `error` they are lost, as on any network."""
+
+    def __init__(self, inner: SendsMessages, points: FailpointSet, loop: CallsLater) -> None:
+        self._inner = inner
+        self._points = points
+        self._loop = loop
+
+    def send(self, messages: Iterable[Message]) -> None:
+        """Sends the messages when `peer.send` lets them pass."""
+        kept = list(messages)  # the driver may use its list again while these are held
+        try:
+            self._points.when_clear("peer.send", self._loop, lambda: self._inner.send(kept))
+        except OSError:
+            logger.debug("%d messages lost at failpoint peer.send", len(kept))

@@ -20,6 +20,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, Literal
 
+import msgspec
+
 logger = logging.getLogger(__name__)
 
 WALKED = 40_000
@@ -92,3 +94,11 @@ class Collector:
         if phase == "stop" and info["generation"] == 2:
             self.aside += len(gc.get_objects(generation=2))
             gc.freeze()
+
+
+class Untracked(msgspec.Struct, gc=False, eq=False):
+    """A base of classes with annotated fields, which are the arguments of its objects.
+
+    References still end them, but a cycle through one stays for ever: what one refers to refers to it only for as long
+    as both are needed, and then lets go of it.
+    """

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.runtime.call_threads import CallThreads
+from cluster.runtime.lanes import CallThreads
 from raftmq_wire.checksums import crc32c
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
-from cluster.runtime.call_threads import CallThreads
+from cluster.runtime.lanes import CallThreads
 from cluster.tier.store.errors import (
     AlreadyExists,
     BadAnswer,

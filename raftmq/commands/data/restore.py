@@ -63,8 +63,8 @@ def restore(
     backup, of --to-index or --to-time, or of the last entry in the tier. The old cluster is not changed and may still
     be running, on other ports.
     """
-    from cluster.backup import sources
     from cluster.backup.replay import Target
+    from cluster.backup.restore import Source, found_source
     from cluster.backup.restore import restore as make
     from cluster.config.node_files import set_tier
 
@@ -73,10 +73,10 @@ def restore(
     if to_index is not None and to_time is not None:
         raise click.UsageError("--to-index and --to-time exclude each other")
     now_ms = time.time_ns() // 1_000_000
-    wanted = sources.Source(source, tier, cluster, Target(to_index, to_time))
+    wanted = Source(source, tier, cluster, Target(to_index, to_time))
     with (
         console(stderr=True).status("starting") as spinner,
-        sources.found(wanted, into, now_ms, spinner.update) as found,
+        found_source(wanted, into, now_ms, spinner.update) as found,
     ):
         made = make(
             found.path,

@@ -19,8 +19,7 @@ from cluster.admin.port import ClientView, KernelView, LoadStatus, MemberView, N
 from cluster.admin.samples import Samples
 from cluster.admin.server import build_app
 from cluster.backup.service import Backups
-from cluster.broker.access.denials import Denials
-from cluster.broker.access.user_admin import UserAdmin
+from cluster.broker.access.user_admin import Denials, UserAdmin
 from cluster.broker.topic_sizes import TopicSizes
 from cluster.config.config import Config
 from cluster.config.loading import load

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.admin.forward import FOR_HEADER, HOPS_HEADER
-from cluster.broker import in_parts
+from cluster.broker import services as broker_services
 from cluster.peer.keyring import Keyring
 from cluster.replication.outcome import Outcome
 from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, RESET_OFFSETS
@@ -56,7 +56,7 @@ async def test_many_queues_are_looked_at_in_many_turns_and_proposed_in_parts(
 ) -> None:
     node.apply([[CREATE_TOPIC, {"name": "a", "read_queues": 300, "write_queues": 300}, True]])
     node.add_group("billing", "a")
-    monkeypatch.setattr(in_parts, "PART_MAX", 100)
+    monkeypatch.setattr(broker_services, "PART_MAX", 100)
     node.turns._share = 1
     sizes, waited = list[int](), list[bool]()
     propose = node.propose

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.broker import in_parts
+from cluster.broker import services as broker_services
 from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC
 
 
@@ -51,7 +51,7 @@ async def test_delete_says_first_what_goes(client: Any, node: Any) -> None:
 async def test_a_clone_of_many_offsets_is_proposed_in_parts(
     client: Any, node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_parts, "PART_MAX", 3)
+    monkeypatch.setattr(broker_services, "PART_MAX", 3)
     node.apply([["create_topic", {"name": "a", "read_queues": 10, "write_queues": 10}, False]])
     node.add_group("billing")
     node.apply([[COMMIT_OFFSETS, [["billing", 1, queue, queue] for queue in range(10)]]])

@@ -13,8 +13,7 @@ from cluster.backup import remote
 from cluster.backup.create import Made
 from cluster.backup.remote import backups_at, create_remote, fetch_backup, newest_ms, verify_backup
 from cluster.backup.replay import Target
-from cluster.backup.restore import restore
-from cluster.backup.sources import Source, found
+from cluster.backup.restore import Source, found_source, restore
 from cluster.tier import stored_files
 from cluster.tier.store import retries
 from cluster.tier.store.memory import MemoryStore
@@ -50,7 +49,7 @@ def test_a_backup_there_and_back_is_a_good_backup(stopped: Any, url: str, tmp_pa
     assert backups_at(url) == ([done.manifest], [])
     assert not (stopped.data / "checkpoints" / remote.STAGING).exists()
     stages: list[str] = []
-    with found(Source(done.path), tmp_path / "new", NOW_MS, stages.append) as local:
+    with found_source(Source(done.path), tmp_path / "new", NOW_MS, stages.append) as local:
         new = restore(local.path, tmp_path / "new", count=1, base_port=21000, now_ms=NOW_MS)
     assert new.manifest.digest == done.manifest.digest
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "node", "store"]
@@ -120,7 +119,7 @@ def test_a_rotten_part_is_not_taken_by_the_next_backup(stopped: Any, url: str, t
 
 
 def open_source(source: Source, into: Path) -> None:
-    with found(source, into, NOW_MS, lambda stage: None):
+    with found_source(source, into, NOW_MS, lambda stage: None):
         pass
 
 

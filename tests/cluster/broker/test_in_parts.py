@@ -7,9 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from cluster.broker import in_parts
-from cluster.broker.in_parts import parts, propose_in_parts
-from cluster.broker.services import Services
+from cluster.broker import services as broker_services
+from cluster.broker.services import Services, propose_in_parts, rows_in_parts
 from cluster.replication.outcome import Outcome, ProposeResult
 
 
@@ -29,10 +28,10 @@ class Log:
 
 
 def test_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_parts, "PART_MAX", 3)
-    assert list(parts(range(7))) == [[0, 1, 2], [3, 4, 5], [6]]
-    assert list(parts(range(3))) == [[0, 1, 2]]
-    assert list(parts([])) == [[]]
+    monkeypatch.setattr(broker_services, "PART_MAX", 3)
+    assert list(rows_in_parts(range(7))) == [[0, 1, 2], [3, 4, 5], [6]]
+    assert list(rows_in_parts(range(3))) == [[0, 1, 2]]
+    assert list(rows_in_parts([])) == [[]]
 
 
 @pytest.mark.parametrize(

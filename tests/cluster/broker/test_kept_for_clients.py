@@ -13,9 +13,8 @@ from cluster.broker.refusal import Refused
 from cluster.config.config import LimitsSection
 from cluster.replication import message_head
 from cluster.replication.identity import Identity, RetryMemory
-from cluster.replication.names import NameLimits
 from cluster.replication.outcome import Outcome, ProposeResult
-from cluster.replication.pending import UnacceptableError
+from cluster.replication.pending import NameLimits, UnacceptableError
 from statemachine.commands import CREATE_TOPIC, PUT_GROUP, Command
 from statemachine.topics import TopicConfig
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.config.config import Config
-from cluster.config.listening import addresses_behind, own_address
-from cluster.config.loading import load
+from cluster.config.loading import addresses_behind, load, own_address
 from cluster.config.source import ConfigError
 
 TWO_NETWORKS: dict[str, Any] = {

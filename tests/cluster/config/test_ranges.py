@@ -19,10 +19,10 @@ from cluster.config.loading import load
 from cluster.config.ranges import Held, dangers, hold, outside, range_of, ranges_of
 from cluster.config.rules import check
 from cluster.config.source import Source
+from cluster.members.reloading import LayeredConfig
 from cluster.node.__main__ import usable
 from cluster.peer.wire import FRAME_MAX
 from cluster.runtime.environment import Environment
-from cluster.runtime.layered_config import LayeredConfig
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.core.state.config import RaftConfig
 from raftlog.frame import FRAME_LENGTH_MAX

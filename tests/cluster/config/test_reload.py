@@ -13,9 +13,8 @@ from cluster.config import reload as module
 from cluster.config.config import Config, ConfigError
 from cluster.config.loading import load, written_keys
 from cluster.config.reload import RELOADABLE, KeyChange, differences, merged
-from cluster.members.reloading import Reloading
+from cluster.members.reloading import LayeredConfig, Reloading
 from cluster.runtime.environment import Environment
-from cluster.runtime.layered_config import LayeredConfig
 from statemachine.settings import Setting
 
 BASE = '[node]\nid = 1\ndata_dir = "data"\n'

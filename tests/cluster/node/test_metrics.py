@@ -19,13 +19,12 @@ from cluster.node.event_watch import reason_of
 from cluster.node.metrics import NodeMetrics
 from cluster.peer.link_state import LinkFigures, LinkState
 from cluster.replication.outcome import Outcome
-from cluster.runtime.turns.turn_metrics import LoopLagSampler
-from cluster.runtime.turns.turn_watch import LongTurn
+from cluster.runtime.turns.turn_watch import LongTurn, LoopLagSampler
 from cluster.runtime.turns.work import Turns
 from cluster.state.recovery_views import RecoveryStatus
-from cluster.tier.fetch.tier_reading import ReadMetrics, TierReading
 from cluster.tier.store.memory import MemoryStore
 from cluster.tier.store.retries import RequestCounts
+from cluster.tier.tier_access import ReadMetrics, TierReading
 from raftlog.membership import Membership
 from raftlog.types import NodeId, Role
 from raftlog.work import at_once

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.peer.catch_up import BURST_S, IDLE_FACTOR, IDLE_MS, CatchUp
+from cluster.peer.links import BURST_S, IDLE_FACTOR, IDLE_MS, CatchUp
 
 RATE = 1_000_000
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.remoting.handlers.send_header import SendHeader, decode_send_header
+from cluster.remoting.handlers.send import SendHeader, decode_send_header
 from raftmq_wire.codec import BINARY, JSON, CodecError, Header, decode_header, encode_frame
 
 LONG = {

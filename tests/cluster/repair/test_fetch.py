@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.peer.catch_up import BURST_S
+from cluster.peer.links import BURST_S
 from cluster.peer.transport import Handlers, Membership, PeerTransport
 from cluster.peer.wire import Kind, WireError
 from cluster.repair.fetch import (

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from cluster.config.loading import load
-from cluster.runtime.host.cgroup import bounds, machine_memory_bytes, memory_bytes
-from cluster.runtime.host.memory_fit import fit_memory
+from cluster.runtime.host.cgroup import bounds, fit_memory, machine_memory_bytes, memory_bytes
 
 MIB = 1 << 20
 

@@ -12,8 +12,15 @@ from typing import Any
 import pytest
 
 from cluster.runtime.failpoints.failpoint_fs import FailpointFileSystem
-from cluster.runtime.failpoints.failpoint_seams import FailpointLane, FailpointTransport
-from cluster.runtime.failpoints.failpoints import ACTIONS, POINTS, FailpointError, FailpointSet, parse_action
+from cluster.runtime.failpoints.failpoints import (
+    ACTIONS,
+    POINTS,
+    FailpointError,
+    FailpointLane,
+    FailpointSet,
+    FailpointTransport,
+    parse_action,
+)
 from raftlog.messages import Heartbeat, Message
 from raftlog.storage.files.fs import FileSystem, OsFileSystem
 from raftlog.types import NodeId

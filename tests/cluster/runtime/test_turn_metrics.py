@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry
 
-from cluster.runtime.turns.turn_metrics import NAMES_MAX, OTHER, TurnMetrics
-from cluster.runtime.turns.turn_watch import LongTurn
+from cluster.runtime.turns.turn_watch import NAMES_MAX, OTHER, LongTurn, TurnMetrics
 
 
 def turn(what: str, cpu_ms: float, units: int = 0) -> LongTurn:

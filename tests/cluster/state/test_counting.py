@@ -6,8 +6,7 @@ import logging
 
 import pytest
 
-from cluster.state.node_storage import Counting
-from cluster.state.recovery_status import Stages
+from cluster.state.node_storage import Counting, Stages
 from jepsen_like.fakes.memory_kv import MemoryKV
 from statemachine.broker_state import BrokerState
 from statemachine.rows import sums

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from cluster.runtime.turns.turn_metrics import TurnMetrics
-from cluster.runtime.turns.turn_watch import LongTurn
+from cluster.runtime.turns.turn_watch import LongTurn, TurnMetrics
 from jepsen_like.live.probes.long_turns import turns_of
 
 

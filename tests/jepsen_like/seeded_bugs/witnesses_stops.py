@@ -11,10 +11,9 @@ from prometheus_client import CollectorRegistry
 
 from cluster.config.config import HaSection
 from cluster.node.retirement import Retirement
-from cluster.peer.catch_up import CatchUp
 from cluster.peer.connections import BULK, CONTROL
 from cluster.peer.link_state import LinkMetrics
-from cluster.peer.links import Links
+from cluster.peer.links import CatchUp, Links
 from cluster.peer.roster import Membership
 from cluster.peer.transport import PeerTransport
 from cluster.peer.wire import Kind

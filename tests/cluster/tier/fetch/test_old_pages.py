@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from cluster.tier.fetch.tier_reading import TierReading
 from cluster.tier.store.errors import StoreError, Unreachable
+from cluster.tier.tier_access import TierReading
 from tests.support.tier_kit import FOLDER, TierKit
 
 QUEUE = (1, 0)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cluster.tier.store.errors import NotFound
-from cluster.tier.store.lineage import LineageStore
 from cluster.tier.store.memory import MemoryStore
-from cluster.tier.tier_access import where_of
+from cluster.tier.tier_access import LineageStore, where_of
 
 
 async def test_the_own_folder_comes_first_then_the_nearest_ancestor() -> None:
