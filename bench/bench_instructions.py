@@ -65,6 +65,19 @@ def tree_of(commit: str) -> Iterator[Path]:
             git("worktree", "remove", "--force", str(tree))
 
 
+def driver_of(tree: Path) -> Path:
+    """The driver of this tree, so that stages are compared that the other tree's has not; the other tree's own if this
+    one does not fit its code."""
+    check = "import runpy, sys; runpy.run_path(sys.argv[1])"
+    fits = subprocess.run(
+        [sys.executable, "-P", "-c", check, str(ROOT / DRIVER)],
+        env={**os.environ, "PYTHONPATH": str(tree)},
+        check=False,
+        capture_output=True,
+    )
+    return (ROOT if fits.returncode == 0 else tree) / DRIVER
+
+
 def start(tree: Path, counts: Path) -> subprocess.Popen[str]:
     """Callgrind over the stages in `tree`; the parts of its counts become counts.1, counts.2, ..."""
     return subprocess.Popen(
@@ -75,7 +88,7 @@ def start(tree: Path, counts: Path) -> subprocess.Popen[str]:
             f"--dump-before={MARK}",
             sys.executable,
             "-P",
-            str(tree / DRIVER),
+            str(driver_of(tree)),
         ],
         env={**os.environ, "PYTHONPATH": str(tree), "PYTHONHASHSEED": "0"},
         stdout=subprocess.PIPE,

@@ -1,7 +1,8 @@
 """The path of a message through one node and nothing else: requests in, the entry, its apply, answers out; then pulls.
+At last sends to a leader with two peers: what all three nodes do for a message, their frames and hooks too.
 
-A real node on the simulator's loop: its disk and rows are in memory, it has no peers, and time is virtual, so two runs
-of the same code do the same. `bench_instructions.py` counts what each stage here costs.
+Real nodes on the simulator's loop: disks and rows are in memory, and time is virtual, so two runs of the same code do
+the same. `bench_instructions.py` counts what each stage here costs.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import asyncio
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -20,9 +21,12 @@ from msgspec.structs import replace
 from pull_load import heartbeat_frame, pull_frame
 
 from cluster.config.config import Config
-from jepsen_like.sim.machines.lone import LoneNode, lone_options
-from jepsen_like.sim.machines.network import Endpoint
-from jepsen_like.sim.options import Options
+from jepsen_like.sim.machines.lone import ELECTED_S, LoneNode, Unwatched, lone_options
+from jepsen_like.sim.machines.loop import Process, SimLoop
+from jepsen_like.sim.machines.machine import BROKER_PORT, Machine, config_of
+from jepsen_like.sim.machines.network import EdgeConditions, Endpoint, Network
+from jepsen_like.sim.options import Options, stream
+from raftlog.types import NodeId
 from raftmq.commands.bench_load import batch_body, request_frame
 
 STAGES = {
@@ -32,6 +36,11 @@ STAGES = {
     "batch of 100 x 1 KiB": (4, 100, 4),
 }
 """Name -> requests in flight, messages per request, rounds."""
+WITH_PEERS = {
+    "send, 1 in flight, two peers": (1, 1, 60),
+    "send, 64, two peers": (64, 1, 16),
+}
+"""The same, to the leader of three nodes."""
 PULLS = {
     "pull 32 hot": (32, 8),
     "pull 256 hot": (256, 8),
@@ -69,11 +78,43 @@ class Client(asyncio.Protocol):
             asyncio.get_running_loop().stop()
 
 
+class Three:
+    """Three nodes. Raises SystemExit when one fails, or none leads."""
+
+    def __init__(self) -> None:
+        options = quiet_options()._replace(nodes=3)
+        self.loop = SimLoop(options.event_budget)
+        asyncio.set_event_loop(self.loop)
+        self._network = Network(self.loop, EdgeConditions(stream(0, "network"), options.latency_s, options.split))
+        watcher = cast(Any, Unwatched())
+        self._machines = [
+            Machine(node, options, self.loop, self._network, watcher, long_messages(config_of(node, options)))
+            for node in map(NodeId, (1, 2, 3))
+        ]
+        for machine in self._machines:
+            machine.start()
+        self.client = Process("client", "10.0.1.1")
+        self._pass_time(ELECTED_S)
+
+    def _pass_time(self, seconds: float) -> None:
+        self.loop.call_outside(seconds, self.loop.stop)
+        self.loop.run_forever()
+
+    def connect(self, make: Callable[[], Client], seconds: float) -> tuple[Endpoint, Client]:
+        """A client's connection to the leader, which takes so long at most."""
+        leads = [each.host for each in self._machines if each.node is not None and each.node.services.writes_open()]
+        if not leads:
+            raise SystemExit("none of the three nodes leads")
+        task = self.client.run(self.loop.create_task, self._network.connect(make, leads[0], BROKER_PORT))
+        self._pass_time(seconds)
+        return cast("tuple[Endpoint, Client]", task.result())
+
+
 class Driver:
     """A node that leads, and a client that is connected to it."""
 
-    def __init__(self) -> None:
-        self._lone = LoneNode(quiet_options(), long_messages)
+    def __init__(self, nodes: LoneNode | Three) -> None:
+        self._lone = nodes
         self._client = self._lone.connect(Client, 0.1)[1]
 
     def ask(self, requests: bytes, count: int) -> bytes:
@@ -138,7 +179,7 @@ def long_messages(config: Config) -> Config:
 
 def stages() -> Iterator[tuple[str, int]]:
     """Runs one stage after the other; yields its name and its number of messages when it is over."""
-    driver = Driver()
+    driver = Driver(LoneNode(quiet_options(), long_messages))
     driver.send(1, 1, 1)  # makes the topic
     for in_flight, batch, _ in STAGES.values():
         driver.send(in_flight, batch, 1)
@@ -158,6 +199,15 @@ def stages() -> Iterator[tuple[str, int]]:
         for _ in range(rounds):
             driver.ask_again(requests, len(answers))
         yield name, messages * rounds
+    driver = Driver(Three())
+    driver.send(1, 1, 1)
+    for in_flight, batch, _ in WITH_PEERS.values():
+        driver.send(in_flight, batch, 1)
+    gc.collect()
+    yield "before three nodes", 0
+    for name, (in_flight, batch, rounds) in WITH_PEERS.items():
+        driver.send(in_flight, batch, rounds)
+        yield name, in_flight * batch * rounds
 
 
 if __name__ == "__main__":
