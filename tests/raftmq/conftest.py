@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.support.given_back import nothing_in_flight_at_the_end
 from tests.support.live_nodes import live_cluster
 
-__all__ = ["live_cluster"]
+__all__ = ["live_cluster", "nothing_in_flight_at_the_end"]

@@ -94,9 +94,7 @@ def faulty_cluster(folder: Path, more: Mapping[str, str] = LOWERED) -> Iterator[
                 _dial_proxies(node, nodes, fabric)
             create_data_dirs([node.config_path for node in nodes], os.environ)
             local.up(timeout_s=60.0)
-            faulty = FaultyCluster(local, fabric, store, backups, folder / "shim")
-            yield faulty
-            faulty.given_back()
+            yield FaultyCluster(local, fabric, store, backups, folder / "shim")
         finally:
             with contextlib.suppress(Exception):
                 local.down()

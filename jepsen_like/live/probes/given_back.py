@@ -12,6 +12,8 @@ from jepsen_like.hostile.wire import ask_http
 
 GIVEN_BACK_S: Final = 20.0
 """Seconds after the last request in which a node gives back what it counted; `send.deadline_ms` is among them."""
+ASKED_S: Final = 5.0
+OK: Final = 200
 _FIGURE: Final = re.compile(r"^(raftmq_(?:client_)?inflight_bytes) (\S+)$", re.MULTILINE)
 
 
@@ -24,10 +26,14 @@ def counted(metrics: str) -> dict[str, int]:
 
 
 async def wait_given_back(admin_ports: Iterable[int], patience_s: float = GIVEN_BACK_S) -> list[str]:
-    """Waits until each node counts nothing; returns a line for each that still counts something then."""
+    """Waits until each node counts nothing; returns a line for each that still counts something then. A node that does
+    not answer is passed over."""
     left, deadline = [], time.monotonic() + patience_s
     for port in admin_ports:
-        while any((held := counted((await ask_http(port, "GET", "/metrics")).body.decode())).values()):
+        while (answer := await ask_http(port, "GET", "/metrics", timeout_s=ASKED_S)).code == OK:
+            held = counted(answer.body.decode())
+            if not any(held.values()):
+                break
             if time.monotonic() >= deadline:
                 left.append(f"the node with HTTP port {port} counts {held} although nothing is under way")
                 break

@@ -15,7 +15,7 @@ from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.node import node as node_module
 from cluster.node.node import Node
-from cluster.runtime.parts import Part, Parts
+from cluster.runtime.parts import Part, Parts, codes_of
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
 from tests.support.small_segments import LOG
@@ -83,6 +83,13 @@ async def ended(node: Node) -> Any:
     node.hurried = True
     await node.close()
     return node._parts
+
+
+async def test_the_codes_of_all_parts_are_those_that_the_router_serves(config: Config) -> None:
+    node = Node(config)
+    await node.start()
+    assert node._parts.codes == codes_of(node.remoting.serving)
+    await ended(node)
 
 
 async def test_each_part_fails_at_start_and_those_before_it_are_closed(

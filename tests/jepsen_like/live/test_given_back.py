@@ -25,7 +25,7 @@ def test_what_stays_is_reported(monkeypatch: pytest.MonkeyPatch, pages: list[str
     texts = [PAGE.format(*page.split()).encode() for page in pages]
 
     async def ask(*_: Any, **__: Any) -> Any:
-        return SimpleNamespace(body=texts.pop(0) if len(texts) > 1 else texts[0])
+        return SimpleNamespace(code=200, body=texts.pop(0) if len(texts) > 1 else texts[0])
 
     monkeypatch.setattr(given_back, "ask_http", ask)
     assert len(asyncio.run(wait_given_back([1], 0.0 if left else 5.0))) == left
