@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cluster.admin.errors import ApiError
 from cluster.admin.passes import NODE, NONE, OPERATOR, PASS_HEADER, TOOL
+from cluster.broker.access.recent import RecentChanges
 from cluster.broker.access.user_admin import Asker
 from statemachine.access.judging import Denied, judge
 from statemachine.access.users import Mode
@@ -113,6 +114,7 @@ class HttpAccess:
         self.secrets = secrets
         """The secrets of users."""
         self.denials = denials
+        self.recent = RecentChanges(access)
         """The denials of the last hour on this node."""
         self.users = users
         """Changes users and rules."""

@@ -40,6 +40,21 @@ def open_ports(config: Config) -> str:
     )
 
 
+def ports_beyond(config: Config) -> list[str]:
+    """Ports for clients and the HTTP API that other machines may reach, "name address:port": every address but
+    loopback."""
+    ports = {each.name: (each.bind, each.port) for each in config.listeners}
+    ports["admin"] = (config.admin.bind, config.admin.port)
+    return [f"{name} {join_address(*at)}" for name, at in ports.items() if not _is_loopback(at[0])]
+
+
+def _is_loopback(bind: str) -> bool:
+    try:
+        return ip_address(bind).is_loopback
+    except ValueError:  # a host name
+        return bind.lower() == "localhost"
+
+
 def open_folder(data_dir: Path, root: Path = Path("/")) -> OpenFolder | None:
     """Returns the finding if other users may enter the data directory: it lets them, and so does each folder above it.
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from cluster.config.config import Config
+from cluster.config.exposure import ports_beyond
 from cluster.config.loading import load
 from cluster.config.local_layout import NodeRecord
 from cluster.members.joining import directory_error
@@ -30,6 +31,23 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 GROUP_ID = 1
 """The one Raft group of a cluster, for now; the id stands in every frame and file from the start."""
+
+
+def refuse_open(config_paths: Sequence[Path], env: Mapping[str, str] | None = None) -> None:
+    """Raises LocalError for a new cluster that other machines could use without a user. Does nothing if a directory is
+    filled: an old cluster starts, with a finding."""
+    configs = [load(path, env) for path in config_paths]
+    if not all(is_empty(Path(config.node.data_dir)) for config in configs):
+        return
+    for config in configs:
+        ports = ports_beyond(config)
+        if ports and not (config.auth.key_file and config.auth.first_user_file):
+            raise LocalError(
+                f"node {config.node.id} would be open to other machines without a user",
+                f"{', '.join(ports)} is not loopback, and auth.key_file and auth.first_user_file name no first user",
+                "bind 127.0.0.1, or write both keys into [auth] (docs/security.md), or repeat with --insecure",
+                ExitCode.USAGE,
+            )
 
 
 class Created(NamedTuple):

@@ -13,16 +13,18 @@ from typing import Final
 from cluster.admin.findings.catalogue import code_of_alarm
 from cluster.admin.findings.finding import CLUSTER, Condition, link_object, node_object
 from cluster.admin.port import AdminPort, NodeStatus
-from cluster.config.exposure import open_folder, open_ports
+from cluster.config.exposure import open_folder, open_ports, ports_beyond
 from cluster.config.ranges import dangers
 from cluster.config.source import toml_value
 from cluster.peer.links import LinkView
 from cluster.runtime.events import rfc3339
+from statemachine.access.users import Mode
 
 LEADER_HOLD_MS: Final = 2_000
 """An election takes less."""
 LINK_HOLD_MS: Final = 3_000
 MARGIN_HOLD_MS: Final = 3_000
+OPERATOR_SHOWN_MS: Final = 3_600_000
 UNCLEAN_SHOWN_MS: Final = 3_600_000
 """An unclean start is shown for so long."""
 DIGESTS_MISSED: Final = 10
@@ -51,6 +53,7 @@ def own_conditions(port: AdminPort, status: NodeStatus, wall_ms: int) -> list[Co
         *_configuration(port, status),
         *_upgrade(port),
         *_exposure(port, status),
+        *_access(port, status, wall_ms),
         *_maintenance(port),
         *_faults(port, status),
     ]
@@ -247,6 +250,24 @@ def _exposure(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
         yield Condition("data_readable", me, folder.says, do_now=folder.command)
     if ports := open_ports(port.config):
         yield Condition("ports_open", me, ports)
+
+
+def _access(port: AdminPort, status: NodeStatus, wall_ms: int) -> Iterator[Condition]:
+    access = port.access
+    recent = access.recent.look()
+    if access.state.mode is Mode.OFF:
+        if ports := ports_beyond(port.config):
+            says = (
+                f"other machines may reach node {status.node} ({', '.join(ports)}), and auth.mode is off: whoever does "
+                "can read, send and delete"
+            )
+            yield Condition("auth_off", node_object(status.node), says)
+        if (row := recent.turned_off) is not None:
+            says = f"auth.mode was set to off by {row.user or 'nobody'} at {row.address or '-'}: nothing is judged"
+            yield Condition("auth_ended", CLUSTER, says, since_ms=row.time_ms)
+    if (row := recent.by_operator) is not None and wall_ms - row.time_ms < OPERATOR_SHOWN_MS:
+        says = f"the operator, who has the cluster's secret, changed {row.about} from {row.address}: {row.action}"
+        yield Condition("operator_acted", CLUSTER, says, since_ms=row.time_ms)
 
 
 def _maintenance(port: AdminPort) -> Iterator[Condition]:

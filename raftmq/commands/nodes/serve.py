@@ -47,6 +47,7 @@ def serve(config: Path) -> int:
 @click.option(
     "--wait", "wait_s", type=click.FloatRange(0, 3600), default=0, metavar="S", help="With --join: ask so long."
 )
+@click.option("--insecure", is_flag=True, help="Let other machines reach a new cluster that has no user.")
 @json_option
 def init(
     configs: tuple[Path, ...],
@@ -55,6 +56,7 @@ def init(
     via: str | None,
     secret: Path | None,
     wait_s: float,
+    insecure: bool,
     as_json: bool,
 ) -> None:
     """Create the data directories of a new cluster, all of them or none.
@@ -65,7 +67,14 @@ def init(
 
     On machines of their own: --first on one, then --join on each of the others, with one --config. Each node is made
     once; an emptied directory is refused, by the node that made the cluster.
+
+    A new cluster whose ports other machines may reach needs a first user (auth.key_file and auth.first_user_file),
+    unless --insecure is given.
     """
+    from raftmq.local.init import create_data_dirs, refuse_open
+
+    if not (insecure or via is not None):
+        refuse_open(configs, os.environ)
     if first or via is not None:
         _init_one(configs, via, secret, wait_s, as_json, mixed=(first and via is not None) or leave_lost)
         return
@@ -76,8 +85,6 @@ def init(
             "raftmq init --join HOST:PORT --secret FILE --config FILE",
             ExitCode.USAGE,
         )
-    from raftmq.local.init import create_data_dirs
-
     made = create_data_dirs(list(configs), os.environ, leave_lost=leave_lost)
     created = f"created {len(configs)} data directories for the new cluster {made.cluster_uuid}"
     there = f"nothing to do: all {len(configs)} directories contain the cluster {made.cluster_uuid}"

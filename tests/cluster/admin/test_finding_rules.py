@@ -25,7 +25,7 @@ from cluster.members.checks import quorum_of
 from cluster.peer.links import LinkView
 from cluster.repair.progress import InstallView
 from cluster.state.recovery_views import PreviousRun, RecoveryStatus
-from statemachine.commands import CREATE_TOPIC, SET_MAINTENANCE
+from statemachine.commands import CHANGE_USER, CREATE_TOPIC, SET_AUTH_MODE, SET_MAINTENANCE
 from tests.support.alarm_keys import alarm_keys
 
 NOW_MS = 1_700_000_000_000
@@ -144,6 +144,21 @@ def exposed(make_node: Any, folder: Path) -> dict[str, Condition]:
         return conditions(make_node(1, node__data_dir=str(folder), admin__bind="0.0.0.0"))
 
 
+def access(node: Any) -> set[str]:
+    """The codes of `users_changed`."""
+    return set(users_changed(node))
+
+
+def users_changed(node: Any) -> dict[str, Condition]:
+    """A node of a cluster in which enforcing was ended, and the operator has let somebody in again."""
+    node.add_user("root", is_super=True)
+    node.set_mode("enforce")
+    user = node.state.access.users["root"]
+    node.apply([[CHANGE_USER, [NOW_MS, "operator", "10.0.0.7"], user.id, {"secret": [b"another secret", "key"]}]])
+    node.apply([[SET_AUTH_MODE, [NOW_MS, "root", "10.0.0.8"], "off"]])
+    return conditions(node)
+
+
 def failpoint(make_node: Any) -> set[str]:
     node = make_node(1, failpoints__enabled=True)
     node.failpoints.set("apply.batch", "slow:20x")
@@ -190,6 +205,33 @@ def test_what_strangers_can_reach_is_named_with_the_ways_out(make_node: Any, tmp
     assert found["data_readable"].do_now == f"chmod 700 {tmp_path}"
 
 
+def test_a_node_that_others_may_reach_is_critical_until_something_is_enforced(make_node: Any) -> None:
+    node = make_node(1, admin__bind="10.0.0.5")
+    found = conditions(node)["auth_off"]
+    assert "admin 10.0.0.5:9644" in found.says
+    assert CODES["auth_off"].severity == "critical"
+    node.add_user("root", is_super=True)
+    for mode in ("observe", "enforce"):
+        node.set_mode(mode)
+        assert "auth_off" not in conditions(node)
+    for bind in ("127.0.0.1", "::1", "127.0.0.9", "localhost"):
+        assert "auth_off" not in conditions(make_node(1, admin__bind=bind))
+
+
+def test_the_end_of_enforcing_is_critical_as_long_as_it_lasts(node: Any) -> None:
+    found = users_changed(node)
+    assert "by root at 10.0.0.8" in found["auth_ended"].says
+    assert "changed User:root from 10.0.0.7: another secret" in found["operator_acted"].says
+    assert CODES["auth_ended"].severity == "critical"
+    for number in range(210):  # more changes than are looked at
+        node.add_user(f"user-{number}")
+        if number % 50 == 0:
+            conditions(node)
+    assert "auth_ended" in conditions(node)
+    node.set_mode("observe")
+    assert "auth_ended" not in conditions(node)
+
+
 def test_every_code_is_raised_by_something(make_node: Any, tmp_path: Path) -> None:
     raised = {
         *STATUSES,
@@ -201,7 +243,7 @@ def test_every_code_is_raised_by_something(make_node: Any, tmp_path: Path) -> No
         *exposed(make_node, tmp_path),
         *conditions(make_node()),
     }
-    for scene in (crash, lag, flood, digest, groups, maintenance, unfinished):
+    for scene in (crash, lag, flood, digest, groups, maintenance, unfinished, access):
         raised |= scene(make_node())
     assert raised == set(CODES)
 

@@ -70,7 +70,7 @@ def test_certificates_of_a_new_cluster(configs: list[Path], tmp_path: Path) -> N
     pki = tmp_path / "pki"
     _run("cert", "ca", "--out", pki)
     _run("cert", "node", "--config", configs[0], "--ca", pki, "--out", pki, refused="no data directory")
-    _run("init", "--config", configs[0], "--config", configs[1])
+    _run("init", "--insecure", "--config", configs[0], "--config", configs[1])
     for path in configs:
         _run("cert", "node", "--config", path, "--ca", pki, "--out", pki)
     own = identity.load(OsFileSystem(), tmp_path / "n1")
@@ -111,7 +111,7 @@ def test_the_doctor_looks_at_them(configs: list[Path], tmp_path: Path) -> None:
 def test_a_node_takes_them(configs: list[Path], tmp_path: Path) -> None:
     pki = tmp_path / "pki"
     _run("cert", "ca", "--out", pki)
-    _run("init", "--config", configs[0], "--config", configs[1])
+    _run("init", "--insecure", "--config", configs[0], "--config", configs[1])
     _run("cert", "node", "--config", configs[0], "--ca", pki, "--out", pki)
     section = (
         '[tls]\nmode = "permissive"\ncert_file = "pki/node-1.crt"\nkey_file = "pki/{key}"\nca_file = "pki/ca.crt"\n'

@@ -339,3 +339,25 @@ def test_the_environment_counts_when_the_directories_are_made(tmp_path: Path, mo
         assert opened.log.segment_size == 8 << 20
     finally:
         opened.close(clean=True)
+
+
+@pytest.mark.parametrize("section", ["admin", "listeners"])
+def test_a_new_cluster_is_not_opened_to_others_without_a_user(tmp_path: Path, section: str) -> None:
+    config = tmp_path / "raftmq.toml"
+    table = '[[listeners]]\nname = "broker"\nport = 10911' if section == "listeners" else "[admin]"
+    config.write_text(f'[node]\nid = 1\ndata_dir = "data"\n{table}\nbind = "10.0.0.5"\n')
+    command = ["init", "--config", str(config)]
+    refused = CliRunner().invoke(cli, command)
+    assert refused.exit_code == ExitCode.USAGE
+    assert "open to other machines" in refused.output
+    assert "--insecure" in refused.output
+    assert not (tmp_path / "data").exists()
+    assert CliRunner().invoke(cli, [*command, "--insecure"]).exit_code == 0
+    assert CliRunner().invoke(cli, command).exit_code == 0, "an old directory is no new one"
+
+
+def test_a_new_cluster_with_a_first_user_is_opened(tmp_path: Path) -> None:
+    config = tmp_path / "raftmq.toml"
+    auth = '[auth]\nkey_file = "/etc/raftmq/key"\nfirst_user_file = "/etc/raftmq/first"\n'
+    config.write_text(f'[node]\nid = 1\ndata_dir = "data"\n[admin]\nbind = "0.0.0.0"\n{auth}')
+    assert CliRunner().invoke(cli, ["init", "--config", str(config)]).exit_code == 0
