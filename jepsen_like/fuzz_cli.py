@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 
 T = TypeVar("T")
-TARGETS = ("remoting", "http", "peer")
+TARGETS = ("remoting", "http", "peer", "tls")
 MISSED_CODE = 3
 SEGMENT_BYTES = 6 << 20
 """Small, so that messages are in the tier soon; nodes keep one, or two."""
@@ -105,6 +105,8 @@ def _replay(folder: Path, file: Path, seed: int, tell: Callable[[str], None]) ->
 
 
 def _with_cluster(folder: Path, seed: int, tell: Callable[[str], None], play: Callable[[RaftMQSubject], T]) -> T:
+    from jepsen_like.fuzz.campaign import PKI
+    from jepsen_like.fuzz.tls import make_files
     from jepsen_like.live.probes.tier_probe import STORE, environment
     from jepsen_like.live.session import NODES
     from jepsen_like.live.subjects.owned import owning
@@ -118,6 +120,7 @@ def _with_cluster(folder: Path, seed: int, tell: Callable[[str], None], play: Ca
             "RAFTMQ_RETENTION__BYTES_MAX": str(SEGMENT_BYTES),
             "RAFTMQ_TIER__READ": "FORCE",
         }
+        settings |= make_files(folder / PKI)
         subject = RaftMQSubject(
             nodes,
             Processes(owned),

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from cluster.config.local_layout import NodeRecord
 from cluster.peer import keyring, secret
-from jepsen_like.fuzz import http, peers, remoting
+from jepsen_like.fuzz import http, peers, remoting, tls
 from jepsen_like.fuzz.greeting import Greeting
 from jepsen_like.fuzz.lanes import Finding, HttpLane, PeerLane, RemotingLane
 from jepsen_like.fuzz.shot import Port, Shot, save
@@ -79,11 +79,13 @@ class Vandal:
         return other.read_bytes() if fate < 0.95 else None
 
 
-BATCH = {Port.REMOTING: 60, Port.HTTP: 10, Port.PEER: 20}
+BATCH = {Port.REMOTING: 60, Port.HTTP: 10, Port.PEER: 20, Port.TLS: 10}
 """Shots that one connection sends at once, or one after the other."""
-LANES = {Port.REMOTING: 3, Port.HTTP: 1, Port.PEER: 1}
+LANES = {Port.REMOTING: 3, Port.HTTP: 1, Port.PEER: 1, Port.TLS: 4}
 """Connections to each node."""
-SHARE = {Port.REMOTING: 0.82, Port.HTTP: 0.06, Port.PEER: 0.12}
+SHARE = {Port.REMOTING: 0.8, Port.HTTP: 0.06, Port.PEER: 0.12, Port.TLS: 0.02}
+PKI = "pki"
+"""Folder with the certificates, beside that of the nodes."""
 RAW_EVERY = 12
 """One in so many batches is followed by what is no request at all."""
 LOOK_S = 1.0
@@ -108,7 +110,7 @@ _ALONE_S = 0.03
 """Seconds after each request of a replay."""
 
 
-AnyLane = RemotingLane | HttpLane | PeerLane
+AnyLane = RemotingLane | HttpLane | PeerLane | tls.TlsLane
 Draw = Callable[[], list[Shot]]
 
 
@@ -157,7 +159,7 @@ class Campaign:
         self._alike: Counter[str] = Counter()
         self._stopping = False
         self._handlers: tuple[str, ...] = ()
-        self._bad_log = _BAD_LOG if Port.PEER in targets else _BAD_LOG_OF_CLIENTS
+        self._bad_log = _BAD_LOG if {Port.PEER, Port.TLS} & set(targets) else _BAD_LOG_OF_CLIENTS
 
     async def run(self) -> Result:
         """Raises OSError if the cluster does not answer at the start."""
@@ -239,17 +241,21 @@ class Campaign:
                 for number in range(LANES[port]):
                     rng = random.Random(f"{self._seed}-{port.value}-{node.id}-{number}")
                     draws = self._draws(port, node, document, greetings, rng)
-                    tasks.append(self._fire(node.id, port, lane_of(port, node, greetings), *draws, rng))
+                    tasks.append(self._fire(node.id, port, self._lane(port, node, greetings), *draws, rng))
             handlers += {
                 Port.REMOTING: remoting.HANDLERS,
                 Port.HTTP: http.Operations(document, random.Random(0)).handlers,
                 Port.PEER: peers.HANDLERS,
+                Port.TLS: tls.HANDLERS,
             }[port]
         self._handlers = (*handlers, *KINDS)
         beside = [asyncio.create_task(self._keep_looking(watch)), asyncio.create_task(self._keep_striking())]
         await asyncio.gather(*tasks)
         self._stopping = True
         await asyncio.gather(*beside)
+
+    def _lane(self, port: Port, node: NodeRecord, greetings: dict[int, Greeting]) -> AnyLane:
+        return lane_of(port, node, greetings, self._subject.data.parent / PKI)
 
     def _left(self, port: Port) -> bool:
         whole = sum(SHARE[each] for each in self._targets)
@@ -279,6 +285,9 @@ class Campaign:
         if port is Port.HTTP:
             operations = http.Operations(document, rng)
             return lambda: [operations.draw() for _ in range(count)], lambda: [operations.raw()]
+        if port is Port.TLS:
+            plans = tls.Plans(rng)
+            return lambda: [plans.draw() for _ in range(count)], lambda: [plans.draw("TLS inside")]
         me = greetings[node.id]
         frames = peers.Frames(rng, remoting.Requests(rng), me.me, node.id, self._term, me.hello)
         return lambda: [frames.draw() for _ in range(count)], lambda: [frames.stranger(), frames.raw()]
@@ -446,7 +455,7 @@ async def replay(
         try:
             for node_id, shot in rows:
                 node = next(node for node in subject.nodes if node.id == node_id)
-                lane = lane_of(shot.port, node, greetings)
+                lane = lane_of(shot.port, node, greetings, subject.data.parent / PKI)
                 is_raw = shot.handler in (remoting.RAW, http.RAW, peers.RAW, peers.STRANGER)
                 await campaign._one(node.id, lane.fire_raw if is_raw else lane.fire, [shot])
                 lane.close()
@@ -461,8 +470,10 @@ async def replay(
     return None
 
 
-def lane_of(port: Port, node: NodeRecord, greetings: dict[int, Greeting]) -> AnyLane:
-    """A lane to that port of the node."""
+def lane_of(port: Port, node: NodeRecord, greetings: dict[int, Greeting], pki: Path) -> AnyLane:
+    """A lane to that port of the node. `pki`: the folder of `tls.make_files`."""
+    if port is Port.TLS:
+        return tls.TlsLane(node, tls.context_of(pki))
     if port is Port.REMOTING:
         return RemotingLane(node.namesrv_port)
     if port is Port.HTTP:

@@ -15,6 +15,8 @@ class Port(Enum):
     REMOTING = "remoting"
     HTTP = "http"
     PEER = "peer"
+    TLS = "tls"
+    """All of them, over TLS."""
 
 
 class Shot(NamedTuple):

@@ -67,6 +67,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         """The queue goes on in another turn of the loop."""
         self._paused_writing = False
         """The protocol has been asked to pause."""
+        self._listens = False
+        """The socket's transport has other limits, to tell when little is left."""
         self._reads = True
         self._closing = self._ends = False
         """`close` was called; `write_eof` was."""
@@ -204,7 +206,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._leave()
         if self._protocol is not None:
             protocol, self._protocol = self._protocol, None
-            protocol.connection_lost(error)
+            self._loop.call_soon(protocol.connection_lost, error)  # what `connection_made` began has begun by then
 
     def pause_reading(self) -> None:
         self._reads = False
@@ -238,6 +240,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
                 return
             if below.get_write_buffer_size() > self._high:
                 self._tell_pause()
+                self._listen(below)
             return
         self._enqueue(data)
         if not self._pumps:
@@ -293,10 +296,22 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._tell_pause()
         elif self._paused_writing and self.get_write_buffer_size() <= self._low:
             self._paused_writing = False
+            if self._listens:
+                self._listens = False
+                below.set_write_buffer_limits(HIGH_BYTES)
             if self._protocol is not None:
                 self._protocol.resume_writing()
+        if self._paused_writing and not queue:
+            self._listen(below)
         if not queue and (self._closing or self._ends):
             self._say_end()
+
+    def _listen(self, below: asyncio.Transport) -> None:
+        """Has the socket's transport call `resume_writing` when little is left: it tells that only of what it has asked
+        to pause for, and what waits there may be less."""
+        if not self._listens:
+            self._listens = True
+            below.set_write_buffer_limits(self._low, self._low)
 
     def _pump_on(self) -> None:
         self._pumps = False

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import ClassVar
@@ -21,6 +22,7 @@ from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
 from raftmq_wire.codec import FLAG_ONEWAY, HEADER_BYTES_MAX, decode_header, encode_frame
 from raftmq_wire.codes import ResponseCode
+from tests.support.certificates import make_files
 from tests.support.first_leader import stand
 from tests.support.patience import PATIENCE_S, until
 from tests.support.small_segments import LOG
@@ -43,9 +45,16 @@ SLACK = MIB
 Start = Callable[..., Awaitable[Node]]
 
 
+over_tls_too = pytest.mark.parametrize("start", ["plain", "tls"], indirect=True)
+"""What is held for a client is counted behind TLS as well: a transport that hides it would break every bound."""
+
+
 @pytest.fixture
-async def start(tmp_path: Path) -> AsyncIterator[Start]:
+async def start(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Start]:
     running: list[Node] = []
+    files = make_files(tmp_path / "pki") if getattr(request, "param", "plain") == "tls" else None
+    Client.secure = ssl.create_default_context(cafile=files.path("ca.crt")) if files is not None else None
+    tls = files.section(mode="enforcing") if files is not None else ""
 
     async def start(**limits: int) -> Node:
         base = free_base_port(3)
@@ -53,7 +62,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         rows = "".join(f"{key} = {value}\n" for key, value in {**LIMITS, **limits}.items())
         path.write_text(
             f'[node]\nid = 1\ndata_dir = "{tmp_path}/data"\n[[peers]]\nid = 1\nport = {base}\n[peer]\nport = {base}\n'
-            f'[[listeners]]\nname = "broker"\nport = {base + 1}\n[admin]\nport = {base + 2}\n{LOG}[limits]\n{rows}'
+            f'[[listeners]]\nname = "broker"\nport = {base + 1}\n[admin]\nport = {base + 2}\n{LOG}[limits]\n{rows}{tls}'
         )
         create_data_dirs([path])
         node = Node(load(path))
@@ -75,6 +84,7 @@ class Client:
     """A connection that reads when the test says so."""
 
     opened: ClassVar[list[Client]] = []
+    secure: ClassVar[ssl.SSLContext | None] = None
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -87,7 +97,8 @@ class Client:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * KIB)  # else the kernel takes megabytes for it
         connection.setblocking(False)
         await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", node.config.listeners[0].port))
-        return cls(*await asyncio.open_connection(sock=connection, limit=64 * KIB))
+        tls = {"ssl": cls.secure, "server_hostname": "127.0.0.1"} if cls.secure is not None else {}
+        return cls(*await asyncio.open_connection(sock=connection, limit=64 * KIB, **tls))  # type: ignore[arg-type]
 
     def pull(self, opaque: int, offset: int = 0, suspend_ms: int = 0) -> None:
         ext = {
@@ -166,6 +177,7 @@ async def highest(measure: Callable[[Node], int], node: Node, seconds: float) ->
 # --- answers that nobody takes ---------------------------------------------------------------------------------------
 
 
+@over_tls_too
 async def test_pipelined_pulls_hold_no_more_than_the_limit_and_are_all_answered(start: Start) -> None:
     node = await start()
     await fill(node)
@@ -184,6 +196,7 @@ async def test_pipelined_pulls_hold_no_more_than_the_limit_and_are_all_answered(
     assert await greedy.ask(HEARTBEAT) == 0
 
 
+@over_tls_too
 async def test_many_that_take_nothing_hold_no_more_than_the_node_may(start: Start) -> None:
     node = await start()
     await fill(node)
@@ -202,6 +215,7 @@ async def test_many_that_take_nothing_hold_no_more_than_the_node_may(start: Star
     assert node.router.rooms.unsent.taken == 0
 
 
+@over_tls_too
 async def test_parked_pulls_that_are_woken_together_draw_on_the_same_room(start: Start) -> None:
     node = await start()
     await fill(node, 1)
@@ -240,6 +254,7 @@ async def test_lists_and_lookups_wait_for_room_too(start: Start) -> None:
         assert (await greedy.answer())[:2] == (opaque, 0)
 
 
+@over_tls_too
 async def test_who_takes_nothing_is_closed_and_who_moves_lives(start: Start) -> None:
     node = await start(stalled_ms=1500)  # the system's buffers take a good part of a second to move again
     await fill(node)
@@ -248,6 +263,7 @@ async def test_who_takes_nothing_is_closed_and_who_moves_lives(start: Start) -> 
         for opaque in range(60):
             client.pull(opaque)
     taken = 0
+    await until(lambda: len(node.router.connections) == 2)  # over TLS the client is done first
     while len(node.router.connections) > 1:
         taken += len(await slow.reader.read(64 * KIB))
         await asyncio.sleep(0.02)
@@ -360,6 +376,7 @@ def oversized(flag: int = 0) -> bytes:
 
 
 @pytest.mark.parametrize("cuts", [[64 * KIB], [150], [4, 64 * KIB], [2, 6, 9, 40, 150]])
+@over_tls_too
 async def test_an_oversized_frame_is_answered_by_its_header_before_its_connection_ends(
     start: Start, cuts: list[int]
 ) -> None:
@@ -379,6 +396,7 @@ async def test_an_oversized_frame_is_answered_by_its_header_before_its_connectio
     assert (node.router.rooms.unfinished.taken, node.router.rooms.unsent.taken) == (0, 0)
 
 
+@over_tls_too
 async def test_who_sends_all_of_an_oversized_frame_reads_its_answer_afterwards(start: Start) -> None:
     """The node reads and drops the rest: with unread bytes the end of the connection would destroy the answer."""
     node = await start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import random
 import re
 from collections import Counter
@@ -16,7 +17,7 @@ from cluster.admin.openapi import document
 from cluster.admin.routes import ROUTES
 from cluster.peer.wire import Kind, unpack
 from cluster.remoting import router
-from jepsen_like.fuzz import http, peers, remoting
+from jepsen_like.fuzz import http, peers, remoting, tls
 from jepsen_like.fuzz.lanes import Line
 from jepsen_like.fuzz.shot import Port, Shot, load, save
 from jepsen_like.hostile import nearly_right
@@ -140,3 +141,15 @@ def test_what_is_found_can_be_kept_and_read_again(tmp_path: Path) -> None:
     rows = [(1, requests().draw()), (2, operations().draw()), (3, Shot(Port.PEER, "HELLO", b"\x00\xff", -1))]
     save(path, rows)
     assert load(path) == rows
+
+
+def test_tls_is_spoiled_and_the_same_again_for_the_same_seed() -> None:
+    plans = tls.Plans(random.Random(1))
+    shots = [plans.draw() for _ in range(DRAWS // 10)]
+    assert {shot.handler for shot in shots} == set(tls.HANDLERS)
+    assert {json.loads(shot.data)["port"] for shot in shots} == {"broker", "http", "peer"}
+    hello = bytes(range(200)) * 2
+    made = [tls.spoiled(random.Random(seed), hello) for seed in range(200)]
+    assert made == [tls.spoiled(random.Random(seed), hello) for seed in range(200)]
+    assert sum(each == hello for each in made) < 20  # one that is cut at its end is whole
+    assert all(each for each in made)

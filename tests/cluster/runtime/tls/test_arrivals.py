@@ -19,7 +19,7 @@ from cluster.runtime.tls.acceptor import Acceptor
 from cluster.runtime.tls.arrivals import ADDRESS_MAX, HANDSHAKES_MAX
 from cluster.runtime.tls.contexts import load_contexts
 from cluster.runtime.tls.security import Security
-from tests.support.certificates import Files, make_files
+from tests.support.certificates import Files, make_files, write_chain
 from tests.support.patience import PATIENCE_S, until
 
 
@@ -89,7 +89,7 @@ def trusting(files: Files, *, cert: str = "") -> ssl.SSLContext:
     return context
 
 
-async def says(port: int, context: ssl.SSLContext | None, *, source: str = "127.0.0.1") -> bytes:
+async def says_hello(port: int, context: ssl.SSLContext | None, *, source: str = "127.0.0.1") -> bytes:
     """What a client gets for b"hello", until it is all there or the connection ends."""
     secure = {"ssl": context, "server_hostname": "localhost"} if context is not None else {}
     reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0), **secure)  # type: ignore[arg-type]
@@ -108,8 +108,8 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_one_port_takes_both(files: Files, ports: Open) -> None:
     port = ports("permissive")
     await port.open()
-    assert await says(port.number, None) == b"hello"
-    assert await says(port.number, trusting(files)) == b"hello"
+    assert await says_hello(port.number, None) == b"hello"
+    assert await says_hello(port.number, trusting(files)) == b"hello"
     await until(lambda: len(port.arrivals) == 0)
 
 
@@ -118,8 +118,8 @@ async def test_plain_text_is_refused_where_tls_is_enforced(
 ) -> None:
     port = ports("enforcing")
     await port.open()
-    assert await says(port.number, None) == b"TLS only\n"
-    assert await says(port.number, trusting(files)) == b"hello"
+    assert await says_hello(port.number, None) == b"TLS only\n"
+    assert await says_hello(port.number, trusting(files)) == b"hello"
     (told,) = warnings(caplog)
     assert "plain text" in told
 
@@ -129,15 +129,45 @@ async def test_a_client_shows_a_certificate_where_one_is_required(
 ) -> None:
     port = ports("enforcing", "required")
     await port.open()
-    assert await says(port.number, trusting(files, cert="client")) == b"hello"
+    assert await says_hello(port.number, trusting(files, cert="client")) == b"hello"
     assert not warnings(caplog)
     foreign = make_files(tmp_path / "other")
     wrong = trusting(files)
     wrong.load_cert_chain(foreign.path("client.crt"), foreign.path("client.key"))
     for context in (trusting(files), wrong):
         with contextlib.suppress(ssl.SSLError, ConnectionError):
-            assert await says(port.number, context) == b""
+            assert await says_hello(port.number, context) == b""
     await until(lambda: len(warnings(caplog)) == 2)
+
+
+@pytest.mark.parametrize(
+    ("days", "links", "says"),
+    [
+        ((-20, -10), 0, "certificate has expired"),
+        ((10, 20), 0, "certificate is not yet valid"),
+        ((-1, 10), 1, "path length constraint exceeded"),
+        ((-1, 10), 400, "excessive message size"),
+    ],
+    ids=["expired", "not yet valid", "not issued by the CA itself", "a chain too long"],
+)
+async def test_a_certificate_that_does_not_count_is_refused(
+    files: Files,
+    ports: Open,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    days: tuple[int, int],
+    links: int,
+    says: str,
+) -> None:
+    port = ports("enforcing", "required")
+    await port.open()
+    wrong = trusting(files)
+    wrong.load_cert_chain(*write_chain(files.ca, tmp_path, days, links))
+    with contextlib.suppress(ssl.SSLError, ConnectionError):
+        assert await says_hello(port.number, wrong) == b""
+    await until(lambda: len(warnings(caplog)) == 1)
+    assert says in warnings(caplog)[0]
+    assert await says_hello(port.number, trusting(files, cert="client")) == b"hello"
 
 
 async def test_a_hello_may_come_byte_by_byte(files: Files, ports: Open) -> None:
@@ -212,7 +242,7 @@ async def test_strangers_hold_no_more_handshakes_than_allowed(files: Files, port
             strangers.append(stranger)
             await asyncio.sleep(0)
     await until(lambda: port.arrivals.shaking == 3 * ADDRESS_MAX)
-    assert await says(port.number, trusting(files)) == b"hello"
+    assert await says_hello(port.number, trusting(files)) == b"hello"
     assert port.arrivals.shaking <= 3 * ADDRESS_MAX <= HANDSHAKES_MAX
     for stranger in strangers:
         stranger.close()
@@ -230,7 +260,7 @@ async def test_who_floods_a_port_loses_its_own(files: Files, ports: Open, monkey
         flood.append(socket.create_connection(("127.0.0.1", port.number), source_address=("127.0.0.2", 0)))
         await asyncio.sleep(0)
     await until(lambda: len(port.arrivals) <= 50)
-    assert await says(port.number, trusting(files)) == b"hello"
+    assert await says_hello(port.number, trusting(files)) == b"hello"
     quiet.setblocking(False)
     with pytest.raises(BlockingIOError):
         quiet.recv(1)

@@ -143,6 +143,25 @@ async def test_nothing_that_has_not_left_is_hidden(sides: Sides) -> None:
     assert (sides.server.paused, sides.server.pauses) == (False, 1)
 
 
+async def test_whoever_was_asked_to_pause_may_go_on_when_all_has_left(sides: Sides) -> None:
+    """What waits below may be too little for the socket's transport to ask for a pause, and to tell of its end."""
+    transport, sent = sides.server.transport, 0
+    low, high = transport.get_write_buffer_limits()
+    for size in range(high, 12 * high, low):
+        sides.client.transport.pause_reading()
+        for _ in range(100):  # until neither the kernel nor the queue takes more without a pause
+            if sides.server.paused:
+                break
+            transport.write(bytes(size))
+            sent += size
+            await asyncio.sleep(0)
+        assert sides.server.paused
+        sides.client.transport.resume_reading()
+        await until(lambda: not sides.server.paused)
+    await until(lambda: len(sides.client.got) == sent)
+    assert transport.get_write_buffer_limits() == (low, high)
+
+
 async def test_no_turn_encrypts_all_of_a_large_write(sides: Sides) -> None:
     sides.client.transport.pause_reading()
     sides.server.transport.write(b"x" * (16 * MIB))
@@ -192,6 +211,13 @@ async def test_a_changed_record_ends_the_connection(sides: Sides) -> None:
     below.write(b"\x17\x03\x03\x00\x20" + b"z" * 32)
     await until(lambda: sides.server.lost)
     assert not sides.server.got
+
+
+async def test_the_end_is_never_told_inside_of_what_comes(sides: Sides) -> None:
+    """What a protocol began when its connection was made has begun before it hears of the end."""
+    sides.server.transport.data_received(b"\x17\x03\x03\x00\x20" + b"z" * 32)
+    assert not sides.server.lost
+    await until(lambda: sides.server.lost)
 
 
 async def test_a_context_resumes_no_session(contexts: Contexts, tmp_path: Path) -> None:

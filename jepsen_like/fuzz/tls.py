@@ -1,0 +1,198 @@
+"""TLS that is nearly right, before and after the handshake, to all ports of a node; and honest connections in between.
+
+A shot says what is done and the seed of everything random in it, so that it can be done again: the bytes themselves
+are other ones each time, as TLS wants it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+
+from cluster.config.local_layout import NodeRecord
+from jepsen_like.fuzz.lanes import ANSWER_S, Finding
+from jepsen_like.fuzz.shot import Port, Shot
+from jepsen_like.hostile.wire import HOST, request
+from raftmq.local.certificates import new_ca, new_node, write_pair
+
+HANDLERS = ("TLS hello", "TLS record", "TLS end", "TLS inside")
+CLOSE_S = 0.2
+"""Seconds in which a node may say something about what was no TLS."""
+_PORTS = ("broker", "http", "peer")
+_ASKS = {
+    "broker": request(106, {}, opaque=1)[1],
+    "http": b"GET /v1/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "peer": b"\x00\x00\x00\x04\x00\x0a\x00\x00",
+}
+_UUID = "00000000-0000-4000-8000-00000000000{}"
+
+
+def make_files(folder: Path) -> dict[str, str]:
+    """Makes a CA and a certificate for all nodes, and returns the environment of a node that takes TLS and plain text.
+    The certificate names no node of the cluster: links between nodes fall back to plain text."""
+    ca = new_ca()
+    write_pair(ca, folder, "ca")
+    write_pair(new_node(ca, _UUID.format(1), _UUID.format(2), [HOST, "localhost"]), folder, "node")
+    files = {"CERT_FILE": "node.crt", "KEY_FILE": "node.key", "CA_FILE": "ca.crt"}
+    paths = {f"RAFTMQ_TLS__{key}": str(folder / name) for key, name in files.items()}
+    return {"RAFTMQ_TLS__MODE": "permissive", **paths}
+
+
+def context_of(folder: Path) -> ssl.SSLContext:
+    """Returns the context of somebody who shows a certificate of that CA, which the peer port asks for."""
+    context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    context.load_cert_chain(str(folder / "node.crt"), str(folder / "node.key"))
+    return context
+
+
+class Plans:
+    """Draws what is done."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    def draw(self, handler: str = "") -> Shot:
+        """One shot."""
+        rng = self._rng
+        plan = {"port": rng.choice(_PORTS), "seed": rng.randrange(1 << 32)}
+        return Shot(Port.TLS, handler or rng.choices(HANDLERS, (8, 8, 2, 1))[0], json.dumps(plan).encode())
+
+
+class Line:
+    """One connection over TLS, whose ciphertext can be had before it is sent."""
+
+    def __init__(self, context: ssl.SSLContext, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._in, self._out, server_hostname="localhost")
+        self.reader, self.writer = reader, writer
+
+    def hello(self) -> bytes:
+        """Returns the first bytes of a handshake."""
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self._tls.do_handshake()
+        return self._out.read()
+
+    async def shake(self) -> None:
+        """Does the whole handshake. Raises OSError."""
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self.writer.write(self._out.read())
+                await self._take()
+                continue
+            self.writer.write(self._out.read())
+            return
+
+    async def _take(self) -> None:
+        data = await self.reader.read(1 << 16)
+        if not data:
+            raise ConnectionResetError("closed during the handshake")
+        self._in.write(data)
+
+    def sealed(self, data: bytes) -> bytes:
+        """Returns the records that carry the data."""
+        self._tls.write(data)
+        return self._out.read()
+
+    async def answer(self) -> bytes:
+        """The first bytes that come back. Raises OSError."""
+        while True:
+            try:
+                return self._tls.read(1 << 16)
+            except ssl.SSLWantReadError:
+                await self._take()
+
+
+def spoiled(rng: random.Random, data: bytes) -> bytes:
+    """Returns records that are nearly right."""
+    fate = rng.randrange(9)
+    at = rng.randrange(len(data))
+    if fate == 0:
+        return data[: at + 1]
+    if fate == 1:
+        return data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
+    if fate == 2:
+        return data[:at] + rng.randbytes(rng.choice((1, 2, 16, 300))) + data[at:]
+    if fate == 3:  # another length of the record
+        return data[:3] + rng.choice((0, 1, 0x4000, 0x4101, 0xFFFF)).to_bytes(2, "big") + data[5:]
+    if fate == 4:  # another kind of record, or a version that there is not
+        return bytes([rng.choice((0x14, 0x15, 0x16, 0x17, 0x18, 0xFF))]) + data[1:2] + rng.randbytes(1) + data[3:]
+    if fate == 5:  # another length of the message inside
+        return data[:6] + rng.choice((b"\0\0\0", b"\xff\xff\xff", b"\0\x7f\xff", rng.randbytes(3))) + data[9:]
+    if fate == 6:
+        return data * rng.choice((2, 3, 40))
+    if fate == 7:  # records in plain text: alerts, a change of the cipher, empty ones
+        return b"\x15\x03\x03\x00\x02\x01\x00" * rng.choice((1, 40)) + b"\x14\x03\x03\x00\x01\x01" * 40 + data
+    return data[:1] + rng.randbytes(rng.choice((4, 200, 20_000)))
+
+
+class TlsLane:
+    """One connection after the other to the ports of a node."""
+
+    def __init__(self, node: NodeRecord, context: ssl.SSLContext) -> None:
+        self._ports = {"broker": node.broker_port, "http": node.admin_port, "peer": node.peer_port}
+        self._context = context
+
+    async def fire(self, shots: Sequence[Shot]) -> list[Shot]:
+        """Returns those that were sent. Raises Finding if an honest connection gets no answer, and OSError if nobody
+        listens."""
+        reached = []
+        for shot in shots:
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    await self._play(shot)
+            except TimeoutError:
+                raise Finding(f"{shot.handler} was not over in {ANSWER_S:.0f} s", [shot]) from None
+            reached.append(shot)
+        return reached
+
+    fire_raw = fire
+
+    async def _play(self, shot: Shot) -> None:
+        plan = json.loads(shot.data)
+        rng, ask = random.Random(plan["seed"]), _ASKS[plan["port"]]
+        reader, writer = await asyncio.open_connection(HOST, self._ports[plan["port"]])
+        line = Line(self._context, reader, writer)
+        try:
+            if shot.handler == "TLS hello":
+                await self._send(rng, line, spoiled(rng, line.hello()))
+                return
+            with contextlib.suppress(OSError):  # one that loses its turn to others is closed
+                await line.shake()
+                if shot.handler == "TLS inside":
+                    await self._honest(shot, line, ask, plan["port"])
+                elif shot.handler == "TLS record":
+                    await self._send(rng, line, spoiled(rng, line.sealed(ask * rng.choice((1, 1, 9)))))
+                else:
+                    writer.write(line.sealed(ask * rng.choice((1, 400))))
+                    if rng.random() < 0.5:
+                        writer.write_eof()
+        finally:
+            writer.transport.abort()
+
+    async def _honest(self, shot: Shot, line: Line, ask: bytes, port: str) -> None:
+        line.writer.write(line.sealed(ask))
+        if port != "peer" and not await line.answer():
+            raise Finding(f"an honest request over TLS to the port {port} got no answer", [shot])
+
+    async def _send(self, rng: random.Random, line: Line, data: bytes) -> None:
+        step = rng.choice((1, 7, len(data), len(data)))
+        with contextlib.suppress(OSError):
+            for at in range(0, len(data), max(step, len(data) // 200)):
+                if line.writer.is_closing():
+                    return
+                line.writer.write(data[at : at + max(step, len(data) // 200)])
+                if step < len(data):
+                    await asyncio.sleep(0)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await line.reader.read(1 << 16)
+
+    def close(self) -> None:
+        """Each connection has ended with its shot."""
