@@ -27,6 +27,7 @@ from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.files.genesis import Genesis, Voter
 from raftlog.storage.files.identity import Expected, Identity
 from raftlog.storage.node_dir import create_node_dir
+from raftmq.local.access_files import make_access_files
 from raftmq_wire.errors import ExitCode, LocalError
 
 GROUP_ID = 1
@@ -117,6 +118,7 @@ def _create(configs: Sequence[Config]) -> UUID:
             identity = Identity(cluster_uuid, GROUP_ID, config.node_id, uuids[config.node_id], created_ms)
             create_node_dir(OsFileSystem(), directory, identity, genesis)
             give(config, keys, str(cluster_uuid))
+        make_access_files(configs)
     except (OSError, StorageError, LocalError) as error:
         for directory in made:  # empty when this call began: nothing is in them that anybody was promised
             shutil.rmtree(directory, ignore_errors=True)

@@ -37,6 +37,7 @@ from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.files.genesis import Genesis, Voter
 from raftlog.storage.files.identity import Identity
 from raftlog.storage.node_dir import create_node_dir
+from raftmq.local.access_files import make_access_files
 from raftmq.local.admin_http import AdminApi, GivenAddresses, parse_addresses
 from raftmq.local.init import GROUP_ID, Created, is_empty, known_cluster
 from raftmq_wire.errors import ExitCode, LocalError
@@ -133,6 +134,8 @@ def _make(config: Config, genesis: Genesis, now_ms: int, keys: tuple[bytes, ...]
 def _finish(config: Config, keys: tuple[bytes, ...], cluster: str, claims: list[int] | None) -> None:
     """Adds what IDENTITY does not tell of: the secret, and in the first node the claims, unless they are there."""
     give(config, keys, cluster)
+    if claims is not None:
+        make_access_files([config])
     if claims is not None and not (Path(config.node.data_dir) / CLAIMS).exists():
         open_claims(Path(config.node.data_dir), claims)
 

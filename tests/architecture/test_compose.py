@@ -55,7 +55,7 @@ def parts_of(port: str) -> list[str]:
 
 
 def test_three_nodes_wait_for_one_init() -> None:
-    assert set(SERVICES) == {"init", *NODES}
+    assert set(SERVICES) == {"init", "access", *NODES}
     for node in NODES:
         assert SERVICES[node]["depends_on"] == {"init": {"condition": "service_completed_successfully"}}
 
@@ -165,3 +165,21 @@ def test_the_image_copies_what_exists_and_every_product_package() -> None:
     assert {str(link) for link in links} <= set(copied), "what the packages link to"
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"bench", "tests"}
     assert packages <= set(copied)
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_secrets_are_in_a_volume_of_their_own_that_nodes_only_read(node: str) -> None:
+    config = config_of(node)
+    files = (config.peer.secret_file, config.auth.key_file, config.auth.first_user_file)
+    assert {str(Path(file).parent) for file in files} == {"/secrets"}
+    assert "secrets:/secrets:ro" in SERVICES[node]["volumes"]
+    assert "secrets:/secrets" in SERVICES["init"]["volumes"]
+    assert SERVICES[node]["environment"]["RAFTMQ_SECRET_FILE"] == config.peer.secret_file
+    assert "secrets" in COMPOSE["volumes"]
+
+
+def test_requests_are_judged() -> None:
+    script = (ROOT / "docker" / "access.sh").read_text()
+    assert "raftmq auth mode enforce --yes" in script
+    assert "insecure" not in (ROOT / "docker-compose.yml").read_text() + script
+    assert (ROOT / mounts("access")["/etc/raftmq"] / "access.sh").exists()

@@ -181,7 +181,13 @@ class OsFileSystem:
 
     def open(self, path: Path, *, create: bool = False) -> OsFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return OsFile(path, os.open(path, flags, 0o644))
+        try:
+            return OsFile(path, os.open(path, flags, 0o644))
+        except OSError as error:
+            if create or error.errno != errno.EROFS:
+                raise
+        # A secret in a volume that containers only read.
+        return OsFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def lock(self, path: Path, owner: str) -> OsFile:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o644)

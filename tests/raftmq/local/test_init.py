@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import json
 import shutil
@@ -92,6 +93,22 @@ def test_an_empty_directory_beside_filled_ones_is_refused(tmp_path: Path) -> Non
     assert caught.value.exit_code == ExitCode.REFUSED
     assert not data(nodes[1]).exists()
     refused(nodes, "holds no node")
+
+
+def test_the_files_of_users_are_made_once(tmp_path: Path) -> None:
+    nodes = make(tmp_path)
+    kept = tmp_path / "secrets"
+    env = {"RAFTMQ_AUTH__KEY_FILE": str(kept / "key"), "RAFTMQ_AUTH__FIRST_USER_FILE": str(kept / "user")}
+    create_data_dirs(configs(nodes), env)
+    files = {path.name: path.read_text() for path in kept.iterdir()}
+    assert len(base64.b64decode(files["key"])) == 32
+    name, secret = files["user"].split()
+    assert name == "admin"
+    assert len(secret) >= 32
+    assert {path.stat().st_mode & 0o777 for path in kept.iterdir()} == {0o600}
+    (kept / "key").unlink()
+    create_data_dirs(configs(nodes), env)
+    assert not (kept / "key").exists(), "with another key no secret in the log could be read"
 
 
 def test_the_others_may_start_beside_a_lost_disk_that_stays_empty(tmp_path: Path) -> None:

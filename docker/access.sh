@@ -1,0 +1,19 @@
+#!/bin/sh
+# Gives Prometheus a user and a token, then has the cluster judge every request. It may run any number of times; what it
+# makes goes into /secrets and not into a log.
+set -eu
+umask 077
+export RAFTMQ_ADMIN=n1:9644,n2:9644,n3:9644 RAFTMQ_SECRET_FILE=/secrets/peers
+
+until raftmq user list >/dev/null 2>&1; do sleep 1; done
+
+if [ ! -s /secrets/scrape-token ]; then
+    raftmq user list --json | grep -q '"prometheus"' || raftmq user create prometheus --generate >/dev/null
+    raftmq acl set prometheus 'Cluster:*' Get >/dev/null
+    raftmq user token prometheus --label scrape --days 3650 --json \
+        | python -c 'import json, sys; print(json.load(sys.stdin)["token"], end="")' >/secrets/scrape-token.new
+    mv /secrets/scrape-token.new /secrets/scrape-token
+fi
+
+# The first Super comes out of /secrets/first-user as soon as a node leads.
+until raftmq auth mode enforce --yes; do sleep 1; done

@@ -1,0 +1,52 @@
+"""The files of users that a new cluster's configuration names: the key of their secrets, and the first Super.
+
+They are made with the cluster and never again: with another key, no secret in the log could be read.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+
+from cluster.config.config import Config
+from cluster.config.local_layout import sync_folder
+from raftmq_wire.errors import ExitCode, LocalError
+
+KEY_BYTES = 32
+FIRST_USER = "admin"
+
+
+def make_access_files(configs: Iterable[Config]) -> list[Path]:
+    """Makes the files that are named and not there, with mode 0600; returns their paths. Nothing of them is printed.
+    Raises LocalError."""
+    made = []
+    for config in configs:
+        for name, text in (
+            (config.auth.key_file, base64.b64encode(os.urandom(KEY_BYTES)).decode() + "\n"),
+            (config.auth.first_user_file, f"{FIRST_USER}\n{secrets.token_urlsafe(24)}\n"),
+        ):
+            if name and not Path(name).exists():
+                _make(Path(name), text)
+                made.append(Path(name))
+    return made
+
+
+def _make(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        sync_folder(path.parent)
+    except OSError as error:
+        raise LocalError(
+            f"{path} cannot be made",
+            error.strerror or str(error),
+            f"ls -ld {path.parent}    (owner, space)",
+            ExitCode.FAILED,
+        ) from error
