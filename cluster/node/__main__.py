@@ -22,6 +22,7 @@ from cluster.runtime import logs
 from cluster.runtime.host.cgroup import fit_memory
 from cluster.runtime.host.descriptors import fit
 from cluster.runtime.host.private_files import private
+from cluster.runtime.host.service_manager import ServiceManager
 from cluster.runtime.ports import clash
 from cluster.runtime.tls.dialling import widen
 from cluster.runtime.turns.garbage import Collector
@@ -48,16 +49,23 @@ async def run(
     def started(node: Node) -> None:
         loop = asyncio.get_running_loop()
         for name in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(name, life.stop)
+            loop.add_signal_handler(name, stop)
         loop.add_signal_handler(signal.SIGHUP, _reload, node)
+        manager.ready(f"node {node.config.node.id} serves")
         collector.thorough()  # of start-up, and of the node before if this one was opened again
         node.opened()
 
+    def stop() -> None:
+        manager.stopping()
+        life.stop()
+
+    manager = ServiceManager(os.environ, os.getpid())
+    manager.recovering()
     # Before anything is served: measuring keeps the loop busy.
     environment = Environment(
         read_config=read_config, written_keys=written, fit_config=usable, python_finding=finding_at_start()
     )
-    life = NodeLife(config, environment, started)
+    life = NodeLife(config, environment, started, closed=lambda node: manager.recovering())
     collector = Collector()
 
     def leads() -> bool:
@@ -69,6 +77,7 @@ async def run(
     finally:
         tending.cancel()
         collector.close()
+        manager.close()
     return 1 if node is not None and node.failure else 0
 
 

@@ -74,6 +74,7 @@ TOOLS = {
     "git": Tool("git", "lists the files of the tree, and names its commit", _found("git")),
     "dpkg": Tool("dpkg", "knows which commands belong to the base system", _found("dpkg-query")),
     "promtool": Tool("prometheus", "tests the rules of `deploy/alerts.yml`", _found("promtool")),
+    "systemd-analyze": Tool("systemd", "checks the unit in `deploy/systemd`", _found("systemd-analyze")),
     "prometheus": Tool("prometheus", "evaluates rules and panels beside live nodes", _found("prometheus")),
     "ip": Tool(
         "iproute2",

@@ -21,7 +21,7 @@ async def test_the_node_is_told_of_a_slow_python(monkeypatch: pytest.MonkeyPatch
     handed: list[Environment] = []
 
     class Life:
-        def __init__(self, config: Config, environment: Environment, started: Any) -> None:
+        def __init__(self, config: Config, environment: Environment, started: Any, closed: Any) -> None:
             handed.append(environment)
 
         async def run(self) -> None:
