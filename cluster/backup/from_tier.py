@@ -19,7 +19,7 @@ from cluster.backup.replay import WORK, Facts, Replay, Target
 from cluster.backup.segments import last_of
 from cluster.backup.tier_objects import LogObject, TierObjects, find_cluster
 from cluster.config.config import ClusterSection
-from cluster.tier.state_copies.copy_format import StateCopy
+from cluster.tier.state_copies.state_copier import StateCopy
 from cluster.tier.stored_files import DamagedObjectError, fetch
 from raftlog.errors import FrameError, RaftLogError
 from raftlog.frame import FrameHeader, decode_entries

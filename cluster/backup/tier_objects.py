@@ -14,8 +14,7 @@ import msgspec
 
 from cluster.tier.manifest_format import HEAD_BYTES_MAX, decode_head
 from cluster.tier.object_names import HEAD, LOG, PartName, parse
-from cluster.tier.state_copies.copy_format import STATE, StateCopy, is_description
-from cluster.tier.state_copies.state_copier import read_copy
+from cluster.tier.state_copies.state_copier import STATE, StateCopy, is_description, read_copy
 from cluster.tier.store.errors import BadAnswer, NotFound, OtherFormat
 from cluster.tier.store.object_store import ObjectStore
 from cluster.tier.stored_files import BadDescriptionError, DamagedObjectError, read_checked

@@ -7,8 +7,10 @@ compares); a metric that RocketMQ has keeps RocketMQ's name and meaning.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from heapq import nlargest
+from math import inf
 from typing import Final
 
 from prometheus_client import (
@@ -19,7 +21,7 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.metrics_core import Metric
+from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 
 from cluster.admin.port import Counted, LoadStatus, NodeStatus
 from cluster.broker.broker_metrics import DeadLetterMetrics
@@ -30,13 +32,13 @@ from cluster.broker.transactions.half_messages import TransactionMetrics
 from cluster.broker.transactions.staged_writes import StagedMetrics
 from cluster.members.service import MembersMetrics
 from cluster.peer.link_state import LinkMetrics
-from cluster.remoting.request_metrics import RequestMetrics
 from cluster.repair.log_repair import RepairMetrics
 from cluster.repair.progress import InstallMetrics
 from cluster.replication.metrics import AppendMetrics, HaMetrics, ModeMetrics
 from cluster.replication.outcome import Outcome
+from cluster.replication.slow_requests import code_name
 from cluster.retention.metrics import RetentionMetrics
-from cluster.runtime.figures.tallies import Spread, Tallies, Tally
+from cluster.runtime.figures.tallies import Spread, Tallies, Tally, buckets
 from cluster.runtime.host.versions import versions
 from cluster.runtime.turns.turn_watch import TurnMetrics
 from cluster.state.recovery_views import RecoveryMetrics
@@ -45,7 +47,59 @@ from cluster.tier.tier_metrics import TierMetrics
 from raftlog.types import NOBODY, NodeId, Role
 from raftlog.work import charge
 from raftmq_wire import kernel
+from raftmq_wire.codes import ResponseCode
 from statemachine.broker_state import BrokerState
+
+BOUNDS_MS = (1.0, 3.0, 5.0, 7.0, 10.0, 100.0, 1000.0, 2000.0, 3000.0, inf)
+"""RocketMQ's."""
+REMOTING = "remoting"
+_RESPONSES = {code.value: code.name.lower() for code in ResponseCode}
+
+
+class RequestMetrics:
+    """Implements `slow_requests.RequestFigures`. Event loop only."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._counts: dict[tuple[int, int], list[int]] = {}
+        """(request code, response code) -> requests by bucket. Both are out of short lists: what has no handler is
+        counted under one code."""
+        self._sums_ms: dict[tuple[int, int], float] = {}
+        self._slow = Counter(
+            "raftmq_slow_requests",
+            "Requests that took longer than log_output.slow_request_ms, by the stage that was slow",
+            ("request_code", "stage"),
+            registry=registry,
+        )
+        registry.register(self)
+
+    def answered(self, code: int, response: int, seconds: float, requests: int = 1) -> None:
+        key, took_ms = (code, response), 1000 * seconds
+        counts = self._counts.get(key)
+        if counts is None:
+            counts = self._counts[key] = [0] * len(BOUNDS_MS)
+            self._sums_ms[key] = 0.0
+        counts[bisect_left(BOUNDS_MS, took_ms)] += requests
+        self._sums_ms[key] += took_ms * requests
+
+    def slow(self, code: int, stage: str, requests: int) -> None:
+        self._slow.labels(code_name(code).lower(), stage).inc(requests)
+
+    def collect(self) -> Iterator[Metric]:
+        """Gives the registry the histogram of latencies."""
+        family = HistogramMetricFamily(
+            "rocketmq_rpc_latency",
+            "Milliseconds until a request was answered, by its code; of sends, from the proposal of their entry",
+            labels=("protocol_type", "request_code", "response_code"),
+        )
+        for (code, response), counts in self._counts.items():
+            labels = (REMOTING, code_name(code).lower(), _response_name(response))
+            family.add_metric(labels, buckets(BOUNDS_MS, counts), self._sums_ms[code, response])
+        yield family
+
+
+def _response_name(code: int) -> str:
+    return _RESPONSES.get(code) or str(code)
+
 
 SYNC_BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 """Seconds of a disk write or an apply: from a fast NVMe flush to a failing disk."""

@@ -72,7 +72,7 @@ class Answered(Protocol):
 
 
 class RequestFigures(Protocol):
-    """The metrics; `cluster.remoting.request_metrics` keeps them."""
+    """The metrics; `cluster.node.metrics` keeps them."""
 
     def answered(self, code: int, response: int, seconds: float, requests: int = 1) -> None:
         """Requests of one code were answered in so long."""

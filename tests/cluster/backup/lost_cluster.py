@@ -11,7 +11,7 @@ from xxhash import xxh3_128
 
 from cluster.backup.manifest import hex_sums
 from cluster.tier.object_names import LOG, PartName
-from cluster.tier.state_copies.copy_format import StateCopy, part_prefix
+from cluster.tier.state_copies.state_copier import StateCopy, part_prefix
 from cluster.tier.store.directory import DirectoryStore
 from cluster.tier.stored_files import Chunk, FileSource, SetWriter, chunk_of, encode
 from jepsen_like.fakes.memory_kv import MemoryKV

@@ -13,7 +13,7 @@ import pytest
 
 from cluster.tier.manifest_format import SCHEMA, Head, Page, Segment, decode_head, decode_page, segment_of
 from cluster.tier.object_names import HEAD, manifest_version, page_base, page_name, parse
-from cluster.tier.state_copies.copy_format import index_of
+from cluster.tier.state_copies.state_copier import index_of
 from cluster.tier.store.errors import BadAnswer
 from cluster.tier.store.object_store import check_name
 from cluster.tier.stored_files import BadDescriptionError, StoredFile, StoredPart, decode, encode

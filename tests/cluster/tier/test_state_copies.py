@@ -10,8 +10,8 @@ import pytest
 from google_crc32c import value as crc32c
 
 from cluster.tier import stored_files
-from cluster.tier.state_copies import copy_format
-from cluster.tier.state_copies.copy_format import StateCopy, garbage, is_description, kept, pending
+from cluster.tier.state_copies import state_copier
+from cluster.tier.state_copies.state_copier import StateCopy, garbage, is_description, kept, pending
 from jepsen_like.sim.machines.tier_store import CALM, Weather
 from tests.support.sim_cluster import SELDOM_S
 from tests.support.tiered_cluster import FOLDER, Tiered
@@ -59,7 +59,7 @@ def wait_for_another(made: Tiered, seen: set[str]) -> None:
 def test_the_leader_copies_the_state_and_removes_old_copies(
     tiered: Callable[..., Tiered], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copy_format, "KEPT", 2)
+    monkeypatch.setattr(state_copier, "KEPT", 2)
     made = tiered(1)
     seen: set[str] = set()
     for _ in range(4):
@@ -74,7 +74,7 @@ def test_the_leader_copies_the_state_and_removes_old_copies(
     assert (len(seen), len(left)) == (4, 3), "two that can be used, and the newest, which waits for the tier"
     oldest = left[0].index
     named = {part.name for copy in left for file in copy.files for part in file.parts}
-    assert {name for name in parts_in(made) if copy_format.index_of(name) < oldest} <= named  # type: ignore[operator]
+    assert {name for name in parts_in(made) if state_copier.index_of(name) < oldest} <= named  # type: ignore[operator]
     view = made.sim.leader().running.tier.view("memory:")
     assert view.state_copy == left[-1].index
     assert made.leader_state().applied.index >= left[-1].index > 0
@@ -115,7 +115,7 @@ def test_a_bad_store_and_new_leaders_leave_whole_copies(
     tiered: Callable[..., Tiered], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Also while removals of a leader that was killed arrive late."""
-    monkeypatch.setattr(copy_format, "KEPT", 1)
+    monkeypatch.setattr(state_copier, "KEPT", 1)
     monkeypatch.setattr("cluster.tier.stored_files.PART_BYTES", 2048)  # so that some do not change
     made = tiered(seed, Weather(refused=0.05, lost=0.1, late=0.15, torn=0.05, late_s=(0.5, 90.0)))
     for _ in range(5):
@@ -136,7 +136,7 @@ def test_a_bad_store_and_new_leaders_leave_whole_copies(
 
 
 def is_of(copy: StateCopy, name: str) -> bool:
-    return copy_format.index_of(name) == copy.index
+    return state_copier.index_of(name) == copy.index
 
 
 def check_all(made: Tiered) -> list[StateCopy]:
