@@ -72,7 +72,7 @@ _._removal  # cluster/repair/installs.py: the task of a thread
 # Of tests: a fixture that is asked for its effect, and a field that a failed assertion prints.
 _.all_released, _.after_s
 
-_.tier_begins, _.pending_age_ms, _.manifest_version, _.copying_state  # cluster/tier/tier_views.py
+_.tier_begins, _.pending_age_ms, _.manifest_version, _.copying_state  # cluster/tier/tier_service.py
 _.pending_upload_bytes  # cluster/members/checks.py: a field of an answer
 _.no_slowdown  # statemachine/rows/rocks.py: an option of RocksDB
 _.num_tickets  # cluster/runtime/tls/contexts.py: an option of OpenSSL

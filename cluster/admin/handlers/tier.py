@@ -13,7 +13,7 @@ from cluster.admin.errors import ApiError
 from cluster.admin.route import Route, Serves
 from cluster.tier.scrub.scrub_service import TierScrubs, TierScrubView
 from cluster.tier.scrub.scrubber import Wishes
-from cluster.tier.tier_views import SealView, TierSegmentsView, TierView
+from cluster.tier.tier_service import SealView, TierSegmentsView, TierView
 from raftlog.errors import RaftLogError
 
 _APPLY_WAIT_S = 3.0
