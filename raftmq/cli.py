@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import itertools
 import json
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -23,6 +25,7 @@ from cluster.runtime.host.private_files import private
 from raftmq_wire.errors import ExitCode, LocalError
 
 ENTRY_POINT_GROUP = "raftmq.commands"
+DEBUG_VARIABLE = "RAFTMQ_DEBUG"
 _CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 """If an error with one of these numbers has no file's name, standard output could not be written."""
 
@@ -68,7 +71,7 @@ COMMANDS = {
     "audit": _here("access.audit", "Show who changed users, rules and tokens."),
     "cert": _here("nodes.cert", "Make certificates for TLS."),
     "logs": _here("nodes.logs", "Show the output of the nodes."),
-    "topic": _here("messages.topic", "Create, list, describe and delete topics."),
+    "topic": _here("messages.topic", "Create, list, describe, change and delete topics."),
     "group": _here("messages.group", "Create, list, describe, reset and delete consumer groups."),
     "dlq": _here("messages.dlq", "List, resend and purge what consumer groups gave up."),
     "transactions": _here("messages.transactions", "List open transactions."),
@@ -76,6 +79,7 @@ COMMANDS = {
     "produce": _here("messages.produce", "Send each line of stdin or a file as a message."),
     "consume": _here("messages.consume", "Print the messages of a topic."),
     "export": _here("data.export", "Write the messages of a topic to a Parquet file."),
+    "messages": _here("messages.messages", "Browse the messages of a topic, and send some again.", "messages"),
     "message": _here("messages.message", "Find messages by key, id or position."),
     "index": _here("data.index", "Check index files and look into them."),
     "backup": _here("data.backup", "Create, list and verify backups."),
@@ -87,6 +91,7 @@ COMMANDS = {
     "support": _here("support", "Collect what is needed to understand a problem."),
     "bench": _here("bench", "Measure the cost of each mode on this machine."),
     "unsafe-recover": _here("data.unsafe_recover", "Continue with one survivor when the majority is lost for good."),
+    "completion": _here("about", "Print what makes the shell complete commands and names.", "completion"),
     "doctor": _here("doctor", "Examine this installation: Python, kernel, checksums."),
     "version": _here("about", "Show the version.", "version"),
     "help": _here("about", "Show the help of a command.", "show_help"),
@@ -146,6 +151,7 @@ def _plugins() -> dict[str, Any]:
 @click.group(
     "raftmq", cls=RootGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
+@click.option("--debug", is_flag=True, expose_value=False, help="Print the traceback of an error.")
 @click.version_option(package_name="raftmq", message="raftmq %(version)s")
 def cli() -> None:
     """A replicated message log that RocketMQ clients can use.
@@ -155,8 +161,17 @@ def cli() -> None:
 
 
 def main() -> NoReturn:
-    """The console script: runs a command and exits with its code."""
-    sys.exit(run(sys.argv[1:]))
+    """The console script: runs a command and exits with its code. A defect is told in three lines too."""
+    arguments = sys.argv[1:]
+    try:
+        sys.exit(run(arguments))
+    except Exception as error:
+        if _is_debugged(arguments):
+            raise
+        told = " ".join(str(error).split())
+        what = f"raftmq ended with {type(error).__name__}" + (f": {told}" if told else "")
+        why = "this is a defect of raftmq; a change that the command began may have been carried out"
+        sys.exit(_show(LocalError(what, why, "RAFTMQ_DEBUG=1 in front of the same command, and report it"), arguments))
 
 
 def run(arguments: list[str]) -> int:
@@ -200,8 +215,19 @@ def _run(arguments: list[str]) -> int:
         explained = _explain(error)
         if explained is None:
             raise
+        if _is_debugged(arguments):
+            traceback.print_exc()
         return _show(explained, arguments)
     return int(result) if isinstance(result, int) else ExitCode.OK
+
+
+def _is_debugged(arguments: list[str]) -> bool:
+    """--debug stands before the command: what follows belongs to the command."""
+    return bool(os.environ.get(DEBUG_VARIABLE)) or "--debug" in itertools.takewhile(_is_option, arguments)
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("-")
 
 
 def _explain(error: Exception) -> LocalError | None:
@@ -228,10 +254,16 @@ def _show(error: LocalError, arguments: list[str]) -> int:
     lines = (("", error.what, "red"), ("because: ", error.why, None), ("type:    ", error.fix, "green"))
     for label, text, colour in lines:
         click.secho(label + " ".join(plain(text).split("\n")), fg=colour, err=True)
-    if "--json" in arguments:
+    if "--json" in arguments or "json" in _outputs(arguments):
         told = {"what": error.what, "why": error.why, "type": error.fix, "exit_code": int(error.exit_code)}
         click.echo(json.dumps({"schema": 1, "error": told}))
     return error.exit_code
+
+
+def _outputs(arguments: list[str]) -> list[str]:
+    """The values of --output, in either form."""
+    after = [value for option, value in itertools.pairwise(arguments) if option == "--output"]
+    return after + [each.partition("=")[2] for each in arguments if each.startswith("--output=")]
 
 
 _CLIENT_ERRORS = {

@@ -30,3 +30,19 @@ def show_help(context: click.Context, words: tuple[str, ...], as_json: bool) -> 
             raise click.UsageError(f"No such command '{word}'.", here)
         here = click.Context(command, info_name=word, parent=here)
     show(as_json, {"help": here.get_help()}, here.get_help())
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@json_option
+def completion(shell: str, as_json: bool) -> None:
+    """Print a script that makes SHELL complete commands, options and the names of topics, groups and nodes.
+
+    For bash, write this into ~/.bashrc: eval "$(raftmq completion bash)"
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None, shell
+    script = kind(click.get_current_context().find_root().command, {}, "raftmq", "_RAFTMQ_COMPLETE").source()
+    show(as_json, {"shell": shell, "script": script}, script)

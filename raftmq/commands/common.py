@@ -38,6 +38,9 @@ WIDTH_MAX = 1_000_000
 """Columns of a table that nobody has to read on a screen."""
 
 _DATA = "raftmq.data"
+_OUTPUT = "raftmq.output"
+INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C ended, as shells count it: 128 and the number of the signal."""
 _DATA_HELP = "Data directory (default: RAFTMQ_DATA, else the nearest .raftmq in this folder or above, else ./.raftmq)."
 _TLS_OPTIONS = {
     "--tls-ca": "CAs that the servers' certificates come from: speaks TLS (default: RAFTMQ_TLS_CA).",
@@ -64,8 +67,39 @@ def exit_code_of(error: BaseException) -> ExitCode:
 
 
 def json_option(command: F) -> F:
-    """--json: one JSON object (or one per message) on stdout instead of text."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+    """--json and --output: one object (or one per message) on stdout instead of text; YAML where it is wanted."""
+
+    def remember(context: click.Context, param: click.Parameter, value: str | None) -> None:
+        context.meta[_OUTPUT] = value
+
+    def is_structured(context: click.Context, param: click.Parameter, value: bool) -> bool:
+        return value or context.meta.get(_OUTPUT) in ("json", "yaml")
+
+    command = click.option(
+        "--output",
+        type=click.Choice(["json", "table", "yaml"]),
+        is_eager=True,
+        expose_value=False,
+        callback=remember,
+        help="Print JSON, YAML or, as without it, text and tables.",
+    )(command)
+    return click.option("--json", "as_json", is_flag=True, callback=is_structured, help="Print JSON: --output json.")(
+        command
+    )
+
+
+def yaml_wanted() -> bool:
+    """True if the command that runs was asked for YAML."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.meta.get(_OUTPUT) == "yaml"
+
+
+def yaml_document(value: object) -> str:
+    """The value as one document of YAML, with the mark that begins it."""
+    import yaml
+
+    text: str = yaml.safe_dump(value, allow_unicode=True, sort_keys=False, explicit_start=True)
+    return text
 
 
 def data_option(command: F) -> F:
@@ -132,8 +166,11 @@ def ended_like_ctrl_c() -> Iterator[None]:
 
 
 def print_json(value: object) -> None:
-    """One object, one line."""
-    click.echo(json.dumps(value, ensure_ascii=False))
+    """One object: one line of JSON, or a document of YAML."""
+    if yaml_wanted():
+        click.echo(yaml_document(value), nl=False)
+    else:
+        click.echo(json.dumps(value, ensure_ascii=False))
 
 
 def show(as_json: bool, answer: Mapping[str, object], *lines: str, markup: bool = False) -> None:

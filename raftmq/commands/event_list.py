@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import click
 
 from cluster.runtime.events import KINDS
-from raftmq.commands.common import cluster_options, show, show_problems
+from raftmq.commands.common import cluster_options, print_json, show, show_problems
 from raftmq.local.admin_http import ask_all, node_addresses
 
 FOLLOW_EVERY_S = 1.0
@@ -71,4 +70,7 @@ def _place(event: dict[str, Any]) -> tuple[str, int, int]:
 def _print(found: Iterable[dict[str, Any]], *, as_json: bool) -> None:
     for event in found:
         line = f"{event['at']}  node {event['node']}  {event['kind']:<13} {event['object']}: {event['says']}"
-        click.echo(json.dumps(event, ensure_ascii=False) if as_json else line)
+        if as_json:
+            print_json(event)
+        else:
+            click.echo(line)

@@ -151,10 +151,13 @@ class AdminApi:
     """Asks the first node that can be reached, and the next one if that knows no leader or the leader has just changed.
     Otherwise never sends a request twice: once it left, it may be carried out."""
 
-    def __init__(self, addresses: Sequence[str], look: str = "raftmq topic list") -> None:
+    def __init__(
+        self, addresses: Sequence[str], look: str = "raftmq topic list", *, timeout_s: float = _TIMEOUT_S
+    ) -> None:
         """`look`: the command that shows whether a change has happened."""
         self._addresses = list(addresses)
         self._look = look
+        self._timeout_s = timeout_s
         self._fix = ELSEWHERE if isinstance(addresses, GivenAddresses) else "raftmq up    (or raftmq status)"
 
     def get(self, path: str) -> dict[str, Any]:
@@ -203,7 +206,7 @@ class AdminApi:
             if number >= len(self._addresses) and (refused is None or refused.code != "not_leader"):
                 break
             try:
-                connection = connected(address, _TIMEOUT_S)
+                connection = connected(address, self._timeout_s)
             except OSError as error:
                 of_tls = isinstance(error, TlsError)
                 why = f"{address} {error}" if of_tls else f"{address}: {error.strerror or error}"

@@ -42,6 +42,11 @@ from raftmq.local.status import ClusterView, view_cluster
 from raftmq_wire.errors import ExitCode, LocalError
 
 
+def bytes_in(folder: Path) -> int:
+    """The size of the files in a folder, in bytes."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 def tell_new_ports(view: ClusterView) -> None:
     """Tells the leader of a ready cluster where each member is now, if its log says otherwise. Raises LocalError.
 
@@ -193,6 +198,22 @@ class LocalCluster:
             running = [node.id for node in self.nodes if is_running(node)]
             self._stop(node.id for node in self.nodes)
         return running
+
+    def purge(self) -> None:
+        """Deletes the folders of the nodes, which do not run, and those of removed ones; what else lies in the data
+        directory stays. Raises LocalError."""
+        nodes = read_cluster(self.data).nodes
+        with locked(self.data):
+            if running := [node.id for node in nodes if is_running(node)]:
+                why = "the files of a running node are in use; nothing was deleted"
+                raise LocalError(f"node {running[0]} is running", why, "raftmq down --purge", ExitCode.REFUSED)
+            for folder in (*(node.home for node in nodes), self.data / "removed"):
+                if folder.exists():
+                    shutil.rmtree(folder)
+            (self.data / CLUSTER_FILE).unlink()
+            (self.data / "lock").unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # backups may lie in it
+            self.data.rmdir()
 
     def kill(self, node_id: int) -> int:
         """kill -9 on one node; returns its last pid. Raises LocalError if it does not run."""

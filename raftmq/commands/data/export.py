@@ -11,7 +11,7 @@ import click
 
 from cluster.runtime.host.private_files import as_the_user_has_it
 from raftmq.commands.common import connect, console, json_option, servers_option, show
-from raftmq.commands.messages.consume import StartType
+from raftmq.commands.messages.places import START, Start, StartType
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _ROW_GROUP_BYTES = 64 << 20
     type=StartType(),
     default="earliest",
     show_default=True,
-    metavar="earliest|latest|OFFSET",
+    metavar=START,
     help="Where to begin in each queue.",
 )
 @click.option(
@@ -43,7 +43,7 @@ _ROW_GROUP_BYTES = 64 << 20
 def export(
     topic: str,
     to: Path,
-    start: str | int,
+    start: Start,
     columns: str | None,
     leader: bool,
     servers: str | None,

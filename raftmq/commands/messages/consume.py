@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import itertools
-import json
 import signal
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.commands.common import connect, json_option, servers_option
+from raftmq.commands.common import INTERRUPTED, connect, json_option, servers_option
+from raftmq.commands.messages.places import START, Start, StartType, walk
+from raftmq.commands.messages.printing import FormatType, printer
+from raftmq.commands.names import TOPIC, complete_groups, with_near_miss
 
 if TYPE_CHECKING:
-    from raftmq.client import Client, Consumer, Message, QueueInfo
+    from raftmq.client import Consumer, Message
 
 
 class Stop:
@@ -58,37 +58,27 @@ class Stop:
             signal.signal(each, handler)  # type: ignore[arg-type]  # what signal.signal itself returned
 
 
-_IDLE_S = 0.1
 _COMMIT_S = 1.0
 _TICK_S = 0.2
 """Time after which a signal is looked at while no message comes, in seconds."""
-_PULL_MESSAGES = 32
-
-
-class StartType(click.ParamType[str | int]):
-    """earliest, latest, or a queue offset."""
-
-    name = "start"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | int:
-        """Checks the word or number."""
-        text = str(value)
-        if text not in ("earliest", "latest") and not (text.isascii() and text.isdigit()):
-            self.fail(f"{text!r} is not earliest, latest or an offset (0 or more)", param, ctx)
-        return int(text) if text.isdigit() else text
 
 
 @click.command()
-@click.argument("topic")
-@click.option("--group", metavar="NAME", help="Read as a member of this group and commit the printed messages.")
+@TOPIC
+@click.option(
+    "--group",
+    metavar="NAME",
+    shell_complete=complete_groups,
+    help="Read as a member of this group and commit the printed messages.",
+)
 @click.option(
     "--from",
     "start",
     type=StartType(),
     default="earliest",
     show_default=True,
-    metavar="earliest|latest|OFFSET",
-    help="Where to begin in each queue; a group resumes at its committed offset.",
+    metavar=START,
+    help="Where to begin in each queue (2h: two hours ago); a group resumes at its committed offset.",
 )
 @click.option(
     "--filter",
@@ -103,46 +93,48 @@ class StartType(click.ParamType[str | int]):
 )
 @click.option("--follow", "-f", is_flag=True, help="Wait for new messages at the end, until Ctrl-C or SIGTERM.")
 @click.option("--max", "most", type=click.IntRange(min=1), metavar="N", help="Stop after N messages.")
+@click.option("--format", "form", type=FormatType(), metavar="TEXT", help="How a message is printed: '{key} {body}'.")
 @servers_option
 @json_option
 def consume(
     topic: str,
     group: str | None,
-    start: str | int,
+    start: Start,
     expression: str | None,
     ordered: bool,
     follow: bool,
     most: int | None,
+    form: str | None,
     servers: str | None,
     as_json: bool,
-) -> None:
+) -> int:
     """Print the messages of TOPIC, one per line, and stop at the end.
 
-    Without --group no offsets are committed. With --json each message is one JSON object with its queue, offset, key
-    and tag.
+    A terminal gets time, queue, offset, key, tag and body, a pipe or file bodies only. Without --group no offsets are
+    committed. With --json each message is one JSON object with its queue, offset, key and tag.
     """
     if ordered and not group:
         raise click.UsageError("--ordered needs --group: order is kept among the members of a group")
-    with connect(servers) as mq:
+    show = printer(as_json=as_json, form=form)
+    with connect(servers) as mq, with_near_miss(topic, mq.admin.topics):
         if group:
             options: dict[str, Any] = {"start": start, "filter": expression, "ordered": ordered, "follow": follow}
             with Stop() as stop, mq.consumer(group, topic, **options) as member:
-                count = _print_and_commit(member, most, stop, as_json=as_json)
-            if stop.asked and not follow:
-                raise KeyboardInterrupt
+                count = _print_and_commit(member, most, stop, show)
+            interrupted = stop.asked
         else:
-            count = _print_all(_alone(mq, topic, start, expression, follow), most, as_json=as_json, follow=follow)
-    stopped = most is not None and count == most
+            count, interrupted = _print_all(walk(mq, topic, start, expression=expression, follow=follow), most, show)
     what = f"{count} message{'' if count == 1 else 's'}"
-    if stopped:
+    if most is not None and count == most:
         click.echo(f"stopped after {what} (--max {most})", err=True)
-    elif follow:
+    elif interrupted or follow:
         click.echo(f"stopped after {what}", err=True)
     else:
         click.echo(f"end of {topic} after {what}; --follow waits for more", err=True)
+    return INTERRUPTED if interrupted else 0
 
 
-def _print_and_commit(member: Consumer, most: int | None, stop: Stop, *, as_json: bool) -> int:
+def _print_and_commit(member: Consumer, most: int | None, stop: Stop, show: Callable[[Message], None]) -> int:
     """Prints until the end, `most` or a signal; returns how many. What is printed is committed after a second at most,
     whether or not more messages come.
 
@@ -154,7 +146,7 @@ def _print_and_commit(member: Consumer, most: int | None, stop: Stop, *, as_json
         message = member.poll(_TICK_S)
         if message is not None:
             with stop.at_once():
-                _print(message, as_json=as_json)
+                show(message)
             count += 1
         elif member.at_end:
             break
@@ -164,66 +156,13 @@ def _print_and_commit(member: Consumer, most: int | None, stop: Stop, *, as_json
     return count
 
 
-def _print_all(messages: Iterator[Message], most: int | None, *, as_json: bool, follow: bool) -> int:
-    """Prints until the end, `most` or (with --follow) Ctrl-C; returns how many."""
+def _print_all(messages: Iterator[Message], most: int | None, show: Callable[[Message], None]) -> tuple[int, bool]:
+    """Prints until the end, `most` or Ctrl-C; returns how many, and True after Ctrl-C."""
     count = 0
     try:
         for message in itertools.islice(messages, most):
-            _print(message, as_json=as_json)
+            show(message)
             count += 1
     except KeyboardInterrupt:
-        if not follow:
-            raise
-    return count
-
-
-def _alone(mq: Client, topic: str, start: str | int, expression: str | None, follow: bool) -> Iterator[Message]:
-    """All queues in turn, each in its own order, up to where they ended when we began, or on and on."""
-    queues = mq.admin.describe_topic(topic).queues
-    following = {queue.queue_id: _begin(queue, start) for queue in queues}
-    ends = {queue.queue_id: queue.max_offset for queue in queues}
-    while True:
-        idle = True
-        for queue_id, offset in list(following.items()):
-            if not follow and offset >= ends[queue_id]:
-                del following[queue_id]
-                continue
-            pulled = mq.pull(topic, queue_id, offset, _PULL_MESSAGES, filter=expression)
-            yield from (m for m in pulled.messages if follow or m.queue_offset < ends[queue_id])
-            idle = idle and pulled.next_offset == offset
-            following[queue_id] = pulled.next_offset
-        if not following:
-            return
-        if idle:
-            time.sleep(_IDLE_S)
-
-
-def _begin(queue: QueueInfo, start: str | int) -> int:
-    if start == "latest":
-        return queue.max_offset
-    return queue.min_offset if isinstance(start, str) else max(start, queue.min_offset)
-
-
-def _print(message: Message, *, as_json: bool) -> None:
-    """A line on stdout at once, so that a reader at the other end of a pipe sees it."""
-    out = sys.stdout.buffer
-    out.write((json.dumps(to_json(message), ensure_ascii=False).encode() if as_json else message.body) + b"\n")
-    out.flush()
-
-
-def to_json(message: Message) -> dict[str, Any]:
-    """One message; its body as text if it is UTF-8, else as `body_base64`."""
-    try:
-        body = {"body": message.body.decode()}
-    except UnicodeDecodeError:
-        body = {"body_base64": base64.b64encode(message.body).decode()}
-    return {
-        "topic": message.topic,
-        "queue_id": message.queue_id,
-        "queue_offset": message.queue_offset,
-        "message_id": message.message_id,
-        "key": message.key,
-        "tag": message.tag,
-        "store_ms": message.store_ms,
-        **body,
-    }
+        return count, True
+    return count, False

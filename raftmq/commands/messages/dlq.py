@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raftmq.commands.common import connect, json_option, print_json, print_table, servers_option, show
+from raftmq.commands.messages.origins import send_copies
+from raftmq.commands.names import complete_groups
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
@@ -15,11 +17,7 @@ if TYPE_CHECKING:
     from raftmq.client.sync import Client
 
 PREFIX, RETRY_PREFIX = "%DLQ%", "%RETRY%"
-NOT_COPIED = frozenset(
-    ("UNIQ_KEY", "KEYS", "TAGS", "WAIT", "DELAY", "MSG_REGION", "TRACE_ON", "CLUSTER", "REAL_TOPIC", "REAL_QID")
-)
-"""Properties that the client or the broker sets anew."""
-TIMERS = "TIMER_"
+GROUP = click.argument("group", shell_complete=complete_groups)
 
 
 @click.group()
@@ -28,7 +26,7 @@ def dlq() -> None:
 
 
 @dlq.command("list")
-@click.argument("group")
+@GROUP
 @click.option("--max", "most", type=click.IntRange(1), default=32, show_default=True, help="At most so many.")
 @servers_option
 @json_option
@@ -49,13 +47,20 @@ def list_(group: str, most: int, servers: str | None, as_json: bool) -> None:
 
 
 @dlq.command("resend")
-@click.argument("group")
+@GROUP
 @click.option("--offset", "offsets", type=click.IntRange(0), multiple=True, help="This one; repeatable.")
 @click.option("--all", "everything", is_flag=True, help="All that are kept.")
+@click.option("--again", is_flag=True, help="Also those that were resent before.")
 @servers_option
 @json_option
-def resend(group: str, offsets: tuple[int, ...], everything: bool, servers: str | None, as_json: bool) -> None:
-    """Send dead letters to GROUP again, as if they had not failed before. They stay among the dead letters."""
+def resend(
+    group: str, offsets: tuple[int, ...], everything: bool, again: bool, servers: str | None, as_json: bool
+) -> None:
+    """Send dead letters to GROUP again, as if they had not failed before. They stay among the dead letters.
+
+    Each carries its place among the dead letters as the property RAFTMQ_ORIGIN. A letter that was resent before is left
+    out, unless --again is given.
+    """
     if bool(offsets) == everything:
         raise click.UsageError("name the letters with --offset, or write --all")
     with connect(servers) as mq, mq.producer() as producer:
@@ -67,18 +72,14 @@ def resend(group: str, offsets: tuple[int, ...], everything: bool, servers: str 
                 "nothing was sent; retention may have removed it",
                 f"raftmq dlq list {group}",
             )
-        for one in letters:
-            kept = {
-                name: value
-                for name, value in one.properties.items()
-                if name not in NOT_COPIED and not name.startswith(TIMERS)
-            }
-            producer.send(RETRY_PREFIX + group, one.body, queue_id=0, key=one.key, tag=one.tag, properties=kept)
-    show(as_json, {"group": group, "sent": len(letters)}, f"sent {len(letters)} messages to {RETRY_PREFIX}{group}")
+        sent = send_copies(mq, producer, RETRY_PREFIX + group, letters, again=again, queue_id=0)
+    left = len(letters) - sent
+    rest = f"; {left} were resent before (--again sends them too)" if left else ""
+    show(as_json, {"group": group, "sent": sent}, f"sent {sent} messages to {RETRY_PREFIX}{group}{rest}")
 
 
 @dlq.command("purge")
-@click.argument("group")
+@GROUP
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only count them.")
 @servers_option

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
 import click
 
 from raftmq.commands.common import cluster_options, plain, print_json, print_pages, print_table, show
+from raftmq.commands.messages.places import moment
+from raftmq.commands.names import complete_groups, complete_topics, near_name
 from raftmq.local.admin_http import AdminApi, admin_addresses
+
+NAME = click.argument("name", shell_complete=complete_groups)
 
 
 class ResetTo(click.ParamType[dict[str, object]]):
-    """earliest, latest, an offset or a time -> the fields `to` and `value` of a reset."""
+    """earliest, latest, an offset, a time or an age -> the fields `to` and `value` of a reset."""
 
     name = "where"
 
@@ -23,11 +26,13 @@ class ResetTo(click.ParamType[dict[str, object]]):
         if str(value).isdecimal() and len(value) < 19:
             return {"to": "offset", "value": int(value)}
         try:
-            at = datetime.fromisoformat(str(value)).timestamp()
+            at = moment(str(value)).timestamp()
         except (ValueError, OverflowError, OSError):
             at = -1.0
         if at < 0:
-            self.fail(f"{value}: write earliest, latest, an offset, or a time: 2026-11-20T10:00:00Z", param, ctx)
+            self.fail(
+                f"{value}: write earliest, latest, an offset, an age (2h) or a time: 2026-11-20T10:00:00Z", param, ctx
+            )
         return {"to": "time", "value": round(at * 1000)}
 
 
@@ -37,7 +42,7 @@ def group() -> None:
 
 
 @group.command("create")
-@click.argument("name")
+@NAME
 @click.option("--retries", type=click.IntRange(-1), help="Tries of a message before it becomes a dead letter.")
 @click.option("--consume", type=click.Choice(["yes", "no"]), help="Whether its consumers get messages.")
 @click.option("--update", "if_exists", flag_value="update", help="Change the group if it exists.")
@@ -62,7 +67,7 @@ def create(
 
 
 @group.command("delete")
-@click.argument("name")
+@NAME
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @cluster_options
@@ -70,7 +75,8 @@ def delete(name: str, yes: bool, dry_run: bool, data: str | None, admin: str | N
     """Delete the group NAME with its offsets. A consumer that is connected makes it again."""
     api, path = AdminApi(admin_addresses(admin, data)), f"/v1/groups/{quote(name, safe='')}"
     if dry_run or not yes:
-        plan = api.delete(f"{path}?dry_run=true")
+        with near_name(api, "/v1/groups", name):
+            plan = api.delete(f"{path}?dry_run=true")
         held = f"{plan['offsets']} offsets, lag {plan['lag']}, {plan['members']} connected consumers"
         if dry_run:
             show(as_json, plan, f"nothing was changed; {name} would go ({held})")
@@ -81,8 +87,8 @@ def delete(name: str, yes: bool, dry_run: bool, data: str | None, admin: str | N
 
 
 @group.command("clone")
-@click.argument("source")
-@click.argument("name")
+@click.argument("source", shell_complete=complete_groups)
+@NAME
 @click.option("--topic", help="The offsets of this topic alone.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
@@ -127,11 +133,13 @@ def list_(data: str | None, admin: str | None, as_json: bool) -> None:
 
 
 @group.command("describe")
-@click.argument("name")
+@NAME
 @cluster_options
 def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> None:
     """Show the members of the group NAME and its offset and lag in each queue."""
-    answer = AdminApi(admin_addresses(admin, data)).whole(f"/v1/groups/{quote(name, safe='')}", "offsets")
+    api = AdminApi(admin_addresses(admin, data))
+    with near_name(api, "/v1/groups", name):
+        answer = api.whole(f"/v1/groups/{quote(name, safe='')}", "offsets")
     if as_json:
         print_json({"schema": 1, **answer})
         return
@@ -161,9 +169,11 @@ def _seconds(ms: int | None) -> str | None:
 
 
 @group.command("reset")
-@click.argument("name")
-@click.option("--topic", required=True, help="The topic whose offsets are moved.")
-@click.option("--to", "where", type=ResetTo(), required=True, help="earliest, latest, an offset, or a time.")
+@NAME
+@click.option("--topic", required=True, shell_complete=complete_topics, help="The topic whose offsets are moved.")
+@click.option(
+    "--to", "where", type=ResetTo(), required=True, help="earliest, latest, an offset, a time or an age (2h)."
+)
 @click.option("--queue", type=click.IntRange(0), help="This queue alone (default: all of the topic).")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change, in messages.")

@@ -22,6 +22,7 @@ from raftmq.commands.common import (
     print_json,
     servers_option,
 )
+from raftmq.commands.names import TOPIC
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Line(NamedTuple):
 
 
 @click.command()
-@click.argument("topic")
+@TOPIC
 @click.option(
     "--file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -48,6 +49,9 @@ class Line(NamedTuple):
 @click.option("--key-field", metavar="NAME", help="Lines are JSON objects; take the key from this field.")
 @click.option("--tag-field", metavar="NAME", help="Lines are JSON objects; take the tag from this field.")
 @click.option("--delay", type=click.FloatRange(min=0), metavar="SECONDS", help="Deliver each message so much later.")
+@click.option(
+    "--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Send at most N messages per second."
+)
 @servers_option
 @json_option
 def produce(
@@ -56,6 +60,7 @@ def produce(
     key_field: str | None,
     tag_field: str | None,
     delay: float | None,
+    rate: float | None,
     servers: str | None,
     as_json: bool,
 ) -> None:
@@ -68,10 +73,10 @@ def produce(
     tally = Tally()
     try:
         if file is None:
-            _send(sys.stdin.buffer, None, topic, key_field, tag_field, delay, servers, tally)
+            _send(sys.stdin.buffer, None, topic, key_field, tag_field, delay, rate, servers, tally)
         else:
             with file.open("rb") as lines:
-                _send(lines, file.stat().st_size, topic, key_field, tag_field, delay, servers, tally)
+                _send(lines, file.stat().st_size, topic, key_field, tag_field, delay, rate, servers, tally)
     finally:
         seconds = time.monotonic() - began
         if as_json:
@@ -148,6 +153,7 @@ def _send(
     key_field: str | None,
     tag_field: str | None,
     delay: float | None,
+    rate: float | None,
     servers: str | None,
     tally: Tally,
 ) -> None:
@@ -164,7 +170,10 @@ def _send(
     )
     with connect(servers) as mq, mq.producer() as producer, bar:
         task = bar.add_task("sending", total=size)
-        for line in read_lines(source, key_field, tag_field):
+        began = time.monotonic()
+        for count, line in enumerate(read_lines(source, key_field, tag_field)):
+            if rate is not None:
+                time.sleep(max(0.0, began + count / rate - time.monotonic()))
             if tally.first is not None:
                 return
             future = producer.send_soon(topic, line.body, key=line.key, tag=line.tag, delay=delay)

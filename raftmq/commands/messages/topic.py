@@ -1,4 +1,4 @@
-"""`raftmq topic`: create, list, describe and delete topics."""
+"""`raftmq topic`: create, list, describe, change and delete topics."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import click
 
 from cluster.replication.acks.ack_levels import ATTRIBUTE, NAMES
 from raftmq.commands.common import cluster_options, print_json, print_pages, print_table, show, size_of
+from raftmq.commands.names import complete_topics, near_name
 from raftmq.local.admin_http import AdminApi, ApiRefusal, admin_addresses
 
+NAME = click.argument("name", shell_complete=complete_topics)
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -31,7 +33,7 @@ class KeptFor(click.ParamType[int]):
 
 @click.group()
 def topic() -> None:
-    """Create, list, describe and delete topics."""
+    """Create, list, describe, change and delete topics."""
 
 
 @topic.command("create")
@@ -58,17 +60,23 @@ def create(
     body: dict[str, object] = {"name": name, "if_exists": if_exists or "fail"}
     if queues is not None:
         body["queues"] = queues
-    attributes = {} if dedup is None else {"dedup": dedup}
-    if ack is not None:
-        attributes[ATTRIBUTE] = ack
-    if retention is not None:
-        attributes["retention.ms"] = str(retention)
+    attributes = _attributes_of(dedup, ack, retention)
     api = AdminApi(admin_addresses(admin, data))
     if attributes:
         known = _known_attributes(api, name) if if_exists == "update" else {}
         body["attributes"] = known | attributes
     answer = api.post("/v1/topics", body)
     show(as_json, answer, f"{answer['result']} topic {name} with {answer['topic']['write_queues']} queues")
+
+
+def _attributes_of(dedup: str | None, ack: str | None, retention: int | None) -> dict[str, str]:
+    """Returns the attributes that the options name."""
+    attributes = {} if dedup is None else {"dedup": dedup}
+    if ack is not None:
+        attributes[ATTRIBUTE] = ack
+    if retention is not None:
+        attributes["retention.ms"] = str(retention)
+    return attributes
 
 
 def _known_attributes(api: AdminApi, name: str) -> dict[str, str]:
@@ -105,12 +113,50 @@ def list_(with_system: bool, data: str | None, admin: str | None, as_json: bool)
     print_pages(titles, pages, none=none, left=("topic", "attributes"))
 
 
+@topic.command("alter")
+@NAME
+@click.option("--queues", type=click.IntRange(1, 1024), help="Number of queues.")
+@click.option("--dedup", type=click.Choice(["off", "retry", "strict"]), help="What counts as a duplicate send.")
+@click.option("--ack", type=click.Choice(list(NAMES)), help="When a send to the topic is acknowledged.")
+@click.option("--retention", type=KeptFor(), metavar="12h", help="How long messages are kept: 15m, 12h, 7d, forever.")
+@cluster_options
+def alter(
+    name: str,
+    queues: int | None,
+    dedup: str | None,
+    ack: str | None,
+    retention: int | None,
+    data: str | None,
+    admin: str | None,
+    as_json: bool,
+) -> None:
+    """Change the topic NAME, which must exist. What is not named stays as it is."""
+    fresh = _attributes_of(dedup, ack, retention)
+    if queues is None and not fresh:
+        raise click.UsageError("name what changes: --queues, --dedup, --ack or --retention")
+    api = AdminApi(admin_addresses(admin, data))
+    with near_name(api, "/v1/topics", name):
+        before = api.get(f"/v1/topics/{quote(name, safe='')}")["topic"]
+    body = {
+        "name": name,
+        "if_exists": "update",
+        "queues": before["write_queues"] if queues is None else queues,
+        "attributes": before["attributes"] | fresh,
+    }
+    answer = api.post("/v1/topics", body)
+    after = answer["topic"]
+    told = f"{name} has {after['write_queues']} queues {_attributes(after['attributes'])}"
+    show(as_json, answer, told.rstrip())
+
+
 @topic.command("describe")
-@click.argument("name")
+@NAME
 @cluster_options
 def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> None:
     """Show the queues of the topic NAME."""
-    answer = AdminApi(admin_addresses(admin, data)).whole(f"/v1/topics/{quote(name, safe='')}", "queues")
+    api = AdminApi(admin_addresses(admin, data))
+    with near_name(api, "/v1/topics", name):
+        answer = api.whole(f"/v1/topics/{quote(name, safe='')}", "queues")
     if as_json:
         print_json({"schema": 1, **answer})
         return
@@ -123,7 +169,7 @@ def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> N
 
 
 @topic.command("delete")
-@click.argument("name")
+@NAME
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @cluster_options
@@ -131,11 +177,13 @@ def delete(name: str, yes: bool, dry_run: bool, data: str | None, admin: str | N
     """Delete the topic NAME with its queues and all groups' offsets for it."""
     api = AdminApi(admin_addresses(admin, data))
     if dry_run:
-        plan = api.delete(f"/v1/topics/{quote(name, safe='')}?dry_run=true")
+        with near_name(api, "/v1/topics", name):
+            plan = api.delete(f"/v1/topics/{quote(name, safe='')}?dry_run=true")
         show(as_json, plan, f"nothing was changed; {name} would go with {_held(plan['topic'])}")
         return
     if not yes:
-        held = _held(api.get(f"/v1/topics/{quote(name, safe='')}")["topic"])
+        with near_name(api, "/v1/topics", name):
+            held = _held(api.get(f"/v1/topics/{quote(name, safe='')}")["topic"])
         click.confirm(f"delete {name} with {held}?", abort=True, err=True)
     answer = api.delete(f"/v1/topics/{quote(name, safe='')}")
     show(as_json, answer, f"deleted {name} ({answer['topic']['messages']} messages)")

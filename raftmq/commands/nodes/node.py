@@ -21,6 +21,7 @@ from raftmq.commands.common import (
     print_table,
     show,
 )
+from raftmq.commands.names import complete_nodes
 from raftmq.commands.nodes.node_plan import ask_before, confirmed, show_plan
 from raftmq.local import may_stop
 from raftmq.local.admin_http import ADMIN_VARIABLE, AdminApi, admin_addresses, drain_node
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from raftmq.local.membership import Joined, LocalMembers
 
 LOOK = "raftmq node list"
-NODE = click.argument("node", type=click.IntRange(1, 65535))
+NODE = click.argument("node", type=click.IntRange(1, 65535), shell_complete=complete_nodes)
 
 
 @click.group()
@@ -396,6 +397,25 @@ def drain(node: int, undo: bool, grace_s: float, data: str | None, admin: str | 
     warning = [f"do not stop it yet: {reason}" for reason in may["reasons"]] if may is not None else []
     drained = f"node {node} is drained: node {view['leader']} leads; undo: raftmq node drain {node} --undo"
     show(as_json, {**view, "can_stop": may}, drained, *warning)
+
+
+@node.command("can-stop")
+@NODE
+@cluster_options
+def can_stop(node: int, data: str | None, admin: str | None, as_json: bool) -> int:
+    """Ask the cluster whether writes go on while NODE is stopped. Exits with 0 if they do, 5 if not."""
+    answer = may_stop.ask(admin_addresses(admin, data), node)
+    if answer is None:
+        raise LocalError(
+            "no leader answers",
+            "without a leader nothing is written, and nobody can say what a stop would end",
+            "raftmq status",
+            ExitCode.REFUSED,
+        )
+    allowed = f"node {node} may be stopped: writes go on"
+    refused = [f"do not stop node {node} now: {reason}" for reason in answer["reasons"]]
+    show(as_json, answer, *([allowed] if answer["allowed"] else [*refused, f"type: {answer['do_now']}"]))
+    return ExitCode.OK if answer["allowed"] else ExitCode.REFUSED
 
 
 @node.command()

@@ -6,14 +6,16 @@ import time
 
 import click
 
-from raftmq.commands.common import data_dir, data_option, json_option, show
+from raftmq.commands.common import data_dir, data_option, json_option, show, size_of
+from raftmq.commands.names import complete_nodes
 from raftmq.local import may_stop
 from raftmq.local.admin_http import drain_node
-from raftmq.local.cluster import LocalCluster
+from raftmq.local.cluster import LocalCluster, bytes_in
 from raftmq.local.credentials import addresses_of
 from raftmq.local.process import is_running
 from raftmq.local.tier_rest import bring_rest
 
+NODE = click.argument("node", type=int, shell_complete=complete_nodes)
 WAIT_S = 10.0
 """Time to wait for copies that catch up, in seconds."""
 
@@ -26,15 +28,32 @@ WAIT_S = 10.0
     metavar="SECONDS",
     help="How long to wait until all of the log is in the tier, if there is one (default: tier.stop_grace_ms).",
 )
+@click.option("--purge", is_flag=True, help="Afterwards delete the data directory with every message.")
+@click.option("--yes", is_flag=True, help="With --purge: do not ask.")
+@click.option("--dry-run", is_flag=True, help="With --purge: only show what would be deleted.")
 @data_option
 @json_option
-def down(grace_s: float | None, data: str | None, as_json: bool) -> None:
-    """Stop the cluster; nothing is deleted.
+def down(grace_s: float | None, purge: bool, yes: bool, dry_run: bool, data: str | None, as_json: bool) -> None:
+    """Stop the cluster; nothing is deleted, unless --purge is given.
 
     If a tier is configured, the leader first closes the last segment and uploads what is missing. Exits with 8 if
     something is left when the time is over; the next start goes on with it.
     """
     cluster = LocalCluster(data_dir(data))
+    if (yes or dry_run) and not purge:
+        raise click.UsageError("--yes and --dry-run go with --purge: nothing else is deleted")
+    if purge and (dry_run or not yes):
+        held = f"{cluster.data} ({size_of(bytes_in(cluster.data))}, {len(cluster.nodes)} nodes)"
+        if dry_run:
+            show(as_json, {"stopped": [], "deleted": None}, f"nothing was changed; {held} would be deleted")
+            return
+        click.confirm(f"stop the nodes and delete {held}?", abort=True, err=True)
+    if purge:
+        stopped = cluster.down()
+        cluster.purge()
+        told = f"stopped {len(stopped)} nodes and deleted {cluster.data}"
+        show(as_json, {"stopped": stopped, "deleted": str(cluster.data)}, told)
+        return
     addresses = addresses_of(cluster.nodes)
     rest, allowed_s = bring_rest(addresses, grace_s, lambda text: click.echo(text, err=True))
     stopped = cluster.down()
@@ -45,7 +64,7 @@ def down(grace_s: float | None, data: str | None, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("node", type=int)
+@NODE
 @data_option
 @json_option
 def kill(node: int, data: str | None, as_json: bool) -> None:
@@ -56,7 +75,7 @@ def kill(node: int, data: str | None, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("node", type=int)
+@NODE
 @click.option(
     "--grace",
     "grace_s",

@@ -17,7 +17,7 @@ from raftmq_wire.errors import ExitCode
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `([a-z]+(?:-[a-z]+)*(?: [a-z]+(?:-[a-z]+)*)?)(?![\w-])((?:[^`\\]|\\.)*)`", PAGE, re.MULTILINE)
-EVERYWHERE = {"--json", "--data", "--servers", "--admin", "--tls-ca", "--tls-cert", "--tls-key", "--help"}
+EVERYWHERE = {"--json", "--output", "--data", "--servers", "--admin", "--tls-ca", "--tls-cert", "--tls-key", "--help"}
 
 
 @functools.cache

@@ -67,8 +67,10 @@ def stop() -> Iterator[Stop]:
         yield made
 
 
-def read(member: Member, stop: Stop, most: int | None = None) -> int:
-    return consume._print_and_commit(member, most, stop, as_json=False)  # type: ignore[arg-type]
+def read(
+    member: Member, stop: Stop, most: int | None = None, show: Callable[[Message], None] = lambda message: None
+) -> int:
+    return consume._print_and_commit(member, most, stop, show)  # type: ignore[arg-type]
 
 
 def test_what_was_printed_is_committed_though_nothing_more_comes(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,11 +90,10 @@ def test_a_signal_ends_it_between_two_messages(stop: Stop, number: signal.Signal
     assert stop.asked
 
 
-def test_a_signal_while_a_message_is_printed_interrupts(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_while_a_message_is_printed_interrupts(stop: Stop) -> None:
     """Its reader may be stuck; the message is not committed and comes again."""
-    monkeypatch.setattr(consume, "_print", lambda message, as_json: send(signal.SIGTERM)())
     with pytest.raises(KeyboardInterrupt):
-        read(Member(0, 1), stop)
+        read(Member(0, 1), stop, show=lambda message: send(signal.SIGTERM)())
 
 
 def test_a_second_signal_does_not_wait(stop: Stop) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from raftmq.client.errors import NotFound, RaftMQError, Refused, Unknown, Unreachable
 from raftmq.client.message import Message
-from raftmq.commands.messages.consume import to_json
+from raftmq.commands.messages.printing import to_json
 from raftmq.commands.messages.produce import Tally, read_lines
 from raftmq_wire.errors import ExitCode, LocalError
 

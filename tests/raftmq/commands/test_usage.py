@@ -75,8 +75,14 @@ def test_the_nearest_right_word(arguments: list[str], what: str, fix: str) -> No
     [
         (["kill"], "missing argument 'NODE'"),
         (["kill", "one"], "invalid value for 'NODE': 'one' is not a valid integer"),
-        (["consume", "t", "--from", "noon"], "'noon' is not earliest, latest or an offset (0 or more)"),
-        (["consume", "t", "--from", "-1"], "'-1' is not earliest, latest or an offset (0 or more)"),
+        (
+            ["consume", "t", "--from", "noon"],
+            "'noon' is not earliest, latest, an offset (0 or more), a time or an age",
+        ),
+        (
+            ["consume", "t", "--from", "-1"],
+            "'-1' is not earliest, latest, an offset (0 or more), a time or an age",
+        ),
         (["consume", "t", "--max", "0"], "invalid value for '--max'"),
         (["produce", "t", "--file", "missing.txt"], "file 'missing.txt' does not exist"),
         (["up", "--nodes", "0"], "a local cluster of 0 nodes is not possible"),
@@ -292,10 +298,10 @@ def test_status_asks_nodes_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     admins = {1: "n1.example:9644", 2: "n2.example:1234", 3: "n3.example:9644"}
 
-    def get(host: str, port: int, path: str, timeout_s: float) -> dict[str, object] | None:
+    def get(address: str, path: str, timeout_s: float) -> dict[str, object] | None:
         if path == "/v1/members":
             return {"members": [{"id": node, "admin": admin} for node, admin in admins.items()]}
-        return statuses.get(f"{host}:{port}")
+        return statuses.get(address)
 
     monkeypatch.setattr(local_status, "_get", get)
     monkeypatch.setenv("COLUMNS", "160")

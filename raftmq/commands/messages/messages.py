@@ -1,0 +1,163 @@
+"""`raftmq messages`: browse the messages of a topic, and send some of them again."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from raftmq.commands.common import connect, json_option, servers_option, show
+from raftmq.commands.messages.origins import send_copies
+from raftmq.commands.messages.places import START, MomentType, Start, StartType, walk
+from raftmq.commands.messages.printing import FormatType, printer
+from raftmq.commands.names import TOPIC, with_near_miss
+from raftmq_wire.errors import ExitCode, LocalError
+
+if TYPE_CHECKING:
+    from raftmq.client import Client, Message
+
+REPUBLISHED_MAX = 10_000
+"""Messages of one `republish`: they are held in memory, and each is confirmed by itself."""
+
+
+class PatternType(click.ParamType["re.Pattern[bytes]"]):
+    """A regular expression over the bytes of a body."""
+
+    name = "pattern"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> re.Pattern[bytes]:
+        """Compiles it."""
+        if isinstance(value, re.Pattern):
+            return value
+        try:
+            return re.compile(str(value).encode())
+        except re.error as error:
+            self.fail(f"{value!r} is not a regular expression: {error}", param, ctx)
+
+
+def selection(command: Any) -> Any:
+    """The options that select messages of a topic."""
+    options = (
+        click.option("--queue", "queues", type=click.IntRange(0), multiple=True, help="This queue alone; repeatable."),
+        click.option("--from", "start", type=StartType(), default="earliest", show_default=True, metavar=START,
+                     help="Where to begin in each queue."),
+        click.option("--until", type=MomentType(), metavar="TIME", help="Only messages stored before this time."),
+        click.option("--body", "pattern", type=PatternType(), metavar="REGEX", help="Only bodies that match."),
+        click.option("--filter", "expression", metavar="SQL92", help="Only messages whose properties fit."),
+    )  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.group()
+def messages() -> None:
+    """Browse the messages of a topic, and send some of them again."""
+
+
+@messages.command("browse")
+@TOPIC
+@selection
+@click.option("--max", "most", type=click.IntRange(1), default=32, show_default=True, help="Stop after so many.")
+@click.option("--format", "form", type=FormatType(), metavar="TEXT", help="How a message is printed: '{key} {body}'.")
+@servers_option
+@json_option
+def browse(
+    topic: str,
+    queues: tuple[int, ...],
+    start: Start,
+    until: datetime.datetime | None,
+    pattern: re.Pattern[bytes] | None,
+    expression: str | None,
+    most: int,
+    form: str | None,
+    servers: str | None,
+    as_json: bool,
+) -> None:
+    """Show messages of TOPIC by queue, offset and time, queue by queue. Nothing is committed."""
+    with connect(servers) as mq:
+        found = itertools.islice(_selected(mq, topic, queues, start, until, pattern, expression), most)
+        show_one, count = printer(as_json=as_json, form=form), 0
+        for message in found:
+            show_one(message)
+            count += 1
+    more = f"; --max {most} shows no more" if count == most else ""
+    click.echo(f"{count} message{'' if count == 1 else 's'}{more}", err=True)
+
+
+@messages.command("republish")
+@TOPIC
+@click.option("--to", metavar="TOPIC", help="Topic that gets the copies (default: the same one).")
+@selection
+@click.option("--again", is_flag=True, help="Also those that were republished there before.")
+@click.option("--dry-run", is_flag=True, help="Only count them.")
+@servers_option
+@json_option
+def republish(
+    topic: str,
+    to: str | None,
+    queues: tuple[int, ...],
+    start: Start,
+    until: datetime.datetime | None,
+    pattern: re.Pattern[bytes] | None,
+    expression: str | None,
+    again: bool,
+    dry_run: bool,
+    servers: str | None,
+    as_json: bool,
+) -> None:
+    """Send messages of TOPIC again, with body, key, tag and properties.
+
+    Each copy names its origin in the property RAFTMQ_ORIGIN. What has a copy in the target topic already is left out:
+    the same command, repeated, sends nothing twice, unless --again is given. Copies are not copied.
+    """
+    from raftmq.commands.messages.origins import ORIGIN
+
+    target = to or topic
+    with connect(servers) as mq, mq.producer() as producer:
+        walked = _selected(mq, topic, queues, start, until, pattern, expression)
+        chosen = list(itertools.islice((one for one in walked if ORIGIN not in one.properties), REPUBLISHED_MAX + 1))
+        if len(chosen) > REPUBLISHED_MAX:
+            raise LocalError(
+                f"more than {REPUBLISHED_MAX} messages of {topic} fit",
+                "nothing was sent; each copy is confirmed by itself",
+                f"raftmq messages republish {topic} --from TIME --until TIME    (or --queue, --body)",
+                ExitCode.USAGE,
+            )
+        if dry_run:
+            answer = {"topic": topic, "to": target, "selected": len(chosen), "sent": 0}
+            show(as_json, answer, f"nothing was sent; {len(chosen)} messages of {topic} fit")
+            return
+        sent = send_copies(mq, producer, target, chosen, again=again)
+    left = len(chosen) - sent
+    rest = f"; {left} had a copy there already (--again sends them too)" if left else ""
+    answer = {"topic": topic, "to": target, "selected": len(chosen), "sent": sent}
+    show(as_json, answer, f"sent {sent} messages of {topic} to {target}{rest}")
+
+
+def _selected(
+    mq: Client,
+    topic: str,
+    queues: tuple[int, ...],
+    start: Start,
+    until: datetime.datetime | None,
+    pattern: re.Pattern[bytes] | None,
+    expression: str | None,
+) -> Iterator[Message]:
+    with with_near_miss(topic, mq.admin.topics):
+        known = {queue.queue_id for queue in mq.admin.describe_topic(topic).queues}
+    if wrong := sorted(set(queues) - known):
+        raise LocalError(
+            f"{topic} has no queue {wrong[0]}",
+            f"it has the queues 0 to {max(known)}",
+            f"raftmq topic describe {topic}",
+            ExitCode.REFUSED,
+        )
+    before_ms = None if until is None else int(until.timestamp() * 1000)
+    for one in walk(mq, topic, start, queues=queues, expression=expression):
+        if (before_ms is None or one.store_ms < before_ms) and (pattern is None or pattern.search(one.body)):
+            yield one

@@ -1,0 +1,107 @@
+"""The place in a topic where a command begins, and the walk from there through its queues."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import time
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from raftmq.client import Client, Message, QueueInfo
+
+Start = str | int | datetime.datetime
+START = "earliest|latest|OFFSET|TIME|2h"
+_IDLE_S = 0.1
+_PULL_MESSAGES = 32
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class StartType(click.ParamType[Start]):
+    """earliest, latest, a queue offset, a time, or how long ago: 90s, 15m, 2h, 7d. Local time without a zone."""
+
+    name = "start"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Start:
+        """Checks the word, number or time."""
+        if isinstance(value, datetime.datetime):
+            return value
+        text = str(value)
+        if text in ("earliest", "latest"):
+            return text
+        if text.isascii() and text.isdigit() and len(text) < 19:
+            return int(text)
+        try:
+            return moment(text)
+        except (ValueError, OverflowError, OSError):
+            self.fail(
+                f"{text!r} is not earliest, latest, an offset (0 or more), a time or an age such as 2h", param, ctx
+            )
+
+
+class MomentType(click.ParamType[datetime.datetime]):
+    """A time, or how long ago: 2026-11-20T10:00:00Z, 90s, 15m, 2h, 7d."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime.datetime:
+        """Checks the text."""
+        if isinstance(value, datetime.datetime):
+            return value
+        try:
+            return moment(str(value))
+        except (ValueError, OverflowError, OSError):
+            self.fail(f"{value} is not a time: write 2026-11-20T10:00:00Z, or an age such as 2h", param, ctx)
+
+
+def moment(text: str) -> datetime.datetime:
+    """The time that a text names, with a zone. Raises ValueError, or OverflowError for one before the epoch."""
+    if age := re.fullmatch(r"([1-9]\d{0,8})([smhd])", text):
+        now = datetime.datetime.now(datetime.UTC)
+        found = now - datetime.timedelta(seconds=int(age[1]) * _UNITS_S[age[2]])
+    else:
+        found = datetime.datetime.fromisoformat(text).astimezone()
+    if found.timestamp() < 0:
+        raise OverflowError(text)
+    return found
+
+
+def walk(
+    mq: Client,
+    topic: str,
+    start: Start,
+    *,
+    queues: Collection[int] = (),
+    expression: str | None = None,
+    follow: bool = False,
+) -> Iterator[Message]:
+    """The messages of all queues, or of those named, in turn, each in its own order, up to where they ended when this
+    began, or on and on. Raises NotFound."""
+    known = [each for each in mq.admin.describe_topic(topic).queues if not queues or each.queue_id in queues]
+    following = {queue.queue_id: _begin(mq, topic, queue, start) for queue in known}
+    ends = {queue.queue_id: queue.max_offset for queue in known}
+    while True:
+        idle = True
+        for queue_id, offset in list(following.items()):
+            if not follow and offset >= ends[queue_id]:
+                del following[queue_id]
+                continue
+            pulled = mq.pull(topic, queue_id, offset, _PULL_MESSAGES, filter=expression)
+            yield from (m for m in pulled.messages if follow or m.queue_offset < ends[queue_id])
+            idle = idle and pulled.next_offset == offset
+            following[queue_id] = pulled.next_offset
+        if not following:
+            return
+        if idle:
+            time.sleep(_IDLE_S)
+
+
+def _begin(mq: Client, topic: str, queue: QueueInfo, start: Start) -> int:
+    if start == "latest":
+        return queue.max_offset
+    if isinstance(start, datetime.datetime):
+        start = mq.admin.offset_at(topic, queue.queue_id, int(start.timestamp() * 1000))
+    return queue.min_offset if isinstance(start, str) else max(start, queue.min_offset)

@@ -1,0 +1,81 @@
+"""Names of topics, groups and nodes: completed by the shell, and suggested where one is nearly right.
+
+Completion asks the cluster for at most a second and never prints an error: a shell would show it in the line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import click
+
+from raftmq.local.admin_http import AdminApi, ApiRefusal, admin_addresses
+from raftmq_wire.errors import ExitCode, LocalError
+
+_QUICK_S = 1.0
+
+Complete = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def _completed(path: str, field: str, name: str, keep: Callable[[str], bool]) -> Complete:
+    def complete(context: click.Context, param: click.Parameter, begun: str) -> list[str]:
+        try:
+            addresses = admin_addresses(context.params.get("admin"), context.params.get("data"))
+            answer = AdminApi(addresses, timeout_s=_QUICK_S).local(path)
+        except (LocalError, OSError, ValueError):
+            return []
+        found = [str(each[name]) for each in answer.get(field, ())]
+        return [each for each in found if each.startswith(begun) and (keep(each) or begun.startswith("%"))]
+
+    return complete
+
+
+def _is_own(name: str) -> bool:
+    return not name.startswith("%")
+
+
+complete_topics = _completed("/v1/topics", "topics", "name", _is_own)
+complete_groups = _completed("/v1/groups", "groups", "name", _is_own)
+complete_nodes = _completed("/v1/members", "members", "id", _is_own)
+
+TOPIC = click.argument("topic", shell_complete=complete_topics)
+
+
+@contextlib.contextmanager
+def with_near_miss(name: str, known: Callable[[], Sequence[str]]) -> Iterator[None]:
+    """Inside, NotFound becomes an error that suggests the nearest of the `known` topics."""
+    from cluster.config.source import nearest
+    from raftmq.client.errors import NotFound, RaftMQError
+
+    try:
+        yield
+    except NotFound as error:
+        try:
+            near = nearest(name, known())
+        except RaftMQError:
+            near = None
+        fix = f"did you mean {near}?    (raftmq topic list shows all)" if near else "raftmq topic list"
+        raise LocalError(f"there is no topic {name}", str(error), fix, ExitCode.REFUSED) from None
+
+
+@contextlib.contextmanager
+def near_name(api: AdminApi, path: str, name: str) -> Iterator[None]:
+    """Inside, a refusal because nothing has that name suggests the nearest one; `path`: /v1/topics or /v1/groups."""
+    from cluster.config.source import nearest
+
+    try:
+        yield
+    except ApiRefusal as error:
+        if error.code != "not_found":
+            raise
+        kind = path.rpartition("/")[2]
+        found: list[dict[str, Any]] = []
+        with contextlib.suppress(LocalError):
+            found = api.local(path)[kind]
+        near = nearest(name, [each["name"] for each in found])
+        if near is None:
+            raise
+        fix = f"did you mean {near}?    (raftmq {kind.removesuffix('s')} list shows all)"
+        raise ApiRefusal(error.code, error.what, error.why, fix, error.exit_code) from None
