@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+LOOK_EVERY_MS = 1_000
+
 
 class MemberLevel(msgspec.Struct, frozen=True, kw_only=True):
     """A member, and the level that it announces."""
@@ -75,13 +77,14 @@ class Levels:
         self._transport = transport
         self._level = state.level
         self._mixed_since_ms: int | None = None
+        self._look_at_ms = float("-inf")
 
     def part(self) -> Part:
         """Returns the hooks through which the node calls this service."""
-        return Part(name="levels", tick=self.tick, applied=self.on_applied)
+        return Part(name="levels", tick=self.tick)
 
-    def on_applied(self, _: object) -> None:
-        """A run of entries is applied: one comparison while the level stays."""
+    def tick(self, now_ms: int) -> None:
+        """Several times a second: notes that the level has changed, and once a second since when the members differ."""
         if self._state.level != self._level:
             before, self._level = self._level, self._state.level
             says = f"the cluster has level {self._level} now, it had {before}: older versions are refused"
@@ -89,8 +92,9 @@ class Levels:
             self._context.events.note("configuration", "cluster", says)
             self._transport.keep_to(self._level)
 
-    def tick(self, now_ms: int) -> None:
-        """Several times a second: notes since when the members differ."""
+        if now_ms < self._look_at_ms:
+            return
+        self._look_at_ms = now_ms + LOOK_EVERY_MS
         if not self.is_mixed:
             self._mixed_since_ms = None
         elif self._mixed_since_ms is None:

@@ -12,7 +12,6 @@ from urllib.parse import quote
 import click
 
 from cluster.config.local_layout import find_data_dir, read_cluster
-from raftmq.client.tls import Tls, TlsError
 from raftmq.local.contexts import check_cluster, find_context, read_token
 from raftmq.local.credentials import addresses_of, node_at
 from raftmq.local.credentials import given as with_proof
@@ -66,6 +65,8 @@ def admin_option(command: F) -> F:
     def take(context: click.Context, param: click.Parameter, value: str | None) -> None:
         forget_tls()
         if value is not None:
+            from raftmq.client.tls import Tls  # help and completion do without the client
+
             speak_tls(Tls(value, os.environ.get("RAFTMQ_TLS_CERT", ""), os.environ.get("RAFTMQ_TLS_KEY", "")))
 
     admin = click.option(
@@ -110,6 +111,8 @@ def _of_context(name: str) -> list[str]:
     """The addresses of a context, which must lead to the cluster that it was added for. Raises LocalError."""
     context = find_context(name)
     if context.tls_ca:
+        from raftmq.client.tls import Tls
+
         speak_tls(Tls(ca=context.tls_ca))
     if context.cluster_id:
         check_cluster(context, cluster_at(context.addresses))  # before any proof goes there
@@ -133,6 +136,8 @@ def parse_addresses(named: str) -> list[str]:
     """ "http://a:1,b:2" -> its "host:port". After https:// all are asked over TLS. Raises LocalError."""
     parts = [part.strip().rstrip("/") for part in named.split(",") if part.strip()]
     if any(part.startswith("https://") for part in parts) and chosen_tls() is None:
+        from raftmq.client.tls import Tls
+
         speak_tls(Tls())
     addresses = [part.removeprefix("https://").removeprefix("http://") for part in parts]
     for address in addresses:
@@ -208,6 +213,8 @@ class AdminApi:
             try:
                 connection = connected(address, self._timeout_s)
             except OSError as error:
+                from raftmq.client.tls import TlsError
+
                 of_tls = isinstance(error, TlsError)
                 why = f"{address} {error}" if of_tls else f"{address}: {error.strerror or error}"
                 fix = "--tls-ca FILE    (the CA that the nodes' certificates come from)" if of_tls else self._fix

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from cluster.admin.passes import operator_pass
 from cluster.config.loading import load
@@ -26,10 +26,12 @@ from cluster.peer.secret import path_of
 from cluster.peer.secret_files import read_keys
 from raftlog.errors import IdentityError
 from raftlog.storage.files import identity, layout
-from raftmq.client.tls import Tls
 from raftmq.local.answers import read_answer
 from raftmq.local.https import chosen_tls, connection_to, local_tls
 from raftmq_wire.errors import ExitCode, LocalError
+
+if TYPE_CHECKING:
+    from raftmq.client.tls import Tls
 
 Headers = dict[str, str]
 TOKEN_VARIABLE = "RAFTMQ_TOKEN"

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import http.client
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from raftmq.client.discovery import LOCAL_CA
-from raftmq.client.tls import Tls, find_tls, refused_server
 from raftmq_wire.errors import ExitCode, LocalError
+
+if TYPE_CHECKING:
+    from raftmq.client.tls import Tls
+
+# Functions import the client: help and completion do without it.
 
 _chosen: list[Tls] = []
 """The choice of this process, if it made one."""
@@ -41,6 +45,8 @@ def chosen_tls() -> Tls | None:
     LocalError."""
     if _chosen:
         return _chosen[0]
+    from raftmq.client.tls import find_tls
+
     try:
         return find_tls()
     except ValueError as error:
@@ -50,6 +56,9 @@ def chosen_tls() -> Tls | None:
 
 def local_tls(data: Path) -> Tls | None:
     """The TLS of the local cluster in that directory; None if it speaks plain text."""
+    from raftmq.client.discovery import LOCAL_CA
+    from raftmq.client.tls import Tls
+
     ca = data / LOCAL_CA
     return Tls(ca=str(ca)) if ca.is_file() else None
 
@@ -67,5 +76,7 @@ def connection_to(address: str, tls: Tls | None, timeout_s: float) -> http.clien
         connection.connect()
     except OSError as error:
         connection.close()
+        from raftmq.client.tls import refused_server
+
         raise refused_server(error) if tls is not None else error from None
     return connection

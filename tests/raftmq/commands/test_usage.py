@@ -301,6 +301,8 @@ def test_status_asks_nodes_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     def get(address: str, path: str, timeout_s: float) -> dict[str, object] | None:
         if path == "/v1/members":
             return {"members": [{"id": node, "admin": admin} for node, admin in admins.items()]}
+        if path != "/v1/status":  # no node knows more of one that is down
+            return None
         return statuses.get(address)
 
     monkeypatch.setattr(local_status, "_get", get)

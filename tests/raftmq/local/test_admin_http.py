@@ -195,6 +195,10 @@ def test_every_error_of_the_api_has_an_exit_code(stub: Stub, name: str) -> None:
         "unreachable": 5,
         "refused": 5,
         "unconfirmed": 5,
+        "unauthenticated": 5,
+        "denied": 5,
+        "bad_pass": 5,
+        "cannot_judge": 5,
     }
     assert caught.value.exit_code == expected.get(name, 1)
     assert caught.value.why
