@@ -33,6 +33,8 @@ class EntryType(IntEnum):
     COMMAND = 4
     MEMBERSHIP = 5
     TRIM = 6
+    CHANGE = 7
+    """Commands with their author. From level 12 of the cluster on (`statemachine.commands`)."""
 
 
 FLAG_ROLL = 0x0001

@@ -48,7 +48,7 @@ from statemachine.rows.sums import MARKERS, Count, RunningSums
 from statemachine.rows.sums import count as count_rows
 from statemachine.settings import Settings
 from statemachine.tier import TierSegment, TierSegments
-from statemachine.topics import TopicConfig, Topics
+from statemachine.topics import Stamp, TopicConfig, Topics
 from statemachine.trim import Kept, RemoveRows, Slice, Sweep, TrimMark, TrimState, highest, runs_of
 from statemachine.trim import decode as decode_trim
 
@@ -122,6 +122,8 @@ class BrokerState:
         self.sums = RunningSums(kv, self._mark.index, count)
         """The digest as of the last applied entry, and as of the last few marker entries."""
         self._failure: str | None = None
+        self._stamp = Stamp(0, "")
+        """Time and author of the entry whose commands are applied."""
 
     # -- reads, any thread
 
@@ -384,7 +386,12 @@ class BrokerState:
             if kind == EntryType.MESSAGES:
                 return self._apply_messages(stage, entry)
             if kind == EntryType.COMMAND:
+                self._stamp = Stamp(entry.timestamp_ms, "")
                 return self._apply_commands(stage, commands.unpack(entry.payload))
+            if kind == EntryType.CHANGE:
+                author, run = commands.unpack_change(entry.payload)
+                self._stamp = Stamp(entry.timestamp_ms, author)
+                return self._apply_commands(stage, run)
             if kind == EntryType.MEMBERSHIP:
                 self._members.set(stage, entry)
                 return []
@@ -403,7 +410,10 @@ class BrokerState:
     def _apply_messages(self, stage: Stage, entry: Entry) -> list[CommandResult]:
         """Applies the effects, then the rows. The leader decided the rows: one that does not fit stops the node."""
         decoded = payload.decode(entry.payload)
-        results = self._apply_commands(stage, commands.unpack(decoded.effects)) if decoded.effects else []
+        results: list[CommandResult] = []
+        if decoded.effects:
+            self._stamp = Stamp(entry.timestamp_ms, "")
+            results = self._apply_commands(stage, commands.unpack(decoded.effects))
         topics, append = self._topics, self._queues.append
         for run in decoded.iter_runs():
             topic_id, queue_id, base, count, kind, items = run
@@ -488,7 +498,8 @@ class BrokerState:
             return CommandResult(False, "invalid", str(error))
 
     def _create_topic(self, stage: Stage, config: Any, if_absent: Any) -> CommandResult:
-        return self._topics.create(stage, config, if_absent)
+        stamp = self._stamp if self._staged_level >= commands.CHANGES_LEVEL else None
+        return self._topics.create(stage, config, if_absent, stamp)
 
     def _delete_topic(self, stage: Stage, name: Any) -> CommandResult:
         result = self._topics.delete(stage, name)

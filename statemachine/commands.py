@@ -1,5 +1,8 @@
 """Commands: the content of a COMMAND entry (one msgpack array) and of the effects of a MESSAGES entry.
 
+A CHANGE entry (from level 12 on) holds `[author, [command, ...]]`: commands that a person asked for. The author is a
+text for people, of at most 200 characters.
+
 A command is `[name, argument...]`, names and arguments below. The leader decides when it proposes, and apply answers
 with a result. Only a command that a client sent may be answered with an error; none depends on a clock.
 
@@ -62,6 +65,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from raftlog.baseline import BASELINE
+from raftlog.types import EntryType
 from raftlog.work import charge_text
 
 CREATE_TOPIC = "create_topic"
@@ -116,7 +120,10 @@ _ACCESS = (
 )
 LEVELS: dict[str, int] = dict.fromkeys(_ACCESS, ACCESS_LEVEL)
 """Name -> level of each command that came after the baseline. All other commands have level BASELINE."""
-LEVEL = max(LEVELS.values(), default=BASELINE)
+CHANGES_LEVEL = BASELINE + 2
+"""The level of CHANGE entries, and of rows of topics that say when and by whom they were made and changed."""
+AUTHOR_LENGTH_MAX = 200
+LEVEL = max(CHANGES_LEVEL, *LEVELS.values())
 """The level of this version. A node that meets a command it does not know stops, so a leader proposes a command of a
 level only in a cluster that has it (`finalize`, docs/adr/0094)."""
 
@@ -234,6 +241,39 @@ def _array_header(count: int) -> bytes:
     return header
 
 
+def pack_change(author: str, packed: bytes) -> bytes:
+    """Returns the payload of a CHANGE entry. `packed`: the commands, as `pack` returns them."""
+    return b"".join((_array_header(2), msgpack.packb(author[:AUTHOR_LENGTH_MAX]), packed))
+
+
+def unpack_change(data: bytes) -> tuple[str, list[Command]]:
+    """Returns the author and the commands of a CHANGE entry. Raises ValueError."""
+    charge_text(len(data))
+    try:
+        found = msgpack.unpackb(data, raw=False, strict_map_key=False)
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+    if not isinstance(found, list) or len(found) != 2:
+        raise ValueError("not an author with commands")
+    author, commands = found
+    if type(author) is not str or len(author) > AUTHOR_LENGTH_MAX:
+        raise ValueError("the author is no text of at most 200 characters")
+    return author, _checked(commands)
+
+
+def in_entry(kind: int, payload: bytes) -> list[Command]:
+    """Returns the commands of a COMMAND or CHANGE entry; [] for another kind. Raises ValueError."""
+    if kind == EntryType.CHANGE:
+        return unpack_change(payload)[1]
+    return unpack(payload) if kind == EntryType.COMMAND else []
+
+
+def _checked(commands: Any) -> list[Command]:
+    if not isinstance(commands, list) or not all(isinstance(c, list) and c for c in commands):
+        raise ValueError("not an array of commands")
+    return commands
+
+
 def unpack(data: bytes) -> list[Command]:
     """Returns the commands; [] for no bytes. Raises ValueError unless the bytes are an array of arrays."""
     if not data:
@@ -243,6 +283,4 @@ def unpack(data: bytes) -> list[Command]:
         commands = msgpack.unpackb(data, raw=False, strict_map_key=False)
     except TypeError as error:  # a map whose key is itself an array or a map
         raise ValueError(str(error)) from error
-    if not isinstance(commands, list) or not all(isinstance(c, list) and c for c in commands):
-        raise ValueError("not an array of commands")
-    return commands
+    return _checked(commands)

@@ -63,11 +63,14 @@ class Services(Protocol):
     def leader_id(self) -> NodeId:
         """Returns the leader as far as this node knows it; 0 if unknown."""
 
-    def propose(self, commands: list[Command], done: Done, session: CommitSession | None = None) -> None:
+    def propose(
+        self, commands: list[Command], done: Done, session: CommitSession | None = None, author: str = ""
+    ) -> None:
         """Proposes one COMMAND entry (leader only; FAIL otherwise) and calls `done` when it is applied or undecided.
+        With an `author`, for people, it is a CHANGE entry once the cluster has that level.
 
         The commands are encoded and measured before this returns: commands that fit into no entry are FAIL at once. So
-        are commands of a level that a member has not announced (docs/adr/0048).
+        are commands of a level that the cluster does not have (docs/adr/0094).
         """
 
     def log_time_ms(self) -> int:

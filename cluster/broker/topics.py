@@ -36,15 +36,15 @@ class Topics:
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    def put(self, config: Mapping[str, Any], done: Done, *, if_absent: bool = False) -> None:
+    def put(self, config: Mapping[str, Any], done: Done, *, if_absent: bool = False, author: str = "") -> None:
         """Creates the topic `config["name"]`, or changes the given fields of the existing one unless `if_absent`. A new
-        topic has the configured number of queues where none is given. Raises Refused."""
+        topic has the configured number of queues where none is given. `author`: the person who asks. Raises Refused."""
         services, name = self._services, config["name"]
         check_topic_name(name, services.config.limits.topic_length_max)
         if name not in services.state.topics:
             queues = services.config.topics.default_queues
             config = {"name": name, "read_queues": queues, "write_queues": queues, **config}
-        services.propose([[CREATE_TOPIC, config, if_absent]], done)
+        services.propose([[CREATE_TOPIC, config, if_absent]], done, author=author)
 
     def delete(self, name: str, done: Done) -> None:
         """Deletes a topic, its queues and all groups' offsets in it."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cluster.config.loading import addresses_behind
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.turns.standstill import AwakeClock
-from statemachine.commands import LEVELS, level_of
+from statemachine.commands import CHANGES_LEVEL, LEVELS, level_of
 
 if TYPE_CHECKING:
     from cluster.config.config import Config
@@ -69,16 +69,19 @@ class NodeServices:
         """Returns the id of the leader as far as this node knows; 0 if there is none."""
         return self._raw.leader_id
 
-    def propose(self, commands: list[Command], done: Done, session: CommitSession | None = None) -> None:
-        """Proposes one COMMAND entry and calls `done` when it is applied or undecided. Commands of a level that the
-        cluster does not have are refused (docs/adr/0094)."""
+    def propose(
+        self, commands: list[Command], done: Done, session: CommitSession | None = None, author: str = ""
+    ) -> None:
+        """Proposes one COMMAND or CHANGE entry and calls `done` when it is applied or undecided. Commands of a level
+        that the cluster does not have are refused, and the author is left out (docs/adr/0094)."""
         level, has = level_of(commands), self.state.level
         if level > has:
             newest = next(command[0] for command in commands if LEVELS.get(command[0]) == level)
             remark = f"{newest} needs level {level}, and the cluster has level {has}: raftmq upgrade finalize"
             done(ProposeResult(Outcome.FAIL, [], None, remark))
             return
-        self._proposals.submit_commands(commands, done, session)
+        names = author if has >= CHANGES_LEVEL and session is None else ""
+        self._proposals.submit_commands(commands, done, session, names)
 
     def log_time_ms(self) -> int:
         """Returns the log time now, in milliseconds."""

@@ -35,7 +35,7 @@ def size_of(run: Sequence[Entry]) -> int:
     """Returns the work of applying the run, in bytes of messages."""
     size = run[-1].position - run[0].position + len(run[-1].payload)
     for entry in run:
-        if entry.type == EntryType.COMMAND:
+        if entry.type in (EntryType.COMMAND, EntryType.CHANGE):
             size += len(entry.payload) * (COMMAND_WEIGHT - 1)
     return size
 

@@ -12,7 +12,7 @@ from cluster.replication.outcome import Done, Outcome, ProposeResult
 from raftlog.types import EntryId, EntryType
 from raftmq_wire.crc import crc32
 from statemachine import payload
-from statemachine.commands import CREATE_TOPIC, DELETE_TOPIC, PUT_GROUP, Command, join, pack_bare
+from statemachine.commands import CREATE_TOPIC, DELETE_TOPIC, PUT_GROUP, Command, join, pack_bare, pack_change
 from statemachine.payload import SessionRows
 from statemachine.topics import QUEUES_DEFAULT
 
@@ -145,13 +145,20 @@ class SendReplies(Protocol):
 class PendingCommands:
     """One caller's commands; several callers may share a COMMAND entry."""
 
-    __slots__ = ("_done", "commands", "deadline_ms", "packed", "session")
+    __slots__ = ("_done", "author", "commands", "deadline_ms", "packed", "session")
 
     def __init__(
-        self, commands: list[Command], packed: bytes, done: Done, deadline_ms: int, session: SessionRows | None = None
+        self,
+        commands: list[Command],
+        packed: bytes,
+        done: Done,
+        deadline_ms: int,
+        session: SessionRows | None = None,
+        author: str = "",
     ) -> None:
         """`packed`: the result of `encode`, which is proposed. `session`: goes into the log with the commands, so that
-        any later leader recognises them when they are repeated."""
+        any later leader recognises them when they are repeated. `author`: goes into the log too, in a CHANGE entry."""
+        self.author = author
         self.session = session
         self.commands = commands
         self.packed = packed
@@ -168,11 +175,12 @@ class PendingCommands:
 
 def cut_calls(calls: list[PendingCommands], bytes_max: int) -> list[PendingCommands]:
     """Returns the first calls, as many as one entry should hold by size: a frame has a limit, and many large requests
-    may arrive together. Either all of them have a session, or none."""
+    may arrive together. Either all of them have a session, or none, and all have one author."""
     bytes_left = bytes_max
     for at, call in enumerate(calls):
         bytes_left -= len(call.packed)
-        if bytes_left < 0 or (call.session is None) != (calls[0].session is None):
+        alike = (call.session is None) == (calls[0].session is None) and call.author == calls[0].author
+        if bytes_left < 0 or not alike:
             return calls[: max(1, at)]
     return list(calls)
 
@@ -185,7 +193,8 @@ def entry_of(calls: list[PendingCommands]) -> tuple[EntryType, bytes]:
         if call.session is not None:
             rows.setdefault(call.session.producer_id, []).append(call.session)
     if not rows:
-        return EntryType.COMMAND, packed
+        author = calls[0].author
+        return (EntryType.CHANGE, pack_change(author, packed)) if author else (EntryType.COMMAND, packed)
     sessions = [
         SessionRows(
             producer_id,

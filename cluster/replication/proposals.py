@@ -201,8 +201,11 @@ class Proposals:
         self._sends.queued(size)
         self._wake()
 
-    def submit_commands(self, commands: list[Command], done: Done, session: CommitSession | None = None) -> None:
-        """Queues commands for one COMMAND entry; encodes and measures them, so that the caller learns what is wrong."""
+    def submit_commands(
+        self, commands: list[Command], done: Done, session: CommitSession | None = None, author: str = ""
+    ) -> None:
+        """Queues commands for one COMMAND entry, or CHANGE entry if there is an `author`; encodes and measures them, so
+        that the caller learns what is wrong."""
         if not self._open_term:
             done(ProposeResult(Outcome.FAIL, [], None, "this node does not lead"))
             return
@@ -219,7 +222,7 @@ class Proposals:
         deadline_ms = self._clock.monotonic_ms() + self._deadline_ms
         if before:
             self._queue_before(before, deadline_ms)
-        self._calls.append(PendingCommands(commands, packed, done, deadline_ms, session))
+        self._calls.append(PendingCommands(commands, packed, done, deadline_ms, session, author))
         self._wake()
 
     def _queue_before(self, commands: list[Command], deadline_ms: int) -> None:

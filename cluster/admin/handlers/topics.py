@@ -38,6 +38,12 @@ class TopicView(msgspec.Struct, frozen=True, kw_only=True):
     """RocketMQ's bits: 4 read, 2 write."""
     order: bool
     attributes: dict[str, str]
+    created_ms: int | None = None
+    """Log time of its creation; null if that was before the cluster had level 12."""
+    changed_ms: int | None = None
+    """Log time of its last change; null likewise."""
+    changed_by: str | None = None
+    """The author of that change; null if nobody asked for it, as for a topic that a send made."""
     messages: int
     bytes: int | None = None
     """Stored size of the messages that are in the log of the node that answers (`cluster.broker.topic_sizes`). null:
@@ -162,7 +168,7 @@ async def create_topic(call: Call) -> Answer:
     topics, keep = Topics(call.port.services), wanted.if_exists != "update"
     _check_read_level(wanted)
     try:
-        entry_id, result = await applied(lambda done: topics.put(fields, done, if_absent=keep))
+        entry_id, result = await applied(lambda done: topics.put(fields, done, if_absent=keep, author=call.asker))
     except Refused as refused:
         raise ApiError("bad_field", refused.remark, "use a shorter one, or raise limits.topic_length_max") from None
     if result.code == "exists" and wanted.if_exists == "fail":
@@ -246,6 +252,9 @@ async def _view(call: Call, config: TopicConfig, size: TopicSize | None = None) 
         perm=config.perm,
         order=config.order,
         attributes=dict(config.attributes),
+        created_ms=config.created_ms or None,
+        changed_ms=config.changed_ms or None,
+        changed_by=config.changed_by or None,
         messages=held,
         bytes=None if size is None else size.bytes,
         bytes_exact=size is None or size.exact,

@@ -53,8 +53,8 @@ class PinCheck:
             queued = sum([self._run(run) for run in decoded.iter_runs()])
             if queued < due:
                 self._report(CHECKER, f"entry {entry.index} ends rows of {due} messages and has {queued} for queues")
-        elif entry.type == EntryType.COMMAND:
-            for command in commands.unpack(entry.payload):
+        elif entry.type in (EntryType.COMMAND, EntryType.CHANGE):
+            for command in commands.in_entry(entry.type, entry.payload):
                 if self._command(entry, command):
                     self._report(CHECKER, f"entry {entry.index} delivers scheduled messages and has no copies")
         elif entry.type == EntryType.TRIM:

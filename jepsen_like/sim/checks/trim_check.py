@@ -246,8 +246,8 @@ class TrimCheck:
                 positions[base:] = [item[0] for item in payload.ITEM.iter_unpack(items)]
         elif entry.type == EntryType.TRIM:
             self._trim(machine, entry)
-        elif entry.type == EntryType.COMMAND:
-            for command in commands.unpack(entry.payload):
+        elif entry.type in (EntryType.COMMAND, EntryType.CHANGE):
+            for command in commands.in_entry(entry.type, entry.payload):
                 if command[0] == commands.TIER_STATE:
                     self._tier(*command[1:])
         self._tail = entry

@@ -128,8 +128,8 @@ class AccessCheck:
 
     def _learn(self, entry: Entry) -> None:
         known: list[commands.Command] = []
-        if entry.type == EntryType.COMMAND:
-            known = commands.unpack(entry.payload)
+        if entry.type in (EntryType.COMMAND, EntryType.CHANGE):
+            known = commands.in_entry(entry.type, entry.payload)
         elif entry.type == EntryType.MESSAGES:
             decoded = payload.decode(entry.payload)
             known = commands.unpack(decoded.effects)

@@ -257,7 +257,9 @@ class FakeNode:
     def knows_group(self, group: str) -> bool:
         return group in self.state.groups
 
-    def propose(self, commands: list[Command], done: Callable[[ProposeResult], None]) -> None:
+    def propose(
+        self, commands: list[Command], done: Callable[[ProposeResult], None], session: Any = None, author: str = ""
+    ) -> None:
         if self.fate is not Outcome.OK:
             done(ProposeResult(self.fate, [], None, "as the test wants it"))
             return

@@ -251,7 +251,11 @@ class FakeNode:
         return self.leader
 
     def propose(
-        self, run: list[commands.Command], done: Callable[[ProposeResult], None], session: object = None
+        self,
+        run: list[commands.Command],
+        done: Callable[[ProposeResult], None],
+        session: object = None,
+        author: str = "",
     ) -> None:
         self.proposed += run
         if self.propose_outcome is not Outcome.OK:

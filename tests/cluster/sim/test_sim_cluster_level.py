@@ -10,7 +10,7 @@ import pytest
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.baseline import BASELINE
 from raftmq_wire.errors import LocalError
-from statemachine.commands import ACCESS_LEVEL, FINALIZE, LEVEL, SET_AUTH_KEY, Command
+from statemachine.commands import ACCESS_LEVEL, CHANGES_LEVEL, CREATE_TOPIC, FINALIZE, LEVEL, SET_AUTH_KEY, Command
 from statemachine.rows.kv import KVError
 from tests.support.sim_cluster import SimCluster, SimNode
 
@@ -119,3 +119,21 @@ def test_a_connection_that_is_open_ends_with_the_entry(sim_of: Callable[..., Any
     sim.loop.run_for(0.01)
     assert before
     assert not before & leader.transport.inlets.keys()
+
+
+def test_the_author_of_a_change_is_in_the_log_from_its_level_on(sim_of: Callable[..., Any]) -> None:
+    sim = sim_of()
+    leader = sim.leader()
+
+    def put(name: str) -> Any:
+        results: list[ProposeResult] = []
+        run: list[Command] = [[CREATE_TOPIC, {"name": name}, False]]
+        leader.run(lambda: leader.running.services.propose(run, results.append, author="ann"))
+        sim.loop.run_until(lambda: results, 20, "an answer")
+        sim.settle()
+        return [node.state.topics[name] for node in sim.running]
+
+    assert {topic.changed_by for topic in put("short")} == {""}
+    assert propose(sim, [FINALIZE, CHANGES_LEVEL]).outcome is Outcome.OK
+    assert {topic.changed_by for topic in put("long")} == {"ann"}
+    assert all(topic.created_ms for topic in put("long"))
