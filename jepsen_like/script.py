@@ -91,6 +91,9 @@ tide N KIND ... [later]         on one connection to N, without waiting: oneway,
                                 each kind), delete, make (the group), query
 locks N STEP ...                clients a, b, ... of one group at node N: make (the topic), a+ (locks every queue), a-
                                 (unlocks), a:5 (commits), group, topic (deleted; the topic is made again)
+install N older|newer           node N is killed and starts with that version (`nodes` says levels=1)
+finalize N [LEVEL]              node N is asked to finalize; LEVEL: to that one, and the members are not asked
+change N TOPIC                  a person changes TOPIC at node N
 users N STEP ... [later]        users ann, bob, cy at node N (`nodes` says users=1), each on a connection that it keeps:
                                 create/ann, remove/ann, secret/ann (another one), disable/ann, enable/ann, usual/ann
                                 (all rights), clear/ann (none), allow/ann/RESOURCE/ACTION, deny/... (and /clients or

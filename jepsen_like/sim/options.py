@@ -71,6 +71,8 @@ TIER_SEALS_FROM = 4_600_000
 """First seed of which some tiers close segments for their age."""
 USERS_FROM = 5_000_000
 """Every other seed from here on has users."""
+LEVELS_FROM = 5_200_000
+"""A quarter of the seeds from here on has nodes of two versions, and is finalized at some time."""
 ROOT = ("root", "root-secret")
 """Name and secret of the Super of seeds with users."""
 IN_A_QUARTER = ("ordered", "transactions", "delayed", "failures", "resets", "legacies")
@@ -199,6 +201,8 @@ class Options(NamedTuple):
     """
     users: int = 0
     """1: requests are judged, and users come, go and change (`sim/users`)."""
+    levels: int = 0
+    """1: nodes begin with the older version, and are upgraded, taken back and finalized (`sim/upgrades.py`)."""
     plain: int = 0
     """1: half messages, and what waits while its topic goes, name no level: the native kernel may take the sends."""
 
@@ -275,6 +279,8 @@ def draw(seed: int) -> Options:
         carried = carried._replace(stalls=tuple(rng.choice((0, 1, 1, 2)) for _ in STALL_KINDS))
     if seed >= USERS_FROM:
         carried = carried._replace(users=stream(seed, "users").choice((0, 1)))
+    if seed >= LEVELS_FROM:
+        carried = carried._replace(levels=int(stream(seed, "levels").random() < 1 / 4))
     return _with_tier(carried, seed)
 
 

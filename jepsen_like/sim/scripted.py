@@ -25,12 +25,14 @@ from jepsen_like.sim.machines.network import Edge, Endpoint
 from jepsen_like.sim.machines.tier_store import AWAY, STORMY
 from jepsen_like.sim.operator import Task
 from jepsen_like.sim.options import IN_A_QUARTER, Options, calm
+from jepsen_like.sim.upgrades import OLDER, SURE_S, Upgrades
 from jepsen_like.sim.users.user_steps import UserSteps
 from jepsen_like.sim.world import MEMBERS_S, SimResult, World
 from raftlog.core.election import has_quorum_contact
 from raftlog.types import FLAG_ROLL, NodeId, Role
 from raftmq.client.consuming.pull import PullResult
 from raftmq.client.errors import Failed, RaftMQError
+from statemachine.commands import LEVEL
 
 OPERATION_S = 6.0
 SCRUB_S, SCRUBS_MAX = 60.0, 10
@@ -165,6 +167,28 @@ class Stage(World, Interpreter):
         users.host.spawn(run)
         if not self._until(lambda: done, len(steps) * OPERATION_S):
             self.monitor.report("liveness", f"the steps {' '.join(steps)} do not end")
+
+    def do_install(self, name: str, version: str) -> None:
+        upgrades, machine = self._upgrades(), self._machine(name)
+        upgrades.install(machine, LEVEL if version == "newer" else OLDER)
+        self._until(lambda: machine.up and hasattr(machine.node, "levels"), LEAD_S)
+
+    def do_finalize(self, name: str, level: str = "0") -> None:
+        upgrades = self._upgrades()
+        self._pass_time(2 * SURE_S)
+        upgrades.finalize(self._machine(name), int(level))
+        self._pass_time(SURE_S)
+        upgrades.look()
+
+    def do_change(self, name: str, topic: str) -> None:
+        self._upgrades().change(self._machine(name), topic)
+        self._pass_time(SURE_S)
+
+    def _upgrades(self) -> Upgrades:
+        if self.upgrades is None:
+            raise ValueError("`nodes` says levels=1")
+        self.upgrades.look()
+        return self.upgrades
 
     def _tide(self) -> Tide:
         if not self.tides:

@@ -56,6 +56,7 @@ from jepsen_like.sim.machines.tier_store import CALM, QUICK, STORMY, SimStore
 from jepsen_like.sim.machines.turn_bounds import TURN_BOUND
 from jepsen_like.sim.operator import Operator, Task, tasks
 from jepsen_like.sim.options import Options, draw, stream
+from jepsen_like.sim.upgrades import Upgrades
 from jepsen_like.sim.users.access_check import AccessCheck
 from jepsen_like.sim.users.first_users import attempt, reveal, steps
 from jepsen_like.sim.users.revocation import Revocation
@@ -208,11 +209,20 @@ class World:
         self.writers = Writers(host(), report, self._draining) if options.writes else None
         self.users: UserStories | None = None
         self.revocation: Revocation | None = None
+        self.upgrades: Upgrades | None = None
+        if options.levels:
+            now = lambda: self.loop.now  # noqa: E731
+            soon = self.loop.call_outside
+            self.upgrades = Upgrades(options, self.machines, self.nemesis_leader, soon, now, report)
+            self.monitor.levels = self.upgrades.check
         if options.users:
             check = AccessCheck(report, lambda: self.loop.now, self.monitor.leaders.get, reveal)
             self.monitor.users = check
             self.users = UserStories(host(), report, check)
             self.revocation = Revocation(host(), report, check, lambda: [machine.host for machine in self.members()])
+
+    def nemesis_leader(self) -> Machine | None:
+        return self.nemesis.leader()
 
     def _open_transactions(self) -> int:
         return max([node.state.halves.pending.count for node in self._running()], default=1)
@@ -295,6 +305,8 @@ class World:
             client.start()
         self.nemesis.start()
         self.operator.start()
+        if self.upgrades is not None:
+            self.upgrades.start()
         self._pass_time(self.options.fault_phase_s)
         end = self.loop.now + EXTRA_PHASES * self.options.fault_phase_s
         while not self._enough() and self.loop.now < end and not self.monitor.violations:
@@ -311,6 +323,9 @@ class World:
         if self._wait(lambda: self.operator.done, MEMBERS_S, "the members are not those that the operator wants"):
             self.nemesis.forget_retired()
             self._wait(self._healthy, PROGRESS_S, "no progress after everything was healed")
+        if self.upgrades is not None:
+            self._wait(self.upgrades.finish, PROGRESS_S, "the upgrade cannot be finished", "levels")
+            self._wait(self._healthy, PROGRESS_S, "no progress after the upgrade")
 
     def _stall(self) -> None:
         """Plays the phase in which turns of the loops take long, and nothing else is wrong."""

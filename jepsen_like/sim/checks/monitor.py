@@ -140,6 +140,8 @@ class Monitor:
         self.refusals: Refusals | None = None
         self.users: AppliedUsers | None = None
         """Judge of users and rules, if there are any."""
+        self.levels: AppliedUsers | None = None
+        """Judge of the level of the cluster, if there are nodes of two versions."""
         self.tier: TierCheck | None = None
         """Judge of the tier, if there is one."""
         self.reigns = Reigns(self.report)
@@ -300,6 +302,8 @@ class Monitor:
             self.refusals.watch(node)
         if self.users is not None:
             self.users.started(machine)
+        if self.levels is not None:
+            self.levels.started(machine)
 
     def _rows_as_told(self, machine: Machine, node: Node) -> None:
         """The database keeps what a sync covered: if rows are missing that RUN called synced, it said so too early."""
@@ -379,6 +383,8 @@ class Monitor:
         self._removals.applied(machine, self._trims.counts(), newest=self._trims.is_newest(machine))
         if self.users is not None:
             self.users.applied(machine, batch)
+        if self.levels is not None:
+            self.levels.applied(machine, batch)
         if self.tier is not None:
             self.tier.applied(machine)
         self.excuses.applied(self._trims.counts())

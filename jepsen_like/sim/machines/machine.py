@@ -71,6 +71,8 @@ GROUP_ID = 1
 CLUSTER = UUID(int=7)
 SWEEP_ROWS = 8
 """Rows of a sweep's slice: few, so that sweeps are met in the middle."""
+FINALIZED = f"the state database has level {LEVEL}"
+"""An older version says this of a directory that is finalized."""
 LOCK_TTL_MS = 4000
 """Time to live of queue locks: short, so that they expire in runs of some seconds; half of it is more than clocks
 differ by.
@@ -185,8 +187,11 @@ class Machine:
         """Entries that were damaged here on purpose."""
         self.loss: Loss | None = None
         """Loss at the next power failure in the middle of a write; None: chance decides."""
-        self.level = LEVEL
+        self.level = LEVEL - options.levels
         """The highest level that its nodes know, from the next start on (`statemachine.commands.LEVEL`)."""
+        self.began_s = 0.0
+        self.final_since: float | None = None
+        """Since when the newest level is in the log, virtual time."""
         self.retired = False
         """True once it was switched off for good."""
         self.open_store: Callable[[str], object] | None = None
@@ -230,6 +235,7 @@ class Machine:
             self.network.links.down.discard(self.host)
             self.network.retry()
         process = self.process = Process(f"node{self.node_id}", self.host)
+        self.began_s = self.loop.now
         self.processes.append(process)
         environment = Environment(
             fs=self.fs,
@@ -243,7 +249,7 @@ class Machine:
             serves_admin=False,
             watches_turns=False,
             level=self.level,
-            gives_config=bool(self.options.config or self.options.users),
+            gives_config=bool(self.options.config or self.options.users or self.options.levels),
             entropy=self.rng.randbytes,
             boot_id=lambda: self.boots.to_bytes(16),
             pid=lambda: len(self.processes),
@@ -275,12 +281,21 @@ class Machine:
         if self.process is not process or not process.alive:
             return
         expected = bool(self.fs.failed) or self.fs.space_left < 1 << 30 or isinstance(failure, StateLostError)
+        if self.level < LEVEL and self._is_too_old(str(failure), process):
+            expected, self.level = True, LEVEL  # somebody reads it, and installs the newer version
         reason = "; ".join(self.fs.failed) or str(failure)
         reboots = self.rng.random() < 0.5
         self._end("stopped" if failure is None and not self.fs.failed else f"failed: {reason}", power=reboots)
         if not expected and failure is not None:
             self.watcher.broken(f"node {self.node_id} stopped", failure)
         self.loop.call_outside(self.rng.uniform(0.1, 0.6), self.start)
+
+    def _is_too_old(self, failure: str, process: Process) -> bool:
+        """True if an older version stopped as it must: at its directory, or at the entry that came while it ran. One
+        that starts later is refused by its peers, and never gets that entry."""
+        if f"the log has level {LEVEL}" in failure:
+            return self.final_since is None or self.began_s < self.final_since
+        return failure.startswith(FINALIZED)
 
     def _opened(self, node: Node) -> None:
         self.watcher.opened(self)

@@ -1,0 +1,205 @@
+"""Nodes of two versions in one cluster: somebody upgrades them, takes some back, finalizes. And the check of levels.
+
+An older version is the same code, which announces the level below and refuses what is above it. The test of two real
+builds is the proof (tests/raftmq/test_upgrade_live.py), this is the search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jepsen_like.sim.options import Options, stream
+from raftlog.baseline import BASELINE
+from raftlog.types import Entry, EntryType, NodeId
+from raftmq_wire.errors import LocalError
+from statemachine import commands, payload
+from statemachine.commands import CHANGES_LEVEL, CREATE_TOPIC, FINALIZE, LEVEL, LEVELS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jepsen_like.sim.machines.machine import Machine
+
+OLDER = LEVEL - 1
+CHECKER = "levels"
+LOOKS_EVERY_S = 0.25
+SURE_S = 1.0
+"""Seconds after which a leader has noticed that a process of a member has ended, or that another version runs."""
+TOPIC = "upgrades"
+Report = Callable[[str, str], object]
+
+
+class LevelCheck:
+    """Follows what nodes apply. Implements `monitor.AppliedUsers`."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._index = -1
+        self.levels: list[tuple[int, int]] = [(-1, BASELINE)]
+        """(index of the entry, level of the cluster from there on)."""
+
+    def started(self, machine: Machine) -> None:
+        """A node has recovered, or has taken over a snapshot."""
+        self.applied(machine, ())
+
+    def heard(self, machine: Machine) -> None:
+        """A node knows what it has applied."""
+
+    def applied(self, machine: Machine, batch: Iterable[Sequence[Entry]]) -> None:
+        """A node has applied entries."""
+        for run in batch:
+            for entry in run:
+                if entry.index > self._index:
+                    self._index = entry.index
+                    self._learn(entry)
+        assert machine.node is not None
+        state, who = machine.node.state, f"node {machine.node_id}"
+        wanted = next(level for index, level in reversed(self.levels) if index <= state.applied.index)
+        if state.level != wanted:
+            self._report(CHECKER, f"{who} has level {state.level} at entry {state.applied.index}, it must be {wanted}")
+        if state.level > machine.node.environment.level:
+            known = machine.node.environment.level
+            self._report(CHECKER, f"{who} knows level {known}, and has a state of level {state.level}")
+        if state.level < CHANGES_LEVEL and any(topic.changed_ms for topic in state.topics.values()):
+            self._report(CHECKER, f"{who} has a row of level {CHANGES_LEVEL} in a state of level {state.level}")
+
+    def _learn(self, entry: Entry) -> None:
+        run = commands.in_entry(entry.type, entry.payload)
+        if entry.type == EntryType.MESSAGES:
+            run = commands.unpack(payload.decode(entry.payload).effects)
+        level = self.levels[-1][1]
+        if entry.type == EntryType.CHANGE and level < CHANGES_LEVEL:
+            self._report(CHECKER, f"entry {entry.index} is a CHANGE in a log of level {level}")
+        for command in run:
+            if command[0] == FINALIZE:
+                level = max(level, command[1])
+            elif LEVELS.get(command[0], BASELINE) > level:
+                self._report(CHECKER, f"entry {entry.index} has {command[0]} in a log of level {level}")
+        if level > self.levels[-1][1]:
+            self.levels.append((entry.index, level))
+
+    @property
+    def is_final(self) -> bool:
+        """The newest level is in the log."""
+        return self.levels[-1][1] >= LEVEL
+
+
+class Upgrades:
+    """The operator of an upgrade."""
+
+    def __init__(
+        self,
+        options: Options,
+        machines: Mapping[NodeId, Machine],
+        leader: Callable[[], Machine | None],
+        soon: Callable[[float, Callable[..., None]], object],
+        now: Callable[[], float],
+        report: Report,
+    ) -> None:
+        """`soon`: calls something after that many seconds. `now`: seconds of virtual time."""
+        self._rng = stream(options.seed, "upgrades")
+        self._machines, self._leader, self._soon, self._now, self._report = machines, leader, soon, now, report
+        self.check = LevelCheck(report)
+        self._doubted: dict[NodeId, float] = {}
+        """Machine -> since when it is down, or runs the older version."""
+        self.stopped = False
+        self.asked = 0
+        """Number of times that a leader was asked to finalize."""
+
+    def start(self) -> None:
+        """Begins."""
+        self._look()
+
+    def look(self) -> None:
+        """Notes which machines cannot have announced the newest level."""
+        for node_id, machine in self._machines.items():
+            if self.check.is_final and machine.final_since is None:
+                machine.final_since = self._now()
+            node = machine.node
+            if machine.up and node is not None and node.environment.level >= LEVEL:
+                self._doubted.pop(node_id, None)
+            elif machine.host not in machine.network.links.down:  # else nobody has heard that its process ended
+                self._doubted.setdefault(node_id, self._now())
+
+    def _look(self) -> None:
+        if self.stopped:
+            return
+        self.look()
+        rng = self._rng
+        if self.check.is_final:
+            self.upgrade_all()
+        elif rng.random() < 0.25:
+            machine = rng.choice(list(self._machines.values()))
+            if machine.up and not machine.retired:
+                self.install(machine, OLDER if machine.level == LEVEL and rng.random() < 0.3 else LEVEL)
+        leader = self._leader()
+        if leader is not None:
+            if rng.random() < 0.2:
+                self.finalize(leader)
+            if rng.random() < 0.3:
+                self.change(leader, TOPIC)
+        self._soon(LOOKS_EVERY_S, self._look)
+
+    def upgrade_all(self) -> None:
+        """Installs the newest version wherever another one runs."""
+        for machine in self._machines.values():
+            if machine.level < LEVEL and not machine.retired:
+                self.install(machine, LEVEL)
+
+    def install(self, machine: Machine, level: int) -> None:
+        """Another version of the node takes over: its process is killed, and starts again unless a fault holds it."""
+        machine.level = level
+        if machine.up:
+            machine.kill(power=False)
+            self._soon(0.1, machine.start)
+
+    def finalize(self, machine: Machine, level: int = 0) -> None:
+        """Asks this node to finalize; `level`: without a question, and to that one."""
+        node, process = machine.node, machine.process
+        if node is None or process is None or process.paused or not hasattr(node, "levels"):
+            return
+        self.asked += 1
+
+        def ask() -> None:
+            wanted = level
+            if not wanted:
+                if not node.services.writes_open():
+                    return
+                try:
+                    wanted = node.levels.require()
+                except LocalError:
+                    return
+                self._judge(node.membership.in_force.node_uuids, wanted, node.state.level)
+            node.services.propose([[FINALIZE, wanted]], lambda _: None)
+
+        process.run(ask)
+
+    def _judge(self, members: Iterable[NodeId], wanted: int, has: int) -> None:
+        if wanted <= has:
+            return
+        for node_id in members:
+            since = self._doubted.get(node_id)
+            if since is not None and self._now() - since > SURE_S:
+                self._report(CHECKER, f"a leader finalizes, and node {node_id} is down or older since {since:.2f} s")
+
+    def change(self, machine: Machine, topic: str) -> None:
+        """Changes a topic, as a person does who has a name."""
+        node, process = machine.node, machine.process
+        if node is None or process is None or process.paused or not hasattr(node, "levels"):
+            return
+        fields: dict[str, Any] = {"name": topic, "read_queues": 1, "write_queues": 1, "perm": self._rng.choice((4, 6))}
+        process.run(
+            lambda: node.services.propose([[CREATE_TOPIC, fields, False]], lambda _: None, author="the operator")
+        )
+
+    def finish(self) -> bool:
+        """Completes the upgrade; True when every member has the newest level."""
+        self.stopped = True
+        self.look()
+        self.upgrade_all()
+        leader = self._leader()
+        if leader is not None and not self.check.is_final:
+            self.finalize(leader)
+        running = [machine.node for machine in self._machines.values() if machine.node is not None]
+        return self.check.is_final and all(node.state.level == LEVEL for node in running)

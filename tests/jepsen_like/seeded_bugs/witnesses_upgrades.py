@@ -1,0 +1,33 @@
+"""Witnesses of the planted bugs about levels and upgrades: each is the bug's own schedule; see witnesses.py."""
+
+from __future__ import annotations
+
+from tests.support.bug_schedules import holds
+
+
+def witness_UP01() -> None:
+    holds("UP01")
+
+
+def witness_UP02() -> None:
+    holds("UP02")
+
+
+def witness_UP03() -> None:
+    holds("UP03")
+
+
+def witness_UP04() -> None:
+    holds("UP04")
+
+
+def witness_UP06() -> None:
+    holds("UP06")
+
+
+def witness_UP07() -> None:
+    holds("UP07")
+
+
+def witness_UP08() -> None:
+    holds("UP08")
