@@ -1,15 +1,16 @@
-"""Objects that nobody needs any more go from the store (docs/adr/0066).
+"""Removes objects that nobody needs any more from the store (docs/adr/0066).
 
-A segment goes once the beginning of what is kept anywhere lies above it: a TRIM took its messages from everybody. Each
-step begins when the one before is applied, or done::
+A segment is removed once it lies wholly below the beginning of the log that is kept anywhere, because a TRIM gave up
+its messages for everybody. Each step begins when the step before it is applied or done::
 
-    TRIM -> DELETING -> a manifest without the segment -> tier.delete_delay_ms -> objects removed -> DELETED
+  TRIM -> DELETING -> a manifest without the segment -> tier.delete_delay_ms -> objects removed -> DELETED
 
-So whoever finds an object through the rows or the manifest finds it there, or is told that the segment is gone. All
-that is remembered is the row: the next leader begins again with the manifest, and what was removed already is no error.
+A reader that takes an object's name from the rows or the manifest therefore finds the object, or is told that the
+segment is gone. The row is the only record of progress: the next leader begins again with the manifest, and an object
+that was removed already is no error.
 
-A DELETE that the network delays does no harm, unlike one of an upload: the log goes on above these segments, so no
-leader will ever write these names again.
+A DELETE that the network delays does no harm, unlike a delayed DELETE of an upload: the log goes on above these
+segments, so no leader will ever write these names again.
 """
 
 from __future__ import annotations
@@ -34,16 +35,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ENTRY_SEGMENTS_MAX = 64
-"""Steps of so many segments are one entry, and one manifest."""
+"""The most segments whose step is recorded in one entry, and published in one manifest."""
 STEP_SEGMENTS_MAX = 4
-"""So many lose their objects before the next upload."""
+"""The most segments whose objects are removed before the next upload."""
 PAUSE_FIRST_MS, PAUSE_MAX_MS = 1000, 60_000
 STUCK_MS = 60_000
 STUCK = "tier_deletes_stuck"
 
 
 class Deletions:
-    """One for each leadership: what a former leader has published is not known. Event loop only."""
+    """Removes the objects of segments that are given up. Made anew for each leadership, because a new leader does not
+    know what a former one published. Event loop only."""
 
     def __init__(
         self,
@@ -58,9 +60,9 @@ class Deletions:
         restored_from: Callable[[], int | None],
         point: Callable[[str], Awaitable[None]],
     ) -> None:
-        """`folder`: of the cluster in the store. `publish` (term): has the newest manifest say what the rows say.
-        `restored_from`: where the log begins that a restore from the tier needs; None if there will be none.
-        `point`: where a test may hold or fail it."""
+        """`folder`: the cluster's folder in the store. `publish` (term) publishes a manifest with the current rows.
+        `restored_from` returns the position at which the log begins that a restore from the tier needs; None if no
+        restore is foreseen. `point` is the failpoint at which a test may hold this service or make it fail."""
         self._clock = context.clock
         self._alarms = context.alarms
         self._delay_ms = context.config.tier.delete_delay_ms
@@ -73,18 +75,19 @@ class Deletions:
         self._restored_from = restored_from
         self._point = point
         self._due_ms: dict[int, int] = {}
-        """Base of a segment that no manifest names any more -> when its objects may go."""
+        """Base of a segment that no manifest names any more -> the time at which its objects may be removed."""
         self._paused_until_ms = 0
         self._pause_ms = PAUSE_FIRST_MS
         self._failing_since_ms: int | None = None
 
     def end(self) -> None:
-        """This node does not lead any more."""
+        """Called when this node does not lead any more."""
         self._alarms.clear(STUCK)
 
     async def step(self, term: int) -> bool:
-        """Does what is to be done next; False if there is nothing now. A store that removes nothing holds up no
-        upload: that is tried again later. Raises NotRecordedError, and StoreError if no manifest can be published."""
+        """Does the next step; returns False if there is nothing to do now. If the store refuses to remove objects,
+        uploads go on and the removal is tried again later. Raises NotRecordedError, and StoreError if no manifest can
+        be published."""
         rows = self._state.tier.rows
         kept, needed = self._state.kept.position, self._restored_from()
         if needed is not None:
@@ -152,23 +155,24 @@ def _fields(base: int, state: TierState) -> dict[str, object]:
     return {"base": base, "state": state.name}
 
 
-# What the tier is to keep no longer: retention says up to where, and a TRIM says it to everybody (docs/adr/0066).
+# Expiry of the tier: retention decides up to which position the tier gives up segments, and a TRIM tells every node
+# (docs/adr/0066).
 #
-# The rows of the state do not know where a queue goes on above a position of the log that was evicted: the index
-# files of the segments that go do. Their ends are named in the TRIM, so that every node says the same first offset,
-# and none that nobody has.
+# The rows of the state do not say at which offset a queue continues above a position of the log that was evicted. The
+# index files of the removed segments say it. The TRIM therefore names the ends of their queues, so that every node
+# reports the same first offset, and none that does not exist.
 
 SEGMENTS_MAX = 64
-"""Segments that one TRIM takes at most: their index files are read before."""
+"""The most segments that one TRIM removes: their index files are read before it is proposed."""
 QUEUES_MAX = 4096
-"""Queues that one TRIM names at most."""
+"""The most queues that one TRIM names."""
 
 QueueEnds = Callable[[Sequence[TierSegment]], Awaitable[list[QueueMin]]]
-"""(segments) -> the offsets after the last of each queue that has messages there."""
+"""A function of segments that returns, for each queue with messages there, the offset after the last of them."""
 
 
 class Expiry:
-    """Trims the tier as retention decides. On the leader; event loop only."""
+    """Trims the tier as retention decides. Runs on the leader; event loop only."""
 
     def __init__(
         self,
@@ -177,21 +181,22 @@ class Expiry:
         decided: Callable[[], TierDecision | None],
         cut: Callable[[Trim], bool],
     ) -> None:
-        """`decided`: what retention wants at present. `cut` proposes a TRIM; False while another one is under way."""
+        """`decided` returns what retention wants at present. `cut` proposes a TRIM, and returns False while another one
+        is under way."""
         self._state = state
         self._ends = ends
         self._decided = decided
         self._cut = cut
         self._position = 0
         self._queues: list[QueueMin] = []
-        """Not named yet, of the TRIM to `_position`."""
+        """Queues that the TRIM to `_position` has to name, and that no TRIM has named yet."""
 
     def begin(self) -> None:
-        """This node has just become the leader."""
+        """Called when this node has just become the leader."""
         self._position, self._queues = 0, []
 
     async def step(self) -> bool:
-        """Does what is to be done next; False if there is nothing now. Raises StoreError."""
+        """Proposes the next TRIM; returns False if there is nothing to do now. Raises StoreError."""
         state, decision = self._state, self._decided()
         if (
             decision is None
@@ -216,7 +221,7 @@ class Expiry:
             return False
         self._queues = more
         if not more:
-            self._position = 0  # should the entry be lost, its queues are looked up again
+            self._position = 0  # if the entry is lost, its queues are looked up again
         logger.info(
             "the tier is to keep nothing below position %d: %s; %d segments, %d queues",
             trim.position,
@@ -227,7 +232,8 @@ class Expiry:
         return True
 
     def _begins_below(self, one: QueueMin) -> bool:
-        """The queue is there, and its messages on the nodes stay."""
+        """Returns True if the queue exists, and if the TRIM moves its beginning without removing messages that the
+        nodes hold."""
         topic_id, queue_id, offset = one
         first, here = self._state.kept_offset(topic_id, queue_id), self._state.min_offset(topic_id, queue_id)
         return topic_id in self._state.topics_by_id and first < offset <= here

@@ -1,7 +1,9 @@
-"""The format of the manifest: what `manifest/HEAD` and the objects that it leads to say (docs/tier.md, docs/adr/0072).
+"""The format of the manifest: the content of `manifest/HEAD` and of the objects to which it leads (docs/tier.md,
+docs/adr/0072).
 
-A manifest names the newest segments itself, and older ones by *pages*: immutable objects, each with the segments whose
-first byte lies in one stretch of the log. So a new version costs what is new, and not what the tier holds.
+A manifest names the newest segments itself, and older ones through *pages*: immutable objects, each with the segments
+whose first byte lies in one stretch of the log. A new version therefore costs only what is new, however large the tier
+is.
 """
 
 from __future__ import annotations
@@ -32,12 +34,12 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     size: int
     xxh3: str
-    """XXH3 of its content, 128 bits. Size and CRC-32C are what is compared."""
+    """XXH3 of the content, 128 bits. Checks compare the size and the CRC-32C."""
     crc32c: int
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
-    """The log's bytes [base, end). Its log parts follow each other in the order of their names."""
+    """A segment: the log's bytes [base, end). Its log parts follow each other in the order of their names."""
 
     base: int
     end: int
@@ -45,46 +47,46 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     last_index: int
     first_ms: int
     last_ms: int
-    """Log times."""
+    """The log times of the first and the last entry."""
     term: int
     parts: list[Part]
     index: list[Part]
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """An object with segments, as a JSON list."""
+    """A page: an object with a JSON list of segments."""
 
     base: int
     end: int
-    """Positions where its first segment begins and its last one ends."""
+    """`base` and `end`: the positions at which its first segment begins and its last one ends."""
     name: str
-    """Below the cluster's folder."""
+    """The object's name, below the cluster's folder."""
     segments: int
     size: int
     sha256: str
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One version."""
+    """One version of the manifest."""
 
     schema: int
     cluster_id: str
     version: int
     term: int
     applied_index: int
-    """The rows are those of this entry."""
+    """The applied index for which the rows hold."""
     segments: list[Segment]
-    """The newest, lowest first. Where one does not begin at the end of the one before, the log was trimmed before it
-    was uploaded."""
+    """The newest segments, lowest first. If a segment does not begin at the end of the one before, the log between them
+    was trimmed before it was uploaded."""
     pages: list[Page] = []
     """Pages of all older segments, lowest first."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """`manifest/HEAD`."""
+    """The content of `manifest/HEAD`."""
 
     schema: int
-    """Schema of the manifest."""
+    """The schema of the manifest."""
     cluster_id: str
     version: int
     term: int
@@ -99,13 +101,13 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 ROWS_AT_ONCE = 64
 ROW_UNITS = 15
-"""Units of the meter of work for one row in a manifest."""
+"""Work units (`raftlog.work`) that the meter counts for one row in a manifest."""
 
 T = TypeVar("T")
 
 
 def decode(data: Data, kind: type[T]) -> T:
-    """JSON as `msgspec.json.decode` reads it. Raises msgspec.DecodeError, and nothing else."""
+    """Decodes JSON as `msgspec.json.decode` does. Raises msgspec.DecodeError, and nothing else."""
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError:
@@ -115,8 +117,8 @@ def decode(data: Data, kind: type[T]) -> T:
 
 
 def decode_head(data: Data) -> Head:
-    """Reads HEAD. Raises OtherFormat if this version does not read it: it may say what would be lost. Raises
-    msgspec.DecodeError if it is none, or does not name a manifest of its version."""
+    """Decodes HEAD. Raises OtherFormat if this version cannot read it, because HEAD may then say what this version
+    would lose. Raises msgspec.DecodeError if it is malformed, or does not name a manifest of its version."""
     schema = decode(data, _Schema).schema
     if not is_known(schema, SCHEMA):
         what, why, fix = why_unknown(HEAD, schema, SCHEMA)
@@ -152,21 +154,20 @@ def segment_of(row: TierSegment) -> Segment:
 
 
 async def segments_of(rows: Sequence[TierSegment]) -> list[Segment]:
-    """Returns the entries of a manifest for many rows: 15 us for each, so not of all of them in one turn of the event
-    loop."""
+    """Returns the entries of a manifest for many rows, in several turns of the event loop: each row takes 15 us."""
     found: list[Segment] = []
     for at in range(0, len(rows), ROWS_AT_ONCE):
         await asyncio.sleep(0)
         some = rows[at : at + ROWS_AT_ONCE]
         charge(ROW_UNITS * len(some))
         found += map(segment_of, some)
-    await asyncio.sleep(0)  # to encode them takes another turn
+    await asyncio.sleep(0)  # encoding them takes a turn of its own
     return found
 
 
 async def all_segments(manifest: Manifest, get: Callable[[str, int], Awaitable[Data]]) -> list[Segment]:
-    """Those of the pages, too, lowest first. `get` (name below the cluster's folder, size) reads an object. Raises
-    BadAnswer for a page that is not what the manifest says, and what `get` raises."""
+    """Returns all segments, including those of the pages, lowest first. `get` (name below the cluster's folder, size)
+    reads an object. Raises BadAnswer if a page is not what the manifest says, and what `get` raises."""
     found: list[Segment] = []
     for page in manifest.pages:
         found += decode_page(page, await get(page.name, page.size))
@@ -174,7 +175,7 @@ async def all_segments(manifest: Manifest, get: Callable[[str, int], Awaitable[D
 
 
 def decode_page(page: Page, data: Data) -> list[Segment]:
-    """Its segments. Raises BadAnswer."""
+    """Returns the page's segments. Raises BadAnswer."""
     if sha256(data).hexdigest() != page.sha256:
         raise BadAnswer(f"{page.name} is not what the manifest says", "the leader writes it again")
     try:

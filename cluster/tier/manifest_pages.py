@@ -1,7 +1,8 @@
-"""Pages of the manifest: its older segments in immutable objects that one version after the other names again.
+"""Pages of the manifest: the older segments, in immutable objects that each new version of the manifest names again.
 
-Where a page is cut depends on positions of the log and, where segments are small, on log times: every leader cuts alike
-and comes to the same bytes. A page changes only if the tier gives up its first segments: then its rest is another page.
+Page boundaries depend on positions of the log and, where segments are small, on log times. Every leader therefore cuts
+the pages alike and gets the same bytes. A page changes only if the tier gives up its first segments; the rest then
+becomes another page.
 """
 
 from __future__ import annotations
@@ -22,18 +23,19 @@ from cluster.tier.store.object_store import ObjectStore
 from statemachine.tier import Rows, TierSegment
 
 COPIES_MAX = 8
-"""Names tried in a row."""
+"""The most names that are tried for one page."""
 KEPT = 16
 """Versions of the manifest before the newest that stay, for readers that have just read their name."""
 ROWS_MAX = 1024
-"""Rows of a stretch that is one page: twice as many as full segments have room in it."""
+"""The most rows of a stretch of the log that becomes one page: twice the number of full segments that fit into it."""
 WEEK_MS = 604_800_000
-"""Milliseconds of log time that a page has of a stretch with more rows. A segment an hour makes 168 rows, one in ten
+"""Milliseconds of log time in one page, where a stretch has more rows. A segment an hour makes 168 rows, one in ten
 minutes 1,008."""
 
 
 def stretches(rows: Sequence[TierSegment], page_bytes: int) -> Iterator[Rows]:
-    """The rows, cut where `page_bytes` of the log end; a stretch of many small segments also where weeks end."""
+    """Yields the rows in groups that end at multiples of `page_bytes` of the log; a stretch of many small segments is
+    also cut where weeks end."""
     at = 0
     while at < len(rows):
         stop = _up_to(rows, at, attrgetter("base"), page_bytes)
@@ -53,14 +55,14 @@ def _weeks(rows: Sequence[TierSegment]) -> Iterator[Rows]:
 
 
 def _up_to(rows: Sequence[TierSegment], at: int, key: Callable[[TierSegment], int], size: int) -> int:
-    """Returns the index after the last row that lies in the same multiple of `size` as row `at`; the key never
-    falls."""
+    """Returns the index after the last row whose key lies in the same multiple of `size` as that of row `at`. The key
+    never decreases."""
     return bisect_left(rows, (key(rows[at]) // size + 1) * size, lo=at, key=key)
 
 
 async def holds(store: ObjectStore, name: str, body: bytes) -> bool:
-    """Returns True if the object has this content: it is read back, as every other object is, before anything names
-    it."""
+    """Returns True if the object has this content. It is read back before anything names it, like every other
+    object."""
     try:
         return (await store.get(name, len(body))).data == body
     except (NotFound, BadAnswer):
@@ -68,26 +70,26 @@ async def holds(store: ObjectStore, name: str, body: bytes) -> bool:
 
 
 class ManifestPages:
-    """Event loop only."""
+    """Writes and removes pages. Event loop only."""
 
     def __init__(self, store: ObjectStore, folder: str) -> None:
         self._store = store
         self._folder = folder
         self._known: dict[int, tuple[Rows, Page]] = {}
-        """Those of the newest version, by where they begin."""
+        """Pages of the newest version, by the position at which they begin."""
         self._begins: deque[int] = deque(maxlen=KEPT + 1)
-        """Beginnings of the tier in the last versions that this node published."""
+        """Positions at which the tier began in the last versions that this node published."""
         self._turn = 0
 
     @property
     def is_empty(self) -> bool:
-        """This node has published no page since it started."""
+        """Returns True if this node has published no page since it started."""
         return not self._known
 
     async def write(self, older: Sequence[Rows], published: Sequence[Page] = ()) -> list[Page]:
-        """One page for each. What is there already is not written again: what this node has written, and `published`,
-        which another leader has read back. One is looked at all the same, the next one each time, so that damage does
-        not stay. Raises StoreError."""
+        """Returns one page for each group of rows, and writes those that are absent. Pages that this node has written,
+        and those in `published`, which another leader has read back, are not written again. Each call still checks one
+        of them, in rotation, so that damage does not stay unnoticed. Raises StoreError."""
         trusted = {page.base: page for page in published}
         self._turn = (self._turn + 1) % max(1, len(older))
         found: dict[int, tuple[Rows, Page]] = {}
@@ -102,7 +104,7 @@ class ManifestPages:
         return [page for _, page in found.values()]
 
     async def _page(self, rows: Rows, trusted: Page | None) -> Page:
-        """The rows' page, which is in the store and intact."""
+        """Returns the rows' page, which is then in the store and intact."""
         body = msgspec.json.encode(await segments_of(rows))
         digest = sha256(body).hexdigest()
         if trusted is not None and trusted.sha256 == digest:
@@ -125,13 +127,14 @@ class ManifestPages:
         raise BadAnswer(f"a page of the manifest read back wrong {COPIES_MAX} times", "look at the store")
 
     def published(self, begins: int) -> None:
-        """A version in which the tier begins at that position is the newest now."""
+        """Records that the newest version begins at that position."""
         self._begins.append(begins)
 
     async def drop_old(self) -> None:
-        """Removes pages that no version names which may still be read: those that begin below each of these versions.
+        """Removes pages that no readable version names: those that begin below the beginning of each remembered
+        version.
 
-        A page that a later leader writes begins there or above, so none of its pages is hit, however late this comes.
+        Pages of later leaders begin there or above, so a removal that is delayed never hits one of them.
         """
         if len(self._begins) < KEPT + 1:
             return

@@ -9,7 +9,7 @@ from xxhash import xxh3_128
 
 LOG, INDEX = "log", "index"
 HEAD = "manifest/HEAD"
-"""The one object that is replaced; names the newest manifest."""
+"""The one object that is ever replaced; it names the newest manifest."""
 MANIFESTS = "manifest"
 PAGES = "manifest/pages"
 _SUFFIX = {LOG: "seg", INDEX: "idx"}
@@ -24,23 +24,24 @@ class PartName(NamedTuple):
     folder: str
     base: int
     end: int
-    """Positions: the part stands for the log's bytes [base, end)."""
+    """The end of the log's bytes [base, end) that the part stands for. Both are positions."""
     digest: str
-    """The first 16 digits of its XXH3 with 128 bits."""
+    """The first 16 digits of the content's XXH3 with 128 bits."""
     copy: int = 0
-    """Above 0: an earlier copy read back wrong, and objects are never replaced."""
+    """The number of earlier copies that read back wrong. Each copy has a name of its own, because objects are never
+    replaced."""
 
     def __str__(self) -> str:
         copy = f"-{self.copy}" if self.copy else ""
         return f"{self.folder}/{self.base:020d}-{self.end:020d}.{self.digest}{copy}.{_SUFFIX[self.folder]}"
 
     def is_of(self, data: bytes) -> bool:
-        """Returns True if this content has this name."""
+        """Returns True if this content belongs to this name."""
         return self.digest == xxh3_128(data).hexdigest()[:16]
 
 
 def parse(name: str) -> PartName | None:
-    """None if it is no part's name."""
+    """Parses a part's name; returns None if it is not one."""
     found = _PART.fullmatch(name)
     if found is None or _SUFFIX[found[1]] != found[6]:
         return None
@@ -48,31 +49,31 @@ def parse(name: str) -> PartName | None:
 
 
 def part_base(name: str) -> int | None:
-    """Returns the position at which a part begins; None if that is no part's name. Its suffix may be the other
-    folder's."""
+    """Returns the position at which a part begins; None if `name` is not a part's name. The suffix may be that of
+    either folder."""
     found = _PART.fullmatch(name)
     return None if found is None else int(found[2])
 
 
 def manifest_name(version: int, digest: str) -> str:
-    """Returns the name of a manifest: it is immutable, so its content is part of the name."""
+    """Returns the name of a manifest. A manifest is immutable, so its name contains a digest of its content."""
     return f"{MANIFESTS}/{version:020d}.{digest}.json"
 
 
 def manifest_version(name: str) -> int | None:
-    """The version in a manifest's name; None if it is none."""
+    """Returns the version in a manifest's name; None if it is not one."""
     found = _MANIFEST.fullmatch(name)
     return None if found is None else int(found[1])
 
 
 def page_name(base: int, end: int, digest: str, copy: int = 0) -> str:
-    """Returns the name of a page of the manifest, with the segments of the log's bytes [base, end). `copy`: see
+    """Returns the name of a page of the manifest that lists the segments of the log's bytes [base, end). `copy` as in
     PartName."""
     number = f"-{copy}" if copy else ""
     return f"{PAGES}/{base:020d}-{end:020d}.{digest}{number}.json"
 
 
 def page_base(name: str) -> int | None:
-    """Returns the position at which a page begins; None if that is no page's name."""
+    """Returns the position at which a page begins; None if `name` is not a page's name."""
     found = _PAGE.fullmatch(name)
     return None if found is None else int(found[1])

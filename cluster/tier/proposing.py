@@ -1,4 +1,4 @@
-"""The tier's steps as entries of the log: proposed by the leader, waited for until they are applied."""
+"""Records the tier's steps in the log: the leader proposes entries and waits until they are applied."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 class NotRecordedError(Exception):
-    """The step is not known to be in the log: look at the state, and decide again."""
+    """The step is not known to be in the log. The caller looks at the state and decides again."""
 
 
 class DeposedError(NotRecordedError):
-    """This node does not lead in that term any more: the next leader goes on."""
+    """This node does not lead in that term any more; the next leader continues."""
 
 
 class Steps:
-    """Event loop only."""
+    """Proposes steps of the tier. Event loop only."""
 
     def __init__(self, context: NodeContext, services: Services) -> None:
         self._raw = context.raw
@@ -33,7 +33,7 @@ class Steps:
         self._services = services
 
     def leads(self, term: int) -> bool:
-        """Returns True if this node leads in that term, and takes writes."""
+        """Returns True if this node leads in that term and takes writes."""
         return self._raw.role is Role.LEADER and self._raw.term == term and self._services.writes_open()
 
     async def record(
@@ -44,13 +44,14 @@ class Steps:
         span: SegmentSpan | None = None,
         parts: Sequence[TierPart] | None = None,
     ) -> None:
-        """Returns when the state has applied the step. Raises DeposedError and NotRecordedError."""
+        """Records one step; returns when the state has applied it. Raises DeposedError and NotRecordedError."""
         told_parts = None if parts is None else [list(part) for part in parts]
         told_span = None if span is None else list(span)
         await self._record([[TIER_STATE, base, int(state), term, told_span, told_parts]], term)
 
     async def record_all(self, bases: Sequence[int], state: TierState, term: int) -> None:
-        """One step of several segments, as one entry. Raises as `record`; some may be recorded all the same."""
+        """Records the same step for several segments, in one entry. Raises what `record` raises; some segments may be
+        recorded all the same."""
         await self._record([[TIER_STATE, base, int(state), term, None, None] for base in bases], term)
 
     async def _record(self, steps: list[list[object]], term: int) -> None:
@@ -66,7 +67,7 @@ class Steps:
         decided: asyncio.Future[ProposeResult] = self._loop.create_future()
 
         def done(result: ProposeResult) -> None:
-            if not decided.done():  # else who waits was cancelled
+            if not decided.done():  # otherwise the waiting caller was cancelled
                 decided.set_result(result)
 
         self._services.propose(run, done)

@@ -1,8 +1,8 @@
 """The manifest: a copy of the tier's rows in the store itself, for readers that have no cluster to ask.
 
 `manifest/HEAD` is the only object of the tier that is replaced, by compare-and-swap. It names an immutable manifest,
-which lists the VERIFIED segments as of one applied index. The log's state is the truth: a manifest may be older, and
-never names what the state did not say when it was made.
+which lists the VERIFIED segments as of one applied index. The log's state is authoritative: a manifest may be older
+than the state, but never names a segment that the state did not list when it was made.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class Published(NamedTuple):
     version: int
     applied_index: int
     by_this: bool
-    """True if this call published it: else the one that was there is as new, or another leader's."""
+    """True if this call published it. False if the version in the store was as new already, or another leader's."""
 
 
 class ManifestPublisher:
-    """Event loop only."""
+    """Publishes manifests. Event loop only."""
 
     def __init__(self, store: ObjectStore, folder: str, cluster_id: str, page_bytes: int = 32 << 30) -> None:
-        """`page_bytes`: of the log, for each page of older segments."""
+        """`page_bytes`: bytes of the log for each page of older segments."""
         self._page_bytes = page_bytes
         self._pages = ManifestPages(store, folder)
         self._store = store
@@ -66,7 +66,7 @@ class ManifestPublisher:
         if known is not None and (known.term, known.applied_index) >= (term, applied_index):
             if await self._is_true(known):
                 return Published(known.version, known.applied_index, False)
-            known = None  # of one flipped digit, nothing would be published any more
+            known = None  # otherwise one flipped digit would prevent publishing for ever
         version = 1 + (await self._newest_version() if known is None else known.version)
         verified = [row for row in rows if row.state is TierState.VERIFIED]
         *older, newest = list(stretches(verified, self._page_bytes)) or [()]
@@ -75,11 +75,11 @@ class ManifestPublisher:
         for _ in range(COPIES_MAX):
             manifest = self._manifest(pages, segments, version, term, applied_index)
             name, body = encode(manifest)
-            with suppress(AlreadyExists):  # this very content, of an attempt that came no further
+            with suppress(AlreadyExists):  # an earlier attempt wrote this very content and came no further
                 await self._store.create(f"{self._folder}/{name}", body)
             if await holds(self._store, f"{self._folder}/{name}", body):
                 break
-            version += 1  # objects are never replaced: another version has another name
+            version += 1  # objects are never replaced, so another version gets another name
         else:
             raise BadAnswer(f"manifests read back wrong {COPIES_MAX} times", "look at the store")
         head = Head(
@@ -119,7 +119,8 @@ class ManifestPublisher:
         )
 
     async def _published_pages(self, head: Head | None) -> Sequence[Page]:
-        """Those of the newest version, for a node that has published none itself; () if they cannot be read."""
+        """Returns the pages of the newest version, for a node that has published none itself; () if they cannot be
+        read."""
         if head is None or not self._pages.is_empty:
             return ()
         try:
@@ -131,7 +132,8 @@ class ManifestPublisher:
         return ()
 
     async def _head(self) -> tuple[Head | None, str]:
-        """HEAD and its tag; (None, "") if there is none, (None, tag) if it cannot be read: then it is replaced."""
+        """Returns HEAD and its tag: (None, "") if there is none; (None, tag) if it cannot be read and is to be
+        replaced."""
         try:
             stored = await self._store.get(f"{self._folder}/{HEAD}", OBJECT_BYTES_MAX)
         except NotFound:
@@ -145,8 +147,8 @@ class ManifestPublisher:
             return None, stored.tag
 
     async def _is_true(self, head: Head) -> bool:
-        """Returns True if the manifest that HEAD names says the same: HEAD has no checksum of its own. If another
-        leader's is gone because there are newer ones, HEAD has changed too, and cannot be replaced."""
+        """Returns True if the manifest that HEAD names confirms it, because HEAD has no checksum of its own. If another
+        leader's manifest is gone because there are newer ones, HEAD has changed too, so that replacing it fails."""
         try:
             body = (await self._store.get(f"{self._folder}/{head.key}", OBJECT_BYTES_MAX)).data
             if sha256(body).hexdigest() == head.sha256 and _who(decode(body, Manifest)) == _who(head):
@@ -158,7 +160,7 @@ class ManifestPublisher:
         return False
 
     async def _newest_version(self) -> int:
-        """Returns the highest version in the names of the manifests that are there; 0 if there is none."""
+        """Returns the highest version in the names of the manifests in the store; 0 if there is none."""
         newest = 0
         async for info in self._store.list(f"{self._folder}/{MANIFESTS}"):
             number = info.name.removeprefix(f"{self._folder}/{MANIFESTS}/").partition(".")[0]
@@ -166,9 +168,9 @@ class ManifestPublisher:
         return newest
 
     async def _drop_old(self, version: int) -> None:
-        """Removes manifests that nobody can have begun to read lately."""
+        """Removes manifests that no reader can have begun to read lately."""
         if version % KEPT:
-            return  # a listing costs a request for each thousand names
+            return  # a listing takes a request for each thousand names
         low = f"{MANIFESTS}/{max(0, version - KEPT):020d}"
         async for info in self._store.list(f"{self._folder}/{MANIFESTS}"):
             name = info.name.removeprefix(f"{self._folder}/")
@@ -182,6 +184,6 @@ def _who(of: Head | Manifest) -> tuple[int, int, int, str]:
 
 
 def encode(manifest: Manifest) -> tuple[str, bytes]:
-    """(name, content) of a version."""
+    """Returns a version's name and content."""
     body = msgspec.json.encode(manifest)
     return manifest_name(manifest.version, sha256(body).hexdigest()[:16]), body

@@ -1,6 +1,7 @@
-"""Sealed segments of this node's log, read for an upload: on a lane, so that neither disk nor checksums hold the loop.
+"""Reads sealed segments of this node's log for an upload. A lane does it, so that neither disk nor checksums hold up
+the loop.
 
-Frames are read whole and their checksums compared: bytes that rotted on this disk never leave it.
+Whole frames are read and their checksums compared, so bytes that rotted on this disk never leave it.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from raftmq_wire.checksums import crc32c
 from statemachine.tier import SegmentSpan
 
 READ_BYTES = 512 << 10
-"""Read at once: what is compared and hashed is still in the processor's cache then."""
+"""Bytes of one read: few enough to be still in the processor's cache when they are compared and hashed."""
 
 
 class Piece(NamedTuple):
-    """Whole frames of a segment: what one object holds. Let `data` go when it is not needed any more: the next piece
-    then takes its memory."""
+    """Whole frames of a segment: the content of one object. The caller drops `data` as soon as possible, because the
+    next piece then uses the same memory."""
 
     base: int
     end: int
@@ -46,49 +47,49 @@ class Sealed(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """The point up to which the log was looked through for messages."""
+    """The point up to which the log was searched for messages."""
 
     position: int
-    """No entry below has any."""
+    """No entry below this position has messages."""
     first_ms: int | None
-    """Log time of the entry that begins there, if that has messages."""
+    """Log time of the entry that begins at `position`, if it has messages."""
 
 
 class SegmentReads:
-    """Event loop only, but for its lane. Calls are answered in order. One Piece is in memory at a time if the caller
-    waits for each."""
+    """Reads of segments. Calls are answered in order. If the caller waits for each, one Piece is in memory at a time.
+    Event loop only, except for its lane."""
 
     def __init__(self, context: NodeContext, log: SegmentedLog) -> None:
         self._log = log
         self._lane = LaneCalls(context, "tier", RaftLogError)
         self._room = _room_of(0)
-        """Memory of the last piece. To get 64 MiB anew costs the kernel as much as it costs to read and check them. It
-        begins at a page: a directory store has the disk take it from there."""
+        """The memory of the last piece. Getting 64 MiB anew costs the kernel as much as reading and checking them. It
+        begins at a page boundary, so that a directory store can have the disk read straight from it."""
 
     def start(self) -> None:
-        """Before the first call."""
+        """Starts the lane; called before the first call."""
         self._lane.start()
 
     async def close(self) -> None:
-        """Returns when the lane is done with what it was doing."""
+        """Ends the lane; returns when it has finished its current work."""
         await self._lane.close()
 
     async def sealed(self, base: int) -> Sealed | None:
-        """The segment that begins at `base`, None if it is not sealed or not there. Raises RaftLogError."""
+        """Returns the segment that begins at `base`; None if it is absent or not sealed. Raises RaftLogError."""
         return await self._lane.ask(lambda: self._find(base))
 
     async def piece(self, base: int, end: int, size_max: int = OBJECT_BYTES_MAX) -> Piece:
-        """Frames from the one at `base` on, as many as fit `size_max`, none at or above `end`. Raises RaftLogError:
-        trimmed meanwhile, or damaged on this node and not yet repaired."""
+        """Returns frames from the one at `base` on: as many as fit into `size_max`, and none at or above `end`. Raises
+        RaftLogError if they were trimmed meanwhile, or are damaged on this node and not yet repaired."""
         return await self._lane.ask(lambda: self._read(base, end, size_max))
 
     async def first_message(self, position: int) -> Looked:
-        """Looks for an entry with messages from the one at `position` on, through READ_BYTES of one segment. Raises
+        """Searches for an entry with messages from the one at `position` on, through READ_BYTES of one segment. Raises
         RaftLogError as `piece` does."""
         return await self._lane.ask(lambda: self._look(position))
 
     def give_back(self) -> None:
-        """Keeps no memory for the next piece: none is expected soon."""
+        """Frees the memory of the last piece, because no next one is expected soon."""
         self._room = _room_of(0)
 
     def _find(self, base: int) -> Sealed | None:
@@ -119,10 +120,10 @@ class SegmentReads:
         while at < end:
             offset, left = at - base, size_max - (at - base)
             count = self._read_into(room, offset, at, min(READ_BYTES, left))
-            if not count:  # a frame that is larger
+            if not count:  # the frame is larger than READ_BYTES
                 size = self._log.entry_at(at).end - at
                 if size > left and at > base:
-                    break  # one frame is given even if it is larger
+                    break  # a single frame is returned even if it is larger
                 if offset + size > len(room):
                     room.resize(_rounded(offset + size))
                 count = self._read_into(room, offset, at, size)
@@ -137,16 +138,17 @@ class SegmentReads:
             return self._log.read_raw_into(position, part)
 
     def _take_room(self, size: int) -> mmap.mmap:
-        """At least so many bytes that nobody looks at: a write that was given up may still read the last piece."""
+        """Returns at least so many bytes of memory that nobody reads: an upload that was given up may still read the
+        last piece."""
         if len(self._room) < size or not _is_free(self._room):
             self._room = _room_of(size)  # the next one may be a little longer
         return self._room
 
 
 def _room_of(size: int) -> mmap.mmap:
-    room = mmap.mmap(-1, _rounded(size), flags=mmap.MAP_PRIVATE)  # a shared one cannot grow
+    room = mmap.mmap(-1, _rounded(size), flags=mmap.MAP_PRIVATE)  # a shared mapping cannot grow
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # the kernel may have no such pages: then it costs a little more
+        with suppress(OSError):  # the kernel may not offer such pages; then it takes a little longer
             room.madvise(mmap.MADV_HUGEPAGE)
     return room
 
@@ -156,7 +158,7 @@ def _rounded(size: int) -> int:
 
 
 def _is_free(room: mmap.mmap) -> bool:
-    """Returns True if there is no memoryview of it: only then it can change its length."""
+    """Returns True if no memoryview of the memory is left, because only then can its length change."""
     try:
         room.resize(len(room))
     except BufferError:
@@ -179,10 +181,11 @@ class _Done(NamedTuple):
 
 
 class LaneCalls:
-    """Event loop only. Calls are done, and answered, in order."""
+    """Calls on a lane that are awaited one by one. They run and are answered in order. Event loop only."""
 
     def __init__(self, context: NodeContext, name: str, raises: type[Exception]) -> None:
-        """`name`: of the lane. `raises`: what a call may raise, and its caller gets; anything else stops the node."""
+        """`name` is the lane's. A call may raise `raises`, and its caller gets the error; any other error stops the
+        node."""
         self._context = context
         self._name = name
         self._raises = raises
@@ -191,12 +194,12 @@ class LaneCalls:
         self._runner: LaneRunner[_Job] | None = None
 
     def start(self) -> None:
-        """Before the first call."""
+        """Starts the lane; called before the first call."""
         context, lane = self._context, _Lane(self._raises)
         self._runner = context.environment.runner(self._name, lane, context.loop, self._on_done, context.fail)
 
     async def close(self) -> None:
-        """Returns when the lane is done with what it was doing."""
+        """Ends the lane; returns when it has finished its current work."""
         if self._runner is not None:
             await self._context.loop.run_in_executor(None, self._runner.close)
 
@@ -213,7 +216,7 @@ class LaneCalls:
         for answer in answers:
             waiter = self._waiting.pop(answer.number)
             if waiter.done():
-                continue  # who asked was cancelled
+                continue  # the caller was cancelled
             if answer.error is not None:
                 waiter.set_exception(answer.error)
             else:

@@ -1,13 +1,13 @@
-"""Files in an object store: writes a set of files part by part, describes it, and brings it onto a disk again.
+"""Files in an object store: writes a set of files part by part, describes the set, and brings it back onto a disk.
 
-A file is cut into parts of PART_BYTES, one object each. A part's name begins with that of the set that wrote it first,
-and has its content's hash. A later set may name the part as well; then it is not written again. Each part is read back
-before anything names it, and compared with its digest when it is brought onto a disk. The description is written last,
-so a set without one does not exist.
+A file is cut into parts of PART_BYTES, one object each. A part's name begins with the name of the set that wrote it
+first, and contains a hash of its content. A later set may name the part as well, and then does not write it again. Each
+part is read back before anything names it, and compared with its digest when it is brought onto a disk. The description
+is written last, so a set without one does not exist.
 
-Invariant: a removed name is never written again. Whoever writes takes parts only from the newest set, under their
-names, and writes everything else under a name of its own. So a DELETE that the network delays, for a part that only
-older sets name, cannot hit an object that a newer one needs.
+Invariant: a removed name is never written again. A writer reuses parts only from the newest set, under their names, and
+writes everything else under names of its own. So a DELETE that the network delays, for a part that only older sets
+name, cannot hit an object that a newer set needs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DESCRIPTION_BYTES_MAX = 64 << 20
 
 
 class StoredPart(msgspec.Struct, frozen=True):
-    """An object. `name` is below the folder of the set's owner."""
+    """A part of a file, stored as one object. `name` is below the folder of the set's owner."""
 
     name: str
     size: int
@@ -41,16 +41,16 @@ class StoredPart(msgspec.Struct, frozen=True):
 
 
 class StoredFile(msgspec.Struct, frozen=True):
-    """A file: its parts, one behind the other."""
+    """A file, as the sequence of its parts."""
 
     path: str
-    """Below the set's root, with / between folders."""
+    """Path below the set's root, with / between folders."""
     size: int
     parts: list[StoredPart]
 
 
 class BadDescriptionError(ValueError):
-    """The object is no description of a set of files, or one of another format."""
+    """The object is not a description of a set of files, or has another format."""
 
 
 class _Schema(msgspec.Struct):
@@ -60,7 +60,7 @@ class _Schema(msgspec.Struct):
 class _Envelope(msgspec.Struct):
     schema: int
     crc32c: int
-    """CRC-32C of the very bytes of `content`."""
+    """CRC-32C of exactly the bytes of `content`."""
     content: msgspec.Raw
 
 
@@ -68,13 +68,13 @@ Content = TypeVar("Content")
 
 
 def encode(content: object) -> bytes:
-    """The object's bytes."""
+    """Returns the bytes of a description with this content."""
     body = msgspec.json.encode(content)
     return msgspec.json.encode(_Envelope(SCHEMA, crc32c(body), msgspec.Raw(body)))
 
 
 def decode(data: bytes, kind: type[Content]) -> Content:
-    """Returns what `encode` was given. Raises BadDescriptionError."""
+    """Returns the content that `encode` was given. Raises BadDescriptionError."""
     try:
         schema = msgspec.json.decode(data, type=_Schema).schema
         if not is_known(schema, SCHEMA):
@@ -92,11 +92,11 @@ TRIES = 3
 
 
 class DamagedObjectError(Exception):
-    """An object that is needed is missing or damaged. It was read TRIES times. The message names it."""
+    """A needed object is missing or damaged, after TRIES reads. The message names it."""
 
 
 async def read_object(store: ObjectStore, name: str, size: int, digest: str) -> bytes:
-    """The object with this size and SHA-256 (hexadecimal). Raises DamagedObjectError, StoreError."""
+    """Returns the object with this size and SHA-256 (hexadecimal). Raises DamagedObjectError, StoreError."""
     return await read_checked(
         store, name, size, lambda data: sha256(data).hexdigest() == digest, "that is written down"
     )
@@ -105,8 +105,8 @@ async def read_object(store: ObjectStore, name: str, size: int, digest: str) -> 
 async def read_checked(
     store: ObjectStore, name: str, size: int, is_right: Callable[[bytes], bool], expected: str
 ) -> bytes:
-    """The object with this size, if it `is_right`. `expected` says in a message which digest was wanted.
-    Raises DamagedObjectError, StoreError."""
+    """Returns the object with this size for which `is_right` returns True. Messages name the wanted digest as
+    `expected`. Raises DamagedObjectError, StoreError."""
     why = ""
     for _ in range(TRIES):
         try:
@@ -124,7 +124,7 @@ async def read_checked(
 
 
 async def parts_of(store: ObjectStore, folder: str, file: StoredFile) -> AsyncIterator[bytes]:
-    """The file's bytes, one part in memory at a time. Raises DamagedObjectError, StoreError."""
+    """Yields the file's bytes, one part in memory at a time. Raises DamagedObjectError, StoreError."""
     prefix = f"{folder}/" if folder else ""
     for part in file.parts:
         yield await read_object(store, prefix + part.name, part.size, part.sha256)
@@ -142,7 +142,7 @@ async def fetch(store: ObjectStore, folder: str, file: StoredFile, root: Path) -
 
 
 def check_path(path: str) -> str:
-    """The path itself. Raises BadDescriptionError if a file of this path could lie outside its root."""
+    """Returns the path. Raises BadDescriptionError if a file of this path could lie outside its root."""
     pure = PurePosixPath(path)
     if not pure.parts or pure.is_absolute() or ".." in pure.parts:
         raise BadDescriptionError(f"it names a file {path!r}")
@@ -150,7 +150,7 @@ def check_path(path: str) -> str:
 
 
 def check_files(files: list[StoredFile]) -> None:
-    """Raises BadDescriptionError unless the parts can be what the files say."""
+    """Raises BadDescriptionError unless sizes and paths of the files and their parts agree."""
     for file in files:
         check_path(file.path)
         if sum(part.size for part in file.parts) != file.size or not all(map(_is_possible, file.parts)):
@@ -162,53 +162,53 @@ def _is_possible(part: StoredPart) -> bool:
 
 
 COPIES_MAX = 4
-"""Names tried for one part in a row."""
+"""The most names that are tried for one part."""
 
 
 class Chunk(NamedTuple):
-    """Bytes of a file, and their sums. Who reads them computes these: on a node, off the event loop."""
+    """Bytes of a file, and their checksums. The reader computes them, on a node off the event loop."""
 
     data: bytes
     sha256: str
-    """Hexadecimal."""
+    """SHA-256 in hexadecimal."""
     crc32c: int
 
 
 def chunk_of(data: bytes) -> Chunk:
-    """30 ms for a part."""
+    """Returns the bytes with their checksums: 30 ms for a part."""
     return Chunk(data, sha256(data).hexdigest(), crc32c(data))
 
 
 class FileSource(NamedTuple):
-    """A file to be written."""
+    """A file that is to be written."""
 
     path: str
-    """Below the set's root."""
+    """Path below the set's root."""
     size: int
     read: Callable[[int, int], Awaitable[Chunk]]
-    """(start, size) -> exactly as many bytes. Raises OSError, EOFError."""
+    """A function (start, size) that returns exactly as many bytes. Raises OSError, EOFError."""
 
 
 class SetWriter:
-    """Writes one set. One part is in memory at a time."""
+    """Writes one set, with one part in memory at a time."""
 
     def __init__(self, store: ObjectStore, folder: str, prefix: str, known: Iterable[StoredFile] = ()) -> None:
-        """`folder`: "" or what all names are below. `prefix` begins the names of new parts, and no other set's has it.
-        `known`: the newest set's files, whose parts are taken where the content is the same."""
+        """`folder`: "" or the folder below which all names are. `prefix` begins the names of new parts, and of no other
+        set's. `known`: the files of the newest set, whose parts are reused if the content is the same."""
         self._store = store
         self._folder = f"{folder}/" if folder else ""
         self._prefix = prefix
         self._known = {(part.sha256, part.size): part for file in known for part in file.parts}
         self.bytes_new = 0
-        """Written, rather than found in the set before."""
+        """Bytes that were written, without those of reused parts."""
 
     async def write(self, source: FileSource) -> StoredFile:
-        """Raises StoreError, and what the source raises."""
+        """Writes one file. Raises StoreError, and what the source raises."""
         parts = []
         for start in range(0, source.size, PART_BYTES):
             chunk = await source.read(start, min(PART_BYTES, source.size - start))
             parts.append(await self._put(chunk))
-            del chunk  # before the next one is read
+            del chunk  # frees the memory before the next chunk is read
         return StoredFile(source.path, source.size, parts)
 
     async def _put(self, chunk: Chunk) -> StoredPart:
@@ -241,8 +241,8 @@ class SetWriter:
         return crc == part.crc32c
 
     async def write_description(self, name: str, body: bytes) -> None:
-        """The last object of a set. Raises StoreError: AlreadyExists if the name has another content, BadAnswer if it
-        reads back wrong. A wrong one stays: who reads it sees that its checksum does not fit."""
+        """Writes the last object of a set. Raises StoreError: AlreadyExists if the name has another content, BadAnswer
+        if it reads back wrong. A wrong object stays; readers notice that its checksum does not fit."""
         full = self._folder + name
         try:
             await self._store.create(full, body)

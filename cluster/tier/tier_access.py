@@ -1,4 +1,4 @@
-"""The tier of a node, with the store that its configuration names: what uploads, what reads, what scrubs."""
+"""Builds the tier of a node on the store that its configuration names: uploads, reads and scrubs."""
 
 from __future__ import annotations
 
@@ -228,12 +228,13 @@ class ReadMetrics:
 
 
 CALL_TOTAL_S = 20.0
-"""No attempt of one call begins later: between calls the uploader looks whether it still leads."""
+"""Seconds after which no further attempt of one call begins. Between calls the uploader checks that the node still
+leads."""
 CACHE = "tier-cache"
 
 
 class TierAccess(NamedTuple):
-    """The store of a node that has a tier, and what reads from it."""
+    """The store of a node that has a tier, and the readers of it."""
 
     store: ObjectStore
     reading: TierReading
@@ -261,24 +262,24 @@ class TierAccess(NamedTuple):
         self.uploads.reload(config.tier.bytes_per_second)
 
     async def close(self) -> None:
-        """Gives up what is under way; the store stays open."""
+        """Gives up the reads under way; the store stays open."""
         await self.bounds.close()
         await self.keys.close()
         await self.reading.close()
 
 
 def configured_store(section: TierSection) -> ObjectStore:
-    """Connects to nothing yet. Raises ConfigError."""
+    """Returns the store of the configuration without connecting to it. Raises ConfigError."""
     try:
         return open_store(section.url, section)
-    except LocalError as error:  # to a node that starts, it is its configuration that is wrong
+    except LocalError as error:  # a wrong store is an error of the starting node's configuration
         raise ConfigError(error.what, error.why, error.fix) from error
 
 
 def access_of(
     context: NodeContext, storage: NodeStorage, services: Services, registry: CollectorRegistry
 ) -> TierAccess | None:
-    """None without a URL. Connects to nothing yet. Raises ConfigError."""
+    """Returns the access to the tier without connecting to it; None if no URL is configured. Raises ConfigError."""
     section, environment = context.config.tier, context.environment
     if not section.url:
         ReadMetrics(registry, RequestCounts(), None)
@@ -324,7 +325,8 @@ def access_of(
 
 
 def where_of(store: ObjectStore) -> Callable[[str], str]:
-    """The name under which an object lies: that of a restored cluster may lie below an ancestor's id."""
+    """Returns a function from an object's name to the name under which it lies. In a restored cluster that may be below
+    an ancestor's id."""
     return store.where if isinstance(store, LineageStore) else str
 
 
@@ -345,7 +347,7 @@ def tier_of(
     access: TierAccess | None,
     expiry: Expiry | None,
 ) -> Tier:
-    """Not started. Without a store it only shows what the state says."""
+    """Returns the tier, not started. Without a store it only shows what the state says."""
     store = None if access is None else access.store
     parts = LocalIndexParts(index_files)
     return Tier(
@@ -354,14 +356,15 @@ def tier_of(
 
 
 def expiry_of(retention: Retention, state: BrokerState, access: TierAccess | None) -> Expiry | None:
-    """Returns the service that trims the tier: retention decides what leaves it. None without a tier."""
+    """Returns the service that trims the tier as retention decides; None without a tier."""
     if access is None:
         return None
     return Expiry(state, access.reading.queues.ends, lambda: retention.expired_in_tier, retention.cut)
 
 
 def index_files_of(context: NodeContext, storage: NodeStorage, metrics: IndexMetrics) -> IndexFiles:
-    """Not started. A node of a tiered cluster has them: whichever leads uploads its own."""
+    """Returns the builder of index files, not started. In a cluster with a tier every node builds them, so that each
+    leader can upload its own."""
     enabled = context.config.index.files or bool(context.config.tier.url)
     return IndexFiles(context, storage, metrics, enabled=enabled)
 
@@ -369,7 +372,7 @@ def index_files_of(context: NodeContext, storage: NodeStorage, metrics: IndexMet
 def scrubs_of(
     context: NodeContext, storage: NodeStorage, services: Services, access: TierAccess | None, tier: Tier
 ) -> TierScrubs | None:
-    """None without a tier."""
+    """Returns the scrubs; None without a tier."""
     if access is None:
         return None
     folder = str(storage.directory.identity.cluster_uuid)

@@ -10,7 +10,7 @@ from statemachine.tier import TierState
 
 
 class TierMetrics:
-    """Fed at each step, and once a second while a tier is configured."""
+    """Metrics of uploads, set at each step, and once a second while a tier is configured."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
@@ -43,21 +43,21 @@ class TierMetrics:
         self.state_copy.set(-1)
 
     def moved(self, state: TierState) -> None:
-        """A step is in the log."""
+        """Counts a step that is in the log."""
         self._moved.labels(state.name.lower()).inc()
 
     def pending(self, size: int, age_ms: int, verified: int) -> None:
-        """Shows what waits for its upload now."""
+        """Sets the metrics of the log that waits for its upload."""
         self._pending.set(size)
         self._age.set(age_ms / 1000)
         self._verified.set(verified)
 
     def window(self, age_ms: int) -> None:
-        """Shows what the loss of all nodes would cost now."""
+        """Sets the age of the oldest message that would be lost if all nodes were lost now."""
         self._window.set(age_ms / 1000)
 
     def segments(self, counts: dict[TierState, int]) -> None:
-        """Rows by state."""
+        """Sets the number of rows by state."""
         for state in TierState:
             if state is not TierState.DELETED:
                 self._segments.labels(state.name.lower()).set(counts.get(state, 0))

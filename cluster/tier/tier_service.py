@@ -1,7 +1,7 @@
-"""The tier of one node: while it leads, every sealed segment is brought into the object store, one after the other.
+"""The tier of one node: while the node leads, it uploads every sealed segment to the object store, one after the other.
 
-All that is remembered is in the log's state, so there is nothing to hand over: a node that becomes leader looks at the
-rows and goes on. A failed attempt is repeated after a pause that doubles up to a limit, for as long as the node leads.
+The log's state is the only record of progress, so there is nothing to hand over: a new leader looks at the rows and
+goes on. A failed attempt is repeated after a pause that doubles up to a limit, for as long as the node leads.
 """
 
 from __future__ import annotations
@@ -128,22 +128,23 @@ class SealView(msgspec.Struct, frozen=True, kw_only=True):
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
-"""While nothing is to be uploaded."""
+"""Seconds between two looks while there is nothing to upload."""
 LOOKS_IN_VAIN = 10
-"""Looks in a row after which the memory of a piece goes. A busy node closes a segment every other second."""
+"""Looks without work after which the memory of a piece is freed. A busy node closes a segment every other second."""
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 30.0
-"""Between attempts that failed: doubles, and then a random part of it (full jitter)."""
+"""Seconds between failed attempts. The limit doubles, and the pause is a random part of it (full jitter)."""
 STUCK = "tier_stuck"
 LEASE, LEASE_MS = "upload to the tier", 600_000
 PUBLISH_EVERY_MS = 10_000
-"""While segments are uploaded one after the other; and when there is nothing more to upload."""
+"""Milliseconds between manifests while segments are uploaded one after the other. Another is published when there is
+nothing more to upload."""
 SHOWN = 16
-"""Rows of a view."""
+"""The number of rows in a view."""
 FAILURES = (StoreError, RaftLogError, OSError, BadPartError, NotRecordedError)
 
 
 class Tier:
-    """See the module. Event loop only."""
+    """The tier of a node. Event loop only."""
 
     def __init__(
         self,
@@ -158,7 +159,7 @@ class Tier:
         index: IndexParts | None = None,
         expiry: Expiry | None = None,
     ) -> None:
-        """`expiry`: what trims the tier. Without a `store` it only shows what the state says."""
+        """`expiry` trims the tier. Without a `store` the tier only shows what the state says."""
         self._context = context
         self._raw = context.raw
         self._state = storage.state
@@ -205,7 +206,8 @@ class Tier:
 
     @property
     def known(self) -> bool:
-        """True if this node, since its start, has found the store to be the right one. Nothing is evicted before."""
+        """True if this node has found since its start that the store holds what its rows name. Nothing is evicted
+        before."""
         return self._probed
 
     def part(self) -> Part:
@@ -219,18 +221,18 @@ class Tier:
         )
 
     def reload(self, stuck_ms: int, seal_after_ms: int) -> None:
-        """`health.tier_stuck_ms` and `tier.seal_after_ms` from now on."""
+        """Sets `health.tier_stuck_ms` and `tier.seal_after_ms`."""
         self._stuck_ms = stuck_ms
         self._seal_after_ms = seal_after_ms
 
     def start(self) -> None:
-        """Begins."""
+        """Begins the work."""
         if self._store is not None:
             self._reads.start()
             self._checkpoints.start()
 
     async def close(self) -> None:
-        """Ends: what is under way is given up, and the next leader repeats it. Waits for no store."""
+        """Gives up the work under way; the next leader repeats it. Does not wait for the store."""
         if self._store is None:
             return
         if self._task is not None:
@@ -241,7 +243,8 @@ class Tier:
         await self._store.close()
 
     def tick(self, now_ms: int) -> None:
-        """Several times a second: begins and ends the work with the leadership."""
+        """Called several times a second: begins the work when the node becomes leader, and ends it when it was
+        deposed."""
         if self._store is None:
             return
         if (self._task is None or self._task.done()) and self._writes_open():
@@ -272,7 +275,7 @@ class Tier:
     # --- the leader --------------------------------------------------------------------------------------------------
 
     async def _lead(self, term: int, deletions: Deletions) -> None:
-        """Works until this node does not lead in that term any more."""
+        """Works until this node no longer leads in that term."""
         pause_s, idle = PAUSE_FIRST_S, 0
         try:
             while self._steps.leads(term):
@@ -310,7 +313,7 @@ class Tier:
             pass
 
     async def _step(self, term: int, deletions: Deletions) -> bool:
-        """Does what is to be done next; False if there is nothing."""
+        """Does the next step; returns False if there is nothing to do."""
         await self._ages.look()
         if not self._probed:
             assert self._store is not None
@@ -327,7 +330,7 @@ class Tier:
         return await self._publish(term) or await self._copy_state(term)
 
     async def _upload_next(self, term: int) -> bool:
-        """False if there is nothing to upload."""
+        """Uploads the next segment; returns False if there is none."""
         tier, begins = self._state.tier, self._state.trim_position
         for row in tier.rows:
             if row.state in (TierState.UPLOADING, TierState.UPLOADED) and row.end > begins:
@@ -359,22 +362,22 @@ class Tier:
         return await self._copier.step(self._state.kept.position, end, lambda: self._steps.leads(term))
 
     def _restored_from(self) -> int | None:
-        """Returns the beginning of the log that a restore from the tier needs, beside the newest copy of the state that
-        can be used; None if no copies are made."""
+        """Returns the position at which the log begins that a restore needs, beside the newest usable copy of the
+        state; None if no copies are made."""
         if not self._context.config.tier.state_every_ms or self._copier is None:
             return None
         end = self._state.tier.verified_to(self._state.trim_position)
         return max((copy.position for copy in self._copier.copies if copy.position <= end), default=0)
 
     async def _upload(self, base: int, row: TierSegment | None, term: int) -> bool:
-        """False if no sealed segment that is applied here begins at `base`."""
+        """Uploads the sealed segment at `base`; returns False if there is none that is applied here."""
         self._leases.touch(LEASE, base, LEASE_MS)
         if row is not None:
             span = row.span
         else:
             found = await self._reads.sealed(base)
-            # The first entry behind it is applied, so all of it is committed: no conflict can cut what is uploaded, and
-            # its rows do not change any more.
+            # The first entry behind the segment is applied, so all of the segment is committed: no conflict can cut it,
+            # and its rows no longer change.
             if found is None or self._state.applied_mark.end_position <= found.span.end:
                 return False
             span = found.span
@@ -399,8 +402,8 @@ class Tier:
         return True
 
     async def content_of(self, row: TierSegment, part: TierPart) -> bytes | None:
-        """Returns the content that an object of the segment must have, from this node's log or rows; None if it has not
-        got it."""
+        """Returns the content that an object of the segment must have, from this node's log or rows; None if the node
+        does not have it."""
         try:
             if part.name.startswith(LOG_PREFIX):
                 return await log_bytes(self._piece, row, part)
@@ -416,7 +419,7 @@ class Tier:
         return (await self._reads.piece(base, end)).data
 
     def seal(self) -> EntryId:
-        """Has the next entry begin a new segment, so that everything before it can be uploaded. Raises NotLeaderError
+        """Makes the next entry begin a new segment, so that everything before it can be uploaded. Raises NotLeaderError
         and ProposalDroppedError."""
         if not self._writes_open():
             raise NotLeaderError("this node does not lead, or does not take writes yet")
@@ -427,23 +430,24 @@ class Tier:
         return entry.id
 
     def _propose_roll(self) -> Entry:
-        """The entry that begins the next segment. Raises NotLeaderError and ProposalDroppedError."""
+        """Proposes the entry that begins the next segment, and returns it. Raises NotLeaderError and
+        ProposalDroppedError."""
         entry = self._raw.propose(EntryType.COMMAND, pack([]), self._raw.log_time_ms(), roll=True)
         self._context.wake()
         return entry
 
     async def _point(self, name: str) -> None:
-        """Passes the failpoint. Raises OSError if it is to fail."""
+        """Passes the failpoint. Raises OSError if a test makes it fail."""
         passed: asyncio.Future[None] = self._context.loop.create_future()
 
         def clear() -> None:
-            if not passed.done():  # else who waits was cancelled
+            if not passed.done():  # otherwise the waiting caller was cancelled
                 passed.set_result(None)
 
         self._points.when_clear(name, self._context.loop, clear)
         await passed
 
-    # --- what went wrong ---------------------------------------------------------------------------------------------
+    # --- failures -----------------------------------------------------------------------------------------------------
 
     def _failed(self, error: Exception) -> None:
         now_ms = self._context.clock.monotonic_ms()
@@ -464,10 +468,11 @@ class Tier:
         self._failing = ""
         self._context.alarms.clear(STUCK)
 
-    # --- what is shown -----------------------------------------------------------------------------------------------
+    # --- views --------------------------------------------------------------------------------------------------------
 
     def _pending(self) -> tuple[int, int, int]:
-        """(where sealed segments end, bytes of them that are not verified, age of the oldest of these in ms)."""
+        """Returns the end of the sealed segments, the bytes of them that are not VERIFIED, and the age in ms of the
+        oldest of these."""
         state, log = self._state, self._log
         verified, sealed_end = state.tier.verified_to(state.trim_position), log.tail.segment_base
         size = max(0, sealed_end - verified)
@@ -476,12 +481,12 @@ class Tier:
             try:
                 sealed_ms = log.segment_at(log.segment_at(verified).end_position).previous.timestamp_ms
             except RaftLogError:
-                return sealed_end, size, 0  # trimmed or cut at this moment
+                return sealed_end, size, 0  # the log was trimmed or cut at this moment
             age_ms = max(0, state.applied_mark.timestamp_ms - sealed_ms)
         return sealed_end, size, age_ms
 
     def _window_ms(self) -> int:
-        """Age of the oldest message that the tier lacks; 0 where this node does not lead."""
+        """Returns the age in ms of the oldest message that the tier lacks; 0 on a node that does not lead."""
         leads = self._store is not None and self._raw.role is Role.LEADER
         return self._ages.window_ms(self._raw.log_time_ms()) if leads else 0
 
@@ -495,7 +500,7 @@ class Tier:
         self._metrics.state_copy.set(copies[-1].index if copies else -1)
 
     def segments(self, since: int, count: int) -> TierSegmentsView:
-        """Rows from the one with the position `since` on, for people."""
+        """Returns rows from the one with the position `since` on, for people."""
         index = self._state.applied.index
         rows = [row for row in self._state.tier.rows if row.end > since][: count + 1]
         more = rows[count].base if len(rows) > count else None
@@ -504,11 +509,11 @@ class Tier:
 
     @property
     def pending_bytes(self) -> int:
-        """Sealed log that the tier does not hold yet; 0 without a tier."""
+        """Bytes of the sealed log that the tier does not hold yet; 0 without a tier."""
         return self._pending()[1] if self._store is not None else 0
 
     def view(self, url: str) -> TierView:
-        """Shows the tier as this node knows it, for people."""
+        """Returns the tier as this node knows it, for people."""
         state, tier, kept = self._state, self._state.tier, self._state.kept_segments
         sealed_end, size, age_ms = self._pending() if self._store is not None else (self._log.tail.segment_base, 0, 0)
         rows, copier = tier.rows, self._copier
@@ -555,19 +560,19 @@ def _view(row: TierSegment) -> TierSegmentView:
     )
 
 
-# Whether a store is the one that the log's state speaks of.
+# Checks that a store is the one to which the log's state refers.
 #
-# The rows of the tier name objects, and not the store that they are in: the URL is configuration, which may change,
-# also by mistake. A leader that trusted it would let messages go from the nodes that the new store never had.
+# The rows of the tier name objects, but not the store that holds them. The URL is configuration and may change, also by
+# mistake. A leader that trusted it would remove messages from the nodes that the new store never had.
 
 
 class WrongStoreError(StoreError):
-    """The store holds nothing of what was uploaded."""
+    """The store holds none of the uploaded objects that were looked for."""
 
 
 async def require_own(store: ObjectStore, folder: str, rows: Sequence[TierSegment]) -> None:
-    """Looks for the first, a middle and the last VERIFIED segment; one that is there is enough, because single losses
-    are for the scrub to find. Raises WrongStoreError, and StoreError if the store does not answer."""
+    """Looks for the first, a middle and the last VERIFIED segment. One that exists is enough, because scrubs find
+    single losses. Raises WrongStoreError, and StoreError if the store does not answer."""
     verified = [row for row in rows if row.state is TierState.VERIFIED]
     if not verified:
         return

@@ -1,11 +1,11 @@
-"""The way of one segment into the tier (docs/adr/0060).
+"""The upload of one segment into the tier (docs/adr/0060).
 
-Each step begins when the one before is applied, so a crash at any place leaves a state from which the next leader goes
-on: it repeats the step that was under way. What it writes again has the same names and the same bytes.
+Each step begins when the step before it is applied. A crash at any point therefore leaves a state from which the next
+leader goes on: it repeats the step that was under way, and writes the same names and the same bytes.
 
-Nothing is replaced and nothing removed on this way. A part that reads back wrong is written again under another name,
-and the wrong one is an orphan that `raftmq tier sweep` removes: a delete on behalf of a leader that was deposed
-meanwhile could hit an object that the next one has verified.
+An upload replaces and removes nothing. A part that reads back wrong is written again under another name, and the wrong
+object is an orphan that `raftmq tier sweep` removes. If a deposed leader deleted it, the delete could hit an object
+that the next leader has verified.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 COPIES_MAX = 8
-"""Names tried for one part in a row; a store that damages as many objects is broken."""
+"""The most names that are tried for one part: a store that damages as many objects is broken."""
 
 
 class BadPartError(Exception):
-    """An object does not hold what was written to it."""
+    """An object does not hold the bytes that were written to it."""
 
 
 class Made(NamedTuple):
@@ -51,14 +51,14 @@ class Made(NamedTuple):
 
 
 class IndexParts(Protocol):
-    """Makes the index of a segment."""
+    """Makes the index parts of a segment."""
 
     def of_segment(self, base: int, span: SegmentSpan) -> AsyncIterator[Made]:
-        """Its parts, one in memory at a time. Raises RaftLogError if they cannot be made now."""
+        """Yields the index parts, one in memory at a time. Raises RaftLogError if they cannot be made now."""
 
 
 class Uploader:
-    """Brings one segment after the other through its states. Event loop only; holds no lock across a call."""
+    """Takes one segment after the other through its states. Holds no lock across a call. Event loop only."""
 
     def __init__(
         self,
@@ -71,7 +71,8 @@ class Uploader:
         point: Callable[[str], Awaitable[None]],
         index: IndexParts | None = None,
     ) -> None:
-        """`folder`: of the cluster in the store. `point`: where a test may hold or fail it (failpoints)."""
+        """`folder`: the cluster's folder in the store. `point`: the failpoint at which a test may hold the upload or
+        make it fail."""
         self._reads = reads
         self._store = store
         self._folder = folder
@@ -81,8 +82,8 @@ class Uploader:
         self._index = index
 
     async def upload(self, base: int, span: SegmentSpan, known: TierSegment | None, term: int) -> None:
-        """Goes on from `known`, the segment's row, until it is VERIFIED. Raises StoreError, RaftLogError, OSError,
-        BadPartError and NotRecordedError; to call again is always right."""
+        """Continues from `known`, the segment's row, until the segment is VERIFIED. Raises StoreError, RaftLogError,
+        OSError, BadPartError and NotRecordedError; the caller may always call again."""
         state = TierState.UPLOADING if known is None else known.state
         parts = () if known is None else known.parts
         if known is None:
@@ -120,14 +121,14 @@ class Uploader:
     # --- writing -----------------------------------------------------------------------------------------------------
 
     async def _write(self, base: int, span: SegmentSpan, avoid: set[str]) -> tuple[TierPart, ...]:
-        """Writes every part, the log before the index; none under a name of `avoid`."""
+        """Writes every part, the log before the index, and none under a name in `avoid`."""
         parts = []
         at = base
         while at < span.end:
             piece = await self._reads.piece(at, span.end)
             parts.append(await self._put(Made(LOG, *piece), avoid))
             at = piece.end
-            del piece  # of 64 MiB, while the next one is read
+            del piece  # frees 64 MiB while the next piece is read
         if self._index is not None:
             parts += [await self._put(made, avoid) async for made in self._index.of_segment(base, span)]
         return tuple(parts)
@@ -149,13 +150,13 @@ class Uploader:
     # --- reading back ------------------------------------------------------------------------------------------------
 
     async def _bad_parts(self, parts: tuple[TierPart, ...]) -> dict[str, str]:
-        """Name -> what is wrong with it."""
+        """Returns the name of each bad part -> what is wrong with it."""
         bad: dict[str, str] = {}
         await self._point("tier.read_back")
         for part in parts:
             why = await self._problem(part)
             if why:
-                why = await self._problem(part)  # a bad answer is no bad object
+                why = await self._problem(part)  # a bad answer does not prove a bad object
             if why:
                 bad[part.name] = why
         return bad
@@ -174,14 +175,15 @@ class Uploader:
         return "" if crc == part.crc32c else f"its CRC-32C is {crc:08x} instead of {part.crc32c:08x}"
 
 
-# How long the oldest message has waited for the store, and when its segment is to be closed for that (ADR 0087).
+# Measures how long the oldest message has waited for the store, and closes its segment when that is too long (ADR
+# 0087).
 #
-# Without it only a full segment is closed, and the last messages of a quiet cluster would lie on the nodes alone for
-# days. Only messages count: the entries with which the tier records its own steps would else close one segment after
-# the other for ever.
+# Otherwise only full segments are closed, and the last messages of a quiet cluster would lie on the nodes alone for
+# days. Only messages count: otherwise the entries with which the tier records its own steps would close one segment
+# after the other for ever.
 
 LOOK_BYTES_MAX = 8 << 20
-"""Bytes of the log that one step looks through: more than a cluster writes of other entries meanwhile."""
+"""Bytes of the log that one step searches: more than the other entries that a cluster writes meanwhile."""
 
 
 class AgeSeals:
@@ -192,25 +194,27 @@ class AgeSeals:
         self._log = log
         self._reads = reads
         self._looked = Looked(0, None)
-        """Below its position there is no message that the tier lacks; at it is the first, if it says so."""
+        """Below its position there is no message that the tier lacks. If it has a time, the first such message lies at
+        its position."""
 
     def begin(self) -> None:
-        """This node has just become the leader: the log may have changed behind what was looked through."""
+        """Called when this node has just become the leader. The log may have changed behind the point up to which it
+        was searched."""
         self._looked = Looked(0, None)
 
     @property
     def _missing_from(self) -> int:
-        """Position from which on the tier lacks the log."""
+        """Returns the position from which on the tier lacks the log."""
         return max(self._state.tier.verified_to(self._state.trim_position), self._log.first_position)
 
     def window_ms(self, now_ms: int) -> int:
-        """Age of the oldest message that is not verified in the tier, in log time, as far as the log was looked
-        through; 0 if there is none."""
+        """Returns the age in log time of the oldest message that is not VERIFIED in the tier, as far as the log was
+        searched; 0 if there is none."""
         position, first_ms = self._looked
         return 0 if first_ms is None or position < self._missing_from else max(0, now_ms - first_ms)
 
     async def look(self) -> None:
-        """Finds the oldest message that the tier lacks, or goes some way towards it."""
+        """Finds the oldest message that the tier lacks, or searches a part of the way to it."""
         position, first_ms = self._looked
         begins = self._missing_from
         if position < begins:
@@ -220,12 +224,12 @@ class AgeSeals:
             try:
                 position, first_ms = await self._reads.first_message(position)
             except RaftLogError:
-                break  # cut or trimmed at this moment, or damaged and being repaired
+                break  # the log was cut or trimmed at this moment, or is damaged and being repaired
         self._looked = Looked(position, first_ms)
 
     def is_due(self, now_ms: int, after_ms: int, tail: LogTail) -> bool:
-        """Returns True if the segment of `tail`, the leader's last entry, written or not, holds a message that waits
-        for longer than `after_ms` (0: never)."""
+        """Returns True if the segment of `tail`, the leader's last entry, written or not, holds a message that has
+        waited for longer than `after_ms` (0: never)."""
         if not after_ms or self._looked.position < tail.segment_base:
             return False
         return self.window_ms(now_ms) >= after_ms

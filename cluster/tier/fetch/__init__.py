@@ -1,5 +1,5 @@
-"""Reading from the tier: ranges of objects, through a bounded cache, and messages of queues, each checked.
+"""Reads from the tier: ranges of objects through a bounded cache, and messages of queues.
 
-Nothing is answered that was not compared with a checksum from the log's state or from an index file. Event loop only;
-files of the cache are read and written on threads. Called by the node, which hands it to the broker.
+Every answer was compared with a checksum from the log's state or from an index file. Event loop only; files of the
+cache are read and written on threads. Called by the node, which hands it to the broker.
 """

@@ -1,7 +1,8 @@
-"""Pulls of messages that the local log has no more: chosen by the items of index files, read from tiered segments.
+"""Pulls of messages that the local log no longer holds: index files say where they lie, and they are read from tiered
+segments.
 
-One answer comes from few requests, within the pull's limits. A consumer that reads on in order finds the next answer's
-bytes in the cache: they are fetched while it works on this one.
+One answer takes few requests, within the pull's limits. While a consumer that reads in order works on an answer, the
+bytes of its next answer are fetched into the cache.
 """
 
 from __future__ import annotations
@@ -36,33 +37,33 @@ from statemachine.payload import ITEM
 logger = logging.getLogger(__name__)
 
 ITEMS_MAX = 1024
-"""Items that one pull looks at."""
+"""The most index items that one pull looks at."""
 AHEAD_BYTES = 4 << 20
-"""Bytes of the log that are fetched ahead of a consumer that reads a dense queue in order."""
+"""Bytes of the log that are fetched ahead for a consumer that reads a dense queue (`DENSE`) in order."""
 AHEAD_MESSAGES = 64
-"""Messages that are fetched ahead in a queue that is not dense: each may be a request."""
+"""Messages that are fetched ahead in a queue that is not dense, where each may take a request."""
 ANSWERS_BYTES_MAX = 64 << 20
-"""Bytes of answers that are being put together."""
+"""The most bytes of all answers that are being assembled."""
 READERS_MAX = 4096
-"""Queues whose readers are known to read in order."""
+"""The most queues whose readers are remembered as reading in order."""
 
 
 class Place(NamedTuple):
     """The point up to which a queue was read."""
 
     next_offset: int
-    """Offset at which the reader goes on by the last answer."""
+    """Offset at which the reader continues after the last answer."""
     ahead: int
-    """Messages below this offset were asked for ahead."""
+    """The reader's messages below this offset were fetched ahead."""
 
 
 class Chosen(NamedTuple):
-    """Items that a pull is to get."""
+    """The items that a pull is to get."""
 
     packed: bytes
     offsets: list[int]
     next_offset: int
-    """Offset at which the reader goes on if all of them can be read."""
+    """Offset at which the reader continues if all of the items can be read."""
 
 
 class OldReads:
@@ -76,7 +77,7 @@ class OldReads:
         reads: ObjectReads,
         turns: Turns | None = None,
     ) -> None:
-        """`turns`: those of the node; None: of its own."""
+        """`turns` are the node's; None: this object makes its own."""
         self._loop = loop
         self._turns = turns or Turns(loop.call_soon)
         self._verdicts = Verdicts()
@@ -88,10 +89,11 @@ class OldReads:
         self._places: OrderedDict[tuple[int, int], Place] = OrderedDict()
         """(topic_id, queue_id) -> place."""
         self._failing: dict[tuple[int, int], None] = {}
-        """Queues whose last pull could not be answered, oldest first."""
+        """Queues whose last pull failed, oldest first."""
 
     def find(self, pull: Pull, stop: int, done: Callable[[Found | Gone | Exception], None]) -> None:
-        """Calls `done`, later: with messages at offsets from the pull's up to `stop`, or with why there are none."""
+        """Calls `done` later, with the messages at offsets from the pull's up to `stop`, or with the reason for which
+        there are none."""
         share = self._room.share()
 
         def begin() -> None:
@@ -118,7 +120,8 @@ class OldReads:
             self._room.wait(pull.bytes_max, begin)
 
     async def _told(self, pull: Pull, error: StoreError) -> StoreError:
-        """The error in words for who pulls. The log has a line for the first pull of a queue that fails so."""
+        """Returns the error in words for the client that pulls. Only the first failing pull of a queue writes a line to
+        the log."""
         behind = None
         try:
             behind = await self._queues.after_segment(pull.topic_id, pull.queue_id, pull.offset)
@@ -139,20 +142,20 @@ class OldReads:
         return told
 
     def _works(self, pull: Pull) -> None:
-        """A pull of the queue succeeded."""
+        """Records that a pull of the queue succeeded."""
         queue = pull.topic_id, pull.queue_id
         if queue in self._failing:
             del self._failing[queue]
             logger.info("tier: %s queue %d is read again", pull.topic, pull.queue_id)
 
     async def close(self) -> None:
-        """Gives up what is under way: nobody is answered any more."""
+        """Gives up the pulls under way; nobody is answered any more."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def found(self, pull: Pull, stop: int) -> Found | Gone:
-        """Returns what the pull gets. Raises StoreError."""
+        """Returns the messages for the pull. Raises StoreError."""
         return await self._queues.beside_trims(lambda: self._read(pull, stop))
 
     async def _read(self, pull: Pull, stop: int) -> Found | Gone:
@@ -189,7 +192,7 @@ class OldReads:
         return Found(count, body, next_offset, position_of(read, messages.count - 1))
 
     async def _filtered(self, owner: Hashable, items: bytes, body: bytes, wanted: SqlFilter) -> tuple[int, bytes]:
-        """(how many, messages) that the filter wants, found out in turns."""
+        """Returns the messages that the filter wants, as (number, messages). The filter runs in turns."""
         kept: list[bytes] = []
         at = 0
         for position, size in POSITION_SIZE.iter_unpack(items):
@@ -207,7 +210,7 @@ class OldReads:
         return len(kept), b"".join(kept)
 
     def _read_ahead(self, rest: bytes, *, dense: bool) -> int:
-        """Has the first of these items fetched into the cache; how many."""
+        """Has the first of these items fetched into the cache; returns how many."""
         ahead = rest[: ITEM.size * (_fitting(rest, AHEAD_BYTES) if dense else AHEAD_MESSAGES)]
         if ahead:
             self._start(self._warm(ahead, dense=dense))
@@ -217,7 +220,7 @@ class OldReads:
         try:
             await self._log.warm(items, dense=dense)
         except StoreError as error:
-            logger.debug("tier: nothing is read ahead: %s", error)  # who pulls it is told
+            logger.debug("tier: nothing is read ahead: %s", error)  # the client's next pull is told
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)
@@ -226,12 +229,13 @@ class OldReads:
 
 
 def _below(items: Items, stop: int) -> Items:
-    """Those with offsets below `stop`."""
+    """Returns the items with offsets below `stop`."""
     return items._replace(packed=items.packed[: max(0, stop - items.first_offset) * ITEM.size])
 
 
 def _choose(items: Items, pull: Pull) -> Chosen:
-    """Within the pull's limits, but at least one if any has a wanted tag. An SQL92 filter needs the messages."""
+    """Chooses items within the pull's limits, but at least one if any has a wanted tag. An SQL92 filter needs the
+    messages."""
     tags = None if isinstance(pull.wanted, SqlFilter) else pull.wanted
     parts: list[bytes] = []
     offsets: list[int] = []
@@ -264,7 +268,7 @@ class OldPageReads:
         self._log = log
 
     async def page(self, topic_id: int, queue_id: int, offset: int, stop: int, count: int) -> EvictedPage:
-        """See EvictedPages. Raises StoreError."""
+        """Reads one page of a queue (`EvictedPages.page`). Raises StoreError."""
         return await self._queues.beside_trims(lambda: self._page(topic_id, queue_id, offset, stop, count))
 
     async def _page(self, topic_id: int, queue_id: int, offset: int, stop: int, count: int) -> EvictedPage:
@@ -274,7 +278,7 @@ class OldPageReads:
             try:
                 items = await self._queues.items(topic_id, queue_id, offset, wanted)
             except NotTieredError:
-                return found._replace(next_offset=stop)  # trimmed, up to what the nodes have
+                return found._replace(next_offset=stop)  # the messages are trimmed up to the first that the nodes hold
             if items.first_offset >= stop:
                 return found._replace(next_offset=stop)
             offset = await self._read(items, stop, found)
@@ -284,8 +288,8 @@ class OldPageReads:
         return found
 
     async def _read(self, items: Items, stop: int, found: EvictedPage) -> int:
-        """Adds these messages, but for those from `stop` on, until `found` has more than BYTES_MAX; the offset behind
-        the last."""
+        """Adds the items' messages with offsets below `stop`, until `found` has more than BYTES_MAX. Returns the offset
+        after the last."""
         for number, offset in enumerate(range(items.first_offset, min(items.next_offset, stop))):
             try:
                 one = await self._log.messages(items.packed[number * ITEM.size : (number + 1) * ITEM.size])

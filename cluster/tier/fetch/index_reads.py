@@ -1,7 +1,8 @@
-"""Queries by key of messages that the local log has no more: positions from index files, messages from tiered segments.
+"""Queries by key for messages that the local log no longer holds: positions come from index files, messages from tiered
+segments.
 
-As in the local index, equal hashes are not equal keys, and a position proves nothing: a message counts only if the
-index file lists it in a queue of the topic at that very position, and its bytes match the CRC there.
+As in the local index, equal hashes do not mean equal keys, and a position proves nothing. A message counts only if the
+index file lists it in a queue of the topic at exactly this position, and if its bytes match the CRC in that file.
 """
 
 from __future__ import annotations
@@ -65,13 +66,13 @@ class EvictedKeyReads:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Gives up what is under way: nobody is answered any more."""
+        """Gives up the queries under way; nobody is answered any more."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def found(self, topic: TopicConfig, query: KeyQuery) -> list[Stored]:
-        """The newest wanted messages below the local log, newest first. Raises StoreError."""
+        """Returns the wanted messages below the local log, newest first. Raises StoreError."""
         key = query.key.encode("utf-8", "replace")
         end = evicted_position(self._state)
         found: list[Stored] = []
@@ -90,14 +91,14 @@ class EvictedKeyReads:
         return found
 
     async def _stored(self, topic: TopicConfig, query: KeyQuery, position: int) -> Stored | None:
-        """The message at the position, None if the query does not want it."""
+        """Returns the message at the position; None if the query does not want it."""
         message = await self._unchecked(position)
         if message is None or not is_wanted(message, topic.name, query):
             return None
         return await self._intact(topic, message, position)
 
     async def _at(self, position: int) -> Stored | None:
-        """The message at the position, None if it is in no queue of a topic that there is."""
+        """Returns the message at the position; None if it is in no queue of an existing topic."""
         try:
             message = await self._unchecked(position)
         except NotTieredError:
@@ -106,7 +107,8 @@ class EvictedKeyReads:
         return None if message is None or topic is None else await self._intact(topic, message, position)
 
     async def _intact(self, topic: TopicConfig, message: Message, position: int) -> Stored | None:
-        """The message, of which only unchecked bytes speak so far; None if no queue of the topic has it there."""
+        """Checks a message whose bytes are not checked yet. Returns None if no queue of the topic has it at this
+        position."""
         if not 0 <= message.queue_id < topic.queues or message.queue_offset < 0:
             return None
         try:
@@ -119,7 +121,7 @@ class EvictedKeyReads:
         return Stored(decode_message(data)[0], data)
 
     async def _unchecked(self, position: int) -> Message | None:
-        """Returns the message that begins at the position; None if there is none. Its bytes are not checked."""
+        """Returns the message that begins at the position, without checking its bytes; None if there is none."""
         head = await self._log.part(position, FIRST_READ)
         if len(head) < HEAD.size:
             return None
@@ -154,7 +156,7 @@ class EvictedBoundReads:
         self._start(lambda: self._first_ms(queue), done)
 
     async def close(self) -> None:
-        """Gives up what is under way: nobody is answered any more."""
+        """Gives up the lookups under way; nobody is answered any more."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

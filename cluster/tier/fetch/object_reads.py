@@ -1,6 +1,7 @@
-"""Ranges of objects: from the cache, from a request that is under way, or by one of their own.
+"""Reads ranges of objects: from the cache, from a request that is under way, or by a new request.
 
-Memory is taken before the work: who finds no room waits. Two who want the same bytes share a request.
+A reader reserves memory before it sends a request, and waits while there is none. Two readers that want the same bytes
+share a request.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ from cluster.tier.store.errors import BadAnswer, StoreError, Unreachable
 from cluster.tier.store.object_store import ObjectStore
 
 MEMORY_BYTES_MAX = 32 << 20
-"""Bytes of ranges that are being fetched, of all readers together."""
+"""The most bytes of ranges that are being fetched, for all readers together."""
 REQUESTS_MAX = 8
-"""Requests at once."""
+"""The most requests at once."""
 BLOCK = 1 << 20
-"""Reads of blocks end at multiples of it, so that readers of neighbours find each other's in the cache."""
+"""Reads of whole blocks end at multiples of this size, so that readers of neighbouring ranges find each other's bytes
+in the cache."""
 
 
 class _Flight(NamedTuple):
-    """Bytes [start, stop) on their way. Stays until the cache has them, so that nobody asks for them meanwhile."""
+    """Bytes [start, stop) that are being fetched. The object stays until the cache has them, so that nobody fetches
+    them twice."""
 
     start: int
     stop: int
@@ -32,7 +35,7 @@ class _Flight(NamedTuple):
 
 
 class ObjectReads:
-    """Event loop only. `read` raises what the store raises."""
+    """Reads of ranges. `read` raises what the store raises. Event loop only."""
 
     def __init__(
         self,
@@ -41,7 +44,7 @@ class ObjectReads:
         memory_bytes_max: int = MEMORY_BYTES_MAX,
         where: Callable[[str], str] = str,
     ) -> None:
-        """`where`: the name under which an object lies, for people (`LineageStore.where`)."""
+        """`where` returns the name under which an object lies, for messages to people (`LineageStore.where`)."""
         self._store = store
         self._cache = cache
         self._room = Room(memory_bytes_max, lambda call: asyncio.get_running_loop().call_soon(call))
@@ -52,14 +55,14 @@ class ObjectReads:
         self.where = where
 
     async def close(self) -> None:
-        """Gives up what is under way."""
+        """Gives up the requests under way."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @property
     def keeps(self) -> bool:
-        """True if what is read ahead is kept in a cache, and so found again."""
+        """True if there is a cache, so that bytes that are fetched ahead are found again."""
         return self._cache is not None
 
     @property
@@ -68,8 +71,9 @@ class ObjectReads:
         return self._room.taken
 
     async def read(self, name: str, start: int, stop: int, *, fresh: bool = False, reach: int = 0) -> bytes:
-        """Bytes [start, stop) of an object. `fresh`: of the store itself, and what the cache has of them is dropped.
-        `reach`: what the cache lacks is fetched to the end of its block, but not beyond here."""
+        """Returns bytes [start, stop) of an object. `fresh`: they are read from the store itself, and the cached copy
+        is dropped. `reach`: bytes that the cache lacks are fetched to the end of their block, but not beyond this
+        position."""
         if fresh:
             if self._cache is not None:
                 self._cache.drop(name, start, stop)
@@ -87,7 +91,7 @@ class ObjectReads:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def fetch(self, name: str, start: int, stop: int, *, reach: int = 0) -> None:
-        """Has the cache take bytes [start, stop) of an object; what it has, or what is on its way, is not asked for."""
+        """Has the cache fetch bytes [start, stop) of an object, without those that it has or that are being fetched."""
         at = start
         while at < stop:
             end = self._cache.end(name, at) if self._cache is not None else None
@@ -96,7 +100,7 @@ class ObjectReads:
             at = end or at + len(await self._fly(name, at, self._until(name, at, stop, reach)))
 
     async def _piece(self, name: str, at: int, stop: int, reach: int) -> bytes:
-        """Bytes from `at` on, at least one."""
+        """Returns bytes from `at` on, at least one."""
         if self._cache is not None:
             cached = await self._cache.take(name, at, stop)
             if cached is not None:
@@ -109,17 +113,19 @@ class ObjectReads:
         return data[: stop - at]
 
     def _flight(self, name: str, at: int) -> _Flight | None:
-        """The request under way that brings the byte at `at`."""
+        """Returns the request under way that brings the byte at `at`."""
         return next((each for each in self._flights.get(name, []) if each.start <= at < each.stop), None)
 
     def _until(self, name: str, at: int, stop: int, reach: int) -> int:
-        """Returns the position at which a request for bytes from `at` on ends: before what is here, or on its way."""
+        """Returns the position at which a request for bytes from `at` on ends: before bytes that are cached or being
+        fetched."""
         stop = max(stop, min(reach, -(-stop // BLOCK) * BLOCK))
         until = min([stop, *(each.start for each in self._flights.get(name, []) if each.start > at)])
         return until if self._cache is None else self._cache.next_start(name, at, until)
 
     async def _fly(self, name: str, start: int, stop: int) -> bytes:
-        """A request that others may join. It goes on if this caller is cancelled: they may have joined."""
+        """Sends a request that other readers may join. It goes on if this caller is cancelled, because others may have
+        joined."""
         flight = _Flight(start, stop, asyncio.get_running_loop().create_future())
         self._flights.setdefault(name, []).append(flight)
         task = asyncio.ensure_future(self._run(name, flight))
@@ -137,7 +143,7 @@ class ObjectReads:
         except (StoreError, asyncio.CancelledError) as error:
             if not flight.data.done():
                 flight.data.set_exception(error if isinstance(error, StoreError) else Unreachable("the node stops"))
-                flight.data.exception()  # it was seen, whether or not anybody still waits
+                flight.data.exception()  # marks the exception as retrieved, even if nobody waits any more
         finally:
             share.hold(0)
             flights = self._flights[name]
@@ -150,7 +156,7 @@ class ObjectReads:
         self.broken.check(name)
         await self._take(share, stop - start)
         async with self._requests:
-            self.broken.check(name)  # those before may have learnt it
+            self.broken.check(name)  # the calls before may have found out
             self.broken.check(cut)
             try:
                 data = await self._store.get_range(name, start, stop)
@@ -162,7 +168,7 @@ class ObjectReads:
         return data
 
     async def _take(self, share: Share, size: int) -> None:
-        """Waits until `size` more bytes have room, and holds them."""
+        """Waits until there is memory for `size` more bytes, and reserves it."""
         if self._room.fits(size):
             share.hold(size)
             return

@@ -1,8 +1,8 @@
 """A bounded cache of ranges of immutable objects, in files of a directory.
 
-It holds nothing that cannot be fetched again, so it promises little: the directory is emptied at start, nothing is
-synced, and what does not match its checksum, or cannot be read or written, is dropped. The map is in memory; each file
-has one range, and a CRC-32C for each CHUNK of it.
+Everything in it can be fetched again, so it promises little: the directory is emptied at start, nothing is synced, and
+a range that cannot be read or written, or that does not match its checksum, is dropped. The map is in memory. Each file
+holds one range, and the map a CRC-32C for each CHUNK of it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ logger = logging.getLogger(__name__)
 
 CHUNK = 64 * 1024
 FILES_MAX = 20_000
-"""About 10 MB of memory for the map. Ranges of single messages would fill a large cache with millions of files."""
+"""The most files: about 10 MB of memory for the map. Ranges of single messages would fill a large cache with millions
+of files."""
 THREADS = 2
 _FILE = re.compile(r"[0-9a-f]{16}\.range")
 
@@ -36,25 +37,25 @@ class Extent(NamedTuple):
 
 
 class CacheCounts:
-    """Since the process started."""
+    """Counts since the process started."""
 
     def __init__(self) -> None:
         self.hits = 0
-        """Ranges, or parts of them, that were found."""
+        """Ranges, or parts of ranges, that were found."""
         self.misses = 0
         self.dropped = 0
-        """Files that did not match their checksum, or could not be read or written."""
+        """Files that did not match their checksum, or that could not be read or written."""
 
     def hit(self) -> None:
-        """Found."""
+        """Counts a range that was found."""
         self.hits += 1
 
     def miss(self) -> None:
-        """Not found."""
+        """Counts a range that was not found."""
         self.misses += 1
 
     def drop(self) -> None:
-        """Was no good."""
+        """Counts a file that was dropped as unusable."""
         self.dropped += 1
 
 
@@ -75,7 +76,7 @@ class RangeCache:
         self._is_open = False
 
     async def open(self) -> None:
-        """Makes the directory, and empties it of files of this cache. If that fails, nothing is kept."""
+        """Makes the directory and removes files of this cache from it. If that fails, the cache keeps nothing."""
         try:
             await self._threads.call(_empty, self._folder)
         except OSError as error:
@@ -84,26 +85,26 @@ class RangeCache:
             self._is_open = True
 
     def close(self) -> None:
-        """Waits for nothing."""
+        """Stops the threads, and does not wait for them."""
         self._threads.close()
 
     def covers(self, name: str, at: int) -> bool:
-        """Returns True if the byte at `at` is here."""
+        """Returns True if the cache has the byte at `at`."""
         return self._extent(name, at) is not None
 
     def end(self, name: str, at: int) -> int | None:
-        """Returns the end of the range that has the byte at `at`; None if none is here."""
+        """Returns the end of the range that has the byte at `at`; None if the cache does not have it."""
         extent = self._extent(name, at)
         return None if extent is None else extent.stop
 
     def next_start(self, name: str, at: int, stop: int) -> int:
-        """Returns the beginning of the next range above `at` that is here; `stop` if that is first."""
+        """Returns the beginning of the next cached range above `at`; `stop` if that comes first."""
         extents = self._objects.get(name, [])
         after = bisect_right(extents, at, key=_start)
         return min(stop, extents[after].start) if after < len(extents) else stop
 
     async def take(self, name: str, at: int, stop: int) -> bytes | None:
-        """Bytes from `at` on, at least one and none from `stop` on; None if the first is not here."""
+        """Returns bytes from `at` on, at least one and none from `stop` on; None if the first is not cached."""
         extent = self._extent(name, at)
         if extent is None:
             self.counts.miss()
@@ -114,7 +115,7 @@ class RangeCache:
         try:
             data = await self._threads.call(_read, self._path(extent.number), begin, end, checksums)
         except (OSError, ValueError) as error:
-            # Without a file it was put out meanwhile, as the least recently used.
+            # If the file is absent, the cache has removed it meanwhile as the least recently used.
             if not isinstance(error, FileNotFoundError):
                 logger.warning("tier: a file of the cache is dropped: %s", error)
                 self.counts.drop()
@@ -124,7 +125,7 @@ class RangeCache:
         return data
 
     async def put(self, name: str, start: int, data: bytes) -> None:
-        """Adds a range. Never fails: what cannot be written is not kept."""
+        """Adds a range. Never fails: a range that cannot be written is not kept."""
         if not self._is_open or not data or len(data) > self._bytes_max:
             return
         self._number += 1
@@ -158,13 +159,13 @@ class RangeCache:
 
     def _extent(self, name: str, at: int) -> Extent | None:
         extents = self._objects.get(name, [])
-        before = bisect_right(extents, at, key=_start) - 1  # no other of those before ends later
+        before = bisect_right(extents, at, key=_start) - 1  # no other of the ranges before it ends later
         return extents[before] if before >= 0 and at < extents[before].stop else None
 
     def _near(self, name: str, start: int, stop: int) -> list[Extent]:
-        """Those that have a byte of [start, stop)."""
+        """Returns the slice of ranges that have a byte of [start, stop)."""
         extents = self._objects.get(name, [])
-        first = bisect_right(extents, start, key=_stop)  # stops ascend as starts do
+        first = bisect_right(extents, start, key=_stop)  # the ends of ranges ascend as their starts do
         return extents[first : bisect_left(extents, stop, key=_start)]
 
     def _forget(self, number: int) -> None:
@@ -215,7 +216,8 @@ def _unlink(path: Path) -> None:
 
 
 def _read(path: Path, begin: int, end: int, checksums: tuple[int, ...]) -> bytes:
-    """Bytes [begin, end) of the file, out of whole chunks that match. Raises ValueError if one does not."""
+    """Returns bytes [begin, end) of the file, read in whole chunks whose checksums match. Raises ValueError if one does
+    not."""
     first, last = begin // CHUNK, (end - 1) // CHUNK
     with path.open("rb", buffering=0) as file:
         file.seek(first * CHUNK)

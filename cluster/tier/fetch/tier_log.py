@@ -1,7 +1,7 @@
-"""The log as the tier has it: messages by their position, each compared with the checksum that its queue has for it.
+"""The log as the tier holds it: messages by position, each compared with the checksum that its queue has for it.
 
-Damaged bytes are never answered. What does not match is fetched once more past the cache, then from another source (the
-node's own log, a replica), and only then is it an error.
+Damaged bytes are never returned. If a message does not match, it is fetched again past the cache, then from another
+source (the node's own log, a replica). If it does not match there either, the read fails.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from statemachine.tier import LOG_PREFIX, TierPart, TierSegment, TierState
 logger = logging.getLogger(__name__)
 
 OtherSource = Callable[[int, int], Awaitable[bytes | None]]
-"""(position, size) -> those bytes of the log from somewhere else; None if nobody has them. Not checked yet."""
+"""A function (position, size) that returns these bytes of the log from another source, not checked yet; None if nobody
+has them."""
 
 
 class Piece(NamedTuple):
@@ -34,38 +35,38 @@ class Piece(NamedTuple):
 
 
 class Messages(NamedTuple):
-    """Messages of a queue, each intact."""
+    """Intact messages of a queue."""
 
     body: bytes
-    """Stored messages, one behind the other."""
+    """Stored messages back to back."""
     count: int  # type: ignore[assignment]  # hides tuple.count
 
 
 class LogCounts:
-    """Since the process started."""
+    """Counts since the process started."""
 
     def __init__(self) -> None:
         self.served_bytes = 0
         self.damaged = 0
         """Messages that did not match when they were first read."""
         self.mended = 0
-        """Those of them that were intact when they were fetched again, or elsewhere."""
+        """Damaged messages that were intact when they were fetched again, or from another source."""
 
     def served(self, size: int) -> None:
-        """Answered."""
+        """Counts bytes that were answered."""
         self.served_bytes += size
 
     def was_damaged(self) -> None:
-        """Did not match."""
+        """Counts a message that did not match."""
         self.damaged += 1
 
     def was_mended(self) -> None:
-        """Was found intact after all."""
+        """Counts a damaged message for which an intact copy was found."""
         self.mended += 1
 
 
 class TierLog:
-    """Event loop only."""
+    """Reads of the log by position. Event loop only."""
 
     def __init__(
         self,
@@ -74,7 +75,8 @@ class TierLog:
         folder: str,
         elsewhere: OtherSource | None = None,
     ) -> None:
-        """`rows`: of the state, lowest first. `folder`: of the cluster whose objects these are."""
+        """`rows` returns the state's rows, lowest first. `folder`: the folder of the cluster whose objects these
+        are."""
         self.counts = LogCounts()
         self._reads = reads
         self._rows = rows
@@ -82,11 +84,11 @@ class TierLog:
         self._elsewhere = elsewhere
 
     async def messages(self, items: bytes, *, dense: bool = False, blocks: bool = False) -> Messages:
-        """Reads the messages of the packed items, ascending by position: up to the first that cannot be had. `dense`:
-        see `DENSE`. `blocks`: what follows will be wanted, too, so what the cache lacks is fetched to the end of its
-        block.
+        """Reads the messages of the packed items, ascending by position, up to the first that cannot be read. `dense`:
+        the queue is dense (`DENSE`). `blocks`: what follows will be wanted too, so bytes that the cache lacks are
+        fetched to the end of their block.
 
-        Raises StoreError if the first cannot be had: DamagedError, NotTieredError, or why the store could not be read.
+        Raises StoreError if the first message cannot be read: DamagedError, NotTieredError, or the error of the store.
         """
         pieces = self._pieces(items)
         spans = _cut(items, pieces, dense=dense)
@@ -109,7 +111,8 @@ class TierLog:
         return Messages(body, count)
 
     async def part(self, position: int, size_max: int) -> bytes:
-        """Up to `size_max` bytes of the log from `position` on, those of one object; not checked. Raises StoreError."""
+        """Returns up to `size_max` bytes of the log from `position` on, from one object; not checked. Raises
+        StoreError."""
         for row in self._rows():
             if row.state is TierState.VERIFIED and row.base <= position < row.end:
                 for base, end, name in pieces_of(row, self._folder):
@@ -118,7 +121,7 @@ class TierLog:
         raise NotTieredError(f"no verified segment of the tier has position {position} of the log")
 
     async def warm(self, items: bytes, *, dense: bool) -> None:
-        """Has the cache fetch what the packed items name. Raises StoreError."""
+        """Has the cache fetch the messages that the packed items name. Raises StoreError."""
         pieces = self._pieces(items)
 
         async def fetch(span: Span) -> None:
@@ -128,7 +131,7 @@ class TierLog:
         await asyncio.gather(*(fetch(span) for span in _cut(items, pieces, dense=dense)))
 
     def _pieces(self, items: bytes) -> list[Piece]:
-        """The objects that may hold the items' messages."""
+        """Returns the objects that may hold the items' messages."""
         if not items:
             return []
         first, last = POSITION_SIZE.unpack_from(items)[0], POSITION_SIZE.unpack_from(items, len(items) - ITEM.size)[0]
@@ -144,7 +147,7 @@ class TierLog:
         try:
             block = await self._reads.read(name, span.start - base, span.stop - base, reach=reach)
         except (BadAnswer, NotFound) as error:
-            logger.debug("tier: %s", error)  # told by `Broken`, once
+            logger.debug("tier: %s", error)  # `Broken` has written it to the log, once
             block = b""
         body, count = body_of(span.items, block, span.start)
         bodies = [body]
@@ -163,7 +166,7 @@ class TierLog:
         return Messages(b"".join(bodies), count)
 
     async def _once_more(self, item: bytes, pieces: Sequence[Piece]) -> bytes:
-        """One message that did not match. Raises DamagedError."""
+        """Reads one message again that did not match. Raises DamagedError."""
         position, size = POSITION_SIZE.unpack(item)
         base, _, name = self._piece(Span(position, position + size, item), pieces)
         message = f"{self._reads.where(name)} at position {position} of the log"
@@ -187,7 +190,7 @@ class TierLog:
                 "raftmq tier verify, then raftmq tier repair",
             )
             if not why:
-                broken.failed(message, damaged)  # else the object as a whole is known to be
+                broken.failed(message, damaged)  # otherwise the object as a whole is recorded as broken
             raise damaged
         broken.whole(message)
         self.counts.was_mended()
@@ -195,7 +198,7 @@ class TierLog:
 
     @staticmethod
     def _piece(span: Span, pieces: Sequence[Piece]) -> Piece:
-        """The object that has the span. Raises NotTieredError."""
+        """Returns the object that holds the span. Raises NotTieredError."""
         number = bisect_right(pieces, span.start, key=lambda piece: piece.base) - 1
         if number < 0 or span.stop > pieces[number].end:
             raise NotTieredError(
@@ -209,7 +212,7 @@ def _cut(items: bytes, pieces: Sequence[Piece], *, dense: bool) -> list[Span]:
 
 
 def pieces_of(row: TierSegment, folder: str) -> list[Piece]:
-    """The objects with the frames of a segment, in order: their names begin with their positions."""
+    """Returns the objects with the frames of a segment, in order: their names begin with their positions."""
     pieces: list[Piece] = []
     at = row.base
     for part in sorted(log_parts(row), key=lambda part: part.name):
@@ -219,30 +222,31 @@ def pieces_of(row: TierSegment, folder: str) -> list[Piece]:
 
 
 def log_parts(row: TierSegment) -> list[TierPart]:
-    """Those that hold frames."""
+    """Returns the parts of the segment that hold frames."""
     return [part for part in row.parts if part.name.startswith(LOG_PREFIX)]
 
 
-# Which ranges of the log are read for messages of one queue: neighbours together, others of their own.
+# Chooses the ranges of the log that are read for messages of one queue: neighbours are read together, others
+# separately.
 #
-# A request costs as much as some hundred KiB of transfer, so what lies close together is fetched together. The bound
-# is per span: a span has at most AMPLIFICATION times the bytes of the messages in it, therefore so has any sum of
-# spans.
+# A request costs as much as the transfer of some hundred KiB, so messages that lie close together are fetched together.
+# A span has at most AMPLIFICATION times the bytes of the messages in it, and therefore so has any sum of spans.
 #
-# That would be a request for each message of a topic with a few queues, whose messages take turns in the log. So a
-# queue that is a good part of the log is read in blocks (DENSE): the blocks have the messages of the other queues,
-# too, and the cache has them when these are read.
+# This bound alone would take a request for each message of a topic with a few queues, whose messages take turns in the
+# log. A queue that is a good part of the log (DENSE) is therefore read in blocks. The blocks hold messages of the other
+# queues too, which are then in the cache when those queues are read.
 
 AMPLIFICATION = 3
 DENSE = 16
-"""A queue with more than one byte of so many in the log that it spreads over is dense: its spans may be so much larger
-than the messages in them."""
+"""A queue is dense if it has more than one of this many bytes of the log over which its messages spread. Its spans may
+be that many times larger than the messages in them."""
 _LOOKED_AT = 64
-"""Messages whose sizes tell how dense a queue is."""
+"""The number of messages whose sizes tell how dense a queue is."""
 GAP_BYTES_MAX = 512 << 10
-"""Bytes of other queues between two messages of a span: more take longer than a request of their own."""
+"""The most bytes of other queues between two messages of a span: to transfer more takes longer than a second
+request."""
 SPAN_BYTES_MAX = 4 << 20
-"""Bytes of a span, unless a single message has more."""
+"""The most bytes of a span, unless a single message has more."""
 
 
 class Span(NamedTuple):
@@ -254,7 +258,7 @@ class Span(NamedTuple):
 
 
 def is_dense(items: bytes) -> bool:
-    """Returns True if the packed items, ascending by position, are a good part of the log from the first to the
+    """Returns True if the packed items, ascending by position, are a dense part of the log from the first to the
     last."""
     count = len(items) // ITEM.size
     if not count:
@@ -266,8 +270,8 @@ def is_dense(items: bytes) -> bool:
 
 
 def spans_of(items: bytes, ends: tuple[int, ...] = (), amplification: int = AMPLIFICATION) -> Iterator[Span]:
-    """The packed items (`statemachine.payload.ITEM`), ascending by position, cut into spans. No span goes across one of
-    the positions `ends`, ascending: where an object ends, another begins."""
+    """Cuts the packed items (`statemachine.payload.ITEM`), ascending by position, into spans. No span crosses one of
+    the ascending positions `ends`, where one object ends and another begins."""
     first = number = 0
     start = stop = useful = 0
     wall = -1

@@ -26,29 +26,30 @@ T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
 INDEXES_MAX = 128
-"""Opened index files that are kept: a footer each, some 10 KB."""
+"""The most index files that stay open: a footer each, some 10 KB."""
 TOGETHER = 8
-"""Segments that are asked for a key at once: as many as requests are."""
+"""Segments that are searched for a key at once: as many as there may be requests."""
 RUNS_MAX = 20_000
-"""Beginnings of queues in segments that are kept, also of queues that have nothing there: some 4 MB."""
+"""The most remembered beginnings of queues in segments, also of queues that have no message there: some 4 MB."""
 _REPAIR = "raftmq tier verify, then raftmq tier repair"
 
 
 class Items(NamedTuple):
-    """Packed items of one queue, in one segment."""
+    """Packed items of one queue in one segment."""
 
     first_offset: int
-    """Queue offset of the first: above the wanted one if the queue has a gap there."""
+    """Queue offset of the first item. It is above the wanted offset if the queue has a gap there."""
     packed: bytes
 
     @property
     def next_offset(self) -> int:
-        """After the last."""
+        """The offset after the last item."""
         return self.first_offset + len(self.packed) // ITEM.size
 
 
 class TierQueues:
-    """Event loop only. Raises StoreError; DamagedError for an index file that is damaged when fetched again, too."""
+    """Finds messages of queues in the tier. Every method raises StoreError; DamagedError if an index file is still
+    damaged when it is fetched again. Event loop only."""
 
     def __init__(self, reads: ObjectReads, rows: Callable[[], Rows], folder: str) -> None:
         self._reads = reads
@@ -57,20 +58,20 @@ class TierQueues:
         self._indexes: OrderedDict[str, IndexFile] = OrderedDict()
         self._runs: OrderedDict[tuple[str, int, int], QueueRun | None] = OrderedDict()
         self._hints: OrderedDict[tuple[int, int], int] = OrderedDict()
-        """Base of the segment where each queue was last read."""
+        """Base of the segment in which each queue was last read."""
         self._seen: Rows = ()
         self._readable: list[TierSegment] = []
-        """The VERIFIED ones of these."""
+        """The rows of `_seen` that are VERIFIED."""
 
     @property
     def begins(self) -> int:
-        """Position where the tier begins."""
+        """The position at which the tier begins."""
         rows = self._rows()
         return rows[0].base if rows else 0
 
     async def beside_trims(self, look: Callable[[], Awaitable[T]]) -> T:
-        """Returns what `look` finds. It looks again if it fails while the tier gives up its first segments: those are
-        kept no longer, so their objects may be gone, and what follows is looked for. Raises StoreError."""
+        """Returns what `look` finds. If it fails while the tier gives up its first segments, it is called again: their
+        objects may be gone, and the search goes on behind them. Raises StoreError."""
         while True:
             begins = self.begins
             try:
@@ -80,8 +81,8 @@ class TierQueues:
                     raise
 
     async def items(self, topic_id: int, queue_id: int, offset: int, count: int) -> Items:
-        """Up to `count` items of the queue from `offset` on, at least one, those of one segment. Raises NotTieredError
-        if the tier has none from there on."""
+        """Returns up to `count` items of the queue from `offset` on, at least one, all from one segment. Raises
+        NotTieredError if the tier has none from there on."""
         rows = self._verified()
         number = await self._segment(rows, topic_id, queue_id, offset)
         run = None if number is None else await self._run(rows[number], topic_id, queue_id)
@@ -92,8 +93,8 @@ class TierQueues:
         return Items(first, packed)
 
     async def after_segment(self, topic_id: int, queue_id: int, offset: int) -> int | None:
-        """The offset after the last that the queue has in the segment with this one; None if the tier does not have
-        it."""
+        """Returns the offset after the queue's last message in the segment that holds `offset`; None if the tier does
+        not hold it."""
         rows = self._verified()
         number = await self._segment(rows, topic_id, queue_id, offset)
         run = None if number is None else await self._run(rows[number], topic_id, queue_id)
@@ -107,8 +108,8 @@ class TierQueues:
         return None if run is None else run.first_offset
 
     async def ends(self, rows: Sequence[TierSegment]) -> list[QueueMin]:
-        """The offsets after the last of each queue that has messages in these segments. One whose index file is damaged
-        says nothing."""
+        """Returns, for each queue that has messages in these segments, the offset after the last of them. A segment
+        whose index file is damaged contributes nothing."""
         found: dict[tuple[int, int], int] = {}
         for row in rows:
             try:
@@ -122,7 +123,7 @@ class TierQueues:
         return [(*queue, end) for queue, end in sorted(found.items())]
 
     async def offset_by_time(self, topic_id: int, queue_id: int, timestamp_ms: int) -> int | None:
-        """The first offset that was stored at or after the time; None if the tier has none."""
+        """Returns the first offset that was stored at or after the time; None if the tier has none."""
         rows = self._verified()
         first = bisect_left(rows, timestamp_ms, key=lambda row: row.span.last_ms)  # log times never fall
         for row in islice(rows, first, None):
@@ -135,8 +136,8 @@ class TierQueues:
         return None
 
     async def positions(self, topic_id: int, key: bytes, begin_ms: int, end_ms: int) -> AsyncGenerator[int, None]:
-        """Positions of messages that may have the key, in segments with log times between these two, descending: some
-        segments are asked at a time, so whoever has enough leaves the older ones alone."""
+        """Yields, descending, the positions of messages that may have the key, in segments whose log times overlap the
+        two. A few segments are searched at a time, so a caller that has enough leaves older segments alone."""
 
         async def look(row: TierSegment) -> list[int]:
             return await self._steps(row, lambda index: index.positions(topic_id, key))
@@ -149,14 +150,15 @@ class TierQueues:
 
     def _verified(self) -> list[TierSegment]:
         rows = self._rows()
-        if rows is not self._seen:  # replaced as a whole when one changes
+        if rows is not self._seen:  # the rows are replaced as a whole when one changes
             self._seen, self._readable = rows, [row for row in rows if row.state is TierState.VERIFIED]
         return self._readable
 
     async def _segment(self, rows: Sequence[TierSegment], topic_id: int, queue_id: int, offset: int) -> int | None:
-        """Number of the first row in which the queue ends above `offset`; None if there is none.
+        """Returns the number of the first row in which the queue ends above `offset`; None if there is none.
 
-        A binary search; a segment without the queue says nothing, so the ones above it are asked.
+        A binary search. A segment without the queue does not say on which side to go on, so the segments above it are
+        asked.
         """
         hinted = await self._hinted(rows, topic_id, queue_id, offset)
         if hinted is not None:
@@ -179,7 +181,7 @@ class TierQueues:
         return found
 
     async def _hinted(self, rows: Sequence[TierSegment], topic_id: int, queue_id: int, offset: int) -> int | None:
-        """The row where the queue was last found, if the offset lies there."""
+        """Returns the number of the row in which the queue was last found, if the offset lies there."""
         base = self._hints.get((topic_id, queue_id))
         if base is None:
             return None
@@ -190,7 +192,7 @@ class TierQueues:
         return number if run is not None and run.first_offset <= offset < run.first_offset + run.count else None
 
     async def _run(self, row: TierSegment, topic_id: int, queue_id: int) -> QueueRun | None:
-        """The queue's messages in the segment."""
+        """Returns the queue's run of messages in the segment."""
         key = _index_of(row).name, topic_id, queue_id
         if key in self._runs:
             self._runs.move_to_end(key)
@@ -200,7 +202,7 @@ class TierQueues:
         return run
 
     async def _steps(self, row: TierSegment, steps: Callable[[IndexFile], Steps[T]]) -> T:
-        """Runs steps on the segment's index file; once more past the cache if something is damaged."""
+        """Runs steps on the segment's index file. If something is damaged, runs them once more past the cache."""
         part = _index_of(row)
         for fresh in (False, True):
             try:
@@ -214,7 +216,7 @@ class TierQueues:
                 self._reads.broken.whole(part.name)
                 return found
         if not isinstance(failure, IndexFileError):
-            raise DamagedError(failure.what, _REPAIR)  # as `Broken` has told
+            raise DamagedError(failure.what, _REPAIR)  # told, without a pause: another part may be sound
         damaged = DamagedError(f"{self._reads.where(f'{self._folder}/{part.name}')} is damaged: {failure}", _REPAIR)
         self._reads.broken.failed(part.name, damaged)  # told, and not kept back: another part of it may be sound
         raise damaged
@@ -259,7 +261,8 @@ def _runs(index: IndexFile) -> Steps[list[QueueRun]]:
 
 
 def _index_of(row: TierSegment) -> TierPart:
-    """Raises DamagedError if it has none: to pass the segment over would be to lose its messages."""
+    """Returns the segment's index part. Raises DamagedError if it has none, because passing over the segment would lose
+    its messages."""
     for part in row.parts:
         if not part.name.startswith(LOG_PREFIX):
             return part

@@ -1,7 +1,7 @@
-"""Has this node build an index file for each segment that closes, in the background (docs/adr/0062).
+"""Builds an index file for each segment of this node that closes, in the background (docs/adr/0062).
 
-One file at a time, oldest first, in steps that leave the GIL to others in between. A file goes when the log has let its
-segment go. Off unless the tier is on or `index.files` is; nothing runs then.
+Files are built one at a time, oldest first, in steps that leave the GIL to other threads in between. A file is removed
+when the log has removed its segment. Nothing runs unless the tier is on or `index.files` is.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ EVERY_MS = 1000
 GAP_MS = 10
 """Milliseconds between two steps of a build."""
 AGAIN_MS = 60_000
-"""Milliseconds from a failure to the next attempt: a full disk, or damage in the log that is being repaired."""
+"""Milliseconds from a failure to the next attempt. A failure is a full disk, or damage in the log that is being
+repaired."""
 ALARM = "index_file_failed"
 
 
@@ -66,15 +67,15 @@ class IndexFilesView(NamedTuple):
     """Span of the newest file."""
     building: Span | None
     error: str
-    """Why the last attempt failed; "" after one that did not."""
+    """The reason for which the last attempt failed; "" if it succeeded."""
 
 
 class IndexUnavailableError(RaftLogError):
-    """There is no index file of the segment now; the text says why."""
+    """There is no index file of the segment now; the text of the error says why."""
 
 
 class IndexFiles:
-    """See the module. Event loop only, but for its lane."""
+    """The builder of index files. Event loop only, except for its lane."""
 
     def __init__(self, context: NodeContext, storage: NodeStorage, metrics: IndexMetrics, *, enabled: bool) -> None:
         self._enabled = enabled
@@ -86,15 +87,15 @@ class IndexFiles:
         self._runner: LaneRunner[Job] | None = None
         self._files: dict[Span, int] = {}
         self._built_to = 0
-        """Every closed segment below this position, as far as the log has it, has its file, or can have none."""
+        """Position below which every closed segment that the log has either has its file or can have none."""
         self._building: Span | None = None
         self._busy = True
-        """True until the directory is read, and while a file is made."""
+        """True until the directory is read, and while a file is being built."""
         self._due_ms = 0
         self._again_ms = 0
         self._error = ""
         self._redone: Span | None = None
-        """The last one that was found damaged."""
+        """The file that was last found damaged."""
         self._waiting: dict[Span, list[asyncio.Future[bytes]]] = {}
         self._closed = False
 
@@ -108,14 +109,14 @@ class IndexFiles:
         )
 
     def start(self) -> None:
-        """Reads the directory."""
+        """Begins to read the directory."""
         if self._enabled:
             context = self._context
             self._runner = context.environment.runner("index", self._lane, self._loop, self._on_done, context.fail)
             self._runner.submit(Sweep())
 
     async def close(self) -> None:
-        """Ends with the step that is under way; the next start sweeps what it left."""
+        """Stops after the current step. The next start removes leftovers."""
         self._closed = True
         for span in list(self._waiting):
             self._settle(span, IndexUnavailableError("the node is stopping"))
@@ -123,14 +124,14 @@ class IndexFiles:
             await self._loop.run_in_executor(None, self._runner.close)
 
     def tick(self, now_ms: int) -> None:
-        """Several times a second: cheap."""
+        """Called several times a second; cheap."""
         if self._enabled and now_ms >= self._due_ms and not self._busy:
             self._due_ms = now_ms + EVERY_MS
             self._drop()
             self._next(now_ms)
 
     async def load(self, base: int, end: int) -> bytes:
-        """The bytes of the closed segment's file, all of it checked; built first if it is not there. Raises
+        """Returns the checked bytes of the closed segment's file, which is built first if it is absent. Raises
         IndexUnavailableError."""
         if self._runner is None or self._closed:
             raise IndexUnavailableError("index files are off")
@@ -147,7 +148,7 @@ class IndexFiles:
         return await waiter
 
     def view(self) -> IndexFilesView:
-        """The files now."""
+        """Returns the present state of the files."""
         return IndexFilesView(
             len(self._files),
             sum(self._files.values()),
@@ -160,9 +161,9 @@ class IndexFiles:
     # --- what is next ------------------------------------------------------------------------------------------------
 
     def _next(self, now_ms: int) -> None:
-        """Begins the oldest file that is missing."""
+        """Begins to build the oldest missing file."""
         for each in list(self._waiting):
-            if why := self._why_none(each):  # trimmed meanwhile
+            if why := self._why_none(each):  # the segment was trimmed meanwhile
                 self._settle(each, IndexUnavailableError(why))
         span = self._missing() if now_ms >= self._again_ms else None
         self._metrics.now(len(self._files), sum(self._files.values()), self._pending())
@@ -185,11 +186,12 @@ class IndexFiles:
             return None
 
     def _closed_below(self, end: int) -> bool:
-        """The first entry of the segment that begins at `end` is applied, so the rows below do not change."""
+        """Returns True if the first entry of the segment that begins at `end` is applied, so that the rows below do not
+        change."""
         return self._state.applied_mark.end_position > end
 
     def _why_none(self, span: Span) -> str:
-        """Why the segment can have no file now; "" if it can."""
+        """Returns the reason for which the segment can have no file now; "" if it can."""
         if not self._closed_below(span.end):
             return f"the segment at {span.base} is not closed, or not applied yet"
         if span in self._files:
@@ -211,7 +213,7 @@ class IndexFiles:
         return max(0, newest - max(self._built_to, log.first_position, self._state.trim_position))
 
     def _drop(self) -> None:
-        """Removes the files of segments that the log has let go."""
+        """Removes the files of segments that the log no longer has."""
         gone = tuple(span for span in self._files if span.end <= self._log.first_position)
         if gone:
             for span in gone:
@@ -272,7 +274,7 @@ class IndexFiles:
         self._files.pop(damaged.span, None)
         self._built_to = min(self._built_to, damaged.span.base)
         self._due_ms = 0
-        if damaged.span == self._redone:  # a disk that spoils what is written to it: not again at once
+        if damaged.span == self._redone:  # the disk spoils what is written to it, so the build is not repeated at once
             self._again_ms = self._clock.monotonic_ms() + AGAIN_MS
             self._settle(damaged.span, IndexUnavailableError(damaged.why))
         self._redone = damaged.span
@@ -296,7 +298,7 @@ class IndexFiles:
         self._settle(span, IndexUnavailableError(failed.why))
 
     def _ended(self) -> None:
-        """The next one, if there is one, begins soon."""
+        """Called when a file is finished; lets the next one begin soon."""
         self._building, self._busy, self._due_ms = None, False, 0
 
     def _settle(self, span: Span, value: bytes | IndexUnavailableError) -> None:
@@ -310,7 +312,7 @@ class IndexFiles:
 
 
 class IndexMetrics:
-    """Fed when something happens, and at each look."""
+    """Metrics of index files, set when something happens and at each look."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
@@ -337,6 +339,6 @@ class LocalIndexParts:
         self._files = files
 
     async def of_segment(self, base: int, span: SegmentSpan) -> AsyncIterator[Made]:
-        """Yields one part, built first if the node has no file yet."""
+        """Yields one part; its file is built first if the node does not have it yet."""
         data = await self._files.load(base, span.end)
         yield Made(INDEX, base, span.end, data, xxh3_128(data).digest(), crc32c(data))

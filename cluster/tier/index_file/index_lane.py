@@ -1,7 +1,8 @@
 """Builds, checks and removes index files off the event loop, in steps of a few milliseconds.
 
-A build is one job per step, so that the service decides how densely they follow one another, and so that the lane never
-sleeps. What fails is told and tried again later: an index file is derived, the node goes on without it.
+A build takes one job per step. So the service decides how densely the steps follow each other, and the lane never
+sleeps. A failure is reported and the build is tried again later: index files are derived data, and the node works
+without them.
 """
 
 from __future__ import annotations
@@ -32,23 +33,23 @@ STEPS_PER_JOB = 8
 
 
 class Sweep(NamedTuple):
-    """Clean up after the last run, and list what is there."""
+    """A job: clean up after the last run, and list the files."""
 
 
 class Build(NamedTuple):
-    """The next step of this segment's file; another segment's that was begun is given up."""
+    """A job: do the next step of this segment's file. A build of another segment's file is abandoned."""
 
     span: Span
 
 
 class Load(NamedTuple):
-    """Check the segment's file and hand over its bytes."""
+    """A job: check the segment's file and return its bytes."""
 
     span: Span
 
 
 class Remove(NamedTuple):
-    """Remove the files of these segments."""
+    """A job: remove the files of these segments."""
 
     spans: tuple[Span, ...]
 
@@ -57,19 +58,19 @@ Job = Sweep | Build | Load | Remove
 
 
 class Swept(NamedTuple):
-    """The answer to Sweep: size of each complete file."""
+    """The answer to Sweep: the size of each complete file."""
 
     files: dict[Span, int]
 
 
 class Going(NamedTuple):
-    """The answer to Build: more steps are to follow."""
+    """The answer to Build: more steps follow."""
 
     span: Span
 
 
 class Built(NamedTuple):
-    """The answer to Build: the file is complete, on disk."""
+    """The answer to Build: the file is complete and on disk."""
 
     span: Span
     size: int
@@ -91,7 +92,7 @@ class Removed(NamedTuple):
 
 
 class Damaged(NamedTuple):
-    """The answer to Load: the file is not what it should be, and was removed."""
+    """The answer to Load: the file was damaged and has been removed."""
 
     span: Span
     why: str
@@ -105,7 +106,7 @@ class Failed(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """The answer to Build: the rows of the segment are gone, or are going."""
+    """The answer to Build: the rows of the segment are removed or being removed."""
 
     span: Span
 
@@ -114,7 +115,8 @@ Answer = Swept | Going | Built | Loaded | Removed | Damaged | Failed | Gone
 
 
 class IndexLane(NeverIdle):
-    """A lane. Damage of the rows is told to the node by the store itself (`KV.watch_corruption`)."""
+    """The lane of index files. The store of the rows itself reports damage of rows to the node
+    (`KV.watch_corruption`)."""
 
     def __init__(self, directory: IndexDirectory, log: SegmentedLog, kv: KV) -> None:
         self._directory = directory
@@ -122,10 +124,10 @@ class IndexLane(NeverIdle):
         self._kv = kv
         self._build: _Build | None = None
         self._own: dict[Span, tuple[int, IndexMeta]] = {}
-        """CRC-32C and meta of the files that were built since the start."""
+        """CRC-32C and meta of the files that this process has built."""
 
     def drain(self, batch: Sequence[Job]) -> list[Answer]:
-        """Does one after the other."""
+        """Does the jobs one after the other."""
         return [self._do(job) for job in batch]
 
     def _do(self, job: Job) -> Answer:
@@ -155,7 +157,7 @@ class IndexLane(NeverIdle):
         if meta is None:
             return Going(span)
         file = self._build.file
-        if rows_begin(self._kv) > span.base:  # looked at again: what was read meanwhile may lack rows
+        if rows_begin(self._kv) > span.base:  # checked again, because rows may have been removed during the read
             self._give_up()
             return Gone(span)
         file.commit()
@@ -183,8 +185,8 @@ class IndexLane(NeverIdle):
         return Loaded(span, data, meta)
 
     def _checked(self, span: Span, data: bytes) -> IndexMeta:
-        """Raises IndexFileError. A file that reads as it was written says what the rows said; of any other, each row
-        is checked, which takes as long as to build it."""
+        """Checks a file and returns its meta. Raises IndexFileError. If the CRC is that of a file that this process
+        built, the content is right. In any other file each row is checked, which takes as long as building it."""
         crc, meta = self._own.get(span, (-1, None))
         if meta is not None and crc32c(data) == crc:
             return meta
@@ -201,7 +203,7 @@ class _Build:
         self._steps = self._run(kv, meta)
 
     def step(self) -> IndexMeta | None:
-        """Goes on; the complete meta when that was the last step."""
+        """Does one step; returns the complete meta if it was the last one."""
         for _ in range(STEPS_PER_JOB):
             if next(self._steps, "end") == "end":
                 return self._meta
@@ -212,8 +214,8 @@ class _Build:
 
 
 def meta_of(log: SegmentedLog, span: Span) -> IndexMeta:
-    """Returns the description of this segment for its file, without the counts. Raises RaftLogError if the log has it
-    no more, or cannot read it now."""
+    """Returns the description of this segment for its file, without the counts. Raises RaftLogError if the log no
+    longer has the segment, or cannot read it now."""
     before, last = log.segment_at(span.base).previous, log.segment_at(span.end).previous
     first = log.tail_at(before.index + 1)
     genesis = log.genesis
@@ -234,7 +236,8 @@ def meta_of(log: SegmentedLog, span: Span) -> IndexMeta:
     )
 
 
-# DATA/index: one file for each closed segment, complete under its name or not there. Blocking; belongs to a lane.
+# The directory DATA/index. Each closed segment has one file there, which is either complete under its name or absent.
+# Calls block and belong on a lane.
 
 TEMPORARY = ".tmp"
 
@@ -247,14 +250,14 @@ class Span(NamedTuple):
 
 
 class IndexDirectory:
-    """See the module. Every method raises OSError."""
+    """The directory with the index files. Every method raises OSError."""
 
     def __init__(self, fs: FileSystem, data: Path) -> None:
         self._fs = fs
         self._path = data / layout.INDEX
 
     def sweep(self) -> dict[Span, int]:
-        """Makes the directory, removes what a crash left of unfinished files; returns the sizes of the others."""
+        """Makes the directory, removes unfinished files that a crash left, and returns the sizes of the others."""
         self._fs.mkdir(self._path)
         found: dict[Span, int] = {}
         for name in self._fs.listdir(self._path):
@@ -266,15 +269,15 @@ class IndexDirectory:
         return found
 
     def open(self, span: Span) -> File:
-        """The file of a segment."""
+        """Opens the file of a segment."""
         return self._fs.open(self._path / file_name(*span))
 
     def create(self, span: Span) -> NewIndexFile:
-        """A file that has its name once it is complete."""
+        """Begins a file that gets its name once it is complete."""
         return NewIndexFile(self._fs, self._path / file_name(*span))
 
     def remove(self, span: Span) -> None:
-        """Removes the file, if it is there."""
+        """Removes the file if it exists."""
         with suppress(FileNotFoundError):
             self._fs.unlink(self._path / file_name(*span))
 
@@ -290,23 +293,23 @@ class NewIndexFile:
         self._file.truncate(0)
         self.size = 0
         self.crc32c = 0
-        """CRC-32C of all that was written."""
+        """CRC-32C of everything that was written."""
 
     def write(self, data: bytes) -> None:
-        """Appends."""
+        """Appends bytes."""
         self._file.pwritev([data], self.size)
         self.size += len(data)
         self.crc32c = crc32c(data, self.crc32c)
 
     def commit(self) -> None:
-        """Gives the file its name; returns when bytes and name are on disk."""
+        """Gives the file its name; returns when its bytes and its name are on disk."""
         self._file.fdatasync()
         self._file.close()
         self._fs.rename(self._temporary, self._path)
         self._fs.fsync_dir(self._path.parent)
 
     def discard(self) -> None:
-        """Removes it."""
+        """Removes the unfinished file."""
         self._file.close()
-        with suppress(OSError):  # the next start sweeps
+        with suppress(OSError):  # the next start removes it
             self._fs.unlink(self._temporary)

@@ -1,4 +1,5 @@
-"""Scrubs of the tier on the leader: one at a time, when asked and on a schedule, and what the last one found."""
+"""Runs scrubs of the tier on the leader, one at a time, on request and on a schedule, and keeps the report of the last
+one."""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ logger = logging.getLogger(__name__)
 HOUR_MS = 3_600_000
 DAMAGED = "tier_damaged"
 BY_ITSELF = Wishes(reads=True, repairs=True, sweeps=True)
-"""Work of a scheduled scrub."""
+"""The work of a scheduled scrub."""
 AFTER_MS = 60_000
 """Milliseconds after an unclean start at which the first scrub begins, once the node leads."""
 AFTER_UNCLEAN = BY_ITSELF._replace(newest=16)
-"""Work of that first scrub. A crash interrupts work at the end of the tier: it leaves leftovers there, and objects that
-were just written. A node that crashes again and again must not read the whole tier each time."""
+"""The work of that first scrub. A crash interrupts work at the end of the tier, so leftovers and just written objects
+lie there. A node that crashes again and again must not read the whole tier each time."""
 
 
 class TierScrubView(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,25 +35,25 @@ class TierScrubView(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     """Counts scrubs since the node started; 0: there was none."""
     started_ms: int
-    """Since the Unix epoch."""
+    """The number of this scrub, counted since the node started; 0 if there was none."""
     finished_ms: int
     failure: str
-    """Why it did not end, "" if it did."""
+    """The reason for which the scrub did not finish; "" if it did."""
     segments: int
-    """Verified ones."""
+    """VERIFIED segments that were looked at."""
     objects: int
     read_bytes: int
     bad: int
     """Objects that were missing, cut or damaged."""
     repaired: int
     orphans: int
-    """Objects that no segment names, and none ever will."""
+    """Objects that no segment names, and none will ever name."""
     unsettled: int
     """Objects that no segment names yet."""
     swept: int
     """Objects and temporary files that were removed."""
     strange: int
-    """Objects that are none of RaftMQ's; they are never removed."""
+    """Objects that do not belong to RaftMQ; they are never removed."""
     findings: list[str]
 
 
@@ -60,7 +61,7 @@ _NOTHING = Report(0, 0, 0, 0, 0, 0, 0, 0, 0, [])
 
 
 class TierScrubs:
-    """Event loop only."""
+    """The scrubs of one node. Event loop only."""
 
     def __init__(
         self,
@@ -74,7 +75,8 @@ class TierScrubs:
         clear: Callable[[str], None],
         repaired: Callable[[], None] = lambda: None,
     ) -> None:
-        """`alarm` (key, text) and `clear` (key): of the node. `repaired`: called when objects were written again."""
+        """`alarm` (key, text) and `clear` (key) are the node's. `repaired` is called when objects were written
+        again."""
         self._repaired = repaired
         self._scrubber = scrubber
         self.reload(every_hours)
@@ -97,15 +99,15 @@ class TierScrubs:
         )
 
     def reload(self, every_hours: int) -> None:
-        """Another time between two scrubs, counted from the next one."""
+        """Changes the time between two scrubs, counted from the next one."""
         self._every_ms = every_hours * HOUR_MS
 
     def plan(self, *, clean: bool) -> None:
-        """`clean`: the node's stop before was orderly; else the first scrub comes soon."""
+        """Plans the first scrub. If the node's last stop was not `clean`, it comes soon."""
         self._after_unclean = not clean
 
     def tick(self, now_ms: int) -> None:
-        """Several times a second: cheap. The time runs while this node leads."""
+        """Called several times a second; cheap. The time until the next scrub runs only while this node leads."""
         if not self._every_ms or not self._leads():
             self._due_ms = None
         elif self._due_ms is None:
@@ -116,7 +118,7 @@ class TierScrubs:
             self.begin(wishes)
 
     def begin(self, wishes: Wishes) -> bool:
-        """False if one is under way."""
+        """Begins a scrub; returns False if one is under way."""
         if self._task is not None and not self._task.done():
             return False
         number = self.view.number + 1
@@ -127,7 +129,7 @@ class TierScrubs:
         return True
 
     async def close(self) -> None:
-        """Gives up the one under way."""
+        """Gives up the scrub under way."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -1,13 +1,13 @@
-"""Scrubs of the tier: list, verify, repair, sweep; one at a time, each with a report.
+"""Scrubs of the tier: list, verify, repair and sweep. One scrub runs at a time and ends with a report.
 
 - *verify* reads every object of every VERIFIED segment and compares size and CRC-32C.
-- *repair* also writes what is missing or damaged again, from this node's log while it still has the bytes. A damaged
-  object is replaced by compare-and-swap against the damaged version, so two repairs cannot undo each other.
-- *sweep* removes objects that no row names, and none ever will: leftovers of leaders that died between writing an
+- *repair* also writes objects that are missing or damaged again, from this node's log while it still has the bytes. A
+  damaged object is replaced by compare-and-swap against the damaged version, so two repairs cannot undo each other.
+- *sweep* removes objects that no row names and none will ever name: leftovers of leaders that died between writing an
   object and recording it.
 
-Nothing is concluded from a listing alone but what a request about the very object confirms: a broken proxy may show an
-empty listing.
+Nothing is concluded from a listing alone, because a broken proxy may show an empty one. A request about the object
+itself has to confirm it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from statemachine.tier import LOG_PREFIX, TierPart, TierSegment, TierState
 logger = logging.getLogger(__name__)
 
 FINDINGS_MAX = 100
-"""Kept in a report; the counts say how many there were."""
+"""The most findings in a report; its counts include the others."""
 MANIFESTS, STATES = "manifest/", "state/"
 TEMPORARY_MS = 24 * 3_600_000
-"""A temporary file of the store that is older belongs to nobody."""
+"""The age from which on a temporary file of the store belongs to nobody, in milliseconds."""
 
 
 class Source(NamedTuple):
@@ -46,26 +46,26 @@ class Source(NamedTuple):
 
     what: str
     make: Callable[[TierSegment, TierPart], Awaitable[bytes | None]]
-    """None if it has not got it (any more). The scrubber compares what it gets."""
+    """Makes the content, which the scrubber then checks; None if the source does not have it (any more)."""
 
 
 class Report(NamedTuple):
     """The findings of a scrub."""
 
     segments: int
-    """Verified ones, all of which were looked at."""
+    """VERIFIED segments, all of which were looked at."""
     objects: int
     read_bytes: int
     bad: int
     """Objects that were missing, cut or damaged."""
     repaired: int
     orphans: int
-    """Objects that no row names, and none ever will."""
+    """Objects that no row names, and none will ever name."""
     unsettled: int
     """Objects that no row names yet."""
     swept: int
     strange: int
-    """Objects that are none of this program's."""
+    """Objects that do not belong to RaftMQ."""
     findings: list[str]
 
     @property
@@ -75,14 +75,15 @@ class Report(NamedTuple):
 
 
 class Wishes(NamedTuple):
-    """The work of a scrub beside listing."""
+    """The work that a scrub does beside listing."""
 
     reads: bool = True
-    """Compare contents, not only sizes."""
+    """The scrub compares contents, not only sizes."""
     repairs: bool = False
     sweeps: bool = False
     newest: int = 0
-    """Compare the contents of so many segments, the newest, and only the sizes of the others; 0: contents of all."""
+    """The scrub compares contents only of this many segments, the newest, and sizes of all others; 0: contents of
+    all."""
 
     def reads_of(self, rows: Sequence[TierSegment]) -> int:
         """Position from which on the contents of segments are compared."""
@@ -92,11 +93,11 @@ class Wishes(NamedTuple):
 
 
 class LeaderChangedError(Exception):
-    """This node does not lead any more: its rows may be old, so nothing may be removed or written."""
+    """This node does not lead any more. Its rows may be old, so it must not remove or write anything."""
 
 
 class Scrubber:
-    """Event loop only."""
+    """Does one scrub. Event loop only."""
 
     def __init__(
         self,
@@ -111,8 +112,8 @@ class Scrubber:
         pace: Callable[[int], Awaitable[None]] | None = None,
         where: Callable[[str], str] = str,
     ) -> None:
-        """`kept_from`: see `survey`. `leads`: whether this node may change the store. `pace` (bytes): waits so that
-        reading does not take more bandwidth than it may. `where`: see ObjectReads."""
+        """`kept_from` as for `survey`. `leads` returns True if this node may change the store. `pace` (bytes) waits, so
+        that reads do not take more bandwidth than they may. `where` as for ObjectReads."""
         self._store = store
         self._folder = folder
         self._rows = rows
@@ -125,11 +126,11 @@ class Scrubber:
         self._read_bytes = 0
 
     async def scrub(self, wishes: Wishes) -> Report:
-        """Raises StoreError if the store does not answer, LeaderChangedError."""
+        """Does the scrub. Raises StoreError if the store does not answer, and LeaderChangedError."""
         self._read_bytes = 0
         findings: list[str] = []
         listed = [info async for info in self._listed()]
-        rows = self._rows()  # after the listing: what was written and recorded meanwhile has a row
+        rows = self._rows()  # read after the listing, so that objects recorded meanwhile have a row
         seen = survey(rows, listed, self._wall_ms(), self._kept_from())
         bad = repaired = 0
         reads_from = wishes.reads_of(rows)
@@ -141,7 +142,7 @@ class Scrubber:
                 if not why:
                     continue
                 if self._is_gone(row):
-                    break  # trimmed from the tier meanwhile
+                    break  # the tier gave up the segment meanwhile
                 bad += 1
                 name = self._where(f"{self._folder}/{part.name}").removeprefix(f"{self._folder}/")  # before the repair
                 mended = await self._repair(row, part) if wishes.repairs else ""
@@ -164,7 +165,7 @@ class Scrubber:
         )
 
     async def _listed(self) -> AsyncIterator[ObjectInfo]:
-        """Everything of the cluster but its manifests and state copies, with names below its folder."""
+        """Yields every object of the cluster except its manifests and state copies, with names below its folder."""
         async for info in self._store.list(self._folder):
             name = info.name.removeprefix(f"{self._folder}/")
             if not name.startswith((MANIFESTS, STATES)):
@@ -173,7 +174,7 @@ class Scrubber:
     def _is_gone(self, row: TierSegment) -> bool:
         return row not in self._rows()
 
-    # --- what is named and not right ---
+    # --- objects that are named and not right ---
 
     async def _problem(self, part: TierPart, seen: Survey, *, reads: bool) -> str:
         """Returns what is wrong with the object, "" if nothing is."""
@@ -183,7 +184,7 @@ class Scrubber:
         for attempt in range(2):
             why = await self._look(part, reads=reads)
             if not why or attempt:
-                return why  # a bad answer is no bad object: it was asked for twice
+                return why  # a bad answer does not prove a bad object: it was requested twice
         return ""
 
     async def _look(self, part: TierPart, *, reads: bool) -> str:
@@ -211,7 +212,7 @@ class Scrubber:
     # --- repair ---
 
     async def _repair(self, row: TierSegment, part: TierPart) -> str:
-        """Returns the source that the content came from, "" if nobody has it."""
+        """Returns the name of the source from which the object was repaired; "" if no source has the content."""
         for source in self._sources:
             data = await source.make(row, part)
             if data is None or len(data) != part.size or crc32c(data) != part.crc32c:
@@ -231,17 +232,17 @@ class Scrubber:
             try:
                 await self._store.create(name, data)
             except AlreadyExists:
-                return  # somebody else did; it is looked at next
+                return  # another node did it; the caller looks at the object next
             return
         try:
             await self._store.replace(name, data, stored.tag)
         except (Conflict, NotFound):
             return
 
-    # --- what is there and not named ---
+    # --- objects that are there and not named ---
 
     async def _sweep(self, orphans: Sequence[ObjectInfo]) -> int:
-        """Removes them, and temporary files; returns how many."""
+        """Removes the orphans, and temporary files; returns the number removed."""
         swept = await self._store.sweep(TEMPORARY_MS)
         for info in orphans:
             if not self._leads():
@@ -255,7 +256,7 @@ class Scrubber:
 async def log_bytes(
     piece: Callable[[int, int], Awaitable[memoryview]], row: TierSegment, part: TierPart
 ) -> bytes | None:
-    """The content of a log part, from `piece` (base, end), which reads this node's log."""
+    """Returns the content of a log part, read by `piece` (base, end) from this node's log."""
     at = row.base
     for other in sorted((each for each in row.parts if each.name.startswith(LOG_PREFIX)), key=lambda each: each.name):
         if other.name == part.name:
@@ -264,33 +265,33 @@ async def log_bytes(
     return None
 
 
-# What a listing of the store and the rows of the state say about each other. No I/O.
+# Compares a listing of the store with the rows of the state. No I/O.
 
 PROBE_MS = 3_600_000
-"""An object of a probe that is older was left by a node that died."""
+"""An older object of a probe was left by a node that died. In milliseconds."""
 _PROBE = re.compile(r"probe/[0-9a-f]+")
 
 
 class Survey(NamedTuple):
-    """Names are below the cluster's folder."""
+    """The result of the comparison. Names are below the cluster's folder."""
 
     expected: dict[str, TierPart]
     """Objects of VERIFIED segments by name."""
     absent: list[str]
-    """Those of them that are not in the listing. Only asking for each proves that it is gone."""
+    """Expected objects that are not in the listing. Only a request for each proves that it is gone."""
     sized_wrongly: dict[str, int]
-    """Those of them that are in the listing with another size."""
+    """Expected objects that are in the listing with another size."""
     orphans: list[ObjectInfo]
-    """Objects that no row names, and that none ever will."""
+    """Objects that no row names, and none will ever name."""
     unsettled: list[ObjectInfo]
-    """Objects that no row names yet: of a segment whose upload goes on, or of a probe."""
+    """Objects that no row names yet: of a segment that is being uploaded, or of a probe."""
     strange: list[str]
-    """Whatever else is there: not this program's, so never removed."""
+    """All other objects. They do not belong to RaftMQ, so they are never removed."""
 
 
 def survey(rows: Sequence[TierSegment], listed: Iterable[ObjectInfo], now_ms: int, kept_from: int = 0) -> Survey:
-    """`listed`: everything below the cluster's folder but its manifests, with names below that folder. `kept_from`:
-    position where the log begins that is kept anywhere."""
+    """Compares. `listed`: every object below the cluster's folder except its manifests, with names below that folder.
+    `kept_from`: the position at which the log begins that is kept anywhere."""
     named = {part.name for row in rows for part in row.parts}
     expected = {part.name: part for row in rows if row.state is TierState.VERIFIED for part in row.parts}
     sizes: dict[str, int] = {}
@@ -313,24 +314,25 @@ def survey(rows: Sequence[TierSegment], listed: Iterable[ObjectInfo], now_ms: in
 
 
 def _is_settled(rows: Sequence[TierSegment], base: int, kept_from: int) -> bool:
-    """Returns True if no upload will ever name an object of the segment there: its names are VERIFIED and stay as they
-    are, or it lies below all rows, or below what is kept: uploads go on above both. The age of an object does not
-    decide: a removal that a slow network delays could otherwise hit what an upload has found to be there, and has
-    verified, meanwhile."""
+    """Returns True if no upload will ever name another object of the segment at `base`: its names are VERIFIED and do
+    not change, or it lies below all rows or below `kept_from`, while uploads go on above both. The age of an object
+    does not decide. Otherwise a removal that a slow network delays could hit an object that an upload has found and
+    verified meanwhile."""
     number = bisect_right(rows, base, key=lambda row: row.base) - 1
     if number >= 0 and base < rows[number].end:
         return rows[number].state >= TierState.VERIFIED
     return base < kept_from or bool(rows and base < rows[0].base)
 
 
-# The index file of a segment, made again from the segment's own objects in the store.
+# Makes the index file of a segment again from the segment's own objects in the store.
 #
-# Once a segment is evicted, no node has its rows or its entries. A damaged index file would then hide messages that
-# are intact: the store has their frames.
+# Once a segment is evicted, no node has its rows or its entries. A damaged index file would then hide intact messages,
+# although the store has their frames.
 
 
 class IndexOfTier:
-    """Event loop only; entries are decoded on a thread. Holds a whole segment in memory meanwhile."""
+    """A source of index files for repairs. Entries are decoded on a thread. It holds a whole segment in memory
+    meanwhile. Event loop only."""
 
     def __init__(self, store: ObjectStore, folder: str, genesis: Genesis) -> None:
         self._store = store
@@ -338,9 +340,9 @@ class IndexOfTier:
         self._genesis = genesis
 
     async def content_of(self, row: TierSegment, part: TierPart) -> bytes | None:
-        """The index file `part`; None if it is none, if the segment's own objects are not intact, or if it lists
-        something else than the entries do: it lacks what topics had that were deleted before it was made. Raises
-        StoreError if the store does not answer."""
+        """Returns the content of the index file `part`. Returns None if `part` is not an index file, if the segment's
+        own objects are not intact, or if the original listed other messages than the entries do: it lacks those of
+        topics that were deleted before it was made. Raises StoreError if the store does not answer."""
         if part.name.startswith(LOG_PREFIX):
             return None
         frames = bytearray()
@@ -362,7 +364,7 @@ class IndexOfTier:
             entries = list(decode_entries(frames, self._genesis.group_id))
             write_index_of_log(entries, self._meta(row, entries), made.extend)
         except (FrameError, PayloadError):
-            return None  # of a newer release
+            return None  # the file was written by a newer release
         return bytes(made)
 
     def _meta(self, row: TierSegment, entries: Sequence[Entry]) -> IndexMeta:

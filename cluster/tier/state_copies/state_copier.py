@@ -1,7 +1,8 @@
-"""The leader's copies of the state: one at a time, part by part between the uploads of segments, old ones removed.
+"""The leader's copies of the state: writes one at a time, part by part between the uploads of segments, and removes old
+ones.
 
-What is copied is a checkpoint that the node made for itself. A copy whose position lies above the end of the tier
-cannot be used before the segments below it are uploaded; while there is one, no other is written.
+A copy is made from a checkpoint that the node made for itself. A copy whose position lies above the end of the tier
+cannot be used before the segments below it are uploaded. While there is such a copy, no other is written.
 """
 
 from __future__ import annotations
@@ -127,25 +128,26 @@ class CheckpointReads:
 logger = logging.getLogger(__name__)
 
 SETTLED_MS = 300_000
-"""A leader that leads for a shorter time copies nothing, unless copies are more frequent."""
+"""Milliseconds for which a leader has to lead before it copies anything, unless copies are more frequent."""
 LOOK_EVERY_MS = 10_000
-"""Between two looks at the node's own checkpoints, while none of them can be copied."""
+"""Milliseconds between two looks at the node's own checkpoints, while none of them can be copied."""
 
 
 class _Wish(NamedTuple):
-    """The part of the log that the tier holds when a copy is to be chosen."""
+    """The part of the log that the tier holds when a copy is chosen."""
 
     tier_begins: int
     tier_end: int
 
 
 class StateCopier:
-    """Event loop only. One for each leadership: what it knows of the store, it reads when it begins."""
+    """Copies the state. Made anew for each leadership; it reads the store when it begins, and knows nothing from
+    before. Event loop only."""
 
     def __init__(
         self, context: NodeContext, storage: NodeStorage, reads: CheckpointReads, store: ObjectStore, folder: str
     ) -> None:
-        """`folder`: of the cluster in the store."""
+        """`folder`: the cluster's folder in the store."""
         self._context = context
         self._storage = storage
         self._reads = reads
@@ -155,13 +157,13 @@ class StateCopier:
         self._next_look_ms = 0
         self._copies: dict[str, StateCopy] | None = None
         self._seen: set[str] = set()
-        """Names of descriptions, also of those that cannot be read."""
+        """Names of descriptions that were found, including those that cannot be read."""
         self._work: AsyncGenerator[None, None] | None = None
         self.wanted = False
-        """Set by `want`; False again once a checkpoint for it was looked for."""
+        """Set by `want`; False again once a checkpoint for the copy was looked for."""
 
     def want(self) -> None:
-        """A copy is to be written although none is due."""
+        """Asks for a copy although none is due."""
         self.wanted = True
 
     @property
@@ -171,12 +173,12 @@ class StateCopier:
 
     @property
     def copies(self) -> list[StateCopy]:
-        """Those that are known, oldest first."""
+        """The known copies, oldest first."""
         return sorted((self._copies or {}).values(), key=lambda copy: copy.index)
 
     async def step(self, tier_begins: int, tier_end: int, leads: Callable[[], bool]) -> bool:
-        """Writes the next part of a copy, if one is due; False if there is nothing to do. The tier holds the log's
-        bytes [tier_begins, tier_end). Raises StoreError, OSError; to call again is always right."""
+        """Writes the next part of a copy if one is due; returns False if there is nothing to do. The tier holds the
+        log's bytes [tier_begins, tier_end). Raises StoreError, OSError; the caller may always call again."""
         if not self._context.config.tier.state_every_ms:
             self.wanted = False
             return False
@@ -190,12 +192,12 @@ class StateCopier:
             self._work = None
             return False
         except BaseException:
-            self._work = None  # a generator that raised is over; parts that were written are found again by their names
+            self._work = None  # a generator that raised is over; the next one finds written parts by their names
             raise
         return True
 
     def _is_time(self, tier_begins: int) -> bool:
-        """Cheap: asked whenever there is nothing to upload."""
+        """Returns True if a copy is due. Cheap: called whenever there is nothing to upload."""
         now_ms, every_ms = self._context.clock.wall_ms(), self._context.config.tier.state_every_ms
         led_ms = now_ms - self._began_ms
         if led_ms < min(every_ms, SETTLED_MS) or now_ms < self._next_look_ms:
@@ -205,11 +207,11 @@ class StateCopier:
         newest = self.copies[-1:]
         if newest:
             return now_ms - newest[0].made_ms >= every_ms
-        # Without one, a restore begins with GENESIS; and only a copy names the clusters that came before this one.
+        # Without a copy, a restore begins with GENESIS; and only a copy names the ancestors of this cluster.
         return tier_begins > 0 or bool(self._storage.directory.identity.origin) or led_ms >= every_ms
 
     async def _copy(self, wish: _Wish, leads: Callable[[], bool]) -> AsyncGenerator[None, None]:
-        """One copy; pauses after each file, so that segments go first."""
+        """Writes one copy. Yields after each file, so that segments go first."""
         if self._copies is None:
             self._copies = await self._load()
             if not self.wanted and not self._is_time(wish.tier_begins):
@@ -234,7 +236,7 @@ class StateCopier:
             await writer.write_description(copy.name, encode(copy))
         except AlreadyExists:
             logger.info("tier: %s exists: an earlier leader has written it", copy.name)
-            self._copies = None  # looked at again
+            self._copies = None  # the copies are listed again
             return
         self._copies[copy.name] = copy
         self._seen.add(copy.name)
@@ -249,8 +251,8 @@ class StateCopier:
             await self._remove_old(wish.tier_end)
 
     async def _choose(self, tier_end: int) -> Checkpoint | None:
-        """The newest checkpoint that can be used at once; else the newest one, unless a copy waits to become usable.
-        None if no copy would be newer."""
+        """Returns the newest checkpoint that can be used at once; else the newest one, unless a copy waits to become
+        usable. None if no copy would be newer than the last."""
         newest = max((copy.index for copy in self.copies), default=-1)
         found = [each for each in await self._reads.all() if each.manifest.mark.index > newest]
         usable = [each for each in found if each.manifest.mark.end_position <= tier_end]
@@ -282,7 +284,8 @@ class StateCopier:
         )
 
     async def _load(self) -> dict[str, StateCopy]:
-        """The copies in the store. One that cannot be read counts as none, and its parts are not taken over."""
+        """Returns the copies in the store. A copy whose description cannot be read counts as none, and its parts are
+        not reused."""
         found: dict[str, StateCopy] = {}
         names = [name for name in await self._names() if is_description(name)]
         self._seen.update(names)
@@ -300,7 +303,7 @@ class StateCopier:
     async def _remove_old(self, tier_end: int) -> None:
         listed = await self._names()
         if any(is_description(name) and name not in self._seen for name in listed):
-            self._copies = None  # an earlier listing was not complete, or another leader is at work: look again
+            self._copies = None  # an earlier listing was not complete, or another leader is at work
             return
         stay = kept(self.copies, tier_end)
         self._copies = {copy.name: copy for copy in stay}
@@ -309,7 +312,7 @@ class StateCopier:
 
 
 async def read_copy(store: ObjectStore, folder: str, name: str) -> StateCopy:
-    """The description of that name below the cluster's folder. Raises BadDescriptionError, StoreError."""
+    """Reads the description of that name below the cluster's folder. Raises BadDescriptionError, StoreError."""
     copy = decode((await store.get(f"{folder}/{name}", DESCRIPTION_BYTES_MAX)).data, StateCopy)
     check_files(copy.files)
     if copy.name != name or copy.cluster_id != folder:

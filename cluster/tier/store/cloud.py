@@ -1,7 +1,7 @@
 """S3, Google Cloud Storage and Azure Blob Storage through obstore (docs/adr/0061).
 
 Every object is written by one conditional request, so no multipart upload is ever begun and none can be left over. The
-library's own retries are off: retrying a conditional write hides whether it was carried out (`retries.py` says so).
+library's own retries are off, because retrying a conditional write hides whether it was carried out (`retries.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SETTLE_S = 0.1
 
 
 class CloudStore:
-    """See ObjectStore. `options.cloud_client` makes the client."""
+    """An object store in the cloud (`ObjectStore`). `options.cloud_client` makes the client."""
 
     def __init__(self, client: Client, url: str) -> None:
         import obstore
@@ -79,8 +79,8 @@ class CloudStore:
         return data
 
     async def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Returns several ranges of one object (`ObjectStore.get_ranges`): one after another, so that memory is what
-        the caller asked for."""
+        """Returns several ranges of one object (`ObjectStore.get_ranges`), read one after the other, so that memory is
+        what the caller asked for."""
         return [await self.get_range(name, *each) for each in ranges]
 
     async def checksum(self, name: str, start: int, stop: int, crc: int = 0) -> int:
@@ -108,14 +108,15 @@ class CloudStore:
             return
 
     async def sweep(self, older_than_ms: int) -> int:
-        """Removes nothing (`ObjectStore.sweep`): a single request leaves nothing behind."""
+        """Removes nothing (`ObjectStore.sweep`): a write is a single request, which leaves nothing behind."""
         return 0
 
     async def close(self) -> None:
-        """Returns after a pause (`ObjectStore.close`): the library closes connections when the client goes.
+        """Returns after a pause (`ObjectStore.close`); the library closes its connections when the client object is
+        freed.
 
-        Its threads may still be giving back the objects of the last call. One that does so while the interpreter ends
-        aborts the process, so an end right after this call has to come a little later.
+        The library's threads may still be freeing the objects of the last call. If one does so while the interpreter
+        ends, the process aborts, so the interpreter may end only a little after this call.
         """
         await asyncio.sleep(SETTLE_S)
 
@@ -130,8 +131,8 @@ async def _told(name: str, call: Awaitable[T]) -> T:
         raise store_error(error, name) from None  # the library's text may repeat headers
 
 
-# What a cloud store's library raises, as errors of this package. Bodies of answers are read only for code and
-# message: they may repeat headers, and headers carry keys.
+# Translates the errors of a cloud store's library into those of this package. Only code and message of an answer's body
+# are used: bodies may repeat headers, and headers carry keys.
 
 TEXT_MAX = 300
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -146,7 +147,7 @@ _BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _FIXES = {
     "RequestTimeTooSkewed": "set this machine's clock: chronyc tracking, timedatectl",
     "InvalidAccessKeyId": "check AWS_ACCESS_KEY_ID or tier.credentials_file",
-    "XAdminUserNotFound": "check AWS_ACCESS_KEY_ID or tier.credentials_file",  # of versitygw, with 404
+    "XAdminUserNotFound": "check AWS_ACCESS_KEY_ID or tier.credentials_file",  # versitygw sends it with 404
     "SignatureDoesNotMatch": "check the secret key; keys come from the environment or tier.credentials_file",
     "ExpiredToken": "renew the session token; tier.credentials_file is read again every minute",
     "AuthorizationHeaderMalformed": "set tier.region to the bucket's region",
@@ -158,7 +159,7 @@ _ENDPOINT = "check tier.endpoint, the network, and that the store runs"
 
 
 def store_error(error: Exception, name: str) -> StoreError:
-    """Returns the error that the call on `name` is to raise instead."""
+    """Returns the error that the call on `name` raises in place of the library's."""
     text = str(error)
     status = _number(text)
     said = _said(text)
@@ -194,7 +195,7 @@ def _by_status(status: int, text: str, name: str, said: str) -> StoreError:
 def _absent(text: str, name: str, said: str) -> StoreError:
     code = _CODE.search(text)
     if code is not None and code[1] in _FIXES:
-        return _denied(text, name, said)  # some servers answer 404 to keys that they do not know
+        return _denied(text, name, said)  # some servers answer 404 to unknown keys
     if any(code in text for code in _BUCKET):
         return NotFound("there is no such bucket", "create it, or correct tier.url")
     return NotFound(f"there is no {name}")
@@ -212,7 +213,8 @@ def _number(text: str) -> int:
 
 
 def _said(text: str) -> str:
-    """Status, code and message of an answer; without one, why there was none, else the library's first line."""
+    """Returns status, code and message of an answer; if there was no answer, the cause; else the library's first
+    line."""
     code, message, status = _CODE.search(text), _MESSAGE.search(text), _number(text)
     if status:
         parts = [str(status), code[1] if code else "", message[1] if message else ""]
@@ -227,8 +229,8 @@ def _said(text: str) -> str:
 
 
 def _cause(text: str) -> str:
-    """Why there was no answer, as the operating system or TLS says it: the innermost error that the library prints
-    below its first line; "" if there is none."""
+    """Returns the reason for which there was no answer, in the words of the operating system or TLS: the innermost
+    error that the library prints below its first line; "" if there is none."""
     below = text.partition("\n")[2]
     if causes := _CAUSE.findall(below):
         return str(causes[-1]).removeprefix("failed to lookup address information: ")

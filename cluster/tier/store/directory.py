@@ -1,4 +1,4 @@
-"""A directory as an object store: a disk of its own, or a network mount that all nodes share."""
+"""A directory as an object store: a local disk, or a network mount that all nodes share."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ PAGE = 1000
 
 
 class DirectoryStore:
-    """See ObjectStore. Every call runs on a thread of the store's own: a dead mount stops neither the event loop nor
-    the end of the process."""
+    """An object store in a directory (`ObjectStore`). Every call runs on a thread of the store's own, so a dead mount
+    stops neither the event loop nor the end of the process."""
 
     def __init__(self, root: Path) -> None:
-        """`root` need not exist: the first write makes it."""
+        """The first write makes `root` if it is absent."""
         self._files = DirectoryFiles(root)
         self._threads = CallThreads("tier-store", THREADS)
 
@@ -87,15 +87,15 @@ class DirectoryStore:
         return await self._threads.call(self._files.sweep, older_than_ms)
 
     async def close(self) -> None:
-        """Lets the threads go (`ObjectStore.close`): waits for no thread."""
+        """Lets the threads go (`ObjectStore.close`), and waits for none."""
         self._threads.close()
 
 
 # Objects as files of a directory: the blocking half of the directory store.
 #
-# A write goes to a temporary file on the same file system, is synced, and gets its name in one step; then every
-# directory whose entries changed is synced. A crash at any point leaves the old object or the new one, never a part,
-# and at most a temporary file, which `sweep` removes.
+# A write goes to a temporary file on the same file system, which is synced and then gets its name in one step. Then
+# every directory whose entries changed is synced. A crash at any point leaves the old object or the new one, never a
+# part, and at most a temporary file, which `sweep` removes.
 #
 #     ROOT/.raftmq/tmp/       temporary files
 #     ROOT/.raftmq/lock       flock: one replacement or removal at a time, among all processes
@@ -103,9 +103,10 @@ class DirectoryStore:
 
 OWN = ".raftmq"
 LOCK_TRIES, LOCK_PAUSE_S = 500, 0.02
-"""Another process holds the lock for the length of one rename; one that was stopped holds it until it goes on."""
+"""Tries for the lock, and seconds between them. Another process holds it for one rename; a process that was stopped
+holds it until it continues."""
 READ_BYTES = 4 << 20
-"""Read in one piece: to join smaller ones costs more than to read them."""
+"""Bytes that are read in one piece: joining smaller ones takes longer than reading them."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
@@ -113,17 +114,19 @@ _SHAPE = (errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
 
 
 class DirectoryFiles:
-    """All calls block and raise StoreError. Used by several threads and processes at once."""
+    """The files of a store. Several threads and processes may use them at once. All calls block and raise
+    StoreError."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._tmp = root / OWN / "tmp"
         self._lock = root / OWN / "lock"
         self._synced: set[Path] = set()
-        """Folders whose names are known to be durable, up to the root."""
+        """Folders whose names, up to the root, are known to be durable."""
 
     def create(self, name: str, data: Data) -> None:
-        """See ObjectStore.create. link(2) is the condition: it fails if the name is taken."""
+        """Writes a new object (`ObjectStore.create`). link(2) fails if the name is taken, so no other check is
+        needed."""
         path = self.root / name
         with self._told(name):
             if path.exists():
@@ -137,25 +140,27 @@ class DirectoryFiles:
             _sync(path.parent)
 
     def _exists(self, path: Path, name: str) -> AlreadyExists:
-        """Its writer may have died between the naming and the sync: what exists is made durable before it is said."""
+        """Makes an existing object durable and returns AlreadyExists. Its writer may have died between naming and
+        syncing it."""
         _sync(path)
         _sync(path.parent)
         return AlreadyExists(f"{name} exists in {self.root}")
 
     def _name_it(self, temporary: Path, path: Path) -> None:
-        """Raises FileExistsError."""
+        """Gives the temporary file its name. Raises FileExistsError."""
         try:
             os.link(temporary, path)
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            with self._locked():  # a file system without hard links
+            with self._locked():  # the file system has no hard links
                 if path.exists():
                     raise FileExistsError(errno.EEXIST, "exists", str(path)) from None
                 temporary.rename(path)
 
     def replace(self, name: str, data: Data, tag: str) -> None:
-        """See ObjectStore.replace. The lock makes comparison and rename one step among writers that take it."""
+        """Replaces a version of an object (`ObjectStore.replace`). The lock makes comparison and rename one step for
+        all writers."""
         path = self.root / name
         with self._told(name), self._written(data) as temporary, self._locked():
             if _tag(path.read_bytes()) != tag:
@@ -195,7 +200,7 @@ class DirectoryFiles:
         return found
 
     def list(self, folder: str, after: str, count: int) -> list[ObjectInfo]:
-        """The next `count` objects below the folder whose names are above `after`, by name."""
+        """Returns the next `count` objects below the folder whose names are above `after`, by name."""
         found: list[ObjectInfo] = []
         with self._told(folder):
             for name in self._names(folder, after):
@@ -207,7 +212,7 @@ class DirectoryFiles:
         return found
 
     def _names(self, folder: str, after: str) -> Iterator[str]:
-        """Yields the names in their order as strings: a folder sorts as its name and the slash behind it."""
+        """Yields the names in their order as strings, in which a folder sorts as its name with the slash behind it."""
         try:
             with os.scandir(self.root / folder) as entries:
                 here = sorted(
@@ -227,7 +232,8 @@ class DirectoryFiles:
                 yield from self._names(name[:-1], after)
 
     def delete(self, name: str) -> None:
-        """See ObjectStore.delete. Under the lock: a replacement in progress would bring the object back."""
+        """Removes an object (`ObjectStore.delete`), under the lock: a replacement in progress would otherwise bring it
+        back."""
         path = self.root / name
         with self._told(name):
             if not path.exists():
@@ -249,7 +255,7 @@ class DirectoryFiles:
 
     @contextmanager
     def _written(self, data: Data) -> Iterator[Path]:
-        """A synced temporary file; gone afterwards under that name."""
+        """Yields a synced temporary file, which is removed afterwards."""
         self._make_folders(self._tmp)
         path = self._tmp / uuid4().hex
         try:
@@ -265,7 +271,8 @@ class DirectoryFiles:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Raises Throttled if another process does not let the lock go; the kernel lets go that of a dead one."""
+        """Holds the lock. Raises Throttled if another process does not release it; the kernel releases that of a dead
+        one."""
         self._make_folders(self._lock.parent)
         fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
@@ -285,8 +292,8 @@ class DirectoryFiles:
             os.close(fd)
 
     def _make_folders(self, folder: Path) -> None:
-        """With all that are absent above it. Each name on the way is synced in the directory that holds it, once per
-        process: another process may have made a folder and not have come to syncing it."""
+        """Makes the folder and all absent ones above it. Each name on the way is synced in its directory once per
+        process, because another process may have made a folder without having synced it yet."""
         if folder in self._synced and folder.is_dir():
             return
         way = [folder]
@@ -331,7 +338,8 @@ def _info(path: Path, name: str) -> ObjectInfo | None:
 
 
 def _read(fd: int, name: str, start: int, stop: int) -> bytes:
-    """Exactly [start, stop). A short read goes on; the end of the file before `stop` is an error, never padding."""
+    """Reads exactly [start, stop). A short read is continued. If the file ends before `stop`, that is an error; nothing
+    is padded."""
     pieces: list[bytes] = []
     at = start
     while at < stop:

@@ -1,4 +1,5 @@
-"""An object store in memory, for tests and the simulator: no thread, no clock of its own, no bytes shared."""
+"""An object store in memory, for tests and the simulator. It has no thread and no clock of its own, and shares no bytes
+with callers."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ class MemoryStore:
     def _write(self, name: str, data: Data) -> None:
         self.objects[name] = bytes(check_data(data))
         self._modified_ms[name] = self._now_ms()
-        self._versions[name] = self._versions.get(name, 0) + 1  # never the same again, also after a delete
+        self._versions[name] = self._versions.get(name, 0) + 1  # never the same number again, not even after a delete
 
     async def get(self, name: str, size_max: int) -> Stored:
         data = self._read(name)

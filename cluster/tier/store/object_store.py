@@ -1,4 +1,4 @@
-"""The protocol of an object store: what the tier needs of one, and no more."""
+"""The protocol of an object store: only the calls that the tier needs."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from typing import NamedTuple, Protocol
 from cluster.tier.store.errors import AlreadyExists, Conflict, NotFound, StoreError, Unsupported
 
 OBJECT_BYTES_MAX = 64 * 1024 * 1024
-"""A larger segment is cut into several objects, so that each is written by one conditional request."""
+"""The largest object. A larger segment is cut into several objects, so that each is written by one conditional
+request."""
 READ_BACK_BYTES = 4 << 20
-"""Bytes that `checksum_of` reads by one request."""
+"""Bytes that `checksum_of` reads with one request."""
 NAME_BYTES_MAX = 512
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
-"""Parts that do not begin with a dot: those are a directory store's own."""
+"""A name: no part of it begins with a dot, because such names are a directory store's own."""
 
 Data = bytes | bytearray | memoryview
 
 
 class ObjectInfo(NamedTuple):
-    """Facts of an object that a store knows without reading it."""
+    """Facts about an object that a store knows without reading it."""
 
     name: str
     size: int
-    """Bytes."""
+    """Size in bytes."""
     modified_ms: int
     """Time of the last change, by the store's clock, in milliseconds since the Unix epoch."""
 
@@ -34,60 +35,64 @@ class Stored(NamedTuple):
 
     data: bytes
     tag: str
-    """Opaque; another content has another tag. For `replace`."""
+    """Names the version, for `replace`. Opaque; another content has another tag."""
 
 
 class ObjectStore(Protocol):
-    """Objects by name below one root. Names: `check_name`. Every call raises StoreError (errors.py).
+    """Objects by name below one root. `check_name` says which names are allowed. Every call raises StoreError
+    (errors.py).
 
-    A write that returns is durable, and so is the object of a call that raised AlreadyExists. A write that raised an
-    error with `outcome_unknown` may have been carried out, also later. A cancelled write is such a write.
+    If a write returns, or raises AlreadyExists, the object is durable. A write that raised an error with
+    `outcome_unknown` may have been carried out, or be carried out later. The same holds for a cancelled write.
     """
 
     @property
     def root(self) -> str:
-        """The URL, without credentials, for logs and people."""
+        """The URL without credentials, for logs and people."""
 
     async def create(self, name: str, data: Data) -> None:
-        """Writes a new object of at most OBJECT_BYTES_MAX. Raises AlreadyExists, and then changes nothing."""
+        """Writes a new object of at most OBJECT_BYTES_MAX. If the name is taken, changes nothing and raises
+        AlreadyExists."""
 
     async def replace(self, name: str, data: Data, tag: str) -> None:
-        """Replaces the object if it still is the version `tag`. Raises Conflict or NotFound, and then changes
-        nothing."""
+        """Replaces the object if it still has the version `tag`. Otherwise changes nothing and raises Conflict or
+        NotFound."""
 
     async def get(self, name: str, size_max: int) -> Stored:
-        """The whole object. Raises BadAnswer if it is larger than `size_max`, before it is read."""
+        """Returns the whole object. Raises BadAnswer, before reading it, if it is larger than `size_max`."""
 
     async def get_range(self, name: str, start: int, stop: int) -> bytes:
-        """Bytes [start, stop), exactly as many. Raises BadAnswer if the object ends before `stop`."""
+        """Returns exactly the bytes [start, stop). Raises BadAnswer if the object ends before `stop`."""
 
     async def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Several ranges of one object, one request each; merging them is the caller's business."""
+        """Returns several ranges of one object, with one request each; the caller merges ranges where it wants to."""
 
     async def checksum(self, name: str, start: int, stop: int, crc: int = 0) -> int:
-        """CRC-32C of bytes [start, stop) as they are read back, continuing `crc`. Raises as `get_range`."""
+        """Returns the CRC-32C of bytes [start, stop) as they are read back, continuing `crc`. Raises as `get_range`."""
 
     async def head(self, name: str) -> ObjectInfo:
-        """Size and time."""
+        """Returns size and time of the object."""
 
     def list(self, folder: str = "") -> AsyncIterator[ObjectInfo]:
-        """Everything below a folder ("" is the root), in no particular order. An absent folder is empty.
+        """Yields every object below a folder ("" is the root), in no particular order. An absent folder is empty.
 
-        A broken server or proxy may make it look so: only `head` proves that an object is gone."""
+        A broken server or proxy may show an empty folder: only `head` proves that an object is gone.
+        """
 
     async def delete(self, name: str) -> None:
-        """Removes the object; nothing if there is none."""
+        """Removes the object if it exists."""
 
     async def sweep(self, older_than_ms: int) -> int:
-        """Removes what writes left behind that ended so many ms ago or more without a result: temporary files. Returns
-        how many."""
+        """Removes temporary files that writes without a result left behind at least so many ms ago. Returns their
+        number."""
 
     async def close(self) -> None:
-        """Lets connections and threads go. Calls under way fail or finish."""
+        """Closes connections and threads. Calls under way fail or finish."""
 
 
 async def checksum_of(store: ObjectStore, name: str, size: int) -> int:
-    """CRC-32C of the object's first `size` bytes, as they are read back. Raises as `ObjectStore.get_range`."""
+    """Returns the CRC-32C of the object's first `size` bytes, as they are read back. Raises as
+    `ObjectStore.get_range`."""
     crc = 0
     for start in range(0, size, READ_BACK_BYTES):
         crc = await store.checksum(name, start, min(start + READ_BACK_BYTES, size), crc)
@@ -95,14 +100,14 @@ async def checksum_of(store: ObjectStore, name: str, size: int) -> int:
 
 
 def check_name(name: str) -> str:
-    """The name itself. Raises ValueError: a name comes from this program, so a bad one is a bug."""
+    """Returns the name. Raises ValueError if it is not allowed. Names come from this program, so that is a bug."""
     if len(name) > NAME_BYTES_MAX or _NAME.fullmatch(name) is None:
         raise ValueError(f"not a name of an object: {name!r}")
     return name
 
 
 def check_data(data: Data) -> Data:
-    """The data itself. Raises ValueError if it is larger than one request may carry."""
+    """Returns the data. Raises ValueError if it is larger than one request may carry."""
     size = memoryview(data).nbytes
     if size > OBJECT_BYTES_MAX:
         raise ValueError(f"an object of {size} bytes; at most {OBJECT_BYTES_MAX}")
@@ -121,10 +126,10 @@ _FIX = "use a store with conditional writes (If-None-Match, If-Match), or a dire
 
 
 async def probe(store: ObjectStore, folder: str, token: str) -> None:
-    """Writes, replaces, reads, lists and removes one object `<folder>/probe/<token>`; `token` is random.
+    """Tests a store: writes, replaces, reads, lists and removes one object `<folder>/probe/<token>`; `token` is random.
 
-    Raises Unsupported if a condition is ignored or an answer is wrong, and what a call raises: nothing is then known of
-    the store. The object is removed in either case, as far as the store lets it be.
+    Raises Unsupported if the store ignores a condition or gives a wrong answer. Raises what a call raises, which proves
+    nothing about the store. The object is removed in either case, as far as the store allows it.
     """
     name = f"{folder}/probe/{token}"
     try:

@@ -26,12 +26,12 @@ ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 CONNECT_S, REQUEST_S = 5, 120
 KEYS_MAX_AGE_S = 60
 RENEWED_BEFORE = timedelta(minutes=5)
-"""The library asks for new keys so long before they expire."""
+"""The time before keys expire at which the library asks for new ones."""
 _FIX = 'tier.url = "s3://bucket/prefix" or "gs://bucket/prefix" or "az://container/prefix" or "file:///path"'
 
 
 def open_store(url: str, options: TierSection | None = None) -> ObjectStore:
-    """Opens nothing on the network. `options` says what the URL does not. Raises LocalError."""
+    """Returns the store without connecting to it. `options` add what the URL does not say. Raises LocalError."""
     options = options or TierSection()
     parts = _parts(url)
     if parts.scheme == "file":
@@ -47,7 +47,7 @@ def open_store(url: str, options: TierSection | None = None) -> ObjectStore:
 
 
 def check_url(url: str) -> None:
-    """Raises LocalError unless it names a store."""
+    """Raises LocalError unless the URL names a store."""
     _parts(url)
 
 
@@ -62,7 +62,7 @@ def _parts(url: str) -> Any:
         parts = urlsplit(url)
     except ValueError as error:
         raise LocalError(f"{url!r} is not a URL: {error}", f"schemes: {', '.join(SCHEMES)}", _FIX) from None
-    if parts.username or parts.password:  # the URL itself is not repeated
+    if parts.username or parts.password:  # the message does not repeat the URL
         raise LocalError(
             "the tier's URL holds credentials", "it is shown in logs and status", "export AWS_ACCESS_KEY_ID=..."
         )
@@ -78,7 +78,7 @@ def _parts(url: str) -> Any:
 
 
 def cloud_client(url: str, options: TierSection) -> Client:
-    """A client with the library's retries off. Raises ImportError, ValueError or OSError."""
+    """Returns a client with the library's retries off. Raises ImportError, ValueError or OSError."""
     from obstore.exceptions import BaseError
     from obstore.store import from_url
 
@@ -92,7 +92,7 @@ def cloud_client(url: str, options: TierSection) -> Client:
         more["config"] = _s3_config(options)
         if options.credentials_file:
             more["credential_provider"] = keys_of(Path(options.credentials_file), options.credentials_profile)
-    make: Callable[..., Client] = from_url  # its overloads are per scheme, which is known only here
+    make: Callable[..., Client] = from_url  # the overloads differ by scheme, which is known only here
     try:
         return make(url, client_options=http, retry_config={"max_retries": 0}, **more)
     except BaseError as error:
@@ -100,7 +100,8 @@ def cloud_client(url: str, options: TierSection) -> Client:
 
 
 def _endpoint(options: TierSection) -> str:
-    """The library takes it from the environment, too, but not whether it may be without TLS."""
+    """Returns the endpoint. The library reads it from the environment too, but does not read there that it may be
+    without TLS."""
     return options.endpoint or next((os.environ[name] for name in ENDPOINTS if os.environ.get(name)), "")
 
 
@@ -116,8 +117,8 @@ def _s3_config(options: TierSection) -> dict[str, Any]:
 
 
 def keys_of(path: Path, profile: str) -> Callable[[], dict[str, Any]]:
-    """A credential provider for S3 that reads the file again when its answer is older than KEYS_MAX_AGE_S. Raises
-    ValueError now if the file is no good; no message repeats a line of it."""
+    """Returns a credential provider for S3, which reads the file again when its answer is older than KEYS_MAX_AGE_S.
+    Raises ValueError now if the file is unusable; no message repeats a line of it."""
 
     def read() -> dict[str, Any]:
         parser = configparser.ConfigParser(interpolation=None)

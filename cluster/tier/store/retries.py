@@ -1,7 +1,7 @@
-"""A store whose calls have a deadline and are tried again: exponential back-off with full jitter.
+"""A store whose calls have a deadline and are retried after an exponential back-off with full jitter.
 
-Full jitter, between 0 and the doubled pause: https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/.
-Sleeping nodes do not come back in step after a store was down.
+Full jitter means a random pause between 0 and the doubled limit, so that nodes do not all come back at once after a
+store was down: https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When to give up."""
+    """The limits after which a call is given up."""
 
     pause_min_s: float = 0.05
     pause_max_s: float = 30.0
     call_s: float = 60.0
-    """Seconds for one request; each 1 MiB of a write or read adds `call_s_per_mib`."""
+    """Seconds for one request; each MiB of a write or read adds `call_s_per_mib`."""
     call_s_per_mib: float = 4.0
     total_s: float = 180.0
-    """No new attempt begins so long after the first one did."""
+    """Seconds after the first attempt from which on no new attempt begins."""
     bad_answers_max: int = 3
-    """Then the object itself is taken to be bad: more attempts would only keep its reader waiting."""
+    """Bad answers after which the object itself is taken to be bad, so that its reader does not wait longer."""
 
     def deadline_s(self, size: int) -> float:
         """Returns the seconds that one request with `size` bytes may take."""
         return self.call_s + self.call_s_per_mib * size / (1 << 20)
 
     def pause_s(self, attempt: int, chance: random.Random) -> float:
-        """Before attempt `attempt`, counted from 1 for the first repetition."""
+        """Returns the pause before attempt `attempt`, which is 1 for the first repetition."""
         return chance.uniform(0, min(self.pause_max_s, self.pause_min_s * 2 ** min(attempt, 30)))
 
 
 class RetryingStore:
-    """See ObjectStore. Conflict and AlreadyExists have `maybe_ours` set if an earlier attempt of the same call has an
-    unknown outcome: what is there may be what this caller wrote."""
+    """A store with retries (`ObjectStore`). Conflict and AlreadyExists have `maybe_ours` set if an earlier attempt of
+    the same call has an unknown outcome, because the caller itself may then have written what was found."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class RetryingStore:
         bandwidth: Bandwidth | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`bandwidth` limits writes only."""
+        """`bandwidth` limits only writes."""
         self._store = store
         self._policy = policy
         self._chance = chance
@@ -100,8 +100,8 @@ class RetryingStore:
         return await self._call("head", name, 0, lambda: self._store.head(name))
 
     async def list(self, folder: str = "") -> AsyncIterator[ObjectInfo]:
-        """Lists the objects below a folder (`ObjectStore.list`). Each step has a deadline; none is tried again, for
-        names were handed out already."""
+        """Lists the objects below a folder (`ObjectStore.list`). Each step has a deadline. No step is retried, because
+        names were already handed out."""
         infos = aiter(self._store.list(folder))
         outcome = "ok"
         try:
@@ -176,8 +176,8 @@ def _late(operation: str, name: str, after_s: float) -> Unreachable:
 
 
 class Bandwidth:
-    """`rate` bytes per second; 0: no limit. A write larger than the bucket is let through and paid for afterwards, so
-    no size is refused."""
+    """A limit of `rate` bytes per second; 0: no limit. A write larger than the bucket passes and is paid for
+    afterwards, so no size is refused."""
 
     def __init__(self, rate: int, monotonic_s: Callable[[], float]) -> None:
         self._rate = rate
@@ -185,11 +185,11 @@ class Bandwidth:
         self._free_at_s = monotonic_s()
 
     def reload(self, rate: int) -> None:
-        """Another rate from now on; what is booked stays booked."""
+        """Changes the rate; bytes that are booked stay booked."""
         self._rate = rate
 
     def wait_s(self, size: int) -> float:
-        """Books `size` bytes; the caller waits so many seconds, then writes."""
+        """Books `size` bytes; returns the seconds that the caller waits before it writes."""
         if not self._rate:
             return 0.0
         now_s = self._monotonic_s()
@@ -203,24 +203,24 @@ class RequestCounts:
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str]] = Counter()
-        """(operation, outcome): outcome is ok or the name of an error class in `errors.py`, or Timeout."""
+        """(operation, outcome) -> number. The outcome is ok, the name of an error class in `errors.py`, or Timeout."""
         self.retries = 0
         self.sent_bytes = 0
-        """Bytes of writes that succeeded."""
+        """Bytes of successful writes."""
         self.received_bytes = 0
 
     def record(self, operation: str, outcome: str) -> None:
-        """One request ended."""
+        """Counts a request that ended."""
         self.requests[operation, outcome] += 1
 
     def retried(self) -> None:
-        """A request is sent once more."""
+        """Counts a repeated request."""
         self.retries += 1
 
     def sent(self, size: int) -> None:
-        """So many bytes were written."""
+        """Counts written bytes."""
         self.sent_bytes += size
 
     def received(self, size: int) -> None:
-        """So many bytes were read."""
+        """Counts received bytes."""
         self.received_bytes += size

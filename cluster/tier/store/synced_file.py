@@ -1,8 +1,8 @@
-"""A new file, written past the page cache where the file system can do that, and synced.
+"""Writes a new, synced file, past the page cache where the file system allows it.
 
-Nobody reads an object of the tier soon, and the log's own pages are wanted in memory. Of 64 MiB, that takes a tenth of
-the processor time of writing through the cache and syncing bit by bit; and an fdatasync of the log on the same disk
-waits no longer than for one piece.
+An object of the tier is not read soon, and the log's own pages are wanted in memory. For 64 MiB this takes a tenth of
+the processor time of writing through the cache and syncing bit by bit, and an fdatasync of the log on the same disk
+waits for at most one piece.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from cluster.tier.store.object_store import Data
 from raftmq_wire.checksums import crc32c
 
 PIECE_BYTES = 1 << 20
-"""Written at once: the log may be on the same disk, and its fdatasync, of some KiB, waits for what is under way."""
+"""Bytes of one write. The log may be on the same disk, and its fdatasync, of some KiB, waits for the write under
+way."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
 def write_synced(path: Path, data: Data) -> None:
-    """Makes the file; returns when its bytes are on disk. Raises OSError, FileExistsError too."""
+    """Makes the file; returns when its bytes are on disk. Raises OSError, also FileExistsError."""
     view = memoryview(data)
     whole = len(view) // BLOCK * BLOCK if len(view) >= PIECE_BYTES else 0
     fd, is_direct = open_direct(path, _NEW) if whole else (os.open(path, _NEW | os.O_CLOEXEC, 0o640), False)
@@ -37,15 +38,15 @@ def write_synced(path: Path, data: Data) -> None:
             at += os.pwrite(fd, view[at : at + PIECE_BYTES], at)
             os.fdatasync(fd)
         os.fsync(fd)
-        # Reading back proves something only from the disk.
+        # Reading the file back proves something only if the bytes come from the disk.
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(fd)
 
 
 def _write_direct(fd: int, view: memoryview) -> int:
-    """Writes past the page cache; returns how many bytes were written: fewer than all if the file system takes no such
-    writes, which is no error."""
+    """Writes past the page cache; returns the number of bytes written. It is less than all, without an error, if the
+    file system does not support such writes."""
     if _at_block(view):
         return _write_blocks(fd, view, None)
     with mmap.mmap(-1, PIECE_BYTES, flags=mmap.MAP_PRIVATE) as block, memoryview(block) as aligned:
@@ -53,7 +54,8 @@ def _write_direct(fd: int, view: memoryview) -> int:
 
 
 def _write_blocks(fd: int, view: memoryview, aligned: memoryview | None) -> int:
-    """See `_write_direct`. `aligned`: what bytes go through; None if they lie where blocks begin."""
+    """Writes whole blocks. `aligned`: the memory through which bytes are copied; None if `view` begins at a block
+    boundary."""
     at = 0
     while at < len(view):
         piece = view[at : at + PIECE_BYTES]
@@ -77,21 +79,22 @@ def _write_blocks(fd: int, view: memoryview, aligned: memoryview | None) -> int:
 def _at_block(view: memoryview) -> bool:
     """Returns True if the memory begins where a block of a direct transfer may begin."""
     if view.readonly or not len(view):
-        return False  # bytes: their contents never begin at a block
+        return False  # a `bytes` object: its content never begins at a block boundary
     return ctypes.addressof(ctypes.c_char.from_buffer(view)) % BLOCK == 0
 
 
 BLOCK = 4096
-"""Memory, place and length of a direct transfer are multiples of the disk's block, which is no larger."""
+"""Address, offset and length of a direct transfer are multiples of this size; the disk's block is no larger."""
 READ_BYTES = 1 << 20
-"""Read at once."""
+"""Bytes of one direct read."""
 READ_PIECE_BYTES = 256 << 10
-"""Read at once through the page cache: little enough that the next piece takes the memory of the last."""
+"""Bytes of one read through the page cache: few enough that the next piece reuses the memory of the last."""
 _DIRECT = getattr(os, "O_DIRECT", 0)
 
 
 def open_direct(path: Path, flags: int, mode: int = 0o640) -> tuple[int, bool]:
-    """(descriptor, whether transfers go past the page cache). With O_EXCL the file is made. Raises OSError."""
+    """Opens a file; returns (descriptor, True if transfers go past the page cache). O_EXCL creates the file. Raises
+    OSError."""
     if _DIRECT:
         try:
             return os.open(path, flags | _DIRECT | os.O_CLOEXEC, mode), True
@@ -99,21 +102,21 @@ def open_direct(path: Path, flags: int, mode: int = 0o640) -> tuple[int, bool]:
             if error.errno != errno.EINVAL:
                 raise
         if flags & os.O_EXCL:
-            with suppress(FileNotFoundError):  # it is made before the file system refuses the flag
+            with suppress(FileNotFoundError):  # it is created before the file system refuses the flag
                 path.unlink()
     return os.open(path, flags | os.O_CLOEXEC, mode), False
 
 
 def through_the_cache(fd: int) -> None:
-    """Ends direct transfers: any place and length will do afterwards."""
+    """Ends direct transfers; afterwards any address, offset and length may be used."""
     fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~_DIRECT)
 
 
 def checksum_from_disk(path: Path, start: int, stop: int, crc: int = 0) -> tuple[int, int]:
-    """(CRC-32C of the bytes [start, stop) of the file, continuing `crc`; how many there were: fewer if the file ends
-    before). Raises OSError.
+    """Returns the CRC-32C of bytes [start, stop) of the file, continuing `crc`, and their number, which is smaller if
+    the file ends before `stop`. Raises OSError.
 
-    Nobody reads them again soon: they take no page of the cache, and half the processor time.
+    The bytes are not read again soon. This way they take no page of the cache, and half the processor time.
     """
     fd, is_direct = open_direct(path, os.O_RDONLY)
     try:
@@ -131,7 +134,8 @@ def checksum_from_disk(path: Path, start: int, stop: int, crc: int = 0) -> tuple
 
 
 def _checksum_direct(fd: int, start: int, stop: int, crc: int) -> tuple[int, int]:
-    """(CRC-32C, where it ends): early at the end of the file, and where the file system takes no such reads."""
+    """Returns the CRC-32C and the position up to which it goes: that is before `stop` at the end of the file, and where
+    the file system does not support direct reads."""
     at = start
     room = mmap.mmap(-1, READ_BYTES, flags=mmap.MAP_PRIVATE)
     while at < stop and at % BLOCK == 0:
