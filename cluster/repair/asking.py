@@ -1,4 +1,5 @@
-"""Requests to a peer that may be busy, and blocking calls off the loop: the common part of all copies."""
+"""The common part of all copies from peers: requests to a peer that may be busy, and blocking calls off the event
+loop."""
 
 from __future__ import annotations
 
@@ -12,26 +13,26 @@ from raftlog.errors import FrameError
 from raftlog.types import LogTail, NodeId
 
 BUSY_TRIES, BUSY_PAUSE_S = 150, 0.2
-"""A peer that makes a checkpoint first is asked again so often."""
+"""Tries, and seconds between them, for a peer that is busy because it makes a checkpoint first."""
 
 Blocking = Callable[..., Awaitable[Any]]
-"""`await blocking(function, *arguments)`: calls what touches the disk where it holds up nobody."""
+"""`await blocking(function, *arguments)` calls a function that uses the disk, where it holds up nobody."""
 
 
 class Fetches(Protocol):
-    """The part of FetchClient that is used."""
+    """The part of FetchClient that is used here."""
 
     async def fetch(self, peer: NodeId, what: str, arguments: list[Any], timeout_ms: int) -> Fetched:
         """Raises FetchError."""
 
 
 async def at_once(function: Callable[..., Any], *arguments: Any) -> Any:
-    """A `Blocking` for a process in which nothing else runs yet."""
+    """A `Blocking` for a process in which nothing else runs yet: it calls at once."""
     return function(*arguments)
 
 
 def in_executor(loop: asyncio.AbstractEventLoop) -> Blocking:
-    """A `Blocking` for a node that runs."""
+    """Returns a `Blocking` for a running node: it calls in an executor."""
 
     async def blocking(function: Callable[..., Any], *arguments: Any) -> Any:
         return await loop.run_in_executor(None, function, *arguments)
@@ -40,7 +41,7 @@ def in_executor(loop: asyncio.AbstractEventLoop) -> Blocking:
 
 
 class Backoff:
-    """The pauses between rounds that came to nothing, each twice as long as the one before. On the event loop."""
+    """Pauses between failed rounds, each twice as long as the one before. Event loop only."""
 
     def __init__(self, min_s: float, max_s: float) -> None:
         self._min_s, self._max_s = min_s, max_s
@@ -48,7 +49,7 @@ class Backoff:
         self._ended = asyncio.Event()
 
     async def pause(self) -> None:
-        """Waits, until `end` at most."""
+        """Waits for the next pause, or until `end` is called."""
         self._ended.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._next_s):
@@ -56,23 +57,23 @@ class Backoff:
         self._next_s = min(self._next_s * 2, self._max_s)
 
     def end(self) -> None:
-        """Ends a pause."""
+        """Ends a pause that is under way."""
         self._ended.set()
 
     def reset(self) -> None:
-        """Something came of the round: the next pause is short."""
+        """Records that the round had some success, so that the next pause is short."""
         self._next_s = self._min_s
 
 
 async def end_task(task: asyncio.Task[None] | None) -> None:
-    """Cancels what is under way, and returns when it has ended."""
+    """Cancels the task, and returns when it has ended."""
     if task is not None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
 async def ask(client: Fetches, peer: NodeId, what: str, arguments: list[Any], timeout_ms: int) -> Fetched:
-    """Returns the answer of `peer`; one that is busy is asked again for a while. Raises FetchError."""
+    """Returns the answer of `peer`. A busy peer is asked again for a while. Raises FetchError."""
     for _ in range(BUSY_TRIES):
         try:
             return await client.fetch(peer, what, arguments, timeout_ms)
@@ -84,11 +85,11 @@ async def ask(client: Fetches, peer: NodeId, what: str, arguments: list[Any], ti
 
 
 TIMEOUT_MS = 30_000
-"""Milliseconds for one piece, for example of a checkpoint."""
+"""Milliseconds for one fetched piece, for example of a checkpoint."""
 
 
 class Build(Protocol):
-    """A builder that takes frames: `raftlog.storage.log_build.LogBuild` and `SegmentBuild`."""
+    """The part of a builder that takes frames: `raftlog.storage.log_build.LogBuild` or `SegmentBuild`."""
 
     @property
     def tail(self) -> LogTail:
@@ -96,17 +97,18 @@ class Build(Protocol):
 
     @property
     def next_position(self) -> int:
-        """Log position of the byte that `append_raw` wants next."""
+        """Log position of the byte that `append_raw` expects next."""
 
     def append_raw(self, data: bytes) -> None:
-        """Checks and takes the next bytes. Raises FrameError if they are not the frames that follow."""
+        """Checks the next bytes and adds them. Raises FrameError if they are not the frames that follow."""
 
 
 async def fill(
     client: Fetches, peer: NodeId, build: Build, end: int, blocking: Blocking, came: Callable[[int], object]
 ) -> None:
-    """Brings `build` to the position `end`, where a frame ends. Raises FetchError; FrameError if what comes is not
-    that: the build is sound up to its tail in any case, and another peer may go on; StorageError."""
+    """Fetches frames from the peer until `build` reaches the position `end`, where a frame ends. Raises FetchError,
+    StorageError, and FrameError if the peer's bytes are not the frames that follow. After an error the build is still
+    sound up to its tail, and another peer may continue it."""
     while build.next_position < end:
         start = build.tail.end_position
         skip = build.next_position - start

@@ -1,9 +1,9 @@
 """Fetches the segments that a snapshot left out, from the newest to the oldest, down to the trim position.
 
-A leader without them would give wrong answers: a consumer may ask for any message above the group's trim position
-(docs/adr/0032). The node therefore does not campaign before it has them; it follows, votes and acknowledges like any
-other. A segment is accepted only if its frames are chained from the tail that its header names to the first frame of
-the local log.
+A leader without them would give wrong answers, because a consumer may ask for any message above the group's trim
+position (docs/adr/0032). The node therefore does not campaign before it has them; it follows, votes and acknowledges
+like any other. A segment is accepted only if its frames are chained from the tail that its header names to the first
+frame of the local log.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ LOOK_S, LEADERLESS_S = 0.2, 10.0
 campaign."""
 ALARM, LOST = "backfill_failing", "older_log_lost"
 ALARM_AFTER = 3
-"""Rounds in vain over all peers."""
+"""The number of failed rounds over all peers after which an alarm is raised."""
 RETRY_MIN_S, RETRY_MAX_S = 0.2, 30.0
-"""Pause after a round over all peers in vain; doubled each time."""
+"""The shortest and the longest pause after a failed round over all peers, in seconds. It doubles each time."""
 
 
 class Backfill:
-    """See the module. Event loop only."""
+    """The backfill of one node. Event loop only."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Backfill:
         metrics: InstallMetrics,
         progress: Progress,
     ) -> None:
-        """`path`: DATA. `trim_position()`: where the group's log begins, as of the entry `applied()`."""
+        """`path`: DATA. `trim_position()` returns the beginning of the group's log as of the entry `applied()`."""
         self._raw = context.raw
         self._fs = context.fs
         self._path = path
@@ -73,11 +73,11 @@ class Backfill:
 
     @property
     def missing(self) -> int:
-        """Bytes of log that other nodes have and this one has not."""
+        """Bytes of log that other nodes have and this node lacks."""
         return max(0, self._log.first_position - self._trim_position())
 
     def start(self) -> None:
-        """Begins, if anything is missing."""
+        """Begins the backfill if anything is missing."""
         if self.missing:
             logger.warning(
                 "fetching %d bytes of older log from the other nodes; until then this node does not lead", self.missing
@@ -86,12 +86,12 @@ class Backfill:
             self._task = self._loop.create_task(self._run(), name="backfill")
 
     def stop(self) -> None:
-        """Ends what is under way; whole segments stay, and this node goes on not to lead."""
+        """Gives up the work under way. Whole segments stay, and this node still may not lead."""
         if self._task is not None:
             self._task.cancel()
 
     async def close(self) -> None:
-        """The same; returns when it has ended."""
+        """Gives up the work under way; returns when it has ended."""
         await end_task(self._task)
 
     async def _run(self) -> None:
@@ -115,9 +115,9 @@ class Backfill:
         logger.warning("the log is complete again from entry %d on: this node may lead", self._log.first_index)
 
     async def _replayed(self) -> None:
-        """A state from an older checkpoint does not know what was trimmed since: what this log holds will tell, once a
-        leader says that it is committed. A group whose members all wait for that would never stop waiting: without a
-        leader for LEADERLESS_S this node may campaign, until it knows better."""
+        """Waits until the state knows what was trimmed. A state from an older checkpoint learns it from this log, once
+        a leader says that the entries are committed. If all members of a group waited for that, they would wait for
+        ever; so after LEADERLESS_S without a leader this node may campaign until it knows better."""
         last, alone_s = self._log.tail.index, 0.0
         while self.missing and self._applied() < min(last, self._log.tail.index):
             await asyncio.sleep(LOOK_S)
@@ -128,7 +128,8 @@ class Backfill:
             self._raw.hold_campaigns(HOLD, True)
 
     def _give_up(self) -> None:
-        """The only voter (after unsafe-recover) has nobody to ask; a group without any leader would be of no use."""
+        """Goes on without the missing segments, with an alarm: the only voter (after unsafe-recover) has nobody to ask,
+        and a group without a leader would be of no use."""
         self._alarms.raise_alarm(
             LOST,
             f"no other node has {self.missing} bytes of older log, from position {self._trim_position()} on: their "
@@ -144,7 +145,7 @@ class Backfill:
             )
 
     async def _round(self) -> bool:
-        """One segment, from the first peer that gives it."""
+        """Fetches one segment from the first peer that has it."""
         for peer in self._peers():
             try:
                 await self._segment(peer)
@@ -173,7 +174,7 @@ class Backfill:
         logger.info("segment %d is back, from node %d; %d bytes are missing", start, peer, self.missing)
 
     def _begin(self, previous: LogTail, end: int) -> SegmentBuild:
-        """Goes on with what a crash, or a peer that went away, left of the same file."""
+        """Continues the same file if a crash or an unreachable peer left a part of it; otherwise begins anew."""
         path = self._path / layout.INSTALL_DIR / STAGED
         build = SegmentBuild.resume(self._fs, path, self._log.genesis.group_id)
         if build is not None:

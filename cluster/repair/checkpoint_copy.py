@@ -1,8 +1,8 @@
-"""Copies a peer's checkpoint, file by file, into a local directory; continues an earlier attempt.
+"""Copies a peer's checkpoint, file by file, into a local directory, and continues an earlier attempt.
 
 The manifest is kept beside the files during the copy (`manifest.part`), so that after a crash a file of the same
-checkpoint is continued where it ends. Existing files are not trusted: a file counts once all of it has the CRC in the
-manifest, and the checkpoint once its rows add up to the manifest's sums.
+checkpoint is continued where it ends. Existing files are not trusted: a file is complete once all of it has the CRC in
+the manifest, and the checkpoint once its rows add up to the manifest's sums.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from raftlog.types import NodeId
 from raftmq_wire.checksums import crc32c
 
 CountRows = Callable[[Path], Counted]
-"""Counts the rows of a checkpoint (`cluster.runtime.figures.row_count`), changing nothing. Raises KVError,
+"""Counts the rows of a checkpoint and changes nothing (`cluster.runtime.figures.row_count`). Raises KVError,
 ValueError."""
 TIMEOUT_MS = 30_000
-"""Milliseconds for one piece of a file: many may fetch from one giver, which limits its rate."""
+"""Milliseconds for one piece of a file: many nodes may fetch from one giver, which limits its rate."""
 PROVE_MS = 120_000
-"""Milliseconds for a manifest: the peer reads all of the checkpoint first."""
+"""Milliseconds for a manifest: the peer first reads all of the checkpoint."""
 PART = "manifest.part"
 
 
 class CheckpointCopy:
-    """Fills `folder`. Raises FetchError (the peer gives nothing), ValueError or KVError (what it gives is not sound),
-    OSError (this disk)."""
+    """One copy into `folder`. Raises FetchError if the peer does not supply it, ValueError or KVError if it supplies
+    something unsound, OSError if this disk fails."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class CheckpointCopy:
         blocking: Blocking,
         progress: Callable[[int], object] = lambda size: None,
     ) -> None:
-        """`progress` is called with the size of each piece that came."""
+        """`progress` is called with the size of each piece that arrives."""
         self._fs = fs
         self._count_rows = count_rows
         self._folder = folder
@@ -54,7 +54,7 @@ class CheckpointCopy:
         self._progress = progress
 
     async def manifest(self, peer: NodeId, name: str) -> Manifest:
-        """Returns the checkpoint's manifest; the peer has compared every file of it before it answers."""
+        """Returns the checkpoint's manifest. The peer compares every file with it before it answers."""
         answer = await ask(self._client, peer, STATE, ["manifest", name], PROVE_MS)
         manifest = manifests.decode(answer.payload, self._group_id, Path(name))
         if manifest is None or manifest.name != name:
@@ -65,7 +65,7 @@ class CheckpointCopy:
         return manifest
 
     def bytes_there(self) -> int:
-        """Returns the bytes that an earlier attempt left, of whichever checkpoint. Raises OSError."""
+        """Returns the bytes that earlier attempts left, of any checkpoint. Raises OSError."""
         fs, folder = self._fs, self._folder
         names = fs.listdir(folder) if fs.exists(folder) else []
         return sum(_size(fs, folder / name) for name in names)
@@ -79,14 +79,14 @@ class CheckpointCopy:
         return manifests.decode(read_file(self._fs, part), self._group_id, part)
 
     async def run(self, peer: NodeId, manifest: Manifest) -> None:
-        """Returns when every file is here, synced, and all of it proved."""
+        """Copies the checkpoint; returns when every file is here, synced and proved."""
         await self._blocking(self._prepare, manifest._replace(peer=int(peer)))
         for file in manifest.files:
             await self._copy(peer, manifest.name, file)
         await self._blocking(self._finish, manifest)
 
     def _prepare(self, manifest: Manifest) -> None:
-        """Removes what is there of another checkpoint, and notes which one is being copied."""
+        """Removes files of another checkpoint, and records which one is being copied."""
         fs, folder = self._fs, self._folder
         told = manifests.encode(manifest, self._group_id)
         if fs.exists(folder):
@@ -112,7 +112,7 @@ class CheckpointCopy:
             target.close()
 
     def _resume(self, file: CheckpointFile) -> tuple[File, int, int]:
-        """(open file, bytes that are there, their CRC)."""
+        """Opens a file for its remaining bytes; returns (open file, bytes that are there, their CRC)."""
         path = self._folder / file.name
         size, crc = file_crc(self._fs, path) if self._fs.exists(path) else (0, 0)
         target = self._fs.open(path, create=True)

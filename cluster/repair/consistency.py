@@ -1,13 +1,14 @@
-"""Compares this node's rows with those of the others, continuously, and fences the node if a majority contradicts it.
+"""Compares this node's rows with those of the other nodes continuously, and fences the node if a majority contradicts
+it.
 
-- A new leader proposes a DIGEST as of its no-op and asks the others for theirs. It accepts writes once a majority
-  agrees, and after 200 ms at the latest.
-- While entries flow the leader proposes a DIGEST every `[consistency] digest_every_ms`: a marker, and then, when it is
-  applied, a second one with the sums at the marker.
+- A new leader proposes a DIGEST entry about its no-op and asks the other nodes for their sums. It accepts writes once a
+  majority agrees, and after 200 ms at the latest.
+- While entries flow, the leader proposes a DIGEST every `[consistency] digest_every_ms`: first a marker, and when that
+  is applied, a second one with the sums at the marker.
 - Each node that applies a DIGEST compares it with its own sums at that index. If they differ, it asks all nodes.
-- A node that a majority contradicts, with equal sums, **fences** itself: it serves no messages and does not lead, and
-  its next start replaces its state. As long as it is unknown which node is wrong, no node is fenced, and the alarm
-  stays.
+- If a majority holds equal sums that contradict this node's, the node **fences** itself: it serves no messages, does
+  not lead, and replaces its state at the next start. As long as it is unknown which node is wrong, no node is fenced,
+  and the alarm stays.
 
 Sums prove that the replicas applied the same rows; scrub (scrub.py) finds rows that a store lost afterwards.
 """
@@ -34,35 +35,34 @@ from statemachine.rows.sums import VERSION, RunningSums, Sums
 logger = logging.getLogger(__name__)
 
 SUMS = "sums"
-"""Name of the fetch of a node's sums: [index] -> [version, {family: sum}]."""
+"""Name under which peers fetch a node's sums: [index] -> [version, {family: sum}]."""
 OPEN_WAIT_S = 0.2
-"""A new leader's writes wait no longer for the others' sums."""
+"""Seconds for which a new leader's writes wait for the others' sums, at most."""
 ASK_MS = 2000
 TRIES, RETRY_S = 14, 0.2
 MISSING_S, MISSING_S_MAX = 0.001, 0.02
-"""A peer that has not applied the marker yet is asked again after so long, twice as long each time: a new leader takes
-no writes meanwhile."""
-"""A peer that has not applied the index yet is asked again."""
+"""Pause in seconds before a peer that has not applied the marker yet is asked again: the first, which doubles, and the
+longest. They are short because a new leader takes no writes meanwhile."""
 AGAIN_EVERY_MS = 5000
-"""Milliseconds after which all are asked again, as long as somebody differs."""
+"""Milliseconds between questions to all nodes, as long as a node's sums differ."""
 MISMATCH, FENCED = "digest_mismatch", "fenced"
 
 
 class State(Protocol):
-    """The part of BrokerState that is read."""
+    """The part of BrokerState that is read here."""
 
     sums: RunningSums
 
 
 class Consistency:
-    """See the module. Event loop only."""
+    """The comparison on one node. Event loop only."""
 
     def __init__(
         self, context: NodeContext, state: State, repairs: Repairs, *, mark_suspect: Callable[[str, int], None]
     ) -> None:
         """`mark_suspect` (why, index): makes the next start replace the state by one of `index` or before; blocks."""
         self.fenced = False
-        """This node's rows are wrong: it serves no messages."""
+        """True if this node's rows are wrong, so that it serves no messages."""
         self._raw = context.raw
         self._state = state
         self._repairs = repairs
@@ -73,16 +73,17 @@ class Consistency:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._due_ms = 0
         self._proposed_at = -1
-        """Applied index when the last marker was proposed: while nothing is applied there is nothing to compare."""
+        """Applied index when the last marker was proposed. While nothing more is applied, there is nothing to
+        compare."""
         self._follow_up = False
         self._undecided = -1
         self._again_due_ms = 0
         self._agreed = -1
-        """The newest index at which a leader's sums were those of this node."""
+        """The newest index at which a leader's sums agreed with those of this node."""
         self._compared = -1
         self._clock = context.clock
         self._uncompared_since_ms: int | None = None
-        """Since when entries are applied that no DIGEST entry has covered yet; None: there are none."""
+        """The time since when this node has applied entries that no DIGEST entry covers yet; None if there are none."""
         repairs.server.sources[SUMS] = sums_source(state)
         repairs.bad_row.add(self.suspect)
 
@@ -97,11 +98,11 @@ class Consistency:
         )
 
     def reload(self, every_ms: int) -> None:
-        """Compares the replicas this often from now on."""
+        """Sets the milliseconds between two comparisons."""
         self._every_ms = every_ms
 
     async def close(self) -> None:
-        """Ends what is under way."""
+        """Ends the questions under way."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -109,7 +110,8 @@ class Consistency:
     # --- a new leader ------------------------------------------------------------------------------------------------
 
     def before_open(self, index: int, open_writes: Callable[[], None]) -> None:
-        """The no-op `index` of this node's term is applied: calls `open_writes` once a majority agrees, or in vain."""
+        """Called when the no-op `index` of this node's term is applied. Calls `open_writes` once a majority agrees, or
+        when it has waited for that in vain."""
         self._propose(index)
         self._start(self._compare_then_open(index, open_writes))
 
@@ -130,7 +132,7 @@ class Consistency:
             open_writes()
 
     async def _differs_from_majority(self, index: int, tasks: list[asyncio.Task[Sums | None]]) -> bool:
-        """False as soon as a majority agrees, True once somebody contradicts."""
+        """Returns False as soon as a majority agrees, and True once the sums of another node contradict this one's."""
         mine = self._state.sums.at(index)
         while mine is not None:
             known = [task.result() for task in tasks if task.done()]
@@ -174,17 +176,18 @@ class Consistency:
 
     @property
     def compared_index(self) -> int:
-        """The newest index whose sums were those of a leader, or of this node as the leader; -1 before the first."""
+        """The newest index at which the sums agreed with a leader's, or were this node's own as the leader; -1 before
+        the first."""
         return self._compared
 
     def uncompared_ms(self) -> int | None:
-        """Returns the milliseconds for which rows have changed here that were not compared with the leader's; None if
-        none have."""
+        """Returns for how many milliseconds this node has had changed rows that were not compared with the leader's;
+        None if it has none."""
         since_ms = self._uncompared_since_ms
         return None if since_ms is None else self._clock.monotonic_ms() - since_ms
 
     def tick(self, now_ms: int) -> None:
-        """Several times a second: cheap."""
+        """Called several times a second; cheap."""
         raw = self._raw
         if now_ms >= self._again_due_ms and self._alarms.raised(MISMATCH):
             self._again_due_ms = now_ms + AGAIN_EVERY_MS
@@ -192,11 +195,12 @@ class Consistency:
         if raw.role is not Role.LEADER or now_ms < self._due_ms:
             return
         self._due_ms = now_ms + self._every_ms
-        if raw.applied_index > self._proposed_at + 2:  # more than the two markers themselves
+        if raw.applied_index > self._proposed_at + 2:  # more than the two markers themselves were applied
             self.mark()
 
     def mark(self) -> int | None:
-        """Proposes a marker, to be followed by its sums; its index, None if this node may not propose now."""
+        """Proposes a marker, which is followed by its sums. Returns its index; None if this node may not propose
+        now."""
         self._proposed_at = self._raw.applied_index
         index = self._propose(self._state.sums.newest)
         self._follow_up = index is not None
@@ -212,10 +216,10 @@ class Consistency:
         self._wake()
         return entry.index
 
-    # --- who is wrong ------------------------------------------------------------------------------------------------
+    # --- which node is wrong ----------------------------------------------------------------------------------------
 
     async def decide(self, index: int) -> None:
-        """Asks every other node for its sums at `index` and draws the conclusion."""
+        """Asks every other node for its sums at `index` and decides which node is wrong."""
         mine = self._state.sums.at(index)
         if mine is None or self.fenced:
             self._undecided = -1
@@ -238,12 +242,12 @@ class Consistency:
             self._report(index, mine, against, agreeing=len(others) - len(against) + 1)
 
     def fence(self, index: int, mine: Sums, against: dict[NodeId, Sums]) -> None:
-        """A majority holds other rows: what is here is wrong."""
+        """Fences this node: a majority holds other rows, so its own are wrong."""
         families = sorted({name for theirs in against.values() for name in differing(mine, theirs)})
         self.suspect(f"its rows ({', '.join(families)}) differ at index {index} from those of nodes {_names(against)}")
 
     def suspect(self, why: str) -> None:
-        """The rows of this node are not to be trusted: it stops serving them, for good."""
+        """Stops serving rows for good, because this node's rows are not to be trusted."""
         if self.fenced:
             return
         self.fenced = True
@@ -258,7 +262,8 @@ class Consistency:
         self._repairs.distrust_state()
 
     def bad_checkpoint(self, name: str, why: str) -> None:
-        """A scrub found that rows of a checkpoint are not what apply wrote: nor are the state's, of the same files."""
+        """Called when a scrub found that rows of a checkpoint differ from what apply wrote. The state shares its files,
+        so its rows are not to be trusted either."""
         logger.error("checkpoint %s: %s", name, why)
         self.suspect(why)
 
@@ -298,7 +303,7 @@ class Consistency:
 
 
 def sums_source(state: State) -> Source:
-    """`sums` [index]: this node's sums at that marker."""
+    """Returns the source that answers `sums` [index] with this node's sums at that marker."""
 
     def read(arguments: list[Any]) -> Fetched:
         (index,) = arguments
@@ -321,25 +326,25 @@ def _log_failure(done: asyncio.Future[None]) -> None:
 
 # The payload of a DIGEST entry: the sums of the leader's rows at an earlier marker entry.
 #
-# msgpack array [version, index, {family: sum}]; the map is empty if the leader does not remember that marker. The
-# entry itself is the next marker (statemachine/rows/sums.py).
+# msgpack array [version, index, {family: sum}]; the map is empty if the leader does not remember that marker. The entry
+# itself is the next marker (statemachine/rows/sums.py).
 
 
 class Digest(NamedTuple):
-    """Sums at one index."""
+    """The sums of all families of rows at one index."""
 
     index: int  # type: ignore[assignment]
     sums: Sums
 
 
 def encode(digest: Digest) -> bytes:
-    """The payload."""
+    """Returns the payload."""
     packed: bytes = msgpack.packb([VERSION, digest.index, dict(digest.sums)])
     return packed
 
 
 def decode(payload: bytes) -> Digest | None:
-    """Returns the sums in the payload; None if it has none that this version could compare."""
+    """Returns the sums in the payload; None if it has none that this version can compare."""
     if not payload:
         return None
     version, index, sums = msgpack.unpackb(payload)
@@ -347,5 +352,5 @@ def decode(payload: bytes) -> Digest | None:
 
 
 def differing(mine: Mapping[str, int], theirs: Mapping[str, int]) -> list[str]:
-    """The families whose sums differ, by name; a family that one side does not have counts as empty."""
+    """Returns the names of the families whose sums differ. A family that one side lacks counts as empty."""
     return sorted(name for name in {*mine, *theirs} if mine.get(name, 0) != theirs.get(name, 0))

@@ -1,4 +1,4 @@
-"""The data with which nodes are compared: structs of the HTTP API under /v1/consistency and /v1/repair."""
+"""Structs of the HTTP API under /v1/consistency and /v1/repair: the data with which nodes are compared."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ConsistencyView(msgspec.Struct, frozen=True, kw_only=True):
     fenced: bool
     log: LogView
     index: int
-    """The marker that `sums` are of; -1 if none is remembered."""
+    """The marker to which `sums` belong; -1 if the node remembers none."""
     sums: dict[str, str]
     """family -> sum of its rows, hexadecimal; empty if the node does not remember that marker (yet)."""
 
@@ -57,7 +57,7 @@ class EntryView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChunksRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /v1/consistency/log`: which bytes to sum up, in chunks from `position` on. Nothing is changed."""
+    """`POST /v1/consistency/log`: asks for the checksums of bytes from `position` on, in chunks. Changes nothing."""
 
     position: Unsigned63
     end_position: Unsigned63
@@ -74,7 +74,7 @@ class ChunksView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RepairView(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /v1/repair`, `POST /v1/repair`: what is damaged on this node, and what stands in the way of mending it."""
+    """`GET /v1/repair`, `POST /v1/repair`: the damage of this node, and the obstacles to its repair."""
 
     node: int
     leader: int | None

@@ -1,14 +1,14 @@
-"""Bytes from a peer, asked for by name: pieces of the log, the tail of a peer, a checkpoint's files.
+"""Fetches bytes from a peer by name: pieces of the log, the tail of a peer's log, files of a checkpoint.
 
-    FETCH   [request id, what, [arguments]]
-    FETCHED [request id, status, [fields], remark]   and a payload of at most PAYLOAD_MAX bytes
+  FETCH   [request id, what, [arguments]]
+  FETCHED [request id, status, [fields], remark]   and a payload of at most PAYLOAD_MAX bytes
 
-Both use the bulk channel. Nothing here depends on consensus: it works before a node's RawNode runs, so that a node can
-restore its state before it joins. The requester verifies the data (CRCs, the chain of the log, a manifest) and never
-trusts it because of its sender.
+Both use the bulk channel. Nothing here depends on consensus, so that a node can restore its state before its RawNode
+runs and it joins. The requester verifies the data (CRCs, the chain of the log, a manifest) and never trusts it because
+of its sender.
 
-The serving side reads in a lane of its own and sends no faster than `[repair] bytes_per_second`, all peers together: a
-repair must not slow down healthy nodes.
+The serving side reads in a lane of its own and sends no faster than `[repair] bytes_per_second` to all peers together,
+because a repair must not slow down healthy nodes.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ logger = logging.getLogger(__name__)
 PAYLOAD_MAX = 1 << 20
 """Bytes of one reply."""
 PIECE = 128 << 10
-"""Bytes that a node asks for when nobody waits for them: the giver, the taker and what shares their processors are held
-up by no more at a time."""
+"""Bytes of one request that nobody waits for. Giver, taker and other users of their processors are held up by no more
+at a time."""
 WRITING_SHARE = 4
-"""One part in so many of the bandwidth is given away while something is written, and for IDLE_MS after."""
+"""The share of the bandwidth that peers get while this node writes, and for IDLE_MS after: one part in this many."""
 REQUESTS_MAX = 4
-"""Requests of one peer that are not answered yet; more are refused as BUSY."""
+"""Unanswered requests that one peer may have; more are refused as BUSY."""
 FIELDS_MAX = 32 << 10
 """Bytes of a reply's fields, packed."""
 ARGUMENTS_MAX = 16
 NAME_MAX = 32
 CONNECT_POLL_S = 0.02
 ANSWER_TRIES = 100
-"""So often an answer is offered to a peer that cannot be reached; then it is dropped."""
+"""Times that an answer is offered to a peer that cannot be reached, before it is dropped."""
 LOG, TAIL, STATE = "log", "tail", "state"
-"""Names of what can be fetched, and the arguments. `log`: [frame's position, bytes of it to skip, size]. `tail`: [].
-`state`: see its source."""
+"""Names of what can be fetched, with their arguments. `log`: [frame's position, bytes of it to skip, size]. `tail`: [].
+`state`: as its source says."""
 
 
 class Status(IntEnum):
@@ -57,9 +57,9 @@ class Status(IntEnum):
 
     OK = 0
     MISSING = 1
-    """The peer does not have it, or it is damaged there too: ask another."""
+    """The peer does not have the bytes, or they are damaged there too; the requester asks another peer."""
     BUSY = 2
-    """Ask again in a moment."""
+    """The requester should ask again in a moment."""
     BAD = 3
     """The request makes no sense to this version."""
     FAILED = 4
@@ -74,7 +74,7 @@ class Fetched(NamedTuple):
 
 
 class FetchError(Exception):
-    """Nothing came; `status` is None if the peer did not answer at all."""
+    """The fetch brought nothing; `status` is None if the peer did not answer at all."""
 
     def __init__(self, peer: NodeId, what: str, status: Status | None, remark: str) -> None:
         super().__init__(f"node {peer} does not give {what}: {remark}")
@@ -84,7 +84,7 @@ class FetchError(Exception):
 
 
 class Refused(Exception):
-    """A source has nothing to give."""
+    """Raised by a source that has nothing to give."""
 
     def __init__(self, status: Status, remark: str) -> None:
         super().__init__(remark)
@@ -92,10 +92,11 @@ class Refused(Exception):
 
 
 Source = Callable[[list[Any]], Fetched]
-"""Answers the arguments of one request; may block. Raises Refused; anything else is answered as FAILED."""
+"""A function that answers the arguments of one request; it may block. Raises Refused; any other error is answered as
+FAILED."""
 Answerer = Callable[[NodeId, list[Any]], Awaitable[list[Any]]]
-"""The fields that answer a peer's request, for what is done on the event loop. Raises BlockingIOError if it is to ask
-again later; anything else as of a Source."""
+"""A function that returns the fields of the answer to a peer's request, for work on the event loop. Raises
+BlockingIOError if the peer should ask again later, and otherwise what a Source raises."""
 
 
 class FrameSender(Protocol):
@@ -105,7 +106,7 @@ class FrameSender(Protocol):
         """Sends a frame; returns False if the peer cannot be reached now."""
 
     def request_ids(self) -> Iterator[int]:
-        """Returns the numbers for requests to peers: those of two runs of this node differ
+        """Returns the numbers for requests to peers. Two runs of this node never use the same ones
         (`PeerTransport.request_ids`)."""
 
 
@@ -116,7 +117,7 @@ class Starting(FrameSender, Protocol):
         """Listens and dials."""
 
     async def close(self) -> None:
-        """Lets go of everything."""
+        """Closes all connections."""
 
 
 class FetchJob(NamedTuple):
@@ -129,7 +130,7 @@ class FetchJob(NamedTuple):
 
 
 class FetchReply(NamedTuple):
-    """Its answer."""
+    """The answer to a FetchJob."""
 
     job: FetchJob
     status: Status
@@ -141,14 +142,14 @@ NOTHING = Fetched([], b"")
 
 
 class FetchLane(NeverIdle):
-    """Reads what is asked for. Never fails: what cannot be read is an answer."""
+    """Reads the bytes that peers ask for. Never fails: a failed read becomes an answer."""
 
     def __init__(self, sources: Mapping[str, Source]) -> None:
-        """`sources`: what -> who answers it; may grow while the lane runs."""
+        """`sources`: what -> the function that answers it. More may be added while the lane runs."""
         self._sources = sources
 
     def drain(self, batch: Sequence[FetchJob]) -> list[FetchReply]:
-        """Answers each."""
+        """Answers each job."""
         return [self._answer(job) for job in batch]
 
     def _answer(self, job: FetchJob) -> FetchReply:
@@ -165,7 +166,7 @@ class FetchLane(NeverIdle):
 
 
 def refused(job: FetchJob, error: Exception) -> FetchReply:
-    """The answer to a request that failed like this."""
+    """Returns the answer to a request that failed with this error."""
     if isinstance(error, Refused):
         return FetchReply(job, error.status, NOTHING, str(error)[:500])
     if isinstance(error, BlockingIOError):
@@ -177,7 +178,7 @@ def refused(job: FetchJob, error: Exception) -> FetchReply:
 
 
 class TokenBucket:
-    """Bytes per second, with at most BURST_S's worth saved up."""
+    """A budget of bytes per second, of which at most BURST_S's worth is saved up."""
 
     def __init__(self, bytes_per_second: int, now_s: float) -> None:
         self._rate = bytes_per_second
@@ -185,7 +186,7 @@ class TokenBucket:
         self._at = now_s
 
     def set_rate(self, bytes_per_second: int, now_s: float) -> None:
-        """Sets the rate of the time from now on."""
+        """Sets the rate from now on."""
         self._fill(now_s)
         self._rate = bytes_per_second
 
@@ -201,7 +202,7 @@ class TokenBucket:
 
 
 class FetchServer:
-    """Answers peers. On the loop, but for the sources, which run in the lane."""
+    """Answers peers on the event loop, while the sources run in the lane."""
 
     def __init__(
         self,
@@ -212,14 +213,14 @@ class FetchServer:
         *,
         run: Callable[[FetchLane, Callable[[list[FetchReply]], None]], LaneRunner[FetchJob]],
     ) -> None:
-        """`last_index()`: of this node's log. While it grows, peers get one part in WRITING_SHARE of the bandwidth.
-        `run` puts the lane where `start` has it run, with what takes its completions."""
+        """`last_index()`: the last index of this node's log. While it grows, peers get one part in WRITING_SHARE of the
+        bandwidth. `run` starts the lane when `start` is called, with the function that takes its completions."""
         self.sources: dict[str, Source] = {}
-        """what -> source; called in the lane."""
+        """what -> the source that answers it, in the lane."""
         self.lane = FetchLane(self.sources)
         self._runner: StartedLane[FetchJob] = StartedLane(lambda: run(self.lane, self.on_done))
         self.answerers: dict[str, Answerer] = {}
-        """what -> who answers it on the loop."""
+        """what -> the function that answers it on the event loop."""
         self.bytes_sent = 0
         self._transport = transport
         self._loop = loop
@@ -230,12 +231,12 @@ class FetchServer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
-        """Answers nothing more on the loop."""
+        """Stops answering on the event loop."""
         for task in self._tasks:
             task.cancel()
 
     def reload(self, bytes_per_second: int) -> None:
-        """Another rate from now on."""
+        """Sets another rate."""
         self._bytes_per_second = bytes_per_second
 
     def start(self) -> None:
@@ -243,15 +244,15 @@ class FetchServer:
         self._runner.start()
 
     def close_lane(self) -> None:
-        """Finishes what the lane does; blocks until then."""
+        """Ends the lane; blocks until it has finished its current work."""
         self._runner.close()
 
     def on_frame(self, peer: NodeId, header: list[Any]) -> None:
-        """A FETCH. Raises WireError."""
+        """Takes a FETCH frame. Raises WireError."""
         job = decode_fetch(peer, header)
         if self._open[peer] >= REQUESTS_MAX:
             self._send(FetchReply(job, Status.BUSY, NOTHING, f"{REQUESTS_MAX} requests are not answered yet"))
-            return  # if it cannot be sent, the peer's timeout tells it the same
+            return  # if it cannot be sent, the peer's timeout has the same effect
         self._open[peer] += 1
         answerer = self.answerers.get(job.what)
         if answerer is None:
@@ -269,7 +270,7 @@ class FetchServer:
         self._finish(reply)
 
     def on_done(self, replies: Iterable[FetchReply]) -> None:
-        """The lane has answers: each leaves when the bandwidth allows."""
+        """Takes the lane's answers; each leaves when the bandwidth allows."""
         now_s = self._loop.time()
         self._bucket.set_rate(self._rate(now_s), now_s)
         for reply in replies:
@@ -284,7 +285,8 @@ class FetchServer:
         return self._bytes_per_second // WRITING_SHARE if writing else self._bytes_per_second
 
     def _finish(self, reply: FetchReply, tries: int = ANSWER_TRIES) -> None:
-        """A peer that has just come up may ask before this node's own connection to it stands: it is waited for."""
+        """Sends an answer. A peer that has just started may ask before this node's own connection to it is up, so that
+        is waited for."""
         if not self._send(reply) and tries > 1:
             self._loop.call_later(CONNECT_POLL_S, self._finish, reply, tries - 1)
             return
@@ -299,7 +301,7 @@ class FetchServer:
 
 
 class FetchClient:
-    """Asks peers. Event loop only."""
+    """Fetches from peers. Event loop only."""
 
     def __init__(self, transport: FrameSender, loop: asyncio.AbstractEventLoop) -> None:
         self.bytes_received = 0
@@ -309,7 +311,7 @@ class FetchClient:
         self._waiting: dict[int, tuple[NodeId, str, asyncio.Future[Fetched]]] = {}
 
     async def fetch(self, peer: NodeId, what: str, arguments: list[Any], timeout_ms: int) -> Fetched:
-        """Fetches what `peer` has under that name. Waits for a connection first if there is none. Raises FetchError."""
+        """Fetches `what` from `peer`; waits for a connection first if there is none. Raises FetchError."""
         request_id = next(self._ids)
         answer: asyncio.Future[Fetched] = self._loop.create_future()
         self._waiting[request_id] = peer, what, answer
@@ -322,12 +324,12 @@ class FetchClient:
             raise FetchError(peer, what, None, f"no answer within {timeout_ms} ms") from None
         finally:
             del self._waiting[request_id]
-            # A caller that is cancelled in the moment the connection closes never looks at the answer.
+            # If the caller is cancelled in the moment the connection closes, it never looks at the answer.
             if not answer.cancel() and not answer.cancelled():
                 answer.exception()
 
     def on_frame(self, peer: NodeId, header: list[Any], payload: bytes) -> None:
-        """A FETCHED; one that nobody waits for any more is dropped. Raises WireError."""
+        """Takes a FETCHED frame; drops it if nobody waits for it any more. Raises WireError."""
         request_id, status, fields, remark = decode_fetched(header)
         asked, what, answer = self._waiting.get(request_id, (None, "", None))
         if asked != peer or answer is None or answer.done():
@@ -339,14 +341,14 @@ class FetchClient:
             answer.set_exception(FetchError(peer, what, status, remark))
 
     def peer_closed(self, peer: NodeId) -> None:
-        """Answers of this peer that have not come will not come."""
+        """Fails the requests that this peer has not answered."""
         for asked, what, answer in list(self._waiting.values()):
             if asked == peer and not answer.done():
                 answer.set_exception(FetchError(peer, what, None, "the connection closed"))
 
 
 def decode_fetch(peer: NodeId, header: list[Any]) -> FetchJob:
-    """The request in a FETCH frame. Raises WireError."""
+    """Returns the request in a FETCH frame. Raises WireError."""
     match header:
         case [int() as request_id, str() as what, list() as arguments] if (
             0 <= request_id < 1 << 63 and 0 < len(what) <= NAME_MAX and len(arguments) <= ARGUMENTS_MAX
@@ -356,7 +358,7 @@ def decode_fetch(peer: NodeId, header: list[Any]) -> FetchJob:
 
 
 def decode_fetched(header: list[Any]) -> tuple[int, Status, list[Any], str]:
-    """Request id, status, fields and remark of a FETCHED frame. Raises WireError."""
+    """Returns request id, status, fields and remark of a FETCHED frame. Raises WireError."""
     match header:
         case [int() as request_id, int() as status, list() as fields, str() as remark]:
             if status in Status.__members__.values():

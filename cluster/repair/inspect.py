@@ -1,7 +1,7 @@
 """Compares running nodes: logs by the chain of headers and by CRCs of the bytes on disk, rows by digest.
 
-It is the `inspectConsistency` that RocketMQ's field report 004 asks for. No node is stopped: the log is compared up to
-the lowest commit index, and the rows by the sums that every node remembers of one marker entry.
+RocketMQ's field report 004 asks for this as `inspectConsistency`. No node is stopped: the log is compared up to the
+lowest commit index, and the rows by the sums that every node remembers of one marker entry.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import msgspec
 from cluster.repair.consistency_views import SPAN_MAX, ConsistencyView, EntryView
 
 STEPS = (1 << 20, 4096, 64, 1)
-"""Chunk sizes, bytes: one after another narrows a difference down."""
+"""Chunk sizes in bytes. They are used one after another to narrow a difference down."""
 
 
 class Asks(Protocol):
-    """One node, asked over HTTP. Each raises LocalError if it does not answer."""
+    """One node, reached over HTTP. Each call raises LocalError if the node does not answer."""
 
     def view(self, index: int | None = None) -> ConsistencyView:
-        """Its log, and its sums at a marker (the newest if None)."""
+        """Returns the facts about its log, and its sums at a marker (the newest if `index` is None)."""
 
     def entry(self, index: int) -> EntryView:
-        """One entry."""
+        """Returns one entry."""
 
     def chunks(self, position: int, end_position: int, chunk_bytes: int) -> list[str | None]:
-        """CRCs of its log."""
+        """Returns the CRCs of chunks of its log; None for a chunk that it cannot read."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,24 +41,24 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     position: int | None
     """First byte that differs, None for rows."""
     nodes: dict[int, str]
-    """Node -> its CRC or sum there; "" for nothing that can be read."""
+    """Node -> its CRC or sum at that place; "" if it could not be read."""
     damaged: list[int] = []
-    """Nodes whose own checksums fail there: they have noticed now, and repair it from the others."""
+    """Nodes whose own checksums fail at that place. They have noticed it now, and repair it from the others."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome. Neither findings nor unknown: all that was compared is equal."""
+    """The outcome. If there are neither findings nor unknown parts, everything that was compared is equal."""
 
     nodes: list[int]
     index: int
-    """Logs were compared up to this entry."""
+    """The entry up to which logs were compared."""
     position: int
     bytes_compared: int
     marker: int
-    """Rows were compared as of this entry; -1 if they were not."""
+    """The entry at which rows were compared; -1 if they were not."""
     findings: list[Finding]
     unknown: list[str]
-    """The parts that could not be compared, and why."""
+    """The parts that could not be compared, with the reasons."""
 
 
 class Inspection:
@@ -71,10 +71,10 @@ class Inspection:
         self.findings: list[Finding] = []
         self.unknown: list[str] = []
         self._damaged: set[tuple[int, int]] = set()
-        """(node, index) of entries that a node could not read, when it was asked: it may have repaired them since."""
+        """(node, index) of entries that a node could not read when it was asked. It may have repaired them since."""
 
     def run(self, marker: int | None) -> Report:
-        """`marker`: the entry at which sums are compared, None if there is none."""
+        """Compares the nodes. `marker`: the entry at which sums are compared, None if there is none."""
         views = {node: asks.view(marker) for node, asks in self._nodes.items()}
         if len(views) < 2:
             self.unknown.append("it takes two nodes to compare, and only one answers")
@@ -100,7 +100,7 @@ class Inspection:
     # --- the log -----------------------------------------------------------------------------------------------------
 
     def _entry(self, index: int) -> EntryView:
-        """Returns the entry from a node that can read it, if one can."""
+        """Returns the entry from any node that can read it."""
         return max(self._entries(index).values(), key=lambda entry: bool(entry.header_crc))
 
     def _entries(self, index: int) -> dict[int, EntryView]:
@@ -115,12 +115,14 @@ class Inspection:
         return len({crc for crc in self._headers(index).values() if crc}) <= 1
 
     def _compare_chain(self, first: int, last: int) -> None:
-        """Every header covers the one before it: one comparison at the end speaks for all, else halving finds where.
+        """Compares headers. Each header covers the one before it, so one comparison at the end speaks for all; if it
+        fails, halving finds the first difference.
 
-        A header that cannot be read says nothing about the chain; the comparison of bytes finds it."""
+        A header that cannot be read says nothing about the chain; the comparison of bytes finds it.
+        """
         if self._chained(last):
             return
-        low, high = max(first, self._begins()[0]), last  # equal below low, different at high
+        low, high = max(first, self._begins()[0]), last  # the chains are equal below `low` and differ at `high`
         while low < high:
             middle = (low + high) // 2
             if self._chained(middle):
@@ -131,14 +133,14 @@ class Inspection:
         self.findings.append(Finding(what="header chain", index=high, position=self._entry(high).position, nodes=found))
 
     def _compare_bytes(self, start: int, end: int, first: int, last: int) -> None:
-        """The first chunk that is not the same everywhere, halved down to the byte."""
+        """Finds the first chunk that is not the same on all nodes, and halves it down to the byte."""
         at = start
         while at < end:
             stop = min(end, at + SPAN_MAX)
             bad = self._first_difference(at, stop, STEPS[0])
             if bad is not None:
                 first, begins = self._begins()
-                if bad < begins:  # what one of them has trimmed meanwhile
+                if bad < begins:  # one of the nodes has trimmed it meanwhile
                     at = min(begins, end)
                     continue
                 self._narrow(bad, end, first, last)
@@ -147,7 +149,7 @@ class Inspection:
             self._progress(at - start, end - start)
 
     def _begins(self) -> tuple[int, int]:
-        """(index, position) from which on all of them have the log now."""
+        """Returns the first (index, position) from which on all nodes have the log now."""
         logs = [asks.view().log for asks in self._nodes.values()]
         return max(log.first_index for log in logs), max(log.first_position for log in logs)
 
@@ -163,7 +165,7 @@ class Inspection:
         unreadable = any(crc[0] is None for crc in crcs.values())
         what = "unreadable" if unreadable else "log bytes"
         nodes = {node: crc[0] or "" for node, crc in crcs.items()}
-        self._entries(index)  # each checks what it reads
+        self._entries(index)  # each node checks the entry that it reads
         damaged = sorted(node for node, at in self._damaged if at == index)
         self.findings.append(Finding(what=what, index=index, position=position, nodes=nodes, damaged=damaged))
 

@@ -1,9 +1,11 @@
-"""A node that needs trimmed entries fetches a snapshot while it keeps voting, and then starts again.
+"""Installs a snapshot on a node that needs trimmed entries: the node fetches it while it keeps voting, and then
+restarts.
 
-The leader sends offers (`raftlog.messages.InstallSnapshot`, repeated as needed); this node fetches from it or from any
-other node (snapshot.py). Once the snapshot is complete and verified, this is recorded, the node ends, and its process
-opens it again (`cluster.node.life`). The opening replaces log and state with the snapshot (`raftlog.storage.install`),
-unless a leader has brought the log forward to the same entry meanwhile, which is possible up to the last moment.
+The leader sends offers (`raftlog.messages.InstallSnapshot`, repeated as needed). The node fetches from the leader or
+from any other node (snapshot.py). Once the snapshot is complete and verified, the node records that and ends, and its
+process opens it again (`cluster.node.life`). The opening replaces log and state with the snapshot
+(`raftlog.storage.install`), unless a leader has brought the log forward to the same entry meanwhile, which is possible
+up to the last moment.
 """
 
 from __future__ import annotations
@@ -25,13 +27,13 @@ logger = logging.getLogger(__name__)
 
 ALARM = "install_failing"
 ALARM_AFTER = 3
-"""Rounds in vain over all peers."""
+"""Failed rounds over all peers after which an alarm is raised."""
 RETRY_MIN_S, RETRY_MAX_S = 0.5, 30.0
-"""Pause after such a round; doubled each time."""
+"""The shortest and the longest pause after such a round, in seconds; it doubles each time."""
 
 
 class InstallService:
-    """See the module. Event loop only."""
+    """The installs of one node. Event loop only."""
 
     def __init__(
         self,
@@ -44,7 +46,7 @@ class InstallService:
         progress: Progress,
         restart: Callable[[str], None],
     ) -> None:
-        """`peers()`: whom to ask, best first. `restart(why)`: ends the node so that its process opens it again."""
+        """`peers()`: the peers to ask, best first. `restart(why)` ends the node so that its process opens it again."""
         self._raw = context.raw
         self._where = where
         self._client = client
@@ -63,7 +65,7 @@ class InstallService:
         self.progress = progress
 
     def offered(self, offer: InstallSnapshot) -> None:
-        """The leader says that this log cannot be continued by its own."""
+        """Called when the leader says that its own log cannot continue this one."""
         self._metrics.offered.inc()
         news = self._offer is None or (self._offer.term, self._offer.first_index) != (offer.term, offer.first_index)
         self._offer = offer
@@ -82,7 +84,7 @@ class InstallService:
             self._task = self._loop.create_task(self._run(self._raw.tail), name="install")
 
     async def close(self) -> None:
-        """Ends what is under way; what was copied stays for the next attempt."""
+        """Gives up the work under way; copied files stay for the next attempt."""
         self._closing = True
         await end_task(self._task)
 
@@ -106,7 +108,7 @@ class InstallService:
             self._alarms.clear(ALARM)
 
     async def _round(self, tail: LogTail) -> Snapshot | None:
-        """Asks everybody once. Raises Needless."""
+        """Asks every peer once. Raises Needless."""
 
         def at_least() -> int:
             if self._raw.tail.id != tail.id:
@@ -122,7 +124,8 @@ class InstallService:
             return None
 
     async def _committed(self, snapshot: Snapshot) -> bool:
-        """Ends the node if the snapshot is on record. Nothing of the running node is changed by that."""
+        """Records the snapshot and ends the node; returns True if that succeeded. The running node is not changed by
+        it."""
         index, peer = snapshot.manifest.mark.index, snapshot.peer
         try:
             await self._blocking(snapshot.commit, self._where, self._wall_ms())
@@ -136,7 +139,7 @@ class InstallService:
         return True
 
     def _cannot_store(self, error: Exception) -> None:
-        """No reason to stop: the node's own files are not part of it."""
+        """Reports a failure of the disk. The node goes on, because its own files are not part of the snapshot."""
         self.progress.cannot_store(str(error))
         logger.error("a snapshot cannot be stored: %s", error)
 

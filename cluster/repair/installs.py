@@ -30,7 +30,7 @@ HELD_MS = 60_000
 
 
 class Installs:
-    """See the module. Event loop only."""
+    """All parts of installs on one node. Event loop only."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Installs:
         metrics: InstallMetrics,
         restart: Callable[[str], None],
     ) -> None:
-        """`restart(why)`: ends the node so that its process opens it again."""
+        """`restart(why)` ends the node so that its process opens it again."""
         raw, directory, fs = context.raw, storage.directory, context.fs
         self._log = log = directory.log
         self._leases = leases
@@ -90,7 +90,7 @@ class Installs:
         )
 
     def start(self) -> None:
-        """Before the driver starts: a node that lacks log must not campaign."""
+        """Begins before the driver starts, because a node that lacks a part of the log must not campaign."""
         installed = self._storage.directory.installed
         if installed is not None:
             logger.warning("the last run fetched a snapshot: %s", installed.why)
@@ -103,17 +103,18 @@ class Installs:
         self._backfill.start()
 
     def offered(self, offer: InstallSnapshot) -> None:
-        """See InstallService. The older log is of no use to a node that gets another."""
+        """Called when the leader offers a snapshot (see InstallService). Ends the backfill: a node that gets another
+        log has no use for more of the older one."""
         self._backfill.stop()
         self._service.offered(offer)
 
     @property
     def missing_bytes(self) -> int:
-        """Bytes of log that the other nodes have and this one has not."""
+        """Bytes of log that the other nodes have and this node lacks."""
         return self._backfill.missing
 
     def log_begins(self) -> int:
-        """Position below which this node lacks log that others have; 0 if it lacks none."""
+        """Position below which this node lacks log that others have; 0 if it lacks nothing."""
         return self._log.first_position if self._backfill.missing else 0
 
     def view(self) -> InstallView:
@@ -121,12 +122,12 @@ class Installs:
         return self.progress.view()
 
     async def close(self) -> None:
-        """Ends what is under way; it is resumed by the next start."""
+        """Ends the work under way; the next start continues it."""
         await self._service.close()
         await self._backfill.close()
 
     def _hold_log(self, position: int) -> None:
-        """One lease per segment file: peers read in different places. In any thread."""
+        """Takes a lease for each segment file, because peers read in different places. May be called in any thread."""
         try:
             base = self._log.segment_at(position).previous.end_position
         except OutOfRangeError:
@@ -136,12 +137,13 @@ class Installs:
 
 # Removes log and state that a snapshot has replaced: they are in trash/ and are never needed again.
 #
-# Everything below the snapshot is committed and on the nodes that supplied it; everything else was never committed. A
-# disk that holds the log of days twice would be full. The reports beside them stay.
+# Everything below the snapshot is committed and on the nodes that supplied it; everything else was never committed. If
+# they stayed, a disk could fill up, because it would hold the log twice. The reports beside them stay.
 
 
 def remove_leftovers(fs: FileSystem, directory: Path, names: Iterable[str]) -> None:
-    """Removes trash/<name> of each name that is there; `directory` is DATA. Blocking. What cannot be removed stays."""
+    """Removes each of these names that exists in trash/; `directory` is DATA. Blocking. Files that cannot be removed
+    stay."""
     for name in names:
         path = directory / layout.TRASH / name.rpartition("/")[2]
         try:

@@ -2,14 +2,15 @@
 fits it.
 
 It writes only committed entries: the peer has applied entry M, its log holds all earlier ones, and committed entries
-have one history. A leader's append would write the same later. Therefore:
+have one history. A leader's append would write the same entries later. Therefore:
 
 - Frames are taken whole, both CRCs checked, each chained to the one before, from the newest entry that both logs have
   up to M, whose header the checkpoint's manifest names.
 - Other entries at their indexes were never committed and are truncated, as in any append (Raft paper, 5.3). An entry
   that this node knows as committed is never truncated: the two histories then differ, and an operator must intervene.
-- A term is on disk before its entries. A term above the saved one is saved with no vote: none was cast in it. The vote
-  of the saved term stays; so does VOTE_WITHHELD, until a leader's commit index shows how far the log must reach.
+- A term is on disk before its entries. A term above the saved one is saved with no vote, because none was cast in it.
+  The vote of the saved term stays; so does VOTE_WITHHELD, until a leader's commit index shows how far the log must
+  reach.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ BUSY_PAUSE_S = 0.1
 
 
 class Forwarded(NamedTuple):
-    """The entries that came; first > last if none was missing."""
+    """The entries that were fetched; first > last if none was missing."""
 
     first: int
     last: int
     ended: int
-    """Last entry of this log before; if it is not below `first`, what was there and never committed gave way."""
+    """Last entry of this log before. If it is not below `first`, uncommitted entries were replaced."""
 
 
 class LogForward:
-    """See the module. Nothing else may touch the directory meanwhile."""
+    """Extends the log. Nothing else may use the directory meanwhile."""
 
     def __init__(self, directory: NodeDir, client: Fetches, peer: NodeId, committed_index: int) -> None:
-        """`committed_index`: what this node knows to be committed, whatever the peer says."""
+        """`committed_index`: the index that this node knows as committed, independently of the peer."""
         self._group_id = directory.identity.group_id
         self._log = directory.log
         self._hard_state = directory.hard_state_store
@@ -54,8 +55,8 @@ class LogForward:
         self._committed = committed_index
 
     async def run(self, mark: AppliedMark) -> Forwarded:
-        """Returns when this log durably ends with the entry of `mark`, or has it. Raises FetchError, FrameError (what
-        came is not of one history with this log), StorageError; what was written until then is committed and stays.
+        """Returns when this log durably contains the entry of `mark`. Raises FetchError, StorageError, and FrameError
+        if the peer's frames and this log do not share one history. Entries written until then are committed and stay.
         """
         before = self._log.tail.index
         goes_on = mark.index > before and await self._goes_on()
@@ -78,10 +79,11 @@ class LogForward:
             )
         return Forwarded(shared.index + 1, mark.index, before)
 
-    # --- where the two logs part -------------------------------------------------------------------------------------
+    # --- the point where the two logs part ----------------------------------------------------------------------------
 
     async def _goes_on(self) -> bool:
-        """Returns True if the peer's log goes on where this one ends: the usual case, and one frame tells."""
+        """Returns True if the peer's log continues where this one ends. That is the usual case, and one frame shows
+        it."""
         tail = self._log.tail
         try:
             header = FrameHeader((await self._piece(tail.end_position, 0, HEADER_SIZE)).payload, self._group_id)
@@ -92,8 +94,9 @@ class LogForward:
         return (header.index, header.parent) == (tail.index + 1, tail.header_crc)
 
     async def _shared(self, last: int) -> LogTail:
-        """After the newest entry up to `last` that both logs are known to have. Equal headers at one place mean equal
-        logs up to there; what is damaged on either side counts as not shared, and is written again or skipped.
+        """Returns the tail after the newest entry up to `last` that both logs are known to have. Equal headers at one
+        position mean equal logs up to there. Entries that are damaged on either side count as not shared, and are
+        written again or skipped.
         """
         if (found := await self._common(last)) is not None:
             return found
@@ -125,7 +128,7 @@ class LogForward:
     # --- the work ----------------------------------------------------------------------------------------------------
 
     async def _frames(self, position: int, last: int) -> list[Entry]:
-        """At least one entry from `position` on, none above `last`, all committed."""
+        """Returns at least one entry from `position` on, none above `last`; all of them are committed."""
         data = b""
         while len(data) < HEADER_SIZE or FrameHeader(data[:HEADER_SIZE]).frame_length > len(data):
             fields, piece = await self._piece(position, len(data), PAYLOAD_MAX)
@@ -156,7 +159,7 @@ class LogForward:
         self._hard_state.save(saved._replace(commit_index=max(saved.commit_index, last.index)))
 
     def _keep_committed(self, entries: list[Entry]) -> None:
-        """Raises FrameError if an entry that is committed here would give way."""
+        """Raises FrameError if an entry that is committed on this node would be replaced."""
         for entry in entries:
             if entry.index > min(self._committed, self._log.tail.index):
                 break

@@ -30,11 +30,12 @@ logger = logging.getLogger(__name__)
 ALARM = "log_damage"
 FETCH_MS = 5_000
 RETRY_MIN_S, RETRY_MAX_S = 0.2, 30.0
-"""Pause after a round in which no range could be repaired; doubled each time."""
+"""The shortest and the longest pause after a round in which no range could be repaired, in seconds; it doubles each
+time."""
 
 
 class LogRepairer:
-    """Keeps the log free of damage. On the event loop; the disk is touched in an executor."""
+    """Repairs damage of the log. Runs on the event loop; an executor uses the disk."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class LogRepairer:
         alarms: Alarms,
         metrics: RepairMetrics,
     ) -> None:
-        """`peers`: whom to ask, best first. `on_change`: damage was found or repaired."""
+        """`peers`: the peers to ask, best first. `on_change` is called when damage was found or repaired."""
         self._log = log
         self._client = client
         self._loop = loop
@@ -61,12 +62,12 @@ class LogRepairer:
         self._pauses = Backoff(RETRY_MIN_S, RETRY_MAX_S)
 
     def start(self) -> None:
-        """Begins; damage that is known already is repaired as soon as a peer answers."""
+        """Begins. Damage that is known already is repaired as soon as a peer answers."""
         self._log.damage.on_change(self._changed_elsewhere)
         self._changed()
 
     def now(self) -> None:
-        """Ends a pause after a round in vain."""
+        """Ends the pause after a failed round."""
         self._pauses.end()
 
     def _changed_elsewhere(self) -> None:
@@ -74,7 +75,7 @@ class LogRepairer:
             self._loop.call_soon_threadsafe(self._changed)
 
     async def close(self) -> None:
-        """Ends what is under way; a range half fetched stays damaged."""
+        """Ends the work under way; a range that is fetched in part stays damaged."""
         self._closing = True
         await end_task(self._task)
 
@@ -111,16 +112,16 @@ class LogRepairer:
             self._raise_alarm(self._log.damage.ranges or ranges)
             await self._pauses.pause()
         self._last_failure = ""
-        self._changed()  # an alarm that was raised between the last repair and now is over as well
+        self._changed()  # also clears an alarm that was raised between the last repair and now
 
     async def _repair(self, damaged: DamagedRange) -> bool:
-        """True if the range is repaired, or gone for another reason."""
+        """Returns True if the range is repaired, or was removed for another reason."""
         failures = []
         for peer in self._peers():
             try:
                 await self._repair_from(peer, damaged)
             except OutOfRangeError:
-                return True  # a conflict cut it off, or it grew: damage.ranges has the new extent
+                return True  # a conflict cut the range off, or it grew: damage.ranges has the new extent
             except (FetchError, RaftLogError) as error:
                 failures.append(f"node {peer}: {error}")
                 self._metrics.failed.labels(str(peer)).inc()
@@ -146,7 +147,8 @@ class LogRepairer:
         return False
 
     async def _repair_from(self, peer: NodeId, damaged: DamagedRange) -> None:
-        """Raises FetchError if the peer has it not, FrameError if what it sent is not what was lost."""
+        """Repairs the range from this peer. Raises FetchError if the peer does not have it, FrameError if its bytes are
+        not those that were lost."""
         repair = await self._blocking(self._log.repairing, damaged)
         try:
             while not repair.complete:
@@ -183,7 +185,7 @@ def _check_committed(peer: NodeId, damaged: DamagedRange, fields: list[Any]) -> 
 
 
 class RepairMetrics:
-    """Fed once per range."""
+    """Metrics of repairs, set once per range."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
@@ -197,12 +199,12 @@ class RepairMetrics:
         self._scrub_share = gauge("raftmq_scrub_percent_per_day", "Share of this node's log that scrubs read per day")
 
     def scrubbed(self, findings: int, seconds: float, percent_per_day: float) -> None:
-        """A scrub ended."""
+        """Counts a scrub that ended."""
         self._scrub_findings.set(findings)
         self._scrub_seconds.set(seconds)
         self._scrub_share.set(percent_per_day)
 
     def repaired(self, size_bytes: int) -> None:
-        """One range is whole again."""
+        """Counts a repaired range."""
         self._repairs.inc()
         self._repaired_bytes.inc(size_bytes)

@@ -18,10 +18,10 @@ from raftlog.types import LogTail, NodeId
 
 
 class RawLog(Protocol):
-    """The part of SegmentedLog that is read."""
+    """The part of SegmentedLog that is read here."""
 
     def read_raw(self, position: int, size_max: int) -> bytes:
-        """Whole frames from `position` on, every CRC checked."""
+        """Returns whole frames from `position` on, with every CRC checked."""
 
 
 def log_source(
@@ -29,10 +29,11 @@ def log_source(
     commit_index: Callable[[], int],
     hold_log: Callable[[int], object] = lambda position: None,
 ) -> Source:
-    """`log` [position, skip, size]: frames from the one that begins at `position`, less the first `skip` bytes.
+    """Returns the source of `log` [position, skip, size]: frames from the one that begins at `position`, less the first
+    `skip` bytes.
 
-    Fields: [this node's commit index]. The payload may end within a frame: one can be longer than a reply.
-    `hold_log(position)`: a peer goes on reading there for a while.
+    Fields of the answer: [this node's commit index]. The payload may end within a frame, because a frame can be longer
+    than a reply. `hold_log(position)` keeps the log from there for a while, because the peer goes on reading.
     """
 
     def read(arguments: list[Any]) -> Fetched:
@@ -52,13 +53,13 @@ def log_source(
     return read
 
 
-# Serves the bounds of the segment files of this node's log, for a peer that builds a log.
+# Serves the bounds of the segment files of this node's log to a peer that builds a log.
 #
 #     `segment` [position]   fields: [previous term, index, end position, header CRC, segment base, timestamp ms,
 #                                     position where the file's last frame ends, 1 if the file is complete]
 #
-# `previous` is the tail of the log before the file's first frame. The answer itself proves nothing; the frames that
-# are fetched afterwards (`log`, cluster/repair/log_source.py) do, because each names the one before.
+# `previous` is the tail of the log before the file's first frame. The answer itself proves nothing. The frames that are
+# fetched afterwards (`log`, cluster/repair/log_source.py) prove it, because each names the one before.
 
 SEGMENT = "segment"
 TIMEOUT_MS = 5000
@@ -66,7 +67,7 @@ _FIELDS = 8
 
 
 class Spans(Protocol):
-    """The part of SegmentedLog that is read."""
+    """The part of SegmentedLog that is read here."""
 
     def segment_at(self, position: int) -> SegmentSpan:
         """The segment file that holds `position`."""
@@ -81,7 +82,7 @@ class Place(NamedTuple):
 
 
 def segment_source(log: Spans) -> Source:
-    """Answers peers in which of this node's segment files a position lies."""
+    """Returns the source that tells peers in which of this node's segment files a position lies."""
 
     def answer(arguments: list[Any]) -> Fetched:
         (position,) = arguments
@@ -97,7 +98,7 @@ def segment_source(log: Spans) -> Source:
 
 
 async def ask_place(client: Fetches, peer: NodeId, position: int) -> Place:
-    """The segment file in which `peer` has this position. Raises FetchError, FrameError."""
+    """Returns the segment file in which `peer` has this position. Raises FetchError, FrameError."""
     fields = (await ask(client, peer, SEGMENT, [position], TIMEOUT_MS)).fields
     if len(fields) != _FIELDS or not all(type(field) is int for field in fields):
         raise FrameError(f"node {peer} describes its segment as {fields!r:.80}")
@@ -126,39 +127,39 @@ logger = logging.getLogger(__name__)
 
 
 class Checkpointer(Protocol):
-    """The part of Checkpointer that is used."""
+    """The part of Checkpointer that is used here."""
 
     checkpoints: Checkpoints
     frozen: bool
     wanted: bool
 
     def want_checkpoint(self) -> None:
-        """Another checkpoint is to be made."""
+        """Asks for another checkpoint."""
 
     def hold(self, name: str) -> None:
-        """A peer reads from this checkpoint: it is kept for a while."""
+        """Keeps this checkpoint for a while, because a peer reads from it."""
 
 
 def state_source(
     fs: FileSystem, checkpointer: Checkpointer, hold_log: Callable[[int], object] = lambda position: None
 ) -> Source:
-    """Serves the checkpoints of `checkpointer`; see the module. `hold_log(position)`: for a while a peer needs the log
-    from there on."""
+    """Returns the source of the checkpoints of `checkpointer`. `hold_log(position)` keeps the log from there for a
+    while, because the peer will need it."""
     return _StateSource(fs, checkpointer, hold_log).answer
 
 
 class _StateSource:
-    """Used by one lane."""
+    """The source of checkpoints. One lane uses it."""
 
     def __init__(self, fs: FileSystem, checkpointer: Checkpointer, hold_log: Callable[[int], object]) -> None:
         self._fs = fs
         self._checkpointer = checkpointer
         self._hold_log = hold_log
         self._sound: Manifest | None = None
-        """The one that was read through last."""
+        """The manifest of the checkpoint whose files were last all found sound."""
         self._damaged: list[Manifest] = []
         self._asked = False
-        """The checkpointer was asked for another one."""
+        """True if the checkpointer was asked for another checkpoint."""
 
     def answer(self, arguments: list[Any]) -> Fetched:
         """Answers one request for a checkpoint of this node (`fetch.Source`)."""
@@ -193,7 +194,7 @@ class _StateSource:
             self._asked = True
             self._checkpointer.want_checkpoint()
         elif not self._checkpointer.wanted:
-            self._asked = False  # the next request tries once more
+            self._asked = False  # the next request tries again
             if marks:
                 return [[name, mark.index, mark.term, mark.header_crc] for name, mark in marks]
             raise Refused(Status.MISSING, "it has no sound checkpoint, and could not make one")

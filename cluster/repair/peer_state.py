@@ -46,25 +46,26 @@ logger = logging.getLogger(__name__)
 TIMEOUT_MS = 5000
 """Milliseconds for one answer."""
 ROUNDS = 2
-"""Peers are asked again after all that they offered was refused: they may have found out why, and made another."""
+"""Rounds over all peers. After everything was refused in one, the peers may have found out why and made another
+checkpoint."""
 
 
 class Offer(NamedTuple):
-    """A checkpoint that a peer has."""
+    """A checkpoint of a peer."""
 
     peer: NodeId
     name: str
     fits: bool
-    """Its last entry is one of this node's log; else that is to be brought forward."""
+    """True if the checkpoint's last entry is in this node's log; otherwise the log has to be extended."""
 
 
 class StateFetch:
-    """Asks peers for a checkpoint, and adopts it as one of this node's own. Nothing else may use the directory."""
+    """Asks peers for a checkpoint and adopts it. Nothing else may use the directory meanwhile."""
 
     def __init__(
         self, fs: FileSystem, directory: NodeDir, committed_index: int = -1, count_rows: CountRows = count_apart
     ) -> None:
-        """`committed_index`: what this node knows to be committed, beside what its hard state says."""
+        """`committed_index`: the index that this node knows as committed, beside that in its hard state."""
         self._fs = fs
         self._count_rows = count_rows
         self._directory = directory
@@ -73,10 +74,10 @@ class StateFetch:
         self._committed = max(committed_index, directory.hard_state_store.load().commit_index)
         self._checkpoints = Checkpoints(fs, directory.path, self._group_id)
         self.refusals: list[str] = []
-        """Why a peer's checkpoint was not taken."""
+        """The reasons for which checkpoints of peers were refused."""
 
     async def run(self, client: FetchClient, peers: Sequence[NodeId]) -> Checkpoint | None:
-        """The first that proves sound; None if no peer has one. Raises StorageError."""
+        """Returns the first checkpoint that proves sound; None if no peer has one. Raises StorageError."""
         for number in range(ROUNDS):
             offers = await self._offers(client, peers)
             for offer in sorted(offers, key=lambda offer: not offer.fits):
@@ -97,7 +98,7 @@ class StateFetch:
         if why not in self.refusals:
             self.refusals.append(why)
 
-    # --- what exists -----------------------------------------------------------------------------------------------
+    # --- the offers ---------------------------------------------------------------------------------------------------
 
     async def _offers(self, client: FetchClient, peers: Sequence[NodeId]) -> list[Offer]:
         """Returns the offers of all peers, each peer's newest first."""
@@ -126,10 +127,11 @@ class StateFetch:
             return False
         return is_of_log(self._log, mark) is not False
 
-    # --- taking it ---------------------------------------------------------------------------------------------------
+    # --- the copy -----------------------------------------------------------------------------------------------------
 
     async def _take(self, client: FetchClient, offer: Offer) -> Checkpoint:
-        """The log is brought forward when all files are here and sound: by then the peer may have removed its own."""
+        """Copies an offered checkpoint, and extends the log when all files are here and sound. By then the peer may
+        have removed its own."""
         peer, name = offer.peer, offer.name
         folder = self._checkpoints.path / FETCHED
         copy = CheckpointCopy(self._fs, self._count_rows, folder, self._group_id, client, at_once)
@@ -153,10 +155,10 @@ class StateFetch:
 
 
 async def restore_from_peers(config: Config, environment: Environment, lost: StateLostError) -> None:
-    """Fetches a checkpoint, so that the next opening finds one; nothing of this node runs meanwhile.
+    """Fetches a checkpoint, so that the next opening of the node finds one. Nothing else of this node runs meanwhile.
 
-    Raises `lost`, with what the peers said, if none of them has one. Where the peers only come first (WRONG_ROWS), the
-    next opening decides by what is left.
+    Raises `lost`, with the answers of the peers, if none of them has a checkpoint. If this node's own checkpoint is
+    only the second choice (WRONG_ROWS), the next opening decides by what is left.
     """
     fs = environment.fs
     directory = open_node_dir(fs, Path(config.node.data_dir))
@@ -182,7 +184,7 @@ async def restore_from_peers(config: Config, environment: Environment, lost: Sta
     except StorageError as error:
         raise StateLostError(f"{lost}\n{error}") from error
     finally:
-        directory.close(clean=True)  # whatever was appended is on disk
+        directory.close(clean=True)  # everything that was appended is on disk
     if taken is None and snapshot is None and not asked:
         raise StateLostError(f"{lost}\nNo peer could help: {said}.")
 
@@ -190,7 +192,7 @@ async def restore_from_peers(config: Config, environment: Environment, lost: Sta
 async def _snapshot(
     environment: Environment, directory: NodeDir, client: FetchClient, peers: Sequence[NodeId]
 ) -> Snapshot | None:
-    """A checkpoint above the end of this log, with the log that leads to it; it is put on record for the opening."""
+    """Fetches a checkpoint above the end of this log, with the log that leads to it, and records it for the opening."""
     where = Where(environment.fs, directory.path, directory.identity.group_id, environment.count_rows)
     progress = Progress(InstallMetrics(CollectorRegistry()), asyncio.get_running_loop().time)
     least = directory.log.tail.index + 1
@@ -201,8 +203,8 @@ async def _snapshot(
 
 
 def note_answer(fs: FileSystem, directory: Path, taken: Checkpoint | None, said: str) -> bool:
-    """Tells the next opening what came for a state of wrong rows; False if that is not what is wrong. Raises
-    StorageError."""
+    """Records for the next opening what peers supplied in place of a state with wrong rows; returns False if wrong rows
+    are not what is wrong with it. Raises StorageError."""
     known = suspect.suspicion_of(fs, directory)
     if known is None or known.sound_index is None:
         return False
@@ -214,7 +216,8 @@ def note_answer(fs: FileSystem, directory: Path, taken: Checkpoint | None, said:
 
 
 def _handshake(directory: NodeDir, members: memberships.Membership) -> Membership:
-    """With the newest MEMBERSHIP entry that the log still has, else GENESIS: no state is there to tell of others."""
+    """Returns the membership for the handshake: that of the newest MEMBERSHIP entry that the log still has, else of
+    GENESIS, because there is no state to ask."""
     identity = directory.identity
     return Membership(
         str(identity.cluster_uuid),

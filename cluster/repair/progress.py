@@ -17,8 +17,8 @@ logger = logging.getLogger(__name__)
 SAY_EVERY_S = 10.0
 
 Stage = Literal["none", "state", "log", "restart", "backfill"]
-"""The stage in progress: a peer's checkpoint is copied, then the log up to it, then the node starts again in its
-process and fetches the older segments."""
+"""The stage in progress: this node copies a peer's checkpoint, then the log up to it, then restarts in its process and
+fetches the older segments."""
 
 
 class InstallView(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,18 +26,18 @@ class InstallView(msgspec.Struct, frozen=True, kw_only=True):
 
     stage: Stage = "none"
     peer: int = 0
-    """The peer that gives."""
+    """The peer that supplies the data."""
     checkpoint: str = ""
     bytes_done: int = 0
     bytes_total: int = 0
     """Bytes of this stage."""
     attempts: int = 0
-    """Times that the install was begun."""
+    """Attempts at this install so far."""
     last_failure: str = ""
 
 
 class Progress:
-    """Event loop only."""
+    """The progress of one node. Event loop only."""
 
     def __init__(self, metrics: InstallMetrics, now_s: Callable[[], float]) -> None:
         self._metrics = metrics
@@ -50,17 +50,17 @@ class Progress:
         self.last_failure = ""
 
     def begin(self, stage: Stage, peer: int = 0, what: str = "", total: int = 0, done: int = 0) -> None:
-        """Another stage begins; `done` of its `total` bytes are here already."""
+        """Records that another stage begins; `done` of its `total` bytes are here already."""
         self._stage, self._peer, self._what, self._total, self._done = stage, peer, what, total, done
         self._said_s = self._now_s()
         self._metrics.remaining(total - done)
 
     def attempt(self) -> None:
-        """A snapshot is looked for once more."""
+        """Counts another search for a snapshot."""
         self.attempts += 1
 
     def came(self, size: int) -> None:
-        """So many bytes came."""
+        """Counts bytes that arrived."""
         self._done += size
         self._metrics.received.labels(self._stage).inc(size)
         self._metrics.remaining(self._total - self._done)
@@ -72,16 +72,16 @@ class Progress:
             )
 
     def failed(self, peer: NodeId, why: str) -> None:
-        """A peer did not give what it should."""
+        """Records that a peer did not supply what it should."""
         self.last_failure = why
         self._metrics.failed.labels(str(peer)).inc()
 
     def cannot_store(self, why: str) -> None:
-        """This node's own disk did not take it."""
+        """Records that this node's own disk could not store the data."""
         self.last_failure = why
 
     def end(self) -> None:
-        """Nothing is under way."""
+        """Records that nothing is under way any more."""
         self.begin("none")
 
     def view(self) -> InstallView:
@@ -98,7 +98,7 @@ class Progress:
 
 
 class InstallMetrics:
-    """Fed once per piece that came."""
+    """Metrics of installs, set once per piece that arrives."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
@@ -117,5 +117,5 @@ class InstallMetrics:
         self.backfilled = counter("raftmq_backfilled_segments", "Older segments fetched after an install")
 
     def remaining(self, size_bytes: int) -> None:
-        """So much is still to come."""
+        """Sets the bytes that are still missing."""
         self._remaining.set(max(0, size_bytes))

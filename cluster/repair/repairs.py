@@ -1,7 +1,7 @@
-"""A node's handling of its own damage and that of others: the one object through which the node uses this folder.
+"""A node's handling of its own damage and that of others: the one object through which the node uses this folder. It
 
 - serves and makes fetches;
-- repairs damaged ranges of the log, and does not campaign while there are any;
+- repairs damaged ranges of the log, and keeps the node from campaigning while there are any;
 - withholds the vote after a loss, and allows it again;
 - transfers leadership if the node cannot read entries that it has to replicate.
 """
@@ -43,18 +43,18 @@ from raftlog.types import NOBODY, NodeId, Role
 logger = logging.getLogger(__name__)
 
 HAND_OVER_MS = 2000
-"""A leader whose log has been damaged for this long hands over."""
+"""Milliseconds after which a leader with a damaged log transfers leadership."""
 
 
 class RepairLinks(FrameSender, Protocol):
     """Frames to peers, and which peers have a connection."""
 
     def connected(self, peer: NodeId) -> bool:
-        """True if something sent now has a connection to travel on."""
+        """Returns True if there is a connection to the peer."""
 
 
 class Repairs:
-    """See the module. Event loop only."""
+    """The repairs of one node. Event loop only."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Repairs:
         self._wake = context.wake
         self._succession = context.succession
         self._suspect = False
-        """The state of this node is not to be trusted: it does not campaign either."""
+        """True if the state of this node is not to be trusted. The node does not campaign then."""
         self.log = directory.log
         self.client = FetchClient(transport, loop)
         self.server = FetchServer(
@@ -90,7 +90,7 @@ class Repairs:
         self._unfit_since_ms: int | None = None
         self._loop = loop
         self.bad_row: Signal[[str]] = Signal()
-        """Sent with the finding if the log is sound where a row of the state says otherwise."""
+        """Sent, with the finding, if a row of the state contradicts a part of the log that is sound."""
 
     def part(self) -> Part:
         """Returns the hooks through which the node calls this service."""
@@ -118,12 +118,13 @@ class Repairs:
         await asyncio.get_running_loop().run_in_executor(None, self.server.close_lane)
 
     def peers(self) -> list[NodeId]:
-        """The other voters, also a leader that is none as far as this node knows: it first, then those in reach."""
+        """Returns the other voters, the leader first and then those with a connection. A leader that is not a voter as
+        far as this node knows is included."""
         return self._by_nearness(self._raw.status().voters)
 
     def sources(self) -> list[NodeId]:
-        """Whom to ask for bytes of the log: the same, and voters that are leaving. One of them may have the only sound
-        copy of what its own removal needs to be committed."""
+        """Returns the peers to ask for bytes of the log: `peers`, and voters that are leaving. A leaving voter may have
+        the only sound copy of entries that are needed to commit its own removal."""
         counted = self._raw.memberships_that_count
         return self._by_nearness(voter for membership in counted for voter in membership.voter_ids)
 
@@ -133,12 +134,13 @@ class Repairs:
         return sorted(others, key=lambda node: (node != raw.leader_id, not self._transport.connected(node), node))
 
     def givers(self) -> list[NodeId]:
-        """The same for what nobody waits for: the leader, which is busiest, comes after those in reach."""
+        """Returns the peers to ask for bytes that nobody waits for. The leader, which is the busiest, comes after the
+        others with a connection."""
         leader, connected = self._raw.leader_id, self._transport.connected
         return sorted(self.sources(), key=lambda node: (not connected(node), node == leader, node))
 
     def reachable(self) -> list[int]:
-        """The other voters that something sent now would reach."""
+        """Returns the other voters to which there is a connection now."""
         return sorted(peer for peer in self.peers() if self._transport.connected(peer))
 
     @property
@@ -147,18 +149,18 @@ class Repairs:
         return self._raw.may_vote
 
     def now(self) -> None:
-        """Somebody is waiting: tries to repair without any pause that is under way."""
+        """Tries to repair at once, without the pause that is under way, because somebody is waiting."""
         self._ranges.now()
 
     def judge(self) -> None:
-        """Decides whether this node is fit to lead, now that something about it has changed."""
+        """Decides again if this node is fit to lead, after something about it has changed."""
         self._raw.hold_campaigns("repair", bool(self.log.damage or self._suspect))
-        self._raw.repaired()  # if something was: what waits looks again
+        self._raw.repaired()  # has waiting work look again, in case something was repaired
         self._wake()
 
     def report(self, position: int, size: int) -> None:
-        """Bytes of the log did not match the checksum that the state has of them: finds out which of the two is bad.
-        Bytes that are not in this node's log (any more) say nothing about the row that leads there."""
+        """Called when bytes of the log did not match the checksum in a row of the state. Finds out which of the two is
+        bad. If the bytes are not in this node's log (any more), that says nothing about the row."""
 
         def found(search: asyncio.Future[DamagedRange | None]) -> None:
             if search.cancelled():
@@ -175,7 +177,7 @@ class Repairs:
             self._loop.run_in_executor(None, self.log.report_damage, position, size).add_done_callback(found)
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
-        """A FETCH or FETCHED frame. Raises WireError."""
+        """Takes a FETCH or FETCHED frame. Raises WireError."""
         if kind == Kind.FETCH:
             self.server.on_frame(peer, header)
         else:
@@ -186,7 +188,7 @@ class Repairs:
         self.client.peer_closed(peer)
 
     def tick(self, now_ms: int) -> None:
-        """Several times a second: cheap."""
+        """Called several times a second; cheap."""
         self._votes.tick()
         if self._raw.role is not Role.LEADER or not self.log.damage:
             self._unfit_since_ms = None
@@ -197,7 +199,7 @@ class Repairs:
             self._hand_over()
 
     def distrust_state(self) -> None:
-        """Leads no longer, at once and for good: what it would propose cannot be trusted."""
+        """Stops leading at once and for good, because proposals made from this state cannot be trusted."""
         self._suspect = True
         self.judge()
         self._raw.resign()
@@ -218,10 +220,10 @@ ALARM = "vote_withheld"
 
 
 class VoteKeeper:
-    """Gives the vote back once the log has caught up: first the file goes, then the core hears of it."""
+    """Gives the vote back once the log has caught up: it removes the file first, and then tells the core."""
 
     def __init__(self, fs: FileSystem, directory: Path, raw: RawNode, alarms: Alarms, wake: Callable[[], None]) -> None:
-        """`wake`: has the driver look at the core."""
+        """`wake` makes the driver look at the core."""
         self._fs = fs
         self._directory = directory
         self._raw = raw
@@ -230,7 +232,7 @@ class VoteKeeper:
         self._release: asyncio.Task[None] | None = None
 
     def start(self, withheld: VoteWithheld | None) -> None:
-        """`withheld`: what the directory says."""
+        """Begins. `withheld`: the content of the file in the directory."""
         if withheld is not None:
             self._alarms.raise_alarm(
                 ALARM,
@@ -239,18 +241,19 @@ class VoteKeeper:
             )
 
     def tick(self) -> None:
-        """Looks whether it is time; cheap."""
+        """Looks if the time has come; cheap."""
         if self._raw.caught_up_with_leader and self._release is None:
             self._release = asyncio.get_running_loop().create_task(self._give_back(), name="release-vote")
 
     async def close(self) -> None:
-        """Ends what is under way: the vote then stays withheld, or is free."""
+        """Ends the work under way; the vote is then still withheld, or free."""
         if self._release is not None:
             self._release.cancel()
             await asyncio.gather(self._release, return_exceptions=True)
 
     async def _give_back(self) -> None:
-        """Raises StorageError if the file cannot be removed; then the vote stays withheld, and it is tried again."""
+        """Gives the vote back. Raises StorageError if the file cannot be removed; the vote then stays withheld, and the
+        next tick tries again."""
         try:
             await asyncio.get_running_loop().run_in_executor(None, vote_withheld.release, self._fs, self._directory)
             self._raw.release_vote()

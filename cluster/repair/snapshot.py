@@ -32,11 +32,11 @@ logger = logging.getLogger(__name__)
 
 LIST_MS = 5000
 FREE_SHARE = 20
-"""One part in so many of the disk is not used for snapshots."""
+"""One part in this many of the disk is kept free of snapshots."""
 
 
 class Where(NamedTuple):
-    """The directory that a snapshot is for, and how it is reached."""
+    """The directory that needs a snapshot, and the means to access it."""
 
     fs: FileSystem
     path: Path
@@ -46,15 +46,15 @@ class Where(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Complete and proved, and not yet in use."""
+    """A snapshot that is complete and proved, and not yet in use."""
 
     manifest: Manifest
     build: LogBuild
     peer: NodeId
 
     def commit(self, where: Where, now_ms: int) -> None:
-        """Has the next opening of the directory put it in place (`raftlog.storage.install`). Raises StorageError,
-        OSError."""
+        """Records the snapshot, so that the next opening of the directory puts it in place (`raftlog.storage.install`).
+        Raises StorageError, OSError."""
         mark, first = self.manifest.mark, self.build.previous.index + 1
         note = f"checkpoint {self.manifest.name} was fetched from node {self.peer}, with the log from entry {first} on"
         checkpoints = Checkpoints(where.fs, where.path, where.group_id)
@@ -63,11 +63,11 @@ class Snapshot(NamedTuple):
 
 
 class Needless(Exception):
-    """The snapshot that was asked for is not needed any more."""
+    """The snapshot is not needed any more."""
 
 
 class SnapshotTake:
-    """See the module. One at a time per directory."""
+    """Fetches a snapshot. Only one per directory may run at a time."""
 
     def __init__(
         self,
@@ -78,7 +78,8 @@ class SnapshotTake:
         *,
         at_least: Callable[[], int],
     ) -> None:
-        """`at_least()`: a checkpoint of a lower index is of no use, as things stand; raises Needless if none is."""
+        """`at_least()` returns the lowest index that a checkpoint must have to be of use at present; raises Needless if
+        no checkpoint is."""
         self._where = where
         self._client = client
         self._blocking = blocking
@@ -92,8 +93,8 @@ class SnapshotTake:
         """Peer -> the reason why its snapshot was not taken."""
 
     async def run(self, peers: Sequence[NodeId]) -> Snapshot | None:
-        """Takes the snapshot from the first of `peers` that has one that proves sound. Raises Needless, and OSError or
-        StorageError if this disk fails."""
+        """Returns the first sound snapshot of `peers`. Raises Needless, and OSError or StorageError if this disk
+        fails."""
         self._progress.attempt()
         begun = await self._blocking(self._copy.begun)
         giver = begun.peer if begun is not None else NOBODY
@@ -126,7 +127,7 @@ class SnapshotTake:
         return Snapshot(manifest, build, peer)
 
     def _check_space(self, manifest: Manifest) -> None:
-        """The log of this node needs room, too: a copy may not take the last of it. Raises StorageError."""
+        """Raises StorageError if the copy would take the last space that this node's log needs."""
         fs, path = self._where.fs, self._where.path
         free, kept = fs.free_bytes(path), fs.total_bytes(path) // FREE_SHARE
         missing = manifest.size - self._copy.bytes_there()
@@ -137,8 +138,8 @@ class SnapshotTake:
             )
 
     async def _choose(self, peer: NodeId, begun: str) -> str:
-        """The checkpoint of which a part is here, while it will do; else the newest. If that is too old, the peer makes
-        another."""
+        """Returns the checkpoint of which a part is here, if it is new enough; else the peer's newest. If that is too
+        old, the peer makes another."""
         least = self._at_least()
         rows = (await ask(self._client, peer, STATE, ["list", least], LIST_MS)).fields
         there = {str(name): int(index) for name, index, *_ in rows}
@@ -149,7 +150,7 @@ class SnapshotTake:
         return name
 
     def _came(self, size: int) -> None:
-        """Raises Needless when what is fetched has become of no use."""
+        """Counts bytes. Raises Needless if the snapshot has become useless."""
         self._progress.came(size)
         if self._mark is not None and self._mark.index < self._at_least():
             raise FrameError(f"the checkpoint of entry {self._mark.index} has become too old meanwhile")
@@ -157,7 +158,7 @@ class SnapshotTake:
     # --- the log -----------------------------------------------------------------------------------------------------
 
     async def _log(self, first: NodeId, peers: Sequence[NodeId], mark: AppliedMark) -> LogBuild:
-        """Fetches the log from the peer that gave the checkpoint, else from another: committed entries have one
+        """Fetches the log from the peer that supplied the checkpoint, else from another one: committed entries have one
         history."""
         for peer in (first, *(peer for peer in peers if peer != first)):
             try:
@@ -182,7 +183,8 @@ class SnapshotTake:
         return build
 
     def _begin(self, previous: LogTail, end: int) -> LogBuild:
-        """Goes on with what is there if it is of the same segment file and does not reach too far."""
+        """Continues the log that is there if it is of the same segment file and does not reach too far; otherwise
+        begins anew."""
         where = self._where
         build = LogBuild.resume(where.fs, where.path, where.group_id)
         if build is not None:
