@@ -101,7 +101,7 @@ def test_a_node_that_leads_now_does_not_do_again_what_it_had_passed_on(sim: SimC
 def test_what_came_before_writes_were_open_goes_first(sim: SimCluster) -> None:  # noqa: F811
     leader, follower = sim.leader(), sim.followers()[0]
     header = [77, "10.0.0.9", 1, "broker", None, leader.raw.term, 0]
-    leader.forwarder._early.append((follower.node_id, header, commit(1, 7)[4:]))
+    leader.forwarder._put_early(follower.node_id, header, commit(1, 7)[4:])
     leader.forwarder.on_frame(follower.node_id, Kind.FORWARD, [78, *header[1:]], commit(2, 9, oneway=True)[4:])
     assert settled_offset(sim) == 9
 

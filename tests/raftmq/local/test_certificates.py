@@ -93,7 +93,7 @@ def test_certificates_of_a_new_cluster(configs: list[Path], tmp_path: Path) -> N
 def test_the_doctor_looks_at_them(configs: list[Path], tmp_path: Path) -> None:
     pki = tmp_path / "pki"
     _run("cert", "ca", "--out", pki)
-    _run("init", "--config", configs[0], "--config", configs[1])
+    _run("init", "--insecure", "--config", configs[0], "--config", configs[1])
     for path in configs:
         _run("cert", "node", "--config", path, "--ca", pki, "--out", pki)
     section = '[tls]\nmode = "enforcing"\ncert_file = "pki/{0}.crt"\nkey_file = "pki/{0}.key"\nca_file = "pki/ca.crt"\n'
