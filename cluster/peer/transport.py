@@ -484,13 +484,22 @@ class PeerTransport:
                 for link in [link for (to, _), link in self.links.items() if to == peer]:
                     link.abort()
             self._incarnations[peer] = incarnation
-        self._levels[peer] = handshake.level(header)
+        self._note_level(peer, handshake.level(header))
         if channel != CONTROL or all(_is_address(host) for host, _ in self._addresses(peer, CONTROL)):
             return
         looking = self._leave_old_address(peer)
         task = asyncio.get_running_loop().create_task(looking, name=f"look up node {peer}")
         self._lookups.add(task)
         task.add_done_callback(self._lookups.discard)
+
+    def _note_level(self, peer: NodeId, *said: int) -> None:
+        """Notes the lowest level that the peer announced on a connection that stands. One of an earlier life may arrive
+        late, and counts until it closes: nobody knows which version runs."""
+        levels = [*said, *(handshake.level(inlet.introduction) for inlet in self.inlets if inlet.peer == peer)]
+        if levels:
+            self._levels[peer] = min(levels)
+        else:
+            self._levels.pop(peer, None)
 
     def _close_older_inlets(self, peer: NodeId, channel: str) -> None:
         """Closes all bulk connections of the peer but the newest, so that what the peer passes on keeps its order: an
@@ -531,8 +540,7 @@ class PeerTransport:
         peer = closed.peer
         assert peer is not None
         others = [inlet for inlet in self.inlets if inlet.peer == peer]
-        if not others:
-            self._levels.pop(peer, None)
+        self._note_level(peer)
         if self.roster.is_guest(peer) and not others:
             self.roster.leave(peer)
             self._stop_dialling(peer)

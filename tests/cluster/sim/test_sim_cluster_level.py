@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -137,3 +138,21 @@ def test_the_author_of_a_change_is_in_the_log_from_its_level_on(sim_of: Callable
     assert propose(sim, [FINALIZE, CHANGES_LEVEL]).outcome is Outcome.OK
     assert {topic.changed_by for topic in put("long")} == {"ann"}
     assert all(topic.created_ms for topic in put("long"))
+
+
+def test_what_an_earlier_life_announced_late_counts_until_its_connection_closes(sim_of: Callable[..., Any]) -> None:
+    """Seed 5400001: a slow link brought the HELLO of a killed process behind that of the next one, and its level stayed
+    for good."""
+    sim = sim_of(config=1)
+    transport = sim.leader().running.transport
+    peer = sim.followers()[0].node_id
+    stands = next(inlet for inlet in transport.inlets if inlet.peer == peer)
+    late = Mock(peer=peer, introduction=[*stands.introduction[:11], LEVEL - 1, *stands.introduction[12:]])
+    transport.inlets[late] = None
+    transport._note_level(peer, LEVEL - 1)
+    assert transport._levels[peer] == LEVEL - 1
+    transport._note_level(peer, LEVEL)
+    assert transport._levels[peer] == LEVEL - 1, "the lowest counts: nobody knows which version runs"
+    del transport.inlets[late]
+    transport._note_level(peer)
+    assert transport._levels[peer] == LEVEL
