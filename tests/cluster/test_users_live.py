@@ -49,6 +49,11 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCl
     try:
         with small_segments():
             made.up(3, free_base_port(12))
+        with as_user(made, ROOT) as root:  # a new cluster gets its level first, and then its first user
+            ends = time.monotonic() + 30
+            while code_of(partial(root.admin.set_auth_mode, "off")) != 0:
+                assert time.monotonic() < ends, "there is no Super"
+                time.sleep(0.05)
         yield made
     finally:
         made.down()

@@ -81,7 +81,7 @@ async def test_what_no_entry_can_hold_is_a_bad_request(client: Any, node: Any, m
     from cluster.replication.outcome import Outcome, ProposeResult
 
     refused = ProposeResult(Outcome.FAIL, [], None, "too large", unacceptable=True)
-    monkeypatch.setattr(node, "propose", lambda run, done: done(refused))
+    monkeypatch.setattr(node, "propose", lambda run, done, **_: done(refused))
     for where, body in (("topics", {"name": "T"}), ("metadata", {"topics": [TOPIC]})):
         answer = await client.post(f"/v1/{where}", json=body)
         assert (answer.status, (await answer.json())["error"]["code"]) == (400, "bad_command")
