@@ -31,7 +31,7 @@ VERSION ?=
 MUTANTS_ARGS ?=
 RELEASE_ARGS ?=
 
-.PHONY: help setup setup-dev demo test test-all coverage test-compat test-browser compat-matrix check lint dead-code types layers arch shape sim-night mutants bench bench-compare bench-instructions bench-peers bench-wake stories changelog hooks lock release clean distclean
+.PHONY: help setup setup-dev demo test test-all coverage test-compat test-browser compat-matrix check lint dead-code types layers arch shape sim-night mutants bench bench-compare bench-instructions bench-peers bench-wake stories changelog hooks lock docs release clean distclean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -121,7 +121,11 @@ lock: $(STAMPS)/dev  ## resolve the lock files again from pyproject.toml
 	@$(COMPILE) --extra tier -c requirements/base.lock --output-file requirements/image.lock pyproject.toml
 	@$(subst --build-deps-for=editable,,$(COMPILE)) --output-file requirements/compat.lock requirements/compat.in
 	@$(subst --build-deps-for=editable,,$(COMPILE)) --output-file requirements/release.lock requirements/release.in
+	@$(subst --build-deps-for=editable,,$(COMPILE)) --output-file requirements/docs.lock requirements/docs.in
 	@cd requirements/compat-js && npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit --no-fund
+
+docs: $(STAMPS)/docs  ## the pages of docs/ as a site that needs no network: build/site/index.html
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --quiet
 
 clean:  ## what tools and builds left behind; keeps .venv and data directories
 	@rm -rf build dist *.egg-info .mypy_cache .pytest_cache .hypothesis .import_linter_cache .coverage htmlcov
@@ -169,6 +173,13 @@ $(STAMPS)/release: requirements/release.lock $(STAMPS)/package
 	@$(BIN)/python -m venv $(VENV)/release
 	@$(VENV)/release/bin/python -m pip --disable-pip-version-check --no-input --quiet \
 		install --require-hashes -r requirements/release.lock
+	@touch $@
+
+$(STAMPS)/docs: requirements/docs.lock $(STAMPS)/package
+	@echo "setup: installing the tools of the site (requirements/docs.lock)" >&2
+	@$(BIN)/python -m venv $(VENV)/docs
+	@$(VENV)/docs/bin/python -m pip --disable-pip-version-check --no-input --quiet \
+		install --require-hashes -r requirements/docs.lock
 	@touch $@
 
 # The foreign clients get environments of their own, .venv/compat/{cpp,js,java,go}: tests/compat runs them as processes.

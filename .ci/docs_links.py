@@ -1,0 +1,39 @@
+"""Hooks of mkdocs. A link to a file outside docs/, which the site does not have, becomes its path."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+LINK = re.compile(r"(?<!!)\[([^\]\n]+)\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
+SHIM = re.compile(r"https://[^\s\"']+/iframe-worker/shim")
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Returns the page without such links. Raises FileNotFoundError for one to a file that is not in the sources."""
+    folder = posixpath.dirname(f"docs/{page.file.src_uri}")
+
+    def told(link: re.Match[str]) -> str:
+        if "://" in link[2]:
+            return link[0]
+        path = posixpath.normpath(posixpath.join(folder, link[2]))
+        if path.startswith("docs/"):
+            return link[0]
+        if not (ROOT / path).exists():
+            raise FileNotFoundError(f"{page.file.src_uri} links to {path}, which is not there")
+        return link[1] if path in link[1] else f"{link[1]} (`{path}` in the sources)"
+
+    return LINK.sub(told, markdown)
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Returns the page with this site's `frame-worker.js` in place of a script of another host, which does the same."""
+    return SHIM.sub("../" * page.file.src_uri.count("/") + "assets/frame-worker.js", output)
+
+
+def on_post_template(output_content: str, **_: Any) -> str:
+    """Returns a page without a source, as 404.html, with the same change."""
+    return SHIM.sub("assets/frame-worker.js", output_content)
