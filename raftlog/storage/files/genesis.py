@@ -73,5 +73,6 @@ def decode(entry: Entry) -> Genesis:
             int(fields["created_ms"]),
             tuple(Voter(NodeId(int(voter["id"])), UUID(bytes=voter["uuid"])) for voter in fields["voters"]),
         )
-    except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, KeyError, AssertionError, msgpack.UnpackException) as error:
+        # UUID asserts that its bytes are bytes: a text of sixteen characters is none.
         raise FrameError(f"GENESIS payload is not readable: {error!r}") from error
