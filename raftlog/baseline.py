@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 BASELINE = 10
 """The number of every format on disk and on the wire in RaftMQ 0.1.0, and of the level of commands. Builds before it
@@ -47,3 +49,11 @@ def refusal(what: Path | str, found: object, known: int) -> str:
 def remark(what: str, found: object, known: int) -> str:
     """Returns the first two lines as one line, for use inside another message."""
     return "; ".join(why_unknown(what, found, known)[:2])
+
+
+def uuid_in(value: Any) -> UUID:
+    """Returns the uuid that a field of a kept format has. Raises TypeError unless it is bytes, ValueError unless they
+    are 16: `UUID` itself asserts the type."""
+    if not isinstance(value, bytes):
+        raise TypeError(f"a uuid is 16 bytes, not {value!r}")
+    return UUID(bytes=value)

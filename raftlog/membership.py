@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgpack
 
-from raftlog.baseline import is_known, remark
+from raftlog.baseline import is_known, remark, uuid_in
 from raftlog.errors import FrameError, MembershipError
 from raftlog.types import Entry, EntryType, NodeId, Voter
 
@@ -250,7 +250,7 @@ def decode_payload(payload: bytes, index: int) -> Membership:
         if not is_known(fields["format"], FORMAT):
             raise FrameError(remark(f"MEMBERSHIP at index {index}", fields["format"], FORMAT))
         return Membership(
-            UUID(bytes=fields["cluster_uuid"]),
+            uuid_in(fields["cluster_uuid"]),
             _unpack_members(fields["voters"]),
             _unpack_members(fields["learners"]),
             str(fields["reason"]),
@@ -265,7 +265,7 @@ def decode_payload(payload: bytes, index: int) -> Membership:
 
 
 def _unpack_members(packed: Any) -> tuple[Voter, ...]:
-    return tuple(Voter(NodeId(int(member["id"])), UUID(bytes=member["uuid"])) for member in packed)
+    return tuple(Voter(NodeId(int(member["id"])), uuid_in(member["uuid"])) for member in packed)
 
 
 def _unpack_addresses(packed: Any) -> tuple[Address, ...]:

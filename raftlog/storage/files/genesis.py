@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgpack
 
-from raftlog.baseline import is_known, remark
+from raftlog.baseline import is_known, remark, uuid_in
 from raftlog.errors import FrameError
 from raftlog.frame import FRAME_LENGTH_MAX, genesis_entry
 from raftlog.types import Entry, EntryType, NodeId, Voter
@@ -67,12 +67,11 @@ def decode(entry: Entry) -> Genesis:
         if not is_known(fields["format"], FORMAT):
             raise FrameError(remark("GENESIS", fields["format"], FORMAT))
         return Genesis(
-            UUID(bytes=fields["cluster_uuid"]),
+            uuid_in(fields["cluster_uuid"]),
             int(fields["group_id"]),
             int(fields["segment_size"]),
             int(fields["created_ms"]),
-            tuple(Voter(NodeId(int(voter["id"])), UUID(bytes=voter["uuid"])) for voter in fields["voters"]),
+            tuple(Voter(NodeId(int(voter["id"])), uuid_in(voter["uuid"])) for voter in fields["voters"]),
         )
-    except (ValueError, TypeError, KeyError, AssertionError, msgpack.UnpackException) as error:
-        # UUID asserts that its bytes are bytes: a text of sixteen characters is none.
+    except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
         raise FrameError(f"GENESIS payload is not readable: {error!r}") from error
