@@ -167,6 +167,7 @@ def test_people_use_the_commands(
         types("acl set shop Topic:orders Pub Sub")
         types("auth mode enforce --yes")
         assert "writes open" in types("status")
+        assert "every node runs" in types("upgrade plan")
         everywhere = ",".join(f"127.0.0.1:{node.admin_port}" for node in cluster.nodes)
         types(f"context add prod --admin {everywhere}", data=False)
         assert "names no user" in types("topic list --admin prod", data=False, code=5)

@@ -13,6 +13,16 @@ from raftmq.local.credentials import address_of
 from raftmq.local.rolling import Restart, RollingRestart, by_command
 from raftmq_wire.errors import ExitCode, LocalError
 
+WAIT = click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(min=1),
+    default=300,
+    show_default=True,
+    metavar="SECONDS",
+    help="For a node to be allowed to stop, and for it to be back.",
+)
+
 
 @click.command("rolling-restart")
 @click.option(
@@ -30,15 +40,7 @@ from raftmq_wire.errors import ExitCode, LocalError
     metavar="SECONDS",
     help="Between a node's drain and its stop: after 35 s RocketMQ's clients have asked for routes and moved.",
 )
-@click.option(
-    "--wait",
-    "wait_s",
-    type=click.FloatRange(min=1),
-    default=300,
-    show_default=True,
-    metavar="SECONDS",
-    help="For a node to be allowed to stop, and for it to be back.",
-)
+@WAIT
 @cluster_options
 def rolling_restart(
     command: str | None,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from raftmq.commands.common import cluster_options, console, data_dir, data_option, json_option, show
-from raftmq.local.admin_http import AdminApi, admin_addresses
+from raftmq.commands.nodes.rolling_restart import WAIT
+from raftmq.local.admin_http import AdminApi, GivenAddresses, admin_addresses
 from raftmq.local.cluster import LocalCluster
+from raftmq.local.credentials import address_of, like
 from raftmq.local.rolling import RollingRestart
 from raftmq.local.upgrading import NodePlan, Plan, plan_of, require_all
 from raftmq_wire.errors import ExitCode, LocalError
@@ -33,15 +36,7 @@ def plan(data: str | None, admin: str | None, as_json: bool) -> None:
 
 
 @upgrade.command()
-@click.option(
-    "--wait",
-    "wait_s",
-    type=click.FloatRange(min=1),
-    default=300,
-    show_default=True,
-    metavar="SECONDS",
-    help="For a node to be allowed to stop, and for it to be back.",
-)
+@WAIT
 @data_option
 @json_option
 def run(wait_s: float, data: str | None, as_json: bool) -> None:
@@ -51,7 +46,7 @@ def run(wait_s: float, data: str | None, as_json: bool) -> None:
     every host, then: raftmq rolling-restart --admin HOST:9644 --exec CMD
     """
     cluster = LocalCluster(data_dir(data))
-    addresses = {node.id: f"127.0.0.1:{node.admin_port}" for node in cluster.nodes}
+    addresses = {node.id: address_of(node) for node in cluster.nodes}
     found = _plan(addresses)
     require_all(found)
     left = [each.node for each in found.nodes if each.step != "done"]
@@ -87,13 +82,15 @@ def finalize(yes: bool, data: str | None, admin: str | None, as_json: bool) -> N
     show(as_json, answer, f"the cluster has level {answer['level']} from entry {answer['index']} on")
 
 
-def _addresses(data: str | None, admin: str | None) -> dict[int, str]:
+def _addresses(data: str | None, admin: str | None) -> Mapping[int, str]:
     asked = admin_addresses(admin, data)
+    if not isinstance(asked, GivenAddresses):
+        return {node.id: address_of(node) for node in LocalCluster(data_dir(data)).nodes}
     members = AdminApi(asked, "raftmq node list").local("/v1/members")["members"]
-    return {int(each["id"]): str(each["admin"]) for each in members if each["admin"]}
+    return {int(each["id"]): like(asked[0], str(each["admin"])) for each in members if each["admin"]}
 
 
-def _plan(addresses: dict[int, str]) -> Plan:
+def _plan(addresses: Mapping[int, str]) -> Plan:
     from cluster.runtime.host.versions import versions
     from statemachine.commands import LEVEL
 
