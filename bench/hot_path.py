@@ -11,7 +11,7 @@ import asyncio
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -177,17 +177,22 @@ def long_messages(config: Config) -> Config:
     return replace(config, limits=replace(config.limits, message_bytes_max=1 << 20))
 
 
+def sends(driver: Driver, stages: Mapping[str, tuple[int, int, int]], warm_up: str) -> Iterator[tuple[str, int]]:
+    """Sends what each stage says, after one round of each; `warm_up` names what comes before the first."""
+    driver.send(1, 1, 1)  # makes the topic
+    for in_flight, batch, _ in stages.values():
+        driver.send(in_flight, batch, 1)
+    gc.collect()
+    yield warm_up, 0
+    for name, (in_flight, batch, rounds) in stages.items():
+        driver.send(in_flight, batch, rounds)
+        yield name, in_flight * batch * rounds
+
+
 def stages() -> Iterator[tuple[str, int]]:
     """Runs one stage after the other; yields its name and its number of messages when it is over."""
     driver = Driver(LoneNode(quiet_options(), long_messages))
-    driver.send(1, 1, 1)  # makes the topic
-    for in_flight, batch, _ in STAGES.values():
-        driver.send(in_flight, batch, 1)
-    gc.collect()
-    yield "warm-up", 0
-    for name, (in_flight, batch, rounds) in STAGES.items():
-        driver.send(in_flight, batch, rounds)
-        yield name, in_flight * batch * rounds
+    yield from sends(driver, STAGES, "warm-up")
     driver.fill()
     for name, (size, rounds) in PULLS.items():
         requests, messages = driver.pulls_of(size), QUEUES * QUEUE_MESSAGES
@@ -199,15 +204,7 @@ def stages() -> Iterator[tuple[str, int]]:
         for _ in range(rounds):
             driver.ask_again(requests, len(answers))
         yield name, messages * rounds
-    driver = Driver(Three())
-    driver.send(1, 1, 1)
-    for in_flight, batch, _ in WITH_PEERS.values():
-        driver.send(in_flight, batch, 1)
-    gc.collect()
-    yield "before three nodes", 0
-    for name, (in_flight, batch, rounds) in WITH_PEERS.items():
-        driver.send(in_flight, batch, rounds)
-        yield name, in_flight * batch * rounds
+    yield from sends(Driver(Three()), WITH_PEERS, "before three nodes")
 
 
 if __name__ == "__main__":

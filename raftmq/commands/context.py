@@ -41,7 +41,7 @@ def add(name: str, admin: str | None, servers: str | None, tls_ca: Path | None, 
     before = contexts.get(name, ClusterContext(name, [], "", []))
     ca = before.tls_ca if tls_ca is None else str(tls_ca.absolute())
     if ca:
-        speak_tls(Tls(ca=ca))
+        speak_tls(ca)
     context = before._replace(
         tls_ca=ca,
         addresses=before.addresses if admin is None else parse_addresses(admin),

@@ -65,9 +65,7 @@ def admin_option(command: F) -> F:
     def take(context: click.Context, param: click.Parameter, value: str | None) -> None:
         forget_tls()
         if value is not None:
-            from raftmq.client.tls import Tls  # help and completion do without the client
-
-            speak_tls(Tls(value, os.environ.get("RAFTMQ_TLS_CERT", ""), os.environ.get("RAFTMQ_TLS_KEY", "")))
+            speak_tls(value, os.environ.get("RAFTMQ_TLS_CERT", ""), os.environ.get("RAFTMQ_TLS_KEY", ""))
 
     admin = click.option(
         "--admin",
@@ -111,9 +109,7 @@ def _of_context(name: str) -> list[str]:
     """The addresses of a context, which must lead to the cluster that it was added for. Raises LocalError."""
     context = find_context(name)
     if context.tls_ca:
-        from raftmq.client.tls import Tls
-
-        speak_tls(Tls(ca=context.tls_ca))
+        speak_tls(context.tls_ca)
     if context.cluster_id:
         check_cluster(context, cluster_at(context.addresses))  # before any proof goes there
     return with_proof(context.addresses, read_token(name))
@@ -136,9 +132,7 @@ def parse_addresses(named: str) -> list[str]:
     """ "http://a:1,b:2" -> its "host:port". After https:// all are asked over TLS. Raises LocalError."""
     parts = [part.strip().rstrip("/") for part in named.split(",") if part.strip()]
     if any(part.startswith("https://") for part in parts) and chosen_tls() is None:
-        from raftmq.client.tls import Tls
-
-        speak_tls(Tls())
+        speak_tls()
     addresses = [part.removeprefix("https://").removeprefix("http://") for part in parts]
     for address in addresses:
         host, colon, port = address.rpartition(":")

@@ -21,8 +21,12 @@ _chosen: list[Tls] = []
 """The choice of this process, if it made one."""
 
 
-def speak_tls(tls: Tls) -> None:
-    """Asks every HTTP API over TLS from now on. Raises LocalError for files that cannot be used."""
+def speak_tls(ca: str = "", cert: str = "", key: str = "") -> None:
+    """Asks every HTTP API over TLS from now on; the files are those of `Tls`. Raises LocalError for files that cannot
+    be used."""
+    from raftmq.client.tls import Tls
+
+    tls = Tls(ca, cert, key)
     try:
         tls.context()
     except ValueError as error:

@@ -39,6 +39,7 @@ from raftlog.storage.files.identity import Identity
 from raftlog.storage.node_dir import create_node_dir
 from raftmq.local.access_files import make_access_files
 from raftmq.local.admin_http import AdminApi, GivenAddresses, parse_addresses
+from raftmq.local.exchange import exchange
 from raftmq.local.init import GROUP_ID, Created, is_empty, known_cluster
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -250,15 +251,10 @@ def _check_nobody_runs(config: Config) -> None:
 
 def _answers(address: str) -> bool:
     """Returns True if a node answers there, whatever it says."""
-    host, _, port = address.rpartition(":")
-    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=ASK_S)
     try:
-        connection.request("GET", "/v1/health/live")
-        json.loads(connection.getresponse().read(1 << 16))
+        json.loads(exchange(address, "GET", "/v1/health/live", timeout_s=ASK_S).body)
     except (OSError, http.client.HTTPException, ValueError):
         return False
-    finally:
-        connection.close()
     return True
 
 

@@ -24,7 +24,7 @@ from raftmq.commands.common import (
 from raftmq.commands.names import complete_nodes
 from raftmq.commands.nodes.node_plan import ask_before, confirmed, show_plan
 from raftmq.local import may_stop
-from raftmq.local.admin_http import ADMIN_VARIABLE, AdminApi, admin_addresses, drain_node
+from raftmq.local.admin_http import ADMIN_VARIABLE, AdminApi, F, admin_addresses, drain_node
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
@@ -32,6 +32,26 @@ if TYPE_CHECKING:
 
 LOOK = "raftmq node list"
 NODE = click.argument("node", type=click.IntRange(1, 65535), shell_complete=complete_nodes)
+
+
+def new_node_options(command: F) -> F:
+    """--config, --via and --secret: a new node on a machine of its own."""
+    config = click.option(
+        "--config",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="The new node's raftmq.toml, on its own machine; with --via.",
+    )
+    via = click.option(
+        "--via", metavar="URL", help="HTTP API of a member, such as http://10.0.0.1:9644; with --config."
+    )
+    secret = click.option(
+        "--secret",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="A copy of a member's SECRET file; with --config.",
+    )
+    return config(via(secret(command)))
 
 
 @click.group()
@@ -117,19 +137,7 @@ def _state(view: dict[str, Any], member: dict[str, Any]) -> str:
     "--id", "node_id", type=click.IntRange(1, 65535), metavar="N", help="The node's id (default: the next free one)."
 )
 @click.option("--learner", is_flag=True, help="Keep it a learner until raftmq node promote.")
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="The new node's raftmq.toml, on its own machine; with --via.",
-)
-@click.option("--via", metavar="URL", help="HTTP API of a member, such as http://10.0.0.1:9644; with --config.")
-@click.option(
-    "--secret",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="A copy of a member's SECRET file; with --config.",
-)
+@new_node_options
 @data_option
 @json_option
 def add(
@@ -252,19 +260,7 @@ def _remove(node: int, meant: bool, data: str | None, admin: str | None, as_json
 
 @node.command()
 @NODE
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="The new node's raftmq.toml, on its own machine; with --via.",
-)
-@click.option("--via", metavar="URL", help="HTTP API of a member, such as http://10.0.0.1:9644; with --config.")
-@click.option(
-    "--secret",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="A copy of a member's SECRET file; with --config.",
-)
+@new_node_options
 @data_option
 @json_option
 def replace(
