@@ -1,5 +1,5 @@
 """Retention of messages, and disk space: policy, leases, limits.
 
-May import `cluster.state`, `cluster.replication` and below. Decides on the event loop; reads and deletes on a lane's
-thread. Called by the node and `cluster.admin`.
+May import `cluster.state`, `cluster.replication` and below. The room decides on the event loop; it reads and deletes on
+a lane's thread. The node and `cluster.admin` call it.
 """

@@ -1,4 +1,4 @@
-"""The room on a node's disk, watched and given back: who refuses, holds, trims and counts for the node."""
+"""Assembles the watch over a node's disk and its retention from the node's parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 def disk_of(context: NodeContext, directory: Path, proposals: Proposals, metrics: ModeMetrics) -> DiskSpace:
-    """`directory` is DATA. While there is no room no send may enter, and the node does not campaign."""
+    """Makes the watch over the disk, which refuses sends and keeps the node from campaigning while the disk lacks
+    space. `directory` is DATA."""
     return DiskSpace(
         context.fs,
         directory,
@@ -46,7 +47,7 @@ def retention_of(
     *,
     tier_known: Callable[[], bool],
 ) -> Retention:
-    """Not started. `tier_known`: see Retention."""
+    """Makes the retention of the node, not started yet. `tier_known` is explained at `Retention`."""
     carries = partial(
         Carrier,
         context.raw,

@@ -1,9 +1,10 @@
-"""Carries forward what pins the log: messages that wait are appended once more, so that retention can go on.
+"""Carries forward the waiting messages that pin the log: they are appended once more, so that retention can go on.
 
-Retention says up to where it would trim if nothing waited. The rows that lie below that are read on its lane, slice by
-slice, and queued like the sends of clients; one slice is on its way into the log at a time. The entry that holds the
-messages of a row is what moves it (docs/adr/0054). So nothing is remembered: a row that was delivered meanwhile
-is not moved, and what a lost leader left undone is found where it lies.
+Retention computes the position up to which it would trim if no message waited for its time or its transaction. The
+waiting rows (groups of such messages) that lie below that position are read on retention's lane, slice by slice, and
+queued like the sends of clients; one slice at a time is on its way into the log. The entry that holds the messages of a
+row also moves the row (docs/adr/0054). The leader therefore remembers nothing: a row that was delivered meanwhile is
+not moved, and the next leader finds the rows that a deposed leader did not carry.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ logger = logging.getLogger(__name__)
 
 
 class _Round:
-    """One round of carrying: a look of retention begins it, and it goes on slice by slice up to `end`."""
+    """One round of carrying. A look of retention begins it, and it goes on slice by slice up to the position `end`."""
 
     def __init__(self, end: int) -> None:
         self.end = end
         self.left = 0
-        """Rows of the slice that are on their way."""
+        """Rows of the present slice whose appends have not been answered."""
         self.next_position = 0
         self.failed = False
         self.carried = 0
-        """Messages."""
+        """Messages that were carried so far."""
         self.dropped = False
 
 
 class Carrier:
-    """Does something only while retention asks it to, on the node that leads. Event loop only."""
+    """Appends waiting messages again when retention asks for it, on the leader only. Event loop only."""
 
     def __init__(
         self,
@@ -56,8 +57,8 @@ class Carrier:
         gather: Callable[[Gather], None],
         ended: Callable[[], None],
     ) -> None:
-        """`gather` has the lane read a slice, the answer comes to `on_slice`; `ended` is called when a round has moved
-        something. `report_damage` is told of a message that cannot be read intact: position and size."""
+        """`gather` has the lane read a slice; the lane's answer comes to `on_slice`. `ended` is called when a round has
+        moved something. `report_damage` receives the position and the size of a message that cannot be read intact."""
         self._raw = raw
         self._state = state
         self._proposals = proposals
@@ -73,7 +74,7 @@ class Carrier:
         return self._round is not None and self._proposals.open
 
     def carry(self, end: int) -> None:
-        """Carries what lies below `end`, unless a round is under way."""
+        """Carries the waiting messages below the position `end`, unless a round is under way."""
         if self.busy:
             return
         self._round = None
@@ -88,7 +89,7 @@ class Carrier:
         self._gather(Gather(round_.next_position, round_.end, due_after_ms))
 
     def on_slice(self, slice_: Slice) -> None:
-        """The lane has read one."""
+        """Queues the rows of a slice that the lane has read."""
         round_ = self._round
         if round_ is None or not self._proposals.open:
             self._round = None

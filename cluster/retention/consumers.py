@@ -1,4 +1,5 @@
-"""Messages that consumer groups have not consumed, and those of them that retention removes or is about to remove."""
+"""Finds messages that consumer groups have not consumed, and those of them that retention removes or is about to
+remove."""
 
 from __future__ import annotations
 
@@ -13,11 +14,12 @@ from statemachine.tier import TierSegment
 from statemachine.trim import QueueMin, highest
 
 WARN_SHARE = 0.8
-"""Share of a message's time (or of `bytes_max`) after which it raises an alarm if a group has not consumed it."""
+"""Share of a message's retention time (or of `bytes_max`). A message that a group has not consumed raises an alarm when
+this share is used up."""
 
 
 class Behind(NamedTuple):
-    """A queue of which a group has not consumed everything that is kept."""
+    """A queue of which a group has not consumed all kept messages."""
 
     group: str
     topic: str
@@ -27,12 +29,13 @@ class Behind(NamedTuple):
     """The first offset that is not consumed."""
     end: int
     position: int
-    """Position of that message."""
+    """Position of the message at `offset`."""
     store_ms: int
 
 
 def behind(state: BrokerState) -> list[Behind]:
-    """Returns every such queue of every group that has committed an offset: a seek each. Any thread."""
+    """Returns every queue of every group that has committed an offset there and has not consumed everything. Costs one
+    seek each. Any thread."""
     found = []
     for group in state.groups:
         for topic_id, queue_id, committed in state.offsets_of_group(group):
@@ -60,7 +63,8 @@ def floor(rows: list[Behind]) -> Floor | None:
 
 
 def within(queues: list[QueueMin], rows: list[Behind]) -> list[QueueMin]:
-    """`queues` as far as every group has consumed them; the state machine leaves out those that would not move."""
+    """Limits the cuts `queues` to what every group has consumed. The state machine leaves out cuts that would not move
+    a queue's beginning."""
     unread: dict[tuple[int, int], int] = {}
     for row in rows:
         queue = row.topic_id, row.queue_id
@@ -71,7 +75,7 @@ def within(queues: list[QueueMin], rows: list[Behind]) -> list[QueueMin]:
 def lost(
     state: BrokerState, rows: list[Behind], position: int, queues: Sequence[QueueMin] = ()
 ) -> dict[tuple[str, str], int]:
-    """(group, topic) -> how many messages it has not consumed, of those below `position` of the log and below the
+    """Returns (group, topic) -> the number of unconsumed messages that lie below `position` of the log or below the
     offsets of `queues`."""
     named = highest(queues)
     counts: dict[tuple[str, str], int] = {}
@@ -92,7 +96,8 @@ def _first_at(state: BrokerState, row: Behind, position: int) -> int:
 
 
 def warning(rows: list[Behind], rules: RetentionSection, now_ms: int, log_end: int) -> str:
-    """The text of the alarm before unconsumed messages are removed; "" if there is no reason for one."""
+    """Returns the text of the alarm that unconsumed messages are about to be removed; "" if there is no reason for
+    one."""
     soon = [row for row in rows if _goes_soon(row, rules, now_ms, log_end)]
     if not soon:
         return ""
@@ -108,8 +113,9 @@ def warning(rows: list[Behind], rules: RetentionSection, now_ms: int, log_end: i
 
 
 def warning_in_tier(state: BrokerState, section: TierSection, rules: RetentionSection, now_ms: int) -> str:
-    """The same where what retention takes from the nodes stays in the tier: only what leaves the tier is lost. Of a
-    group that has yet to consume the first message that a queue has there, once the tier's first segment goes soon."""
+    """Returns the text of that alarm where the messages that leave the nodes stay in the tier: only what leaves the
+    tier is lost. Names a group that has yet to consume the first message that a queue has in the tier, if the tier's
+    first segment goes soon."""
     segments = state.kept_segments
     evicted = bool(segments) and state.kept.position < state.trim_position
     if not evicted or rules.protect_unconsumed or not _tier_goes_soon(segments, section, now_ms):

@@ -1,15 +1,16 @@
-"""Early warnings of a disk: that it fills up, and that it is slow.
+"""Early warnings about a disk: it fills up, or it is slow.
 
 `disk_filling` is raised above `retention.disk_max_used_percent`, or when the disk would reach
 `retention.disk_refuse_writes_percent` within HORIZON_MS at the rate of the last hour (six times
 `retention.disk_rate_ms`). It is raised while there is still time; `disk_full` replaces it when sends are refused.
 
 `disk_slow` is raised when more than one in a hundred of this node's appends (write and fdatasync together) took longer
-than `log.slow_append_ms` over the last minute: the 99th percentile is above it. A disk that has just become slow makes
-few appends, which thousands of quick ones from before would hide for minutes; so it is also raised when most appends of
-the last slice were slow. Every node measures itself, so disks that are slow everywhere show everywhere.
+than `log.slow_append_ms` over the last minute, so the 99th percentile is above that limit. A disk that has just become
+slow makes few appends, and thousands of quick ones from before would hide them for minutes; so the alarm is also raised
+when most appends of the last slice were slow. Every node measures its own disk: if all disks are slow, all nodes show
+it.
 
-Both have hysteresis: a disk that stays close to a limit does not make them flap.
+Both alarms have hysteresis: a disk that stays close to a limit does not make them flap.
 """
 
 from __future__ import annotations
@@ -27,22 +28,23 @@ SLOW = "disk_slow"
 """Keys of the alarms."""
 
 SAMPLES_PER_RATE = 10
-"""Samples in `retention.disk_rate_ms`, the shortest observation of a rate: a burst does not predict the next hours."""
+"""Samples within `retention.disk_rate_ms`, the shortest time over which a rate is measured: a burst does not predict
+the next hours."""
 SAMPLES = 6 * SAMPLES_PER_RATE + 1
-"""Samples that are kept: by default one each minute, an hour of them."""
+"""Samples that are kept: by default one each minute for an hour."""
 HORIZON_MS = 4 * 3_600_000
 RELAX_POINTS = 2
 """Percentage points below the line at which a disk no longer counts as filling."""
 
 SLICE_MS = 5_000
 SLICES = 12
-"""Slices in the window: they make a minute, which moves on by slices."""
+"""Slices in the window of one minute; the window moves on by one slice."""
 SLOW_MIN = 3
-"""Minimum of slow appends: a single slow one does not make a slow disk."""
+"""The least number of slow appends that makes a slow disk."""
 
 
 class Filling:
-    """Follows how full the disk is. Event loop only; told about each look (`cluster.retention.disk_space`)."""
+    """Follows the fill level of the disk. Event loop only; `cluster.retention.disk_space` calls it after each look."""
 
     def __init__(self, directory: str, limits: RetentionSection, alarms: Alarms) -> None:
         self._directory = directory
@@ -51,15 +53,16 @@ class Filling:
         self._samples: deque[tuple[int, float]] = deque(maxlen=SAMPLES)
         self._why = ""
         self.full_in_ms: int | None = None
-        """Milliseconds until sends are refused, at the present rate; None while the disk is not filling up or that is
-        not known."""
+        """Milliseconds until sends are refused, at the present rate; None while the disk is not filling up or the rate
+        is unknown."""
 
     def reload(self, limits: RetentionSection) -> None:
-        """Other limits from now on."""
+        """Takes new limits."""
         self._limits = limits
 
     def look(self, now_ms: int, used: float, *, refusing: bool) -> None:
-        """`used`: per cent of the disk; `refusing`: sends are refused already, which is another alarm."""
+        """Records one look at the disk. `used` is the used share in per cent. `refusing` is True if sends are refused
+        already, which is another alarm."""
         if not self._samples or SAMPLES_PER_RATE * (now_ms - self._samples[-1][0]) >= self._limits.disk_rate_ms:
             self._samples.append((now_ms, used))
         self.full_in_ms = self._full_in(now_ms, used)
@@ -81,7 +84,8 @@ class Filling:
         return int(left / grown * elapsed)
 
     def _reason(self, used: float) -> str:
-        """The same words as long as the reason is the same: an alarm with another text is news."""
+        """Returns the alarm's text. The text stays the same as long as the reason does, because an alarm with another
+        text is news."""
         line = self._limits.disk_max_used_percent
         if used > line - (RELAX_POINTS if self._why else 0):
             return f"it is above retention.disk_max_used_percent = {line}"
@@ -102,23 +106,24 @@ class SlowAppends:
     """Counts slow appends over the last minute. Event loop only."""
 
     def __init__(self, bound_ms: int, alarms: Alarms) -> None:
-        """`bound_ms`: `log.slow_append_ms`; 0: nothing is slow."""
+        """`bound_ms` is `log.slow_append_ms`; with 0, no append counts as slow."""
         self._bound_s = bound_ms / 1000
         self._alarms = alarms
         self._slices: deque[list[int]] = deque(maxlen=SLICES)
         self.suspect_s = self._bound_s / 2 if bound_ms else math.inf
-        """Appends that take longer are worth a `note`."""
+        """Seconds. Only appends that took longer need a call of `note`."""
         self._counted = 0
-        """Appends until the last slice ended."""
+        """All appends since the start, as of the end of the last slice."""
         self._slow = self._slowish = 0
-        """Appends since then: above the bound, and above half of it."""
+        """Appends since the end of the last slice that took longer than the bound, and longer than half of it."""
         self._slice_ms = 0
         self._raised = False
         self.slow_total = 0
-        """Appends above the bound since the start."""
+        """Appends since the start that took longer than the bound."""
 
     def note(self, seconds: float) -> bool:
-        """An append took this long; returns whether that is slow. Needed only above `suspect_s`."""
+        """Counts an append that took `seconds`; returns True if that is slow. Only appends above `suspect_s` need this
+        call."""
         if seconds <= self.suspect_s:
             return False
         self._slowish += 1
@@ -129,7 +134,8 @@ class SlowAppends:
         return True
 
     def tick(self, now_ms: int, appends: int) -> None:
-        """Moves the window on when it is time, and draws the conclusion. `appends`: all since the start."""
+        """Moves the window on when a slice is over, and raises or clears the alarm. `appends` is the number since the
+        start."""
         if now_ms - self._slice_ms < SLICE_MS:
             return
         self._slice_ms = now_ms
@@ -149,7 +155,8 @@ class SlowAppends:
         self._alarms.raise_alarm(SLOW, self._text(slow, total, span))
 
     def _end_if_quick(self, total: int, slowish: int) -> None:
-        """Not while a slice in which most were slow is in the window: many quick ones beside it prove nothing."""
+        """Clears the alarm, unless a slice in which most appends were slow is still in the window: many quick ones
+        beside it prove nothing."""
         bad = any(some >= SLOW_MIN and some * 2 > appends for appends, _, some in self._slices)
         if not bad and slowish * 100 <= total:
             self._raised = False

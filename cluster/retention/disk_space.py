@@ -1,12 +1,12 @@
-"""Disk space: when the leader refuses sends, when a log waits for space, and when both resume.
+"""Disk space: when the leader refuses sends, when the log waits for space, and when both resume.
 
 Three stages, as space runs out:
 
-* above `retention.disk_refuse_writes_percent` this node, while it leads, refuses sends (code 14) with the reason. It
-  accepts them again RESUME_POINTS below that, so that a disk close to the limit does not flap;
+* above `retention.disk_refuse_writes_percent` the leader refuses sends (code 14) with the reason. It accepts them
+  again RESUME_POINTS below that line, so that a disk close to the limit does not flap;
 * when less than the reserve is left, the append lane puts messages aside, unwritten and unacknowledged. The reserve is
   for writes that must continue: term and vote, RocksDB, checkpoints, TRIM;
-* when a write finds no space nevertheless, it is put aside too, and tried again every RETRY_MS.
+* when a write finds no space nevertheless, its messages are put aside too, and tried again every RETRY_MS.
 
 Nothing is lost: entries put aside were never acknowledged, and later ones wait behind them.
 """
@@ -39,28 +39,29 @@ logger = logging.getLogger(__name__)
 LOOK_EVERY_MS = 1000
 RETRY_MS = 250
 RESUME_POINTS = 2
-"""Percentage points below the line at which sends are taken again."""
+"""Percentage points below the line at which sends are accepted again."""
 RESERVE_BYTES_MAX = 512 << 20
-"""The reserve is half of what lies above the line, and at most this."""
+"""The largest reserve. Otherwise the reserve is half of the space above the line."""
 OPENING_BYTES = 64 << 20
-"""Bytes that opening may write at once: RocksDB brings its buffers to disk."""
+"""Bytes that opening the node may write at once, because RocksDB writes its buffers to disk."""
 FULL = "disk_full"
 PARKED = "log_waits_for_space"
 """Keys of the alarms."""
 
 
 def is_full(error: BaseException) -> bool:
-    """Returns True if the error is nothing but a lack of space."""
+    """Returns True if the error means lack of space and nothing else."""
     return isinstance(error, DiskFullError | KVFullError)
 
 
 def reserve_of(total_bytes: int, refuse_percent: int) -> int:
-    """Bytes that are not for messages."""
+    """Returns the bytes of the disk that are reserved for writes other than messages."""
     return min(RESERVE_BYTES_MAX, total_bytes * (100 - refuse_percent) // 200)
 
 
 async def wait_for_space(fs: FileSystem, directory: Path, limits: RetentionSection, ended: Callable[[], bool]) -> bool:
-    """Returns True when a node that had to be closed may be opened again, False if `ended` says so first."""
+    """Waits until a node that was closed for lack of space may be opened again; returns True then, and False as soon as
+    `ended` returns True."""
     while not ended():
         free, total = fs.free_bytes(directory), fs.total_bytes(directory)
         enough = reserve_of(total, limits.disk_refuse_writes_percent) + min(OPENING_BYTES, total // 10)
@@ -80,20 +81,20 @@ class DiskView(msgspec.Struct, frozen=True, kw_only=True):
     """The line above which sends are refused."""
     refusing: bool
     parked: str
-    """Why the log is not written now; "" if it is."""
+    """The reason why the log is not written now; "" if it is written."""
     refusals: int
-    """Times that sends began to be refused since the start."""
+    """The number of times that sends began to be refused since the start."""
     parkings: int
-    """Times that the log began to wait since the start."""
+    """The number of times that the log began to wait for space since the start."""
     full_in_s: int | None = None
-    """Seconds until sends are refused at the rate of the last hour; None if the disk does not fill up, or is not known
-    to."""
+    """Seconds until sends are refused at the rate of the last hour; None if the disk does not fill up or the rate is
+    unknown."""
     slow_appends: int = 0
     """Appends that took longer than `log.slow_append_ms` since the start."""
 
 
 class DiskSpace:
-    """Looks, refuses, resumes. Event loop only, but for `reserved`."""
+    """Watches the disk of one node: measures it, refuses sends, and resumes. Event loop only, except `reserved`."""
 
     def __init__(
         self,
@@ -107,15 +108,15 @@ class DiskSpace:
         metrics: ModeMetrics | None = None,
         slow_append_ms: int = 0,
     ) -> None:
-        """`refuse` receives the reason why no send may enter ("": they may), `hold` keeps the node from becoming leader
-        (True) while it cannot write; `slow_append_ms`: see SlowAppends."""
+        """`refuse` receives the reason why no send may enter ("": sends may). `hold(True)` keeps the node from becoming
+        leader while it cannot write. `slow_append_ms` is explained at `SlowAppends`."""
         self._fs = fs
         self._directory = directory
         self._limit = limits.disk_refuse_writes_percent
         self._alarms = alarms
         self._refuse = refuse
         self.retry: Signal[[]] = Signal()
-        """Sent when the append lane, which asks `reserved`, should try again what it has put aside."""
+        """Tells the append lane, which asks `reserved`, to try again what it has put aside."""
         self._hold = hold
         self._metrics = metrics
         self._filling = Filling(str(directory), limits, alarms)
@@ -139,22 +140,22 @@ class DiskSpace:
         )
 
     def reload(self, limits: RetentionSection) -> None:
-        """Another limit from now on."""
+        """Takes new limits."""
         self._limit = limits.disk_refuse_writes_percent
         self._filling.reload(limits)
         self._look_ms = 0
 
     def reserved(self) -> str:
-        """Why messages may not be written now, "" if they may. Any thread."""
+        """Returns the reason why messages may not be written now, "" if they may. Any thread."""
         return self._reserved
 
     @property
     def parked(self) -> str:
-        """Why the log is not written now; "" if it is."""
+        """The reason why the log is not written now; "" if it is written."""
         return self._parked
 
     def tick(self, now_ms: int) -> None:
-        """Looks when it is time to, and has what is put aside tried again."""
+        """Looks at the disk when the time has come, and lets the append lane try again what it has put aside."""
         self._now_ms = now_ms
         self._slow_appends.tick(now_ms, self._appends)
         if now_ms >= self._look_ms:
@@ -165,7 +166,7 @@ class DiskSpace:
             self.retry()
 
     def look(self) -> None:
-        """Measures, and draws the conclusions."""
+        """Measures the disk, then refuses or accepts sends, and raises or clears alarms."""
         try:
             self._free, self._total = self._fs.free_bytes(self._directory), self._fs.total_bytes(self._directory)
         except OSError as error:
@@ -186,7 +187,7 @@ class DiskSpace:
             self._metrics.outlook(self._filling.full_in_ms)
 
     def on_persisted(self, persisted: Persisted) -> None:
-        """A drain of the append lane is over: was it slow, did it have to put something aside?"""
+        """Evaluates one drain of the append lane: whether it was slow, and whether it put something aside."""
         if persisted.bytes_written:
             self._appends += 1
             slow = self._slow_appends

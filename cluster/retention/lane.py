@@ -1,4 +1,4 @@
-"""Retention's work off the event loop: reads disk usage, checkpoints and rows, and removes files."""
+"""Runs retention's work off the event loop: reads disk usage, checkpoints and rows, and removes files."""
 
 from __future__ import annotations
 
@@ -24,79 +24,81 @@ from statemachine.trim import QueueMin
 logger = logging.getLogger(__name__)
 
 CHECKPOINT = "the older checkpoint of the leader"
-"""The floor under which a new leader's state can be made again from what is on disk."""
+"""Names the floor that protects the leader's older checkpoint: a new leader's state can be made again from what lies on
+disk above it."""
 PINNED = "messages that wait for their time or their transaction"
-"""The floor of messages that are in no queue yet."""
+"""Names the floor of messages that are in no queue yet."""
 TIER = "segments that are not verified in the tier"
-"""The floor while a tier is configured: what goes from here must be there."""
+"""Names the floor while a tier is configured: only segments that the tier holds may go."""
 
 
 class Ask(NamedTuple):
-    """Look at everything, and decide if this node leads."""
+    """A job of the lane: look at everything, and decide what to remove if this node leads."""
 
     leads: bool
     now_ms: int
-    """Log time."""
+    """Log time of the look."""
     hour: int
     freed_bytes: int
-    """Bytes of files that are given up already and still there."""
+    """Bytes of files that were given up but not removed yet."""
     asked: bool
     consumers: bool
-    """Look for groups that are about to lose messages."""
+    """True to look for groups that are about to lose messages too."""
 
 
 class Remove(NamedTuple):
-    """Remove these files, which the log has let go."""
+    """A job of the lane: remove these files, which the log no longer uses."""
 
     paths: tuple[Path, ...]
 
 
 class Held(NamedTuple):
-    """The cut that retention would make if no message waited in what it wants gone."""
+    """The cut that retention would make if no waiting message lay below it."""
 
     position: int
-    """Position at which the log would begin."""
+    """Position at which the log would begin after the cut."""
     carry_below: int
-    """Messages that wait below this position are to be carried: on a disk that is full one segment at a time, so that
-    each frees space before the next one takes some."""
+    """Waiting messages below this position are to be carried. On a full disk that is one segment at a time, so that
+    each segment frees space before the next one takes some."""
     dense: bool
-    """More than half of the log waits: to carry it would write more than it frees."""
+    """True if more than half of that log consists of waiting messages: carrying them would write more than it frees."""
     reason: str
 
 
 class Survey(NamedTuple):
-    """The answer to Ask."""
+    """The lane's answer to `Ask`."""
 
     disk: DiskFact
     checkpoint_index: int
-    """Applied index of the checkpoint that counts: a state made from it knows the TRIMs up to there. -1 for none."""
+    """Applied index of the checkpoint that limits removal: a state made from it knows the TRIMs up to there. -1 for
+    none."""
     newest_index: int
     """Applied index of the newest checkpoint."""
     decision: Decision | None
-    """None on a node that does not lead."""
+    """The decision of retention; None on a node that does not lead."""
     queues: list[QueueMin]
     unread: dict[tuple[str, str], int]
-    """(group, topic) -> messages that go without having been consumed."""
+    """(group, topic) -> the number of messages that go without having been consumed."""
     warning: str | None
-    """The alarm's text, "" for none; None if it was not looked at."""
+    """The text of the alarm about unconsumed messages, "" for none; None if the look did not search for them."""
     pin: Pin | None = None
-    """The lowest message that waits."""
+    """The lowest message that waits for its time or its transaction."""
     held: Held | None = None
-    """On the leader: set if that message is in the way."""
+    """The cut that `pin` prevents, on the leader; None if it prevents none."""
     tier: TierDecision | None = None
-    """On the leader: what is to go from the tier for good."""
+    """The segments that leave the tier for good, on the leader."""
 
 
 class Removed(NamedTuple):
-    """The answer to Remove."""
+    """The lane's answer to `Remove`."""
 
     paths: tuple[Path, ...]
     error: str
-    """Why they are still there; "" if they are gone."""
+    """The reason why the files are still there; "" if they are gone."""
 
 
 class RetentionLane(NeverIdle):
-    """A lane. Reads rows and files of a node that goes on meanwhile; raising stops the node."""
+    """The lane of retention. It reads rows and files while the node goes on; an exception on it stops the node."""
 
     def __init__(
         self,
@@ -109,7 +111,7 @@ class RetentionLane(NeverIdle):
         *,
         tier: TierSection | None = None,
     ) -> None:
-        """`directory` is DATA. With a `tier` nothing goes that it does not hold."""
+        """`directory` is DATA. With a `tier`, only segments that the tier holds may go."""
         self._fs = fs
         self._directory = directory
         self._log = log
@@ -119,21 +121,21 @@ class RetentionLane(NeverIdle):
         self._tier = tier
         self._longer = policy.KeptLonger(state)
         self._earlier_at: policy.Place | None = None
-        """Place at which the next look for messages that go earlier than the rest begins."""
+        """The queue at which the next look for messages with a shorter retention begins."""
         self._verified = ""
-        """The newest checkpoint, if it was read and found sound."""
+        """The name of the newest checkpoint, if it was read and found sound."""
 
     def reload(self, rules: RetentionSection) -> None:
-        """The next look goes by other rules. Any thread."""
+        """Takes new rules for the next look. Any thread."""
         self._rules = rules
 
     def reload_tier(self, section: TierSection) -> None:
-        """Other limits of the tier, if there is one. Any thread."""
+        """Takes new limits of the tier, if there is one. Any thread."""
         if self._tier is not None:
             self._tier = section
 
     def drain(self, batch: Sequence[Ask | Remove | Gather]) -> list[Survey | Removed | Slice]:
-        """Does one after the other."""
+        """Does the jobs one after the other."""
         return [self._do(job) for job in batch]
 
     def _do(self, job: Ask | Remove | Gather) -> Survey | Removed | Slice:
@@ -159,8 +161,8 @@ class RetentionLane(NeverIdle):
             return UNKNOWN_DISK
 
     def _checkpoints_now(self, disk: DiskFact) -> tuple[AppliedMark, AppliedMark]:
-        """(the checkpoint that counts, the newest). The older of two counts, as the newest may turn out damaged; on a
-        disk that is nearly full the newest does, once every byte of it was read."""
+        """Returns (the checkpoint that limits removal, the newest). That is the older of two, because the newest may
+        turn out damaged; on a disk that is nearly full it is the newest, once every byte of it was read."""
         try:
             found = self._checkpoints.all()
             if not found:
@@ -218,8 +220,8 @@ class RetentionLane(NeverIdle):
         return self._with_consumers(job, facts, queues, found)._replace(held=held)
 
     def _with_longer(self, facts: Facts) -> Facts:
-        """Topics that keep messages longer are asked only where age would take some: it costs a seek or two per queue
-        of each."""
+        """Adds to `facts` the floor of topics that keep their messages longer. Asks those topics only where age would
+        remove some of their messages, because it costs one or two seeks per queue."""
         decision = decide(facts, self._rules)
         if "age" not in decision.reason:
             return facts
@@ -228,7 +230,8 @@ class RetentionLane(NeverIdle):
         return facts._replace(kept_longer=longer)
 
     def _with_consumers(self, job: Ask, facts: Facts, queues: list[QueueMin], found: Survey) -> Survey:
-        """Asked only where a rule depends on consumption: it costs a seek per queue of each group."""
+        """Adds the unconsumed messages to the findings, only where a rule depends on consumption: it costs a seek per
+        queue of each group."""
         state, rules = self._state, self._rules
         decision = decide(facts, rules)
         goes = decision.count > 0 or bool(queues)
@@ -241,14 +244,14 @@ class RetentionLane(NeverIdle):
         return found._replace(decision=decision, queues=queues, unread=unread, warning=warning)
 
     def _warning(self, job: Ask, rows: list[consumers.Behind], log_end: int) -> str:
-        """Returns the alarm's text about messages that are lost to their groups soon: an eviction loses none."""
+        """Returns the text of the alarm about messages that their groups are about to lose: an eviction loses none."""
         if self._tier is not None and self._tier.evict:
             return consumers.warning_in_tier(self._state, self._tier, self._rules, job.now_ms)
         return consumers.warning(rows, self._rules, job.now_ms, log_end)
 
 
 def sealed_segments(log: SegmentedLog, position: int, count_max: int) -> list[SegmentFact]:
-    """The first sealed segments from `position` on, or from where the log begins."""
+    """Returns the first `count_max` sealed segments from `position` on, or from the beginning of the log."""
     found: list[SegmentFact] = []
     at = max(position, log.first_position)
     try:

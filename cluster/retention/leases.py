@@ -1,4 +1,4 @@
-"""Leases: which peers are reading which part of the log, whose files must therefore stay."""
+"""Leases: which peers are reading which part of the log. The files that they read must stay."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Lease(NamedTuple):
-    """`holder` needs the log from `position` on, until `until_ms` of the monotonic clock."""
+    """States that `holder` needs the log from `position` on, until `until_ms` of the monotonic clock."""
 
     holder: str
     position: int
@@ -18,7 +18,7 @@ class Lease(NamedTuple):
 class Leases:
     """The leases of one node, in memory: after a restart, peers ask again. Any thread.
 
-    They hold files, not messages: a TRIM hides messages below it at once, and its files are removed when no lease
+    Leases hold files, not messages: a TRIM hides messages below it at once, and its files are removed when no lease
     needs them.
     """
 
@@ -28,13 +28,13 @@ class Leases:
         self._leases: dict[str, Lease] = {}
 
     def touch(self, holder: str, position: int, ms: int) -> None:
-        """`holder` needs everything from `position` on for `ms` from now; its former lease is over."""
+        """Records that `holder` needs everything from `position` on for `ms` from now. Replaces its former lease."""
         lease = Lease(holder, position, self._monotonic_ms() + ms)
         with self._lock:
             self._leases[holder] = lease
 
     def release(self, holder: str) -> None:
-        """`holder` needs nothing any more."""
+        """Ends the lease of `holder`."""
         with self._lock:
             self._leases.pop(holder, None)
 
@@ -43,7 +43,7 @@ class Leases:
         return min((lease.position for lease in self.all()), default=None)
 
     def all(self) -> list[Lease]:
-        """The leases that hold, lowest position first."""
+        """Returns the leases in force, lowest position first."""
         now = self._monotonic_ms()
         with self._lock:
             self._leases = {holder: lease for holder, lease in self._leases.items() if lease.until_ms > now}

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 
 class RetentionMetrics:
-    """Fed when something happens, and at each look."""
+    """The metrics of retention, updated when something happens and at each look."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
@@ -43,18 +43,18 @@ class RetentionMetrics:
         self._carried_bytes = counter("raftmq_carried_bytes", "Stored bytes of these messages")
 
     def pinned(self, position: int, age_ms: int, held_bytes: int) -> None:
-        """Shows what pins the log, as of the last look."""
+        """Shows what pins the log, as found by the last look."""
         self._pinned_position.set(position)
         self._pinned_age.set(age_ms / 1000)
         self._held.set(held_bytes)
 
     def carried(self, messages: int, size_bytes: int) -> None:
-        """Counts waiting messages that were stored again further on."""
+        """Counts waiting messages that were appended again further on in the log."""
         self._carried.inc(messages)
         self._carried_bytes.inc(size_bytes)
 
     def log(self, position: int, size_bytes: int, files_left: int, bytes_left: int) -> None:
-        """The log now."""
+        """Shows where the log begins, how long it is, and how many files below the TRIM are left."""
         self._position.set(position)
         self._bytes.set(size_bytes)
         self._left.set(files_left)

@@ -1,4 +1,5 @@
-"""Messages that wait for their time or their transaction, where they pin the log (docs/adr/0054): read on a lane."""
+"""Reads, on a lane, the waiting messages that pin the log: those that wait for their time or their transaction
+(docs/adr/0054)."""
 
 from __future__ import annotations
 
@@ -22,62 +23,64 @@ if TYPE_CHECKING:
 
 
 SLICE_BYTES, SLICE_ROWS = 128 << 10, 64
-"""Bytes and rows that are carried at once; one more row may pass the bytes."""
+"""The most bytes and rows that are carried at once. The last row may exceed the bytes."""
 HEAD_BYTES = 76
-"""Bytes at the head of a stored message: less than the shortest one has, and enough to hold the store time of any."""
+"""Bytes read from the head of a stored message. The shortest message is longer, and the store time of any message lies
+within them."""
 
 
 class Gather(NamedTuple):
-    """Read the rows whose messages lie at `first` or above and below `end`, as many as a slice holds."""
+    """A job of the lane: read the rows whose messages lie at `first` or above and below `end`, as many as a slice
+    holds."""
 
     first: int
     end: int
     due_after_ms: int
-    """Without those that are due at this log time: they are about to be delivered."""
+    """Log time. Messages due at this time or before are left out, because they are about to be delivered."""
 
 
 class PinnedRow(NamedTuple):
-    """A row of messages that wait, and the messages as they are stored."""
+    """One row of waiting messages, with the messages as they are stored."""
 
     kind: RowKind
-    """Kind of the run that carries it."""
+    """The kind of the run of messages that will carry this row."""
     name: int
     topic_id: int
     queue_id: int
     messages: tuple[bytes, ...]
     tag_hashes: tuple[int, ...]
-    """Zero for half messages: nothing asks for it before they are copied."""
+    """One hash per message. Zero for half messages: nothing asks for the hash before the messages are copied."""
     drop: Command
-    """The command that ends the row if its topic is gone."""
+    """The command that ends this row if its topic was deleted."""
 
 
 class Slice(NamedTuple):
-    """The answer to Gather."""
+    """The lane's answer to `Gather`."""
 
     rows: list[PinnedRow]
     next_position: int
-    """Position at which the next slice begins; `end` or above if there is none."""
+    """The position at which the next slice begins; `end` or above if there is none."""
     damaged: list[QueueItem]
-    """Messages that cannot be read intact: their rows are not among `rows`."""
+    """Places of messages that cannot be read intact. Their rows are not among `rows`."""
 
 
 class _Bytes:
-    """The log as `read_intact` asks for it."""
+    """Adapts the log to what `read_intact` expects."""
 
     def __init__(self, log: SegmentedLog) -> None:
         self.read_log = log.read_at
 
 
 class Pin(NamedTuple):
-    """The lowest message that waits."""
+    """The lowest message that waits for its time or its transaction."""
 
     position: int
     stored_ms: int | None
-    """When it was first stored; None if that cannot be read now."""
+    """The time when the message was first stored; None if it cannot be read now."""
 
 
 def lowest(state: BrokerState, log: SegmentedLog) -> Pin | None:
-    """None if nothing waits."""
+    """Returns the lowest waiting message; None if none waits."""
     position = state.lowest_pinned_position()
     if position is None:
         return None
@@ -90,7 +93,7 @@ def lowest(state: BrokerState, log: SegmentedLog) -> Pin | None:
 
 
 def gather(state: BrokerState, log: SegmentedLog, job: Gather) -> Slice:
-    """Reads a slice."""
+    """Reads the slice that `job` asks for."""
     rows: list[PinnedRow] = []
     damaged: list[QueueItem] = []
     size, bytes_of = 0, _Bytes(log)
@@ -107,7 +110,7 @@ def gather(state: BrokerState, log: SegmentedLog, job: Gather) -> Slice:
 
 
 def _rows(state: BrokerState, job: Gather) -> Iterator[tuple[int, PinnedRow, list[QueueItem]]]:
-    """Place, row and where its messages lie, lowest place first."""
+    """Yields (position, row, places of its messages), lowest position first."""
     timers = (
         (row.place, _of_timers(row, items := row.messages()), items)
         for row in state.timers.pinned(job.first, job.end)
@@ -131,21 +134,22 @@ def _of_half(half: HalfMessage) -> PinnedRow:
 LOG_PINNED = "log_pinned"
 """Key of the alarm."""
 PATIENCE_MS = 10 * 60_000
-"""A carry takes seconds; what holds the log for so long does not end by itself."""
+"""Milliseconds. Carrying takes seconds: an obstacle that holds the log for so long does not go away by itself."""
 
 
 class PinAlarm:
-    """Told about each look of retention. Event loop only."""
+    """Raises the alarm that waiting messages hold the log. Retention calls it after each look. Event loop only."""
 
     def __init__(self, alarms: Alarms, state: BrokerState, segment_size: int) -> None:
-        """`segment_size`: bytes of log that may be held without an alarm."""
+        """`segment_size` is the number of bytes of log that may be held without an alarm."""
         self._alarms = alarms
         self._state = state
         self._allowed = segment_size
         self._since_ms: int | None = None
 
     def look(self, now_ms: int, pin: Pin | None, held_bytes: int, why: str) -> None:
-        """`held_bytes`: of log that would go if nothing waited there; `why` it is not carried out of the way."""
+        """Records one look. `held_bytes` is the log that would go if no message waited there; `why` says why the
+        messages are not carried forward."""
         if pin is None or held_bytes <= self._allowed:
             self._since_ms = None
             self._alarms.clear(LOG_PINNED)

@@ -1,13 +1,13 @@
-"""The segments that retention removes: a pure function of the log, the disk and the configuration.
+"""Chooses the segments that retention removes: a pure function of the log, the disk and the configuration.
 
 Whole segments are removed, oldest first, as long as there is a reason for the next one:
 
-- **age**: all its messages have expired; only at the hours of `delete_when`, unless the disk is fuller than
+- **age**: all its messages have expired. This counts only at the hours of `delete_when`, unless the disk is fuller than
   `disk_max_used_percent` or an operator asks. A topic that keeps its messages longer keeps the log longer.
 - **size**: there is more log than `bytes_max`.
 - **disk**: the disk is fuller than `disk_force_clean_percent`; then neither age nor the settings of topics count.
 
-Never above a `Floor`, whatever the reason.
+Nothing above a `Floor` is removed, whatever the reason.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from statemachine.trim import QueueMin
 
 
 class SegmentFact(NamedTuple):
-    """A sealed segment; `end` is where the next one begins."""
+    """A sealed segment of the log. `end` is the position where the next one begins."""
 
     base: int
     end: int
     end_index: int
-    """Index of the first entry of the next one."""
+    """Index of the first entry of the next segment."""
     last_ms: int
-    """Log time of its last entry."""
+    """Log time of the segment's last entry."""
 
 
 class Floor(NamedTuple):
-    """Nothing at or above `position` may be removed; `why` says what needs it."""
+    """A limit of removal: nothing at or above `position` may be removed; `why` names what needs it."""
 
     position: int
     why: str
 
 
 class DiskFact(NamedTuple):
-    """The disk of the data directory. `freed_bytes` are given up already, but their files are still there."""
+    """The disk of the data directory. `freed_bytes` belong to files that were given up but not removed yet."""
 
     total_bytes: int
     used_bytes: int
@@ -52,8 +52,8 @@ class DiskFact(NamedTuple):
         return self._replace(freed_bytes=0).percent()
 
     def percent(self, freed_bytes: int = 0) -> float:
-        """Returns the used share of the disk in per cent with `freed_bytes` more given up; 0 for a disk that says
-        nothing of itself."""
+        """Returns the used share of the disk in per cent, with `freed_bytes` more given up; 0 if the file system
+        reports no size."""
         if self.total_bytes <= 0:
             return 0.0
         return 100 * max(0, self.used_bytes - self.freed_bytes - freed_bytes) / self.total_bytes
@@ -63,39 +63,39 @@ UNKNOWN_DISK = DiskFact(0, 0)
 
 
 class Facts(NamedTuple):
-    """The input of `decide`, beside the rules."""
+    """The input of `decide`, besides the rules."""
 
     now_ms: int
-    """Log time."""
+    """Log time of the decision."""
     hour: int
-    """Hour of the day at the leader."""
+    """Hour of the day at the leader, 0 to 23."""
     end: int
-    """Position where the log ends."""
+    """The position at which the log ends."""
     segments: Sequence[SegmentFact]
-    """Those that are not trimmed yet, without the active one, ascending and without gaps."""
+    """The segments that are not trimmed yet, without the active one, ascending and without gaps."""
     disk: DiskFact = UNKNOWN_DISK
     floors: Sequence[Floor] = ()
     kept_longer: Floor | None = None
-    """Position from which on a topic keeps messages longer than the others."""
+    """The position from which on a topic keeps messages longer than the others."""
     asked: bool = False
-    """A person wants what has expired gone now."""
+    """True if an operator wants the expired messages removed now, whatever the hour."""
 
 
 class Decision(NamedTuple):
-    """The position at which the log is to begin; `count` segments go."""
+    """The outcome of `decide`: the log is to begin at `position`, and `count` segments go."""
 
     position: int
     first_index: int
     reason: str
     count: int  # type: ignore[assignment]
     held: str = ""
-    """The obstacle to giving up more; "" if there is no reason for more."""
+    """The obstacle to giving up more; "" if there is no reason to give up more."""
     more: bool = False
-    """There is more to give up, at once."""
+    """True if there is more to give up at once."""
 
 
 def decide(facts: Facts, rules: RetentionSection) -> Decision:
-    """Returns what to give up now: nothing if `count` is 0."""
+    """Returns which segments to give up now: none if `count` is 0."""
     position = facts.segments[0].base if facts.segments else facts.end
     going: list[SegmentFact] = []
     reasons: list[str] = []
@@ -121,7 +121,7 @@ def _decision(going: list[SegmentFact], reasons: list[str], held: str, *, more: 
 
 
 def _reason(segment: SegmentFact, first: int, facts: Facts, rules: RetentionSection) -> str:
-    """Why the segment should go, given that all below it, down to `first`, do."""
+    """Returns the reason to remove the segment, given that all below it, down to `first`, are removed."""
     gone = segment.base - first
     if rules.bytes_max and facts.end - segment.base > rules.bytes_max:
         return "size"
@@ -146,42 +146,46 @@ def _in_the_way(segment: SegmentFact, reason: str, facts: Facts) -> Floor | None
 
 
 STEP_OFFSETS = 65_536
-"""The most that one TRIM takes of a queue by its topic's own time: applying it reads those rows."""
+"""The most offsets of one queue that a TRIM removes by the topic's own retention time, because applying the TRIM reads
+those rows."""
 LEAST_OFFSETS = 256
-"""Fewer than a chunk of rows are not worth an entry of the log, unless they are all that is left."""
+"""The fewest offsets that are worth an entry of the log (one chunk of rows), unless they are all that is left."""
 LOOKS_MAX = 4_096
-"""Queues of such topics that one look asks for: a TRIM names each of those it takes from."""
+"""The most queues with a retention time of their own that one look checks, because a TRIM names each queue that it
+cuts."""
 PAGE_TOPICS = 512
 
 
 class Place(NamedTuple):
-    """The queue at which a look begins."""
+    """A queue at which a look begins."""
 
     topic: str
     queue_id: int
 
 
 class Earlier(NamedTuple):
-    """The findings of one look."""
+    """The findings of one look for messages with a shorter retention time than the others."""
 
     queues: list[QueueMin]
     at: Place | None
-    """Place at which the next look begins; None: at the first topic."""
+    """The queue at which the next look begins; None to begin again with the first topic."""
 
 
 class KeptLonger:
-    """Finds the messages that topics with a longer time hold back. One lane.
+    """Finds the log that topics with a longer retention time hold back. Used by one lane.
 
-    A look asks for a row or two of each of their queues. So it remembers which topic held the log last: as long as that
-    one does, no other is asked."""
+    A look reads one or two rows of each queue of such topics. To save reads, it remembers the topic that held the log
+    last: as long as that topic still holds it, no other is asked.
+    """
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self._holder = ""
 
     def floor(self, keep_ms: int, now_ms: int, first_end: int, end: int) -> Floor | None:
-        """The first message below `end` that a topic keeps although others of its age go; None if there is none. The
-        search ends at one below `first_end`, where the first segment ends that would go: then none goes."""
+        """Returns the first message below `end` that a topic keeps although other messages of its age go; None if there
+        is none. The search stops at a message below `first_end`, the end of the first segment that would go, because
+        then no segment goes."""
         lowest: Floor | None = None
         for topic in self._topics():
             if not _longer(topic, keep_ms):
@@ -197,7 +201,7 @@ class KeptLonger:
         return lowest
 
     def _topics(self) -> Iterator[TopicConfig]:
-        """The last holder first, and again in its place."""
+        """Yields the topic that held the log last, then all topics, including that one again."""
         topics = self._state.topics
         holder = topics.get(self._holder)
         if holder is not None:
@@ -211,7 +215,8 @@ def _longer(topic: TopicConfig, keep_ms: int) -> bool:
 
 
 def _first_kept(state: BrokerState, topic: TopicConfig, queue_id: int, now_ms: int, end: int) -> int | None:
-    """Position of the queue's first message that is younger than its topic's time; None if it is not below `end`."""
+    """Returns the position of the queue's first message that is younger than its topic's retention time; None if it is
+    not below `end`."""
     offset = state.min_offset(topic.id, queue_id)
     items = state.fetch(topic.id, queue_id, offset, 1)
     if topic.retention_ms and not (items and items[0].position >= end):
@@ -222,8 +227,8 @@ def _first_kept(state: BrokerState, topic: TopicConfig, queue_id: int, now_ms: i
 
 
 def gone_earlier(state: BrokerState, keep_ms: int, now_ms: int, at: Place | None = None) -> Earlier:
-    """Queues of topics that keep less than the others, and where they are to begin: from the place `at` on, as far as a
-    look goes."""
+    """Returns the queues of topics that keep messages for a shorter time than the others, each with its new first
+    offset. Begins at the queue `at` and checks at most LOOKS_MAX queues."""
     found: list[QueueMin] = []
     looks = 0
     for name in _names_from(state, at):

@@ -1,9 +1,9 @@
-"""Retention of one node.
+"""Retention of one node: proposes TRIMs while the node leads, and removes the node's own files below them.
 
 Every `every_ms` a lane reads disk usage, checkpoints and rows (lane.py). If the node leads, it proposes a TRIM, which
-every node applies at the same entry: from then on messages below it are invisible. Each node then removes the files on
-its own, one every `delete_gap_ms`: those below the TRIM that its own older checkpoint includes and below every lease,
-never the newest. Whichever state the node is opened with next, it needs no removed file.
+every node applies at the same entry: from then on messages below it are invisible. Each node then removes its files on
+its own, one every `delete_gap_ms`. It removes files below the TRIM that its own older checkpoint includes and below
+every lease, never the newest file. So whichever state the node is opened with next, that state needs no removed file.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ if TYPE_CHECKING:
 
 
 class Sweeper:
-    """Proposes cuts, and slices while the state has a sweep. Event loop only."""
+    """Proposes TRIMs that are carried out in slices, and the slices of a sweep (a TRIM in progress). Event loop
+    only."""
 
     def __init__(self, context: NodeContext, state: BrokerState, leads: Callable[[], bool]) -> None:
-        """`leads`: whether this node leads and takes writes."""
+        """`leads()` returns True if this node leads and accepts writes."""
         self._raw: RawNode = context.raw
         self._rows = context.environment.sweep_rows
         self._wake = context.wake
@@ -54,15 +55,16 @@ class Sweeper:
 
     @property
     def busy(self) -> bool:
-        """A cut is being carried out: the log begins there once all of it is."""
+        """True while a TRIM is carried out slice by slice. The log begins at the new position once all slices are
+        applied."""
         return self._state.sweep is not None
 
     def cut(self, trim: Trim) -> EntryId:
-        """Proposes the TRIM: slices follow it. Raises NotLeaderError or ProposalDroppedError."""
+        """Proposes the TRIM; its slices follow. Raises NotLeaderError or ProposalDroppedError."""
         return self._raw.propose(EntryType.TRIM, encode(trim._replace(sliced=True)), self._raw.log_time_ms()).id
 
     def go_on(self) -> None:
-        """Proposes the next slice, if there is one and none is on its way."""
+        """Proposes the next slice, if there is one and the last one was applied."""
         sweep = self._state.sweep
         if sweep is None or not self._leads() or not self._settled():
             return
@@ -79,17 +81,17 @@ class Sweeper:
         return self._state.applied.index >= self._proposed.index or self._raw.term != self._proposed.term
 
 
-# Has the rows of what was deleted removed slice by slice: the leader proposes one bounded slice after the other.
+# Removes the rows of deleted topics and groups slice by slice: the leader proposes one bounded slice after the other.
 #
-# What is pending, and how far it has come, are rows of the state (statemachine/removals.py). So nothing is remembered
-# here: a new leader goes on with what it finds, and a slice that comes late, or twice, does no harm.
+# The pending removals and their progress are rows of the state (statemachine/removals.py). Nothing is therefore
+# remembered here: a new leader continues from those rows, and a slice that comes late, or twice, does no harm.
 
 
 class Remover:
-    """Proposes slices while the state has anything to remove, one each time it is asked. Event loop only."""
+    """Proposes one slice per call while the state has anything to remove. Event loop only."""
 
     def __init__(self, context: NodeContext, state: BrokerState, leads: Callable[[], bool]) -> None:
-        """`leads`: whether this node leads and takes writes."""
+        """`leads()` returns True if this node leads and accepts writes."""
         self._raw: RawNode = context.raw
         self._payload = encode(RemoveRows(context.environment.sweep_rows))
         self._wake = context.wake
@@ -98,7 +100,7 @@ class Remover:
         self._proposed = EntryId(0, -1)
 
     def go_on(self) -> None:
-        """Proposes the next slice, if there is one and none is on its way."""
+        """Proposes the next slice, if there is one and the last one was applied."""
         if not self._state.removing or not self._leads() or not self._settled():
             return
         raw = self._raw
@@ -116,7 +118,8 @@ class Remover:
 logger = logging.getLogger(__name__)
 
 AGAIN_MS = 120_000
-"""A file that could not be removed is tried again after this long (RocketMQ: destroyMapedFileIntervalForcibly)."""
+"""Milliseconds after which a file that could not be removed is tried again (RocketMQ:
+destroyMapedFileIntervalForcibly)."""
 CONSUMERS_EVERY_MS = 60_000
 """Milliseconds between two searches for groups that are about to lose messages."""
 OLDER = "the older checkpoint"
@@ -128,13 +131,13 @@ class Ran(NamedTuple):
 
     decision: Decision
     entry: EntryId | None
-    """The TRIM that was proposed; None if there was nothing to give up, or it could not be proposed."""
+    """The TRIM that was proposed; None if there was nothing to give up or it could not be proposed."""
     queues: int = 0
-    """Queues of topics with a shorter time of their own: so many of them lose messages besides."""
+    """The number of queues that also lose messages, because their topic has a shorter retention time of its own."""
 
 
 class Retention:
-    """See the module. Event loop only, but for its lane."""
+    """The retention of one node. Event loop only, except for its lane."""
 
     def __init__(
         self,
@@ -147,9 +150,9 @@ class Retention:
         carries: Callable[[Callable[[Gather], None], Callable[[], None]], Carrier] | None = None,
         tier_known: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`writes_open`: whether this node leads and takes writes. `carries`: what makes the Carrier,
-        without which what waits stays where it is. `tier_known`: whether the store is known to be the one that has what
-        is evicted; nothing is evicted before."""
+        """`writes_open()` returns True if this node leads and accepts writes. `carries` makes the Carrier; without it,
+        waiting messages stay where they are. `tier_known()` returns True once the store is known to be the one that
+        holds the evicted segments; nothing is evicted before."""
         directory, state = storage.directory, storage.state
         self.leases = leases
         self._rules = rules = context.config.retention
@@ -184,14 +187,14 @@ class Retention:
         self._answering: list[asyncio.Future[Ran | None]] = []
         self._asked_first: list[asyncio.Future[Ran | None]] = []
         self._rehearses = False
-        """The look under way is for those: nothing is done about what it finds."""
+        """True if the look under way is a dry run: nothing is done about its findings."""
         self._proposed = EntryId(0, -1)
         self._more = False
         self._found: Survey | None = None
         self._marks = [state.trim_mark]
-        """TRIMs that the checkpoints of this node may know, ascending."""
+        """TRIMs that this node's checkpoints may include, ascending."""
         self._files: deque[Path] = deque()
-        """Let go by the log, to be removed."""
+        """Files that the log no longer uses and that are still to be removed."""
         self._file_due_ms = 0
         self._removing = False
         self._blocked = ""
@@ -212,24 +215,24 @@ class Retention:
         self.reload_tier(config.tier)
 
     def reload_tier(self, section: TierSection) -> None:
-        """Takes new limits: they tell if log that is given up stays in the tier, and for how long, from the next TRIM
-        on. Without a tier it never does."""
+        """Takes new limits of the tier. From the next TRIM on they decide whether log that is given up stays in the
+        tier, and for how long. Without a tier it never does."""
         self._evicts = section.evict and self._tiered
         self._lane.reload_tier(section)
 
     def start(self) -> None:
-        """Begins; the first look is after `every_ms`."""
+        """Starts the lane; the first look is after `every_ms`."""
         self._due_ms = self._clock.monotonic_ms() + self._rules.every_ms
         self._runner.start()
 
     def reload(self, rules: RetentionSection) -> None:
-        """Other rules from now on; the next look is soon."""
+        """Takes new rules; the next look is soon."""
         self._rules = rules
         self._lane.reload(rules)
         self._due_ms = 0
 
     async def close(self) -> None:
-        """Ends with what the lane is doing; files that are left go after the next start."""
+        """Returns when the lane has finished its present job; files that are left are removed after the next start."""
         for waiter in (*self._asked, *self._asked_first, *self._answering):
             waiter.cancel()
         await asyncio.get_running_loop().run_in_executor(None, self._runner.close)
@@ -237,7 +240,7 @@ class Retention:
     # --- by the clock ------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Several times a second: cheap."""
+        """Called several times a second; cheap."""
         if self._files and not self._removing and now_ms >= self._file_due_ms:
             self._removing = True
             self._runner.submit(Remove((self._files[0],)))
@@ -249,7 +252,8 @@ class Retention:
             self._look_only()
 
     def _settled(self) -> bool:
-        """The TRIM that this node proposed is applied, or is of a term that is over; and no sweep is under way."""
+        """Returns True if the TRIM that this node proposed is applied, or its term is over, and no sweep is under
+        way."""
         decided = self._raw.applied_index >= self._proposed.index or self._raw.term != self._proposed.term
         return decided and not self._sweeper.busy
 
@@ -268,8 +272,8 @@ class Retention:
         self._ask(hour, asked=bool(self._answering), consumers=consumers)
 
     def _look_only(self) -> None:
-        """Looks without giving anything up, for callers who want to know what would go. The regular look comes at its
-        own time."""
+        """Starts a look that gives nothing up, for callers who want to know what would go. The regular look comes at
+        its own time."""
         self._looking = self._rehearses = True
         self._answering, self._asked_first = self._asked_first, []
         self._ask(0, asked=True, consumers=False)
@@ -280,7 +284,7 @@ class Retention:
         self._runner.submit(Ask(leads, now, hour, self._freed_bytes(), asked, consumers))
 
     def _freed_bytes(self) -> int:
-        """Returns the bytes of log that is given up and still on this node's disk."""
+        """Returns the bytes of log that were given up but are still on this node's disk."""
         return max(0, self._state.trim_position - self._log.first_position) + len(self._files) * self._log.segment_size
 
     def _on_done(self, done: list[Survey | Removed | Slice]) -> None:
@@ -294,7 +298,7 @@ class Retention:
                 self._carrier.on_slice(one)
 
     def _soon(self) -> None:
-        """Looks again without waiting for the time."""
+        """Makes the next look due at once."""
         self._due_ms = 0
 
     def _on_found(self, found: Survey) -> None:
@@ -332,7 +336,7 @@ class Retention:
     # --- the leader --------------------------------------------------------------------------------------------------
 
     def _trim(self, found: Survey, decision: Decision) -> EntryId | None:
-        """Proposes what was decided."""
+        """Proposes the TRIM that was decided; returns its entry, or None if there is none."""
         if decision.held == CHECKPOINT:
             self._want_checkpoint(found)
         if not (decision.count or found.queues) or not self._leads() or not self._settled():
@@ -372,8 +376,8 @@ class Retention:
         return entry
 
     def _wanted(self, found: Survey, decision: Decision) -> Trim:
-        """Returns the TRIM to propose. An EVICT names no queues: those whose topics keep messages for a shorter time
-        lose theirs at the next look, for everybody."""
+        """Returns the TRIM to propose. If the TRIM evicts, it names no queues: queues whose topics keep messages for a
+        shorter time lose them, for all readers, at the next look."""
         state = self._state
         reason = decision.reason or "age of topics"
         if not decision.count or decision.position <= state.trim_position:
@@ -384,14 +388,14 @@ class Retention:
 
     @property
     def expired_in_tier(self) -> TierDecision | None:
-        """The cut after which the tier keeps less, as of the last look; None if nothing goes, while a TRIM is under
-        way, or on a node that does not lead."""
+        """The cut of the tier that the last look decided on. None if nothing goes, while a TRIM is under way, or on a
+        node that does not lead."""
         ready = self._found is not None and self._leads() and self._settled()
         return self._found.tier if self._found is not None and ready else None
 
     def cut(self, trim: Trim) -> bool:
-        """Proposes a TRIM that was decided elsewhere; False while another one is under way, or on a node that does not
-        lead."""
+        """Proposes a TRIM that was decided elsewhere. Returns False while another one is under way, or on a node that
+        does not lead."""
         if not self._leads() or not self._settled():
             return False
         try:
@@ -403,18 +407,19 @@ class Retention:
         return True
 
     def _carry(self, held: Held | None) -> None:
-        """Has what waits stored further on, if it is in the way and that frees more than it writes."""
+        """Lets the carrier append waiting messages again, if they are in the way and carrying frees more than it
+        writes."""
         if held is not None and not held.dense and self._carrier is not None:
             self._carrier.carry(held.carry_below)
 
     def _want_checkpoint(self, found: Survey) -> None:
-        """Only where another one would be newer."""
+        """Asks for a checkpoint, if it would be newer than the newest one."""
         if self._state.applied.index > found.newest_index:
             self._checkpointer.want_checkpoint()
 
     def run(self, *, dry: bool = False) -> asyncio.Future[Ran | None]:
-        """A person asks: looks at once, whatever the hour; None if this node does not lead (any more), and for a `dry`
-        run also while a TRIM is under way. A dry run proposes nothing."""
+        """Looks at once for an operator, whatever the hour. The result is None if this node does not lead (any more),
+        and for a `dry` run also while a TRIM is under way. A dry run proposes nothing."""
         waiter: asyncio.Future[Ran | None] = asyncio.get_running_loop().create_future()
         (self._asked_first if dry else self._asked).append(waiter)
         return waiter
@@ -422,7 +427,7 @@ class Retention:
     # --- every node --------------------------------------------------------------------------------------------------
 
     def on_applied(self, applied: AppliedRun) -> None:
-        """Has files go soon after the log was trimmed."""
+        """Makes the removal of files due soon after an applied TRIM."""
         for entry in applied.entries:
             if entry.type == EntryType.TRIM:
                 trim = decode(entry.payload)
@@ -440,7 +445,7 @@ class Retention:
             logger.info("the log begins at position %d, as of index %d", mark.position, mark.index)
 
     def _let_go(self, found: Survey) -> None:
-        """Makes the log forget the files that are no longer needed."""
+        """Makes the log give up the files that are no longer needed, and queues them for removal."""
         limits = [(self._state.trim_position, ""), (self._known_to(found.checkpoint_index), OLDER)]
         limits += [(lease.position, f"the lease of {lease.holder}") for lease in self.leases.all()[:1]]
         position, self._blocked = min(limits)
@@ -461,7 +466,7 @@ class Retention:
         return known[-1].position if known else 0
 
     def _left(self) -> tuple[int, int]:
-        """(files, bytes) of the log below the TRIM that the log still has, or that wait for their removal."""
+        """Returns (files, bytes) of the log below the TRIM that are not removed yet."""
         count, size, at = len(self._files), 0, self._log.first_position
         end = self._state.trim_position
         try:

@@ -1,7 +1,8 @@
-"""Decides what goes from the tier for good: a pure function of the tier's rows and the configuration (docs/adr/0066).
+"""Decides which segments leave the tier for good: a pure function of the tier's rows and the configuration
+(docs/adr/0066).
 
-`[retention]` says how long the nodes keep messages, `[tier]` how long the tier keeps what has left them. So only
-segments that were evicted can go, oldest first, as long as there is a reason for the next one:
+`[retention]` says how long the nodes keep messages, `[tier]` how long the tier keeps the segments that have left the
+nodes. So only segments that were evicted can go, oldest first, as long as there is a reason for the next one:
 
 - **age**: its last entry is older than `tier.retention_hours`, and than the time of every topic that keeps its messages
   longer and has any in the tier;
@@ -21,35 +22,35 @@ if TYPE_CHECKING:
 
 
 class TierFacts(NamedTuple):
-    """The input of `decide`, beside the configuration."""
+    """The input of `decide`, besides the configuration."""
 
     now_ms: int
-    """Log time."""
+    """Log time of the decision."""
     begins: int
-    """Position where the log of the nodes begins."""
+    """The position at which the log of the nodes begins."""
     segments: Sequence[TierSegment]
-    """Rows of the tier, lowest first, without those that nobody keeps any more."""
+    """Rows of the tier, lowest first, without those whose retention in the tier has ended."""
     keep_ms: int
-    """Milliseconds for which segments stay at least: the time of the tier, or a longer one that a topic wants; 0: for
-    ever."""
+    """The shortest time in milliseconds for which segments stay: that of the tier, or a longer one that a topic asks
+    for. 0: for ever."""
     unconsumed: str = ""
-    """The sentence about a group for which messages are to be kept, because it has not consumed them; "" if there is
-    none."""
+    """A sentence about a group that has not consumed messages which therefore must stay; "" if there is none."""
 
 
 class TierDecision(NamedTuple):
-    """A cut of the tier: what is kept is to begin at `position`, with the entry `first_index`; `count` segments go."""
+    """A cut of the tier: the tier's kept log is to begin at `position`, with the entry `first_index`; `count` segments
+    go."""
 
     position: int
     first_index: int
     reason: str
     count: int  # type: ignore[assignment]
     held: str = ""
-    """The obstacle to giving up more; "" if there is no reason for more."""
+    """The obstacle to giving up more; "" if there is no reason to give up more."""
 
 
 def decide(facts: TierFacts, section: TierSection) -> TierDecision | None:
-    """Returns what goes now; None if there is no reason for anything."""
+    """Returns which segments leave the tier now; None if there is no reason for any."""
     left = sum(row.stored_bytes for row in facts.segments)
     going: list[TierSegment] = []
     reasons: list[str] = []
@@ -83,8 +84,8 @@ def _reason(row: TierSegment, left: int, facts: TierFacts, section: TierSection)
 
 
 def facts_of(state: BrokerState, section: TierSection, now_ms: int, *, protect_unconsumed: bool) -> TierFacts:
-    """Returns the facts as the node knows them. Any thread; without a limit in `section`, or without evicted messages,
-    it reads nothing more."""
+    """Returns the input of `decide` as this node knows it. Any thread. Without a limit in `section`, or without evicted
+    messages, it reads only the trim position."""
     begins = state.trim_position
     rows = state.kept_segments
     if state.kept.position >= begins or not (section.keep_ms or section.bytes_max):
@@ -94,7 +95,7 @@ def facts_of(state: BrokerState, section: TierSection, now_ms: int, *, protect_u
 
 
 def _keep_ms(state: BrokerState, keep_ms: int) -> int:
-    """The longest time that is asked for, 0 for ever: of the tier, or of a topic that has messages there."""
+    """Returns the longest retention time asked for by the tier or by a topic that has messages there; 0 for ever."""
     for topic in state.topics.values():
         own = topic.retention_ms
         if own is None or 0 < own <= keep_ms:
@@ -110,8 +111,8 @@ def _keep_ms(state: BrokerState, keep_ms: int) -> int:
 
 
 def _unconsumed(state: BrokerState) -> str:
-    """Names a group that has yet to consume what the nodes have no more; "" if there is none. Nobody here knows the
-    position of its message, so all of the tier waits."""
+    """Names a group that has yet to consume messages that the nodes no longer have; "" if there is none. The node does
+    not know the positions of these messages, so all of the tier must wait."""
     for group in state.groups:
         for topic_id, queue_id, offset in state.offsets_of_group(group):
             topic = state.topics_by_id.get(topic_id)

@@ -1,4 +1,5 @@
-"""Structs of the HTTP API under /v1/retention: a node's view of its retention, and whether nodes agree."""
+"""Structs of the HTTP API under /v1/retention: a node's view of its retention, and the settings in which nodes
+differ."""
 
 from __future__ import annotations
 
@@ -11,14 +12,14 @@ from cluster.config.config import RetentionSection
 
 
 class LeaseView(msgspec.Struct, frozen=True, kw_only=True):
-    """A reader of the log from `position` on: the files stay for it."""
+    """A reader that needs the log from `position` on: those files stay for it."""
 
     holder: str
     position: int
 
 
 class RetentionView(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /v1/retention`: where the log begins for everybody, and which files this node has."""
+    """The answer to `GET /v1/retention`: where the log begins on all nodes, and which files this node has."""
 
     schema: Literal[1] = 1
     consistency: Literal["local"] = "local"
@@ -26,92 +27,93 @@ class RetentionView(msgspec.Struct, frozen=True, kw_only=True):
     leader: int | None
     applied_index: int
     trim_position: int
-    """Nothing below is served, on any node."""
+    """The position below which no node serves messages."""
     trim_index: int
-    """Index of the entry there."""
+    """Index of the entry at `trim_position`."""
     trimmed_at_index: int | None
-    """The TRIM that said so; null if the log was never trimmed."""
+    """Index of the TRIM that set `trim_position`; null if the log was never trimmed."""
     trimmed_ms: int | None
-    """Its log time."""
+    """Log time of that TRIM."""
     first_position: int
-    """Position at which this node's files begin."""
+    """The position at which this node's files begin."""
     first_index: int
     end_position: int
     files_left: int
     """Segment files below `trim_position` that this node has not removed yet."""
     bytes_left: int
     files_held_by: str
-    """Why they are still there; "" if they are about to go."""
+    """The reason why those files are still there; "" if they are about to be removed."""
     log_held_by: str
-    """On the leader: what stands in the way of giving up more; "" if there is no reason for more."""
+    """On the leader: the obstacle to giving up more log; "" if there is no reason to give up more."""
     sweeping: bool = False
-    """A TRIM is being carried out, slice by slice: the log begins further on once it is."""
+    """True while a TRIM is carried out slice by slice. The log begins at the new position once it is complete."""
     pinned_position: int | None = None
-    """Position of the lowest message that waits for its time or its transaction; null if none does. The log is kept
+    """Position of the lowest message that waits for its time or its transaction; null if none waits. The log is kept
     from there on."""
     pinned_since_ms: int | None = None
-    """When that message was stored; null if none waits or it cannot be read."""
+    """The time when that message was stored; null if none waits or it cannot be read."""
     pinned_timers: int = 0
-    """Messages that wait until they are due."""
+    """The number of messages that wait until they are due."""
     pinned_halves: int = 0
-    """Messages whose transaction is open."""
+    """The number of messages whose transaction is open."""
     pinned_message_bytes: int = 0
-    """Stored bytes of both."""
+    """Stored bytes of the messages counted in `pinned_timers` and `pinned_halves`."""
     pinned_log_bytes: int = 0
-    """On the leader: bytes of log that retention would remove if none of them lay there."""
+    """On the leader: bytes of log that retention would remove if no waiting message lay there."""
     carrying: bool = False
-    """On the leader: they are being stored further on (docs/adr/0054)."""
+    """On the leader: True while the waiting messages are being appended again further on (docs/adr/0054)."""
     carry_held_by: str = ""
-    """On the leader: why they are not, if that is wanted."""
+    """On the leader: the reason why they are not carried although they are in the way; otherwise ""."""
     disk_used_percent: float | None
-    """Null before the first look."""
+    """Used share of the disk; null before the first look."""
     keep_ms: int
-    """0: for ever."""
+    """Milliseconds for which messages are kept; 0: for ever."""
     bytes_max: int
-    """0: no limit."""
+    """The most bytes of log that are kept; 0: no limit."""
     delete_when: str
     protect_unconsumed: bool
     leases: list[LeaseView]
     settings: dict[str, int | bool | str] = {}
-    """[retention] as this node has it now. The leader's counts; each node may lead."""
+    """The section [retention] in force on this node. The leader's settings decide, and any node may become the
+    leader."""
 
 
 class RetentionRun(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /v1/retention/run`: what the leader decided when it looked just now."""
+    """The answer to `POST /v1/retention/run`: what the leader has just decided."""
 
     node: int
     term: int | None
     index: int | None
-    """Index of the TRIM, which is applied; null if there was nothing to give up."""
+    """Index of the TRIM, which was applied; null if there was nothing to give up."""
     segments: int
-    """Segments that go now; more follow by themselves if one TRIM does not take them all."""
+    """Segments that go now. If one TRIM does not take all expired segments, more TRIMs follow by themselves."""
     position: int
-    """Position at which the log begins then, or now if `sweeping`."""
+    """The position at which the log begins after the TRIM; if `sweeping`, the position at which it begins now."""
     sweeping: bool = False
-    """Not all of its slices are applied yet."""
+    """True if not all slices of the TRIM are applied yet."""
     reason: str
     held_by: str
-    """The obstacle to giving up more."""
+    """The obstacle to giving up more; "" for none."""
     bytes: int = 0
-    """Bytes of log that go, or would."""
+    """Bytes of log that go, or would go in a dry run."""
     queues: int = 0
-    """Queues of topics with a shorter time of their own: so many lose messages besides, or would."""
+    """Queues that also lose messages (or would), because their topic has a shorter retention time of its own."""
     dry_run: bool = False
-    """Nothing was changed; `position` is where the log would begin."""
+    """True if nothing was changed; `position` is then where the log would begin."""
 
 
 Setting = int | bool | str
 OWN = frozenset({"delete_gap_ms"})
-"""Keys by which each node goes for itself; by all others the leader goes for everybody."""
+"""Keys that each node applies for itself. For all other keys the leader's value holds for all nodes."""
 
 
 def settings_of(section: RetentionSection) -> dict[str, Setting]:
-    """Key -> value in force."""
+    """Returns key -> value in force."""
     return {field.name: getattr(section, field.name) for field in msgspec.structs.fields(section)}
 
 
 def differing(nodes: Mapping[int, Mapping[str, Setting]], leader: int | None) -> list[str]:
-    """A line per key that is not the same on all `nodes` (node -> its settings)."""
+    """Returns one line per key whose value is not the same on all `nodes` (node -> its settings)."""
     lines = []
     for key in sorted({key for settings in nodes.values() for key in settings}):
         values = {node: settings[key] for node, settings in sorted(nodes.items()) if key in settings}
