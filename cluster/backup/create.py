@@ -1,4 +1,4 @@
-"""Makes a backup: the part that only needs files. It runs in a process of its own (worker.py), beside the node.
+"""Makes a backup from the node's files. It runs in a process of its own (worker.py), beside the node.
 
 The cut is the applied index A of the checkpoint. All entries up to A are committed and on the node's disk, so their
 bytes never change again: segment files can be linked or copied while the node appends to the last of them.
@@ -38,26 +38,26 @@ if TYPE_CHECKING:
     from statemachine.rows.kv import KV
 
 SPARE_BYTES = 1 << 20
-"""Bytes for the manifest and the directories."""
+"""Bytes that are needed for the manifest and the directories, besides the files."""
 TABLE = ".sst"
-"""Ends the name of a RocksDB file that is never written again."""
+"""Suffix of RocksDB's table files, which are never written again once they are complete."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """The node's request to the process that makes the backup."""
 
     data: str
-    """The node's directory."""
+    """The node's data directory."""
     checkpoint: str
-    """A RocksDB checkpoint on the node's own disk; stays the node's to remove."""
+    """Path of a RocksDB checkpoint on the node's own disk. The node removes it, not the worker."""
     to: str
     made_ms: int
     cluster_name: str
     broker_name: str
     keep: int | None = None
-    """Number of the cluster's backups that stay in `to`; all without."""
+    """Number of the cluster's backups that stay in `to`; all stay if it is None."""
     copy_all: bool = False
-    """Hard-links nothing: a bad block of the node's disk is then not the backup's too."""
+    """True to hard-link nothing, so that a bad block of the node's disk does not damage the backup too."""
     versions: dict[str, str] = {}
     store: TierSection | None = None
     """The settings with which the store is reached, if `to` is a URL."""
@@ -69,7 +69,7 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     manifest: Manifest
     removed: list[str]
-    """Older backups, thinned out."""
+    """Names of older backups that were removed because of `keep`."""
 
 
 class _Source(NamedTuple):
@@ -82,9 +82,11 @@ class _Source(NamedTuple):
 def create(
     request: Request, on_stage: Callable[[str], None] = lambda stage: None, *, beside_the_node: bool = False
 ) -> Made:
-    """Makes a backup in `request.to`. Raises LocalError; then nothing of it stays there, or the error says what.
+    """Makes a backup in `request.to`. If it fails with LocalError, nothing of the backup stays there, or the error
+    names what is left.
 
-    `beside_the_node`: `to` may lie in the node's own directory, because the backup goes elsewhere from there.
+    `beside_the_node`: True if `to` may lie in the node's own directory, because the backup is moved elsewhere from
+    there.
     """
     target = Path(request.to)
     source = _look_at(request)
@@ -117,7 +119,7 @@ def create(
 
 
 def _look_at(request: Request) -> _Source:
-    """Returns the source of the backup. Only reads."""
+    """Reads the directory and the checkpoint, and returns what the backup is made from. Changes nothing."""
     data = Path(request.data)
     try:
         identity = identities.decode((data / layout.IDENTITY).read_bytes(), data / layout.IDENTITY)
@@ -142,7 +144,7 @@ def _look_at(request: Request) -> _Source:
 
 
 def _genesis(data: Path, first: Part, group_id: int) -> Entry:
-    """The entry at index 0, which a trimmed log does not hold any more."""
+    """Returns the entry at index 0, from a copy if the log was trimmed and no longer holds it."""
     if first.header.base_position > 0:
         return read_copy(OsFileSystem(), data, group_id)
     with first.path.open("rb") as file:
@@ -152,7 +154,7 @@ def _genesis(data: Path, first: Part, group_id: int) -> Entry:
 
 
 def _make_target(target: Path, data: Path | None) -> None:
-    """`data`: where it must not lie."""
+    """Makes the directory `target`, or checks the one that exists. It must not lie in `data`."""
     if data is not None and data.resolve() in (target.resolve(), *target.resolve().parents):
         raise LocalError(
             f"{target} cannot be a backup target",
@@ -180,12 +182,12 @@ def _make_target(target: Path, data: Path | None) -> None:
 
 
 MADE_BY_UP = ("raftmq.toml", f"data/{layout.IDENTITY}")
-"""Files in the folder in which `raftmq up` keeps a node."""
+"""Files that show that a folder is one in which `raftmq up` keeps a node."""
 
 
 def _other_node(path: Path, data: Path) -> Path | None:
-    """The data directory that the path lies in or is, or the folder with one that `raftmq up` made; None if there is
-    none but the node's own `data`."""
+    """Returns the data directory that `path` lies in or is, or the folder that `raftmq up` made around one. None if
+    there is none except the node's own `data`."""
     resolved = path.resolve()
     for folder in (resolved, *resolved.parents):
         if os.path.lexists(folder / layout.IDENTITY):
@@ -196,7 +198,7 @@ def _other_node(path: Path, data: Path) -> Path | None:
 
 
 class _Work:
-    """One backup being made."""
+    """The making of one backup."""
 
     def __init__(self, request: Request, source: _Source, partial: Path, on_stage: Callable[[str], None]) -> None:
         self._request = request
@@ -205,14 +207,14 @@ class _Work:
         self._on_stage = on_stage
         self._earlier: Manifest | None = None
         self._copied: dict[Path, int] = {}
-        """File in the backup -> crc32c of the node's own."""
+        """File in the backup -> crc32c of the node's file, for files that were copied."""
         self._reused: dict[Path, tuple[Path, int]] = {}
-        """File linked to an earlier backup's -> the node's own, and how much of it."""
+        """File that was linked to an earlier backup's -> (the node's own file, its bytes in the backup)."""
         self._bytes_new = 0
         self.needed = 0
 
     def run(self, name: str) -> Manifest:
-        """Raises OSError, RaftLogError, EOFError."""
+        """Writes the files and the manifest of the backup `name`. Raises OSError, RaftLogError, EOFError."""
         self._earlier = files.newest(self._partial.parent, str(self._source.identity.cluster_uuid))
         (self._partial / LOG).mkdir(parents=True)
         (self._partial / STATE).mkdir()
@@ -234,7 +236,7 @@ class _Work:
         return manifest
 
     def _check_space(self) -> None:
-        """Refuses early what cannot fit. Files that can be linked need no room."""
+        """Raises OSError at once if the files cannot fit. Files that can be linked need no room."""
         linked = self._can_link()
         self.needed = SPARE_BYTES
         for part in self._source.parts:
@@ -282,7 +284,8 @@ class _Work:
         self._bytes_new += size
 
     def _copy_after_all(self, target: Path) -> bool:
-        """An earlier backup's file has rotted since: takes the node's own instead. False if it is not such a file."""
+        """Replaces a file that was linked from an earlier backup and has rotted there with the node's own; returns
+        False if `target` is not such a file."""
         if target not in self._reused:
             return False
         target.unlink()
@@ -290,7 +293,8 @@ class _Work:
         return True
 
     def _earlier_segment(self, part: Part) -> Path | None:
-        """The same frames in an earlier backup: equal header_crc at an index means equal logs up to there."""
+        """Returns the file of an earlier backup that holds the same frames, or None. An equal header_crc at an index
+        means equal logs up to there."""
         if self._earlier is None:
             return None
         for record in self._earlier.segments:
@@ -301,7 +305,8 @@ class _Work:
         return None
 
     def _earlier_state(self, path: Path) -> FileRecord | None:
-        """The same bytes in an earlier backup. A database made again repeats names, so the bytes are compared."""
+        """Returns the file of an earlier backup that holds the same bytes, or None. A state that was rebuilt uses the
+        same names again, so the bytes are compared."""
         if self._earlier is None:
             return None
         relative = f"{STATE}/{path.name}"
@@ -375,7 +380,8 @@ class _Work:
 
 
 def _thin_out(target: Path, identity: Identity, keep: int) -> list[str]:
-    """An old backup that cannot be removed does not make the new one worse."""
+    """Removes all but `keep` backups; returns their names. An error is ignored, because an old backup that stays does
+    not make the new one worse."""
     try:
         return files.thin_out(target, str(identity.cluster_uuid), keep)
     except (OSError, LocalError):

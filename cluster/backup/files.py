@@ -1,6 +1,6 @@
-"""Puts a file into a backup, and finds the backups of a folder.
+"""Puts files into a backup, and finds the backups of a folder.
 
-A file is a hard link where possible, else a copy; synced, and read back from disk.
+A file is a hard link where possible, else a copy; it is synced and read back from disk.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.EACC
 
 
 def link(source: Path, target: Path) -> bool:
-    """Gives the file a second name; False if it cannot have one there (another file system, too many links)."""
+    """Hard-links `source` as `target`; returns False if that is impossible (another file system, too many links)."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError as error:
@@ -33,7 +33,8 @@ def link(source: Path, target: Path) -> bool:
 
 
 def copy(source: Path, target: Path, size: int | None = None) -> int:
-    """Copies the first `size` bytes (all without), synced; returns their crc32c. Raises OSError, EOFError if short."""
+    """Copies the first `size` bytes (all without), synced; returns their crc32c. Raises OSError, and EOFError if the
+    file is shorter."""
     total, crc = 0, 0
     with source.open("rb") as reader, target.open("xb", buffering=0) as writer:
         while size is None or total < size:
@@ -50,7 +51,8 @@ def copy(source: Path, target: Path, size: int | None = None) -> int:
 
 
 def copy_behind(page: bytes, source: Path, target: Path, size: int) -> int:
-    """Writes `page`, then the `size` bytes that stand at the same offset in `source`, synced; returns their crc32c."""
+    """Writes `page`, then the `size` bytes that lie behind an equally long page in `source`, synced; returns their
+    crc32c."""
     crc = 0
     with source.open("rb") as reader, target.open("xb", buffering=0) as writer:
         write_all(writer.fileno(), page)
@@ -64,14 +66,15 @@ def copy_behind(page: bytes, source: Path, target: Path, size: int) -> int:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """All of it: a nearly full disk may take a part."""
+    """Writes all of `data`, because the system may accept only a part on a nearly full disk."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
 
 
 def checksum(path: Path, start: int = 0, stop: int | None = None) -> tuple[int, int]:
-    """(bytes, crc32c) of path[start:stop], read from the disk rather than from memory as far as the system allows."""
+    """Returns (bytes, crc32c) of path[start:stop], read from the disk rather than from memory as far as the system
+    allows."""
     crc, total = 0, 0
     with path.open("rb") as file:
         drop_cache(file.fileno())
@@ -86,8 +89,8 @@ def checksum(path: Path, start: int = 0, stop: int | None = None) -> tuple[int, 
 
 
 def drop_cache(fd: int) -> None:
-    """Drops the file from the page cache, so that the next read comes from the disk: reading back what is still in
-    memory would prove nothing."""
+    """Drops the file from the page cache, so that the next read comes from the disk. Reading from memory would not
+    prove that the disk holds the bytes."""
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
@@ -107,13 +110,13 @@ def sync_tree(root: Path) -> None:
 
 
 def remove_tree(path: Path) -> str:
-    """Removes a folder of ours; returns what to tell a person if something is left of it, else ""."""
+    """Removes a folder that RaftMQ made; returns a hint for the error message if something is left of it, else ""."""
     shutil.rmtree(path, ignore_errors=True)
     return f"; {path} could not be removed: rm -r {path}" if os.path.lexists(path) else ""
 
 
 def target_error(error: OSError, target: Path, needed: int, left: str = "") -> LocalError:
-    """Why the target failed, in three lines."""
+    """Returns the error for people when the target of a backup fails, in three lines."""
     if out_of_space(error):
         return LocalError(
             f"the backup target {target} is full",
@@ -137,7 +140,7 @@ def target_error(error: OSError, target: Path, needed: int, left: str = "") -> L
 
 
 def free_bytes(path: Path) -> int:
-    """Space left for data on the file system of `path`."""
+    """Returns the bytes that are available on the file system of `path`."""
     stat = os.statvfs(path)
     return stat.f_bavail * stat.f_frsize
 
@@ -149,7 +152,7 @@ def need(path: Path, size: int) -> None:
 
 
 def free_text(path: Path) -> str:
-    """Free space in words; said even when the file system does not answer any more."""
+    """Describes the free space in words, for error messages; works even when the file system no longer answers."""
     try:
         return f"{free_bytes(path)} bytes are free"
     except OSError:
@@ -160,13 +163,14 @@ PARTIAL = ".partial"
 
 
 def name_of(made_ms: int, cluster_uuid: str, node: int, index: int) -> str:
-    """A backup's name: sorts by time, tells whose it is."""
+    """Returns a backup's name, which sorts by time and contains cluster, node and index."""
     when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(made_ms / 1000))
     return f"{when}-{cluster_uuid[:8]}-n{node}-i{index}"
 
 
 def backups_in(target: Path) -> tuple[list[Manifest], list[str]]:
-    """(Every readable backup, oldest first; a sentence for each one that is not). Raises LocalError: no directory."""
+    """Returns (every readable backup, oldest first; a sentence for each unreadable one). Raises LocalError if the
+    directory does not exist."""
     if not target.is_dir():
         raise LocalError(
             f"there is no directory {target}",
@@ -187,7 +191,7 @@ def backups_in(target: Path) -> tuple[list[Manifest], list[str]]:
 
 
 def newest(target: Path, cluster_uuid: str, node: int | None = None) -> Manifest | None:
-    """The newest backup of the cluster (and node) in `target`; None if there is none, or no such directory."""
+    """Returns the newest backup of the cluster (and node) in `target`; None if there is none, or no such directory."""
     if not target.is_dir():
         return None
     found = [
@@ -210,7 +214,8 @@ def thin_out(target: Path, cluster_uuid: str, keep: int) -> list[str]:
 
 
 def remove_unfinished(target: Path, cluster_uuid: str, node: int) -> list[str]:
-    """Removes what earlier attempts of this node left, if any; returns their names. One node makes one at a time."""
+    """Removes what earlier attempts of this node left; returns their names. No attempt can be running, because a node
+    makes one backup at a time."""
     mark = f"-{cluster_uuid[:8]}-n{node}-i"
     left = [path for path in target.iterdir() if path.name.endswith(PARTIAL) and mark in path.name]
     for path in left:

@@ -1,6 +1,6 @@
-"""Makes a backup out of what object storage holds: a copy of the state, or a backup, and the log after it.
+"""Makes a backup from object storage: from a copy of the state or an older backup, and the log after it.
 
-Every node may be lost. What was never uploaded is lost too, and the caller is told how much of it is known.
+All nodes may be lost. What was never uploaded is lost too; the caller learns how much of that is known.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ Stage = Callable[[str], None]
 
 
 class Wish(NamedTuple):
-    """The restore that is wanted."""
+    """A request to restore from a tier."""
 
     url: str
     """URL of the tier."""
     target: Target = Target()
     cluster_id: str | None = None
-    """None: the only one there."""
+    """The cluster to restore; None: the only one in the tier."""
     backup: Path | None = None
-    """A local backup to begin with, instead of a copy of the state."""
+    """A local backup to begin with, instead of a copy of the state in the tier."""
 
 
 class Rebuilt(NamedTuple):
-    """A backup that was made."""
+    """A backup that was made from a tier."""
 
     path: Path
     manifest: Manifest
     began: str
-    """The origin of its rows, for people: a copy of the state, a backup, or GENESIS."""
+    """The origin of its rows, in words: a copy of the state, a backup, or GENESIS."""
     known_index: int
-    """The cluster had applied at least this entry."""
+    """The highest entry that the cluster is known to have applied."""
 
 
 def rebuild(wish: Wish, folder: Path, now_ms: int, on_stage: Stage = lambda stage: None) -> Rebuilt:
-    """Makes it below `folder`, which is made. Raises LocalError; then nothing is left."""
+    """Makes the backup in `folder`, which is made too. If it raises LocalError, nothing is left."""
     if folder.exists():
         raise LocalError(
             f"{folder} is in the way",
@@ -118,7 +118,8 @@ async def _rebuild(wish: Wish, folder: Path, now_ms: int, on_stage: Stage) -> Re
 
 
 async def _begin(wish: Wish, objects: TierObjects, folder: Path, on_stage: Stage) -> tuple[str, Replay]:
-    """The newest copy of the state that is whole and not above the target; without one, GENESIS."""
+    """Begins with the newest sound copy of the state that is not above the target, or with GENESIS if there is none.
+    Returns (its description, the replay)."""
     problems = list(objects.bad_copies)
     below = [copy for copy in objects.copies if not wish.target.is_below(copy.index, copy.timestamp_ms)]
     for copy in below:
@@ -163,7 +164,8 @@ def _facts_of(copy: StateCopy | Manifest) -> Facts:
 
 
 async def _facts_of_genesis(objects: TierObjects) -> Facts | None:
-    """None if the log there begins with another cluster's."""
+    """Returns the facts of the cluster as its log's first entry tells them; None if the log in the store begins with
+    another cluster's."""
     for wanted in objects.at(0):
         data, _ = await objects.read(wanted)
         if data:
@@ -186,7 +188,7 @@ async def _facts_of_genesis(objects: TierObjects) -> Facts | None:
 
 
 def _begin_with_backup(wish: Wish, given: Manifest, folder: Path) -> Replay:
-    """Copies it. The caller has verified it."""
+    """Begins with a copy of a local backup, which the caller has verified."""
     assert wish.backup is not None
     if wish.target.is_below(given.index, given.timestamp_ms):
         raise LocalError(
@@ -226,8 +228,8 @@ def _nothing_to_begin_with(wish: Wish, objects: TierObjects, problems: list[str]
 
 
 async def _go_on(replay: Replay, objects: TierObjects, wish: Wish, on_stage: Stage) -> bool:
-    """Takes entries up to the target, or to the end of what is there; whether it is known to be reached. Raises
-    LocalError, StoreError."""
+    """Applies entries up to the target, or to the last entry in the store. Returns True if the target is known to be
+    reached. Raises LocalError, StoreError."""
     while wish.target.index is None or replay.log.tail.index < wish.target.index:
         position = replay.log.tail.end_position
         on_stage(f"applying the log from index {replay.log.tail.index + 1}")
@@ -258,8 +260,8 @@ def _damaged_log(wish: Wish, tail: LogTail, problems: list[str]) -> LocalError:
 
 
 def _take(replay: Replay, wanted: LogObject, data: bytes, target: Target) -> bool:
-    """Takes an object's entries; True when the target is reached. None is taken if they do not follow the log: then
-    they are of another history."""
+    """Applies the entries of one object; returns True when the target is reached. If they do not continue the log they
+    belong to another history, and none is applied."""
     start = replay.log.tail.end_position - wanted.part.base
     until = wanted.folder.last_index
     try:

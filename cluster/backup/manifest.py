@@ -1,4 +1,5 @@
-"""manifest.json: the contents of a backup, every file with its CRC; written last, so without it there is no backup.
+"""Format of manifest.json, which lists the contents of a backup with a CRC of every file. It is written last: a folder
+without it is no backup.
 
 ::
 
@@ -31,40 +32,40 @@ STATE = "state"
 
 
 class FileRecord(msgspec.Struct, frozen=True):
-    """A file of `state/`, compared byte for byte."""
+    """A file of `state/`. Every byte of it must match."""
 
     path: str
-    """Below the backup's folder."""
+    """The path, relative to the backup's folder."""
     size: int
     crc32c: int
 
 
 class SegmentRecord(msgspec.Struct, frozen=True):
-    """A segment file. What counts are its frames: the sync marks in front and what lies behind are local to a disk."""
+    """A segment file. Only its frames must match: the sync marks in front and the bytes behind are local to a disk."""
 
     base_position: int
     end_position: int
-    """Position after its last frame."""
+    """Position after the file's last frame."""
     last_index: int
     last_header_crc: int
-    """Equal ones at an index mean equal logs up to there."""
+    """Header CRC of the last frame. If it is equal in two logs at one index, the logs are equal up to there."""
     crc32c: int
-    """CRC-32C of the frames."""
+    """CRC-32C of all frames in the file."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A backup in its own words."""
+    """The description of a backup in its manifest.json."""
 
     name: str
     made_ms: int
-    """When it was begun, by the node's clock."""
+    """The node's wall clock when the backup was begun."""
     node: int
     cluster_uuid: str
     cluster_name: str
     broker_name: str
     group_id: int
     index: int
-    """The cut, likewise the next four."""
+    """The cut: the applied index. The next four fields are as of the cut too."""
     term: int
     position: int
     """End of the log: the position after entry `index`."""
@@ -79,12 +80,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     state: list[FileRecord]
     bytes_total: int
     bytes_new: int
-    """Copied; the rest are hard links."""
+    """Bytes that were copied; the rest are hard links."""
     versions: dict[str, str]
     level: int = BASELINE
-    """The level of the cluster in its rows and its log."""
+    """The level (version of formats) of the cluster in its rows and its log."""
     genesis: str = ""
-    """The frame at index 0 in hexadecimal digits. Needed where `segments` begin above it."""
+    """The frame at index 0 in hexadecimal digits. Needed if the first of `segments` begins above it."""
 
 
 class _Schema(msgspec.Struct):
@@ -94,24 +95,24 @@ class _Schema(msgspec.Struct):
 class _Envelope(msgspec.Struct):
     schema: int
     crc32c: int
-    """CRC-32C of the very bytes of `backup`."""
+    """CRC-32C of the encoded bytes of `backup`, exactly as they stand in the file."""
     backup: msgspec.Raw
 
 
 def hex_sums(sums: dict[str, int]) -> dict[str, str]:
-    """Digest sums as a manifest has them."""
+    """Formats digest sums for a manifest."""
     return {family: f"{total:016x}" for family, total in sums.items()}
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The file's bytes."""
+    """Returns the bytes of manifest.json."""
     body = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     return msgspec.json.encode(_Envelope(SCHEMA, crc32c(body), msgspec.Raw(body))) + b"\n"
 
 
 def load(backup: Path) -> Manifest:
-    """Reads a backup's manifest. Raises LocalError: none there, damaged, of another format, or of a newer
-    level."""
+    """Reads a backup's manifest. Raises LocalError if there is none, or if it is damaged, of another format, or of a
+    newer level."""
     path = backup / MANIFEST
     try:
         data = path.read_bytes()

@@ -52,7 +52,7 @@ class TopicRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A consumer group with everything that was ever set on it, and what it subscribes to."""
+    """A consumer group with everything that was ever set on it, and its subscriptions."""
 
     name: NewGroup
     consume_enable: bool
@@ -69,36 +69,38 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     consume_timeout_minute: Unsigned31
     attributes: Attributes
     subscriptions: dict[TopicName, tuple[Word, Expression, Signed64]]
-    """topic -> (expression_type, expression, version)."""
+    """Topic -> (expression_type, expression, version)."""
 
 
 class OffsetRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The progress of a group in one queue."""
+    """The progress of one group in one queue."""
 
     group: NewGroup
     topic: NewTopic
     queue_id: QueueId
     offset: Unsigned63
-    """The next offset that the group wants."""
+    """The offset of the next message that the group consumes."""
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The document."""
+    """The JSON document with topics, groups and offsets."""
 
     kind: str = KIND
     schema: int = SCHEMA
     cluster_uuid: str
     applied_index: int
-    """The log up to this entry is in it."""
+    """The last log entry that is reflected in the document."""
     topics: list[TopicRecord]
     groups: list[GroupRecord]
     offsets: list[OffsetRecord]
     ends: dict[str, list[int]]
-    """topic -> the offset after the last message of each queue: not imported, but it tells which offsets make sense."""
+    """Topic -> the offset after the last message of each queue. It is not imported, but tells which consumer offsets
+    are valid."""
 
 
 def export(state: BrokerState, cluster_uuid: str) -> Metadata:
-    """Returns the metadata that the state holds. Entries that are applied meanwhile may show in a part of it."""
+    """Returns the metadata that the state holds. Entries that are applied during the call may be reflected in a part of
+    it."""
     applied = state.applied.index
     topics = sorted(state.topics.values(), key=lambda topic: topic.name)
     groups = sorted(state.groups.values(), key=lambda group: group.name)
@@ -113,12 +115,12 @@ def export(state: BrokerState, cluster_uuid: str) -> Metadata:
 
 
 def topic_record(topic: TopicConfig) -> TopicRecord:
-    """A topic as the document has it."""
+    """Converts a topic into its record in the document."""
     return TopicRecord(**topic.to_map())
 
 
 def group_record(group: GroupConfig) -> GroupRecord:
-    """A group as the document has it."""
+    """Converts a group into its record in the document."""
     return GroupRecord(**asdict(group))
 
 
@@ -137,7 +139,8 @@ class _Head(msgspec.Struct):
 
 
 def read(data: bytes, name: str) -> Metadata:
-    """The document in a file called `name`. Raises LocalError: none, damaged, or of another format."""
+    """Decodes the document from a file called `name`. Raises LocalError if there is none, or if it is damaged or of
+    another format."""
     try:
         head = msgspec.json.decode(data, type=_Head)
         if head.kind != KIND:
@@ -152,10 +155,10 @@ def read(data: bytes, name: str) -> Metadata:
 
 
 class Change(NamedTuple):
-    """One line of the diff."""
+    """One line of the difference between document and cluster."""
 
     sign: str
-    """+ new, ~ changed, ! left out."""
+    """`+`: new; `~`: changed; `!`: left out."""
     what: str
 
 
@@ -167,14 +170,14 @@ class Plan(NamedTuple):
     offsets: list[OffsetRecord]
     changes: list[Change]
     kept: int
-    """Topics and groups that only the cluster has; they stay as they are."""
+    """The number of topics and groups that only the cluster has; they stay as they are."""
 
 
 Record = TypeVar("Record", TopicRecord, GroupRecord)
 
 
 def plan(wanted: Metadata, present: Metadata) -> Plan:
-    """Compares a document with what the cluster has."""
+    """Compares the document `wanted` with `present`, the metadata of the cluster."""
     changes: list[Change] = []
     topics = _differing(wanted.topics, present.topics, "topic", changes)
     groups = _differing(wanted.groups, present.groups, "group", changes)
@@ -207,7 +210,8 @@ def _fields(old: Record, new: Record) -> str:
 
 
 def _offset_changes(wanted: Metadata, present: Metadata, changes: list[Change]) -> list[OffsetRecord]:
-    """Offsets beyond a queue's end are left out: a consumer that starts there would miss what comes next."""
+    """Returns the offsets to set, and adds their lines to `changes`. Leaves out offsets beyond a queue's end, because a
+    consumer that starts there would miss the next messages."""
     has = {(each.group, each.topic, each.queue_id): each.offset for each in present.offsets}
     taken = []
     for record in wanted.offsets:
@@ -227,7 +231,7 @@ def _offset_changes(wanted: Metadata, present: Metadata, changes: list[Change]) 
 
 
 def commands_for(record: TopicRecord | GroupRecord) -> list[Command]:
-    """The state machine's commands that make the record so."""
+    """Returns the state machine's commands that create or change the topic or group to match `record`."""
     config = msgspec.to_builtins(record)
     if isinstance(record, TopicRecord):
         return [[CREATE_TOPIC, config, False]]

@@ -1,12 +1,12 @@
-"""Backups in an object store: written there from a local one, listed, fetched, thinned out (docs/adr/0067).
+"""Backups in an object store: uploaded from a local one, listed, fetched, thinned out (docs/adr/0067).
 
 ::
 
     <URL>/backups/<name>.json                       description: the backup's manifest, its files, their parts
     <URL>/backup-parts/<name>-<sha256>.part         bytes of files; <name> is the backup that wrote it first
 
-A backup is made on the node's own disk first, mostly of hard links, and read back there. So everything that is checked
-of a local backup is checked of this one, before it is written and after it is fetched.
+A backup is made on the node's own disk first, mostly of hard links, and read back there. So every check of a local
+backup is also made for this one, before it is uploaded and after it is fetched.
 """
 
 from __future__ import annotations
@@ -51,20 +51,21 @@ from raftmq_wire.errors import ExitCode, LocalError
 BACKUPS, PARTS = "backups", "backup-parts"
 SUFFIX = ".json"
 STAGING = "backup-staging.tmp"
-"""A folder in DATA/checkpoints while a backup to a URL is made; means nothing afterwards."""
+"""A folder in DATA/checkpoints that exists while a backup to a URL is made. What a crash leaves there has no
+meaning."""
 CALL_S, CALLS_TOTAL_S = 60.0, 120.0
-"""Seconds that one attempt of a call may take, besides what its size allows; and seconds after which no attempt
-begins."""
+"""Seconds that one attempt of a call may take, besides the time that its size allows; and seconds after which no
+further attempt begins."""
 
 T = TypeVar("T")
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of `backups/<name>.json`."""
+    """The contents of `backups/<name>.json`."""
 
     backup: Manifest
     files: list[StoredFile]
-    """Those of `log/` and `state/`."""
+    """The files of `log/` and `state/`."""
 
 
 def is_url(target: str) -> bool:
@@ -73,7 +74,8 @@ def is_url(target: str) -> bool:
 
 
 def is_store(url: str) -> bool:
-    """Returns True if the URL can be one of a store: that of a bucket alone has no name to cut off."""
+    """Returns True if the URL can name a store. The URL of a bucket alone cannot, because nothing is left of it after
+    the name is split off."""
     try:
         check_url(url)
     except LocalError:
@@ -82,14 +84,14 @@ def is_store(url: str) -> bool:
 
 
 def split(source: str) -> tuple[str, str]:
-    """URL/NAME -> (URL, NAME)."""
+    """Splits URL/NAME into (URL, NAME)."""
     url, _, name = source.rstrip("/").rpartition("/")
     return url, name
 
 
 @asynccontextmanager
 async def opened(url: str, options: TierSection | None) -> AsyncIterator[ObjectStore]:
-    """A store whose calls are tried again, each for a limited time. Raises LocalError."""
+    """Opens a store whose calls are retried, each for a limited time. Raises LocalError."""
     inner = open_store(url, options)
     store = RetryingStore(inner, RetryPolicy(call_s=CALL_S, total_s=CALLS_TOTAL_S), random.Random(), RequestCounts())
     try:
@@ -99,7 +101,7 @@ async def opened(url: str, options: TierSection | None) -> AsyncIterator[ObjectS
 
 
 def run(url: str, work: Coroutine[Any, Any, T]) -> T:
-    """Runs it on an event loop of its own; what the store does wrong becomes a LocalError."""
+    """Runs the coroutine on an event loop of its own; errors of the store become a LocalError."""
     try:
         return asyncio.run(work)
     except (StoreError, DamagedObjectError, BadDescriptionError) as error:
@@ -107,7 +109,7 @@ def run(url: str, work: Coroutine[Any, Any, T]) -> T:
 
 
 def store_error(url: str, error: Exception) -> LocalError:
-    """Returns the error as a person is told it."""
+    """Converts an error of the store into one for people."""
     if isinstance(error, OtherFormat):
         return LocalError(f"what is in {url} cannot be read", error.what, error.fix or "", ExitCode.REFUSED)
     if isinstance(error, StoreError):
@@ -124,7 +126,7 @@ def store_error(url: str, error: Exception) -> LocalError:
 
 
 def create_remote(request: Request, on_stage: Callable[[str], None] = lambda stage: None) -> Made:
-    """Makes a backup as `create.create` does, for a `request.to` that is a URL. Raises LocalError."""
+    """Makes a backup at a URL, as `create.create` makes one in a directory. Raises LocalError."""
     staging = Path(request.data) / layout.CHECKPOINTS / STAGING
     files.remove_tree(staging)
     try:
@@ -147,7 +149,8 @@ async def _upload(request: Request, local: Path) -> Made:
 
 
 async def put(store: ObjectStore, local: Path, keep: int | None = None) -> tuple[Manifest, list[str]]:
-    """Writes a local backup; (its manifest there, older ones that were removed). Raises StoreError, OSError."""
+    """Uploads a local backup; returns (its manifest in the store, names of older backups that were removed). Raises
+    StoreError, OSError."""
     manifest = manifests.load(local)
     known = [each for each in (await stored(store))[0] if each.backup.cluster_uuid == manifest.cluster_uuid]
     writer = SetWriter(store, "", f"{PARTS}/{manifest.name}", known[-1].files if known else ())
@@ -173,9 +176,8 @@ def _source(local: Path, path: str) -> FileSource:
 
 
 async def _thin_out(store: ObjectStore, cluster_uuid: str, keep: int) -> list[str]:
-    """Removes all but the `keep` newest backups of the cluster, then the parts that no backup names any more.
-
-    An old backup that cannot be removed does not make the new one worse."""
+    """Removes all but the `keep` newest backups of the cluster, then the parts that no backup names any more. An error
+    is ignored, because an old backup that stays does not make the new one worse."""
     try:
         found, problems = await stored(store)
         if problems:
@@ -197,7 +199,7 @@ async def _thin_out(store: ObjectStore, cluster_uuid: str, keep: int) -> list[st
 
 
 async def stored(store: ObjectStore) -> tuple[list[Description], list[str]]:
-    """(Every readable backup, oldest first; a sentence for each one that is not). Raises StoreError."""
+    """Returns (every readable backup, oldest first; a sentence for each unreadable one). Raises StoreError."""
     found, problems = [], []
     names = [info.name async for info in store.list(BACKUPS)]
     for name in sorted(names):
@@ -230,7 +232,7 @@ def backups_at(url: str) -> tuple[list[Manifest], list[str]]:
 
 
 def is_backup_at(source: str) -> bool:
-    """Returns True if URL/NAME is a backup, rather than a URL with backups. Raises LocalError."""
+    """Returns True if the URL is that of one backup, False if it is that of a store with backups. Raises LocalError."""
     url, name = split(source)
 
     async def work() -> bool:
@@ -245,7 +247,8 @@ def is_backup_at(source: str) -> bool:
 
 
 async def newest_ms(url: str, options: TierSection | None, cluster_uuid: str, node: int) -> int | None:
-    """When the newest backup of that node was begun; None if there is none. Raises StoreError, LocalError."""
+    """Returns the time when the newest backup of that node was begun; None if there is none. Raises StoreError,
+    LocalError."""
     async with opened(url, options) as store:
         found, _ = await stored(store)
     mine = [each.backup for each in found if (each.backup.cluster_uuid, each.backup.node) == (cluster_uuid, node)]
@@ -253,8 +256,8 @@ async def newest_ms(url: str, options: TierSection | None, cluster_uuid: str, no
 
 
 def fetch_backup(source: str, into: Path, on_stage: Callable[[str], None] = lambda stage: None) -> Path:
-    """Brings the backup URL/NAME into the folder `into`, which is made; returns its path. Raises LocalError; then
-    nothing is left. The caller verifies it: what is checked here is each object's SHA-256."""
+    """Fetches the backup URL/NAME into the folder `into`, which is made; returns its path. If it raises LocalError,
+    nothing is left. Only each object's SHA-256 is checked here; the caller verifies the rest."""
     url, name = split(source)
     path = into / name
     if into.exists():

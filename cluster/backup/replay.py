@@ -1,7 +1,8 @@
-"""A backup that is not a copy of a node: rows of an earlier index, and the entries after it, applied up to the target.
+"""Makes a backup by replay: begins with the rows of an earlier index and applies the entries after it, up to the
+target.
 
-Entries are applied by the state machine that nodes run, so rows, consumer offsets and messages are those of one index.
-Where an entry tells the sums that the cluster had (DIGEST), the rows made here are compared with them.
+The state machine of the nodes applies the entries, so rows, consumer offsets and messages belong to one index. A DIGEST
+entry states the sums of rows that the cluster had; the rows made here are compared with them.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ from statemachine.rows.rocks import RocksKV
 from statemachine.rows.sums import VERSION
 
 WORK = "work"
-"""Below the backup's folder while it is made: the database that entries are applied to."""
+"""Name of the folder, below the backup's, that holds the database while entries are applied to it."""
 RUN_ENTRIES = 512
-"""Applied as one batch."""
+"""Entries that are applied as one batch."""
 
 
 class Target(NamedTuple):
-    """The last entry that is restored: an index, or the last entry whose log time is not later. Neither: all there
-    is."""
+    """The last entry that is restored: the entry `index`, or the last one whose log time is not later than `time_ms`.
+    If both are None, all entries are restored."""
 
     index: int | None = None  # type: ignore[assignment]  # hides tuple.index
     time_ms: int | None = None
 
     def passed_by(self, entry: Entry) -> bool:
-        """Returns True if the entry lies behind the target."""
+        """Returns True if the entry lies behind the target, so that it is not restored."""
         return self.is_below(entry.index, entry.timestamp_ms)
 
     def is_below(self, index: int, timestamp_ms: int) -> bool:
@@ -57,7 +58,7 @@ class Target(NamedTuple):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of the cluster in a backup's manifest."""
+    """Facts about the cluster that the backup's manifest contains."""
 
     cluster_uuid: str
     cluster_name: str
@@ -71,10 +72,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replay:
-    """One backup being made in `folder`, whose `work` holds the rows to begin with (none: an empty database)."""
+    """The making of one backup in `folder`. Its folder `work` holds the rows to begin with; if it does not exist, the
+    database is empty."""
 
     def __init__(self, folder: Path, facts: Facts, tail: LogTail, records: list[SegmentRecord] | None = None) -> None:
-        """`tail`: of the log that is there. Raises KVError."""
+        """`tail` is the end of the log that `folder` already holds. Raises KVError."""
         self._folder = folder
         self._facts = facts
         (folder / LOG).mkdir(exist_ok=True)
@@ -84,7 +86,8 @@ class Replay:
         self._run: list[Entry] = []
 
     def take(self, entry: Entry) -> None:
-        """The next entry. Raises FrameError if it does not follow, InvariantViolationError, KVError, OSError."""
+        """Adds the next entry. Raises FrameError if it does not follow the last one, InvariantViolationError, KVError,
+        OSError."""
         self.log.append(entry)
         if entry.index > self.state.applied.index:
             self._run.append(entry)
@@ -107,7 +110,7 @@ class Replay:
             raise InvariantViolationError(f"the rows as of entry {index} are not those that the cluster had then")
 
     def finish(self, name: str, now_ms: int) -> Manifest:
-        """Completes the backup at the last entry taken. Raises KVError, OSError."""
+        """Completes the backup `name` at the last entry taken; returns its manifest. Raises KVError, OSError."""
         self._apply()
         self.log.close()
         self.log.drop_below(self.state.trim_position)
@@ -147,7 +150,7 @@ class Replay:
         return manifest
 
     def close(self) -> None:
-        """Lets the files go; idempotent."""
+        """Closes database and log files; idempotent."""
         self._kv.close()
         self.log.close()
 
@@ -157,10 +160,12 @@ def _files(folder: Path) -> Sequence[Path]:
 
 
 class LogFiles:
-    """The files in one folder. A frame that is the first of a segment (FLAG_ROLL) begins a file, as on every node."""
+    """The segment files in one folder. A frame that is the first of a segment (FLAG_ROLL) begins a file, as on every
+    node."""
 
     def __init__(self, folder: Path, group_id: int, tail: LogTail, records: list[SegmentRecord] | None = None) -> None:
-        """`tail`: of the log so far; `records`: the files that are there, the last of which ends at `tail`."""
+        """`tail` is the end of the log so far. `records` describes the files that exist; the last one ends at
+        `tail`."""
         self._folder = folder
         self._group_id = group_id
         self.tail = tail
@@ -171,7 +176,8 @@ class LogFiles:
             self._file.seek(0, os.SEEK_END)
 
     def append(self, entry: Entry) -> None:
-        """The next frame. Raises FrameError if it does not follow; nothing is written then. Raises OSError."""
+        """Appends the next frame. Raises FrameError if it does not follow the last one, and then writes nothing. Raises
+        OSError."""
         check_follows(self.tail, entry)
         after = tail_after(self.tail, entry)
         if self._file is None or entry.flags & FLAG_ROLL:
@@ -187,12 +193,12 @@ class LogFiles:
         self.tail = after
 
     def drop_below(self, position: int) -> None:
-        """Removes files that end at or below the position; the last one stays."""
+        """Removes files that end at or below the position, but never the last file."""
         while len(self.records) > 1 and self.records[0].end_position <= position:
             (self._folder / segment_name(self.records.pop(0).base_position)).unlink()
 
     def close(self) -> None:
-        """All of it is on disk."""
+        """Returns when all frames are on disk and the file is closed."""
         if self._file is not None:
             self._file.flush()
             os.fsync(self._file.fileno())

@@ -43,14 +43,15 @@ from raftlog.types import NOBODY, EntryType, HardState, LogTail, NodeId
 from raftmq_wire.errors import ExitCode, LocalError
 
 FETCHED, BEGUN = ".fetched", ".begun"
-"""End the names of folders beside the target: of the backup that is restored, and of the one that it was made from."""
+"""Suffixes of folders beside the target: of the fetched backup that is restored, and of the backup from which that one
+was made."""
 
 
 class Source(NamedTuple):
-    """The options of a restore that name its source."""
+    """The options of a restore that name its source: a backup or a tier."""
 
     backup: str | None = None
-    """DIR/NAME or URL/NAME."""
+    """DIR/NAME or URL/NAME of a backup."""
     tier: str | None = None
     """URL of a tier."""
     cluster_id: str | None = None
@@ -58,16 +59,16 @@ class Source(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The backup that is to be restored."""
+    """The backup that a restore reads."""
 
     path: Path
     rebuilt: Rebuilt | None = None
-    """The backup as it was made from a tier; None if it was there already."""
+    """Facts about the backup if it was made from a tier; None otherwise."""
 
 
 @contextmanager
 def found_source(source: Source, into: Path, now_ms: int, on_stage: Callable[[str], None]) -> Iterator[Found]:
-    """The backup as a directory; what was fetched is removed at the end. Raises LocalError."""
+    """Provides the backup as a directory, and removes at the end what was fetched. Raises LocalError."""
     into = into.absolute()
     check_unused(source.backup or source.tier or "", into)
     if source.tier is None:
@@ -103,7 +104,7 @@ def _to_begin_with(backup: str | None, into: Path, on_stage: Callable[[str], Non
 
 @contextmanager
 def local_copy(source: str, into: Path, suffix: str, on_stage: Callable[[str], None]) -> Iterator[Path]:
-    """The backup DIR/NAME or URL/NAME as a directory. Raises LocalError."""
+    """Provides the backup DIR/NAME or URL/NAME as a directory. Raises LocalError."""
     if not is_url(source):
         yield Path(source).absolute()
         return
@@ -120,7 +121,7 @@ PARTIAL = ".partial"
 
 
 class Restored(NamedTuple):
-    """The cluster that was made."""
+    """The cluster that a restore made."""
 
     cluster_uuid: UUID
     manifest: Manifest
@@ -138,7 +139,7 @@ def restore(
 ) -> Restored:
     """Makes a local cluster of `count` nodes in `into` (new or empty), ready for `raftmq up`. Raises LocalError.
 
-    `now_ms`: wall time, stamped on the MEMBERSHIP entry unless the log's time is later.
+    `now_ms` is the wall time; it is stamped on the MEMBERSHIP entry unless the log's time is later.
     """
     partial = check_unused(str(backup), into)
     nodes = plan_nodes(partial, count, base_port)
@@ -166,7 +167,7 @@ def restore(
 
 
 def read_backup(backup: Path) -> Manifest:
-    """The manifest of a backup of which every byte was read and found intact. Raises LocalError."""
+    """Verifies every byte of a backup and returns its manifest. Raises LocalError."""
     verified = verify(backup)
     if verified.problems:
         raise LocalError(
@@ -179,7 +180,8 @@ def read_backup(backup: Path) -> Manifest:
 
 
 def check_unused(source: str, into: Path) -> Path:
-    """The folder beside `into` in which a restore works. Raises LocalError if `into` or that is in use."""
+    """Returns the folder beside `into` in which the restore works. Raises LocalError if that folder or `into` is in
+    use."""
     partial = into.with_name(into.name + PARTIAL)
     held = sorted(path.name for path in into.iterdir()) if into.is_dir() else []
     if held or (into.exists() and not into.is_dir()):
@@ -217,7 +219,7 @@ def _failed(error: OSError, into: Path, left: str) -> LocalError:
 
 
 class _Cluster:
-    """The nodes being made. Everything that differs between them is the node id and the node uuid."""
+    """The nodes being made. They differ only in node id and node uuid."""
 
     def __init__(self, backup: Path, manifest: Manifest, nodes: list[NodeRecord], now_ms: int) -> None:
         self._backup = backup
@@ -236,7 +238,7 @@ class _Cluster:
         )
 
     def write_configs(self) -> None:
-        """The names stay: clients know the broker by its name."""
+        """Writes raftmq.toml of each node. Names of brokers stay, because clients know a broker by its name."""
         write_configs(self._nodes)
         for node in self._nodes:
             config = load(node.config_path)
@@ -246,14 +248,15 @@ class _Cluster:
                 node.config_path.write_text(dump(named), encoding="utf-8")
 
     def write_secret(self) -> None:
-        """One of its own: who knows that of the old cluster is nobody here."""
+        """Gives the new cluster a secret of its own: the old cluster's secret opens nothing here."""
         configs = [load(node.config_path) for node in self._nodes]
         keys = keys_of_new(configs)
         for config in configs:
             give(config, keys, str(self.cluster_uuid))
 
     def write_node(self, node: NodeRecord) -> None:
-        """IDENTITY comes last: without it the directory counts as never made."""
+        """Writes the data directory of one node. IDENTITY is written last: a directory without it counts as never
+        made."""
         manifest, data = self._manifest, Path(load(node.config_path).node.data_dir)
         (data / layout.LOG).mkdir(parents=True)
         (data / layout.STATE).mkdir()
@@ -284,7 +287,7 @@ class _Cluster:
             raise OSError(errno.EIO, "the backup changed while it was read", str(source))
 
     def _copy_segment(self, record: SegmentRecord, data: Path) -> None:
-        """Frames as they are, under sync marks of this disk."""
+        """Copies the frames of a segment unchanged, behind new sync marks for this disk."""
         name = layout.segment_name(record.base_position)
         source, target = self._backup / LOG / name, data / layout.LOG / name
         _, header = read_header(source, self._manifest.group_id)
@@ -298,7 +301,7 @@ class _Cluster:
             raise OSError(errno.EIO, "the backup changed while it was read", str(source))
 
     def _begin_log(self, first: SegmentRecord, data: Path) -> None:
-        """Writes the files that a log that begins above GENESIS needs to be whole."""
+        """Writes the files that complete a log whose first segment begins above GENESIS."""
         genesis = genesis_of(self._manifest)
         if first.base_position > 0 and genesis is not None:  # `verify` has seen that it is there
             group_id, name = self._manifest.group_id, layout.segment_name(first.base_position)

@@ -1,4 +1,4 @@
-"""The log in a backup: which segment files are below the cut, and whether their frames form the expected log."""
+"""The log in a backup: finds the segment files below the cut, and checks that their frames form the expected log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from raftmq_wire.checksums import crc32c
 
 
 class Part(NamedTuple):
-    """A source segment file as far as it goes into a backup."""
+    """A segment file of the node, up to the end of the part that goes into a backup."""
 
     path: Path
     header: SegmentHeader
@@ -27,7 +27,7 @@ class Part(NamedTuple):
     last_header_crc: int
     """Header CRC of the frame that ends at `end_position`."""
     whole: bool
-    """Sealed, and all of it lies below the cut."""
+    """True if the segment is sealed and lies below the cut completely."""
 
     @property
     def size(self) -> int:
@@ -36,7 +36,7 @@ class Part(NamedTuple):
 
 
 def parts_below(log: Path, end_position: int, header_crc: int, group_id: int) -> list[Part]:
-    """The files with the log's bytes below `end_position`, whose last frame has `header_crc`.
+    """Returns the files with the log's bytes below `end_position`, whose last frame has `header_crc`.
 
     Raises CorruptLogError if a file in the middle is missing or its local header damaged, OSError if one vanishes.
     """
@@ -53,8 +53,8 @@ def parts_below(log: Path, end_position: int, header_crc: int, group_id: int) ->
 
 
 def bases_of(log: Path, group_id: int) -> list[int]:
-    """Returns the positions at which the log's files begin, ascending, without those that a trim gave up and has not
-    removed yet."""
+    """Returns the positions at which the log's files begin, ascending, without files that a trim gave up but that are
+    not removed yet."""
     floor = log_first.load(OsFileSystem(), log, group_id) or EMPTY_TAIL
     bases = layout.segment_bases([path.name for path in log.iterdir()])
     return [base for base in bases if base >= floor.end_position]
@@ -65,16 +65,16 @@ def _is_sealed_at(log: Path, end_position: int) -> bool:
 
 
 def read_header(path: Path, group_id: int) -> tuple[Path, SegmentHeader]:
-    """A segment file's local header. Raises CorruptLogError."""
+    """Returns (path, local header) of a segment file. Raises CorruptLogError."""
     with path.open("rb") as file:
         return path, decode_header(file.read(LOCAL_HEADER_SIZE), path, group_id)
 
 
 def walk(path: Path, previous: LogTail | None, end_position: int, group_id: int) -> tuple[LogTail, SegmentRecord]:
-    """Reads the frames up to `end_position`, each checked with its payload and against the one before.
+    """Reads the frames up to `end_position` and checks each one, its payload, and its link to the frame before.
 
-    `previous`: the log's tail before this file, None for the first file of a log that was trimmed. Raises
-    CorruptLogError naming file, position and index.
+    `previous` is the log's tail before this file, or None for the first file of a trimmed log. Raises CorruptLogError
+    naming file, position and index.
     """
     _, header = read_header(path, group_id)
     if previous is not None and header.previous != previous:
@@ -93,9 +93,7 @@ def walk(path: Path, previous: LogTail | None, end_position: int, group_id: int)
 
 def last_of(path: Path, group_id: int) -> tuple[LogTail, bool]:
     """Returns the end of the last segment file's frames, and True if it is at or above the sync mark, as it should be.
-
-    Raises CorruptLogError if the local header is damaged.
-    """
+    Raises CorruptLogError if the local header is damaged."""
     _, header = read_header(path, group_id)
     with path.open("rb") as file:
         mark = newest_mark(file.read(LOCAL_HEADER_SIZE))
@@ -108,7 +106,7 @@ def last_of(path: Path, group_id: int) -> tuple[LogTail, bool]:
 
 
 class _Frames:
-    """Frames one after another, and the CRC of the bytes they were cut from."""
+    """Collects frames one after another, and the CRC of their bytes."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.crc = 0

@@ -1,7 +1,7 @@
-"""Backups on the node's side: makes the checkpoint, starts a worker process for the rest, keeps the result.
+"""Backups on the node's side: makes the checkpoint, starts a worker process for the rest, and records the outcome.
 
-One at a time. Only the checkpoint, a few hard links, runs in the node itself; the worker copies, reads back and
-computes checksums with idle CPU and disk priority.
+One backup at a time. Only the checkpoint, a few hard links, is made in the node itself; the worker copies, reads back
+and computes checksums with idle CPU and disk priority.
 """
 
 from __future__ import annotations
@@ -36,36 +36,36 @@ from statemachine.rows.kv import KV
 logger = logging.getLogger(__name__)
 
 CHECKPOINT = "backup.tmp"
-"""A folder in DATA/checkpoints while a backup is made; means nothing afterwards."""
+"""A folder in DATA/checkpoints that exists while a backup is made. What a crash leaves there has no meaning."""
 OVERDUE, FAILED = "backup_overdue", "backup_failed"
 WATCH_S = 5.0
 WORKER_END_S = 5.0
-"""Seconds that a worker may take to remove what it began."""
+"""Seconds that a worker may take to remove an unfinished backup."""
 KILLED_S = 1.0
-"""The same for one that was killed; in vain if the system itself waits for the target."""
+"""Seconds to wait for a worker that was killed. It may not end even then, if the system itself waits for the target."""
 LEASE, LEASE_MS = "a backup", 24 * 3_600_000
 LINE_MAX = 64 << 20
-"""The last line of the worker has the manifest in it."""
+"""Bytes. The last line of the worker contains the manifest, so it is long."""
 
 
 class Attempt(msgspec.Struct, kw_only=True):
-    """The backup that is being made, or was made last."""
+    """The backup that is being made, or the last one."""
 
     started_ms: int
-    """Names it: no two of a node begin in the same millisecond."""
+    """Wall time of its start. Identifies the attempt: a node begins no two in the same millisecond."""
     to: str
     state: str = "running"
     """`running`, `done` or `failed`."""
     stage: str = "checkpoint"
     error: list[str] | None = None
-    """The lines that say what happened, why, and what to type; only if it failed."""
+    """Three lines (what happened, why, what to type) if the attempt failed; otherwise None."""
     path: str | None = None
-    """Place of the backup; only if it is done, likewise the next five."""
+    """Place of the backup, if the attempt is done. The next five fields are set then too."""
     index: int | None = None
-    """Everything up to this entry is in it."""
+    """The last log entry that is in the backup."""
     bytes_total: int | None = None
     bytes_new: int | None = None
-    """Copied; the rest are hard links to the node's files or to an earlier backup's."""
+    """Bytes that were copied; the rest are hard links to the node's files or to an earlier backup's."""
     seconds: float | None = None
     removed: list[str] = []
 
@@ -90,7 +90,7 @@ class Backups:
         wall_ms: Callable[[], int],
         leases: Leases | None = None,
     ) -> None:
-        """`leases`: where it says that no file of the log may go while one is made."""
+        """`leases` keeps the files of the log from being removed while a backup is made."""
         self._config = config
         self._leases = leases
         self._identity = identity
@@ -105,18 +105,18 @@ class Backups:
             Schedule(to=section.to, every_s=section.every_minutes * 60.0, keep=section.keep) if section.to else None
         )
         self.schedule = self._configured
-        """The schedule of the configuration, or the one that the command line asked for last (then it does the
-        asking)."""
+        """The schedule of the configuration, or the one that the command line asked for last; then the command line
+        starts the backups."""
         self.attempt: Attempt | None = None
         self.last_good_ms: int | None = None
-        """When the newest good backup of this node that is known was begun."""
+        """The time when this node's newest good backup was begun; None if none is known."""
 
     def start(self) -> None:
-        """Begins to keep the schedule, if the configuration has one."""
+        """Begins to make scheduled backups, if the configuration has a schedule."""
         self._timer = asyncio.get_running_loop().create_task(self._keep_schedule(), name="backups")
 
     async def close(self) -> None:
-        """Ends a backup under way; the worker removes what it began."""
+        """Ends a backup that is being made; the worker removes the unfinished files."""
         tasks = [task for task in (self._timer, self._task) if task is not None]
         for task in tasks:
             task.cancel()
@@ -135,11 +135,11 @@ class Backups:
     def begin(
         self, to: str, *, keep: int | None = None, copy_all: bool = False, every_s: float | None = None
     ) -> Attempt:
-        """Starts a backup to `to`, a directory or a URL; `attempt` tells how it goes. Raises LocalError if one is
-        being made.
+        """Starts a backup to `to`, a directory or a URL; the returned Attempt shows its progress. Raises LocalError if
+        one is being made.
 
-        `every_s`: how often the caller will ask; when no request comes, the alarm is raised. Without it nobody is
-        expected to ask again, and only the configuration's schedule is left.
+        `every_s` states how often the caller will ask for a backup. If no request comes for that long, an alarm is
+        raised. Without it no further request is expected, and only the configuration's schedule counts.
         """
         if self.running:
             assert self.attempt is not None
@@ -216,7 +216,7 @@ class Backups:
         )
 
     def _make_checkpoint(self) -> None:
-        """On an executor's thread. Raises LocalError."""
+        """Makes the checkpoint, on an executor's thread. Raises LocalError."""
         try:
             self._remove_checkpoint()
             self._checkpoint.parent.mkdir(exist_ok=True)
@@ -234,7 +234,7 @@ class Backups:
         shutil.rmtree(self._checkpoint.with_name(STAGING), ignore_errors=True)
 
     async def _work(self, request: Request, attempt: Attempt) -> Made:
-        """Lets a worker make it. Raises LocalError."""
+        """Lets a worker process make the backup. Raises LocalError."""
         worker = await asyncio.create_subprocess_exec(
             *background("cluster.backup.worker"),
             stdin=asyncio.subprocess.PIPE,
@@ -303,7 +303,7 @@ class Backups:
         return None if found is None else found.made_ms
 
     def _watch(self) -> None:
-        """Raises the alarm when the last good backup is older than twice the time between two."""
+        """Raises an alarm when the last good backup is older than twice the time between two backups."""
         if self.schedule is None:
             self._alarms.clear(OVERDUE)
             return
@@ -320,7 +320,7 @@ class Backups:
 
 
 async def _ended(worker: asyncio.subprocess.Process) -> None:
-    """Waits a limited time for the worker: a target that hangs holds its process, and must not hold the node."""
+    """Waits a limited time for the worker: if the target hangs, the worker hangs too, and the node must not."""
     if await _ends_within(worker, WORKER_END_S):
         return
     logger.warning(
@@ -335,7 +335,8 @@ async def _ended(worker: asyncio.subprocess.Process) -> None:
 
 
 async def _ends_within(worker: asyncio.subprocess.Process, seconds: float) -> bool:
-    """Without `asyncio.timeout`: in a task that is being cancelled, that of Python 3.11.2 raises no TimeoutError."""
+    """Returns True if the worker ends within that time. Does not use `asyncio.timeout`, which raises no TimeoutError in
+    a task that is being cancelled (Python 3.11.2)."""
     waiting = asyncio.ensure_future(worker.wait())
     ended, _ = await asyncio.wait([waiting], timeout=seconds)
     waiting.cancel()

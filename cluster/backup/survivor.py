@@ -1,5 +1,5 @@
-"""Recovery after a permanent loss of the majority: one survivor continues alone as a new cluster, and the possible
-loss is reported.
+"""Recovers from a permanent loss of the majority: one survivor continues alone as a new cluster, and possible losses
+are reported.
 
 This breaks the guarantees on purpose. Raft cannot know what the lost nodes acknowledged, so entries beyond the
 survivor's log are lost, and entries that only the survivor has become committed. The new cluster uuid excludes every
@@ -42,32 +42,33 @@ _SLOT_SIZE = 64
 
 
 class Survivor(NamedTuple):
-    """The facts in a stopped node's directory, read without changing it."""
+    """Facts about a stopped node's directory, which was read without changing it."""
 
     directory: Path
     identity: Identity
     members: Membership | None
-    """The newest applied MEMBERSHIP entry; None while GENESIS names the members."""
+    """The newest applied MEMBERSHIP entry; None if there is none and GENESIS names the members."""
     tail: LogTail
-    """The last entry it has."""
+    """The last entry of its log."""
     timestamp_ms: int
     term: int
-    """The saved term: it has taken part in no later one."""
+    """The saved term. The node has taken part in no later one."""
     applied_index: int
     committed_index: int
-    """Known to be committed; more may be."""
+    """The highest index that is known to be committed; later entries may be committed too."""
     sound: bool
-    """The log's end can be read up to the sync mark."""
+    """True if the end of the log can be read up to the sync mark."""
     withheld: str
-    """Why its vote is withheld, "" if it is not: then it has lost entries it once acknowledged."""
+    """The reason why the node's vote is withheld, "" if it is not. A withheld vote means that the node lost entries
+    that it had acknowledged."""
     damage: tuple[str, ...]
-    """Places at which its log cannot be read, all of it having been read; one sentence for each file."""
+    """One sentence for each log file that cannot be read completely. All of the log was read."""
     missing: tuple[int, int]
-    """Positions [first, second) of the group's log that this node was still to fetch from others; equal if none."""
+    """Positions [first, second) of the group's log that this node had yet to fetch from other nodes; equal if none."""
 
     @property
     def losses(self) -> list[str]:
-        """Sentences about what may be lost, and what may appear."""
+        """Sentences about entries that may be lost, and entries that may become committed."""
         last = self.tail.index
         told = [
             f"every entry after {last} that the lost nodes acknowledged: their number is unknown here",
@@ -101,9 +102,10 @@ def look_at(directory: Path) -> Survivor:
 
 
 def recover(directory: Path, cluster_uuid: str, now_ms: int) -> Membership:
-    """Makes the node the only voter of a new cluster; returns the MEMBERSHIP that says so. Raises LocalError.
+    """Makes the node the only voter of a new cluster; returns the new MEMBERSHIP. Raises LocalError.
 
-    `cluster_uuid` must be the directory's. Interrupted, it is finished by the same call: the new IDENTITY comes last.
+    `cluster_uuid` must be the directory's. The same call finishes a recovery that was interrupted: the new IDENTITY is
+    written last.
     """
     survivor = look_at(directory)
     if cluster_uuid != str(survivor.identity.cluster_uuid):
@@ -132,13 +134,13 @@ def recover(directory: Path, cluster_uuid: str, now_ms: int) -> Membership:
 
 
 def ran_away(saved: int, last: int) -> bool:
-    """The saved term lies so far above that of the last entry that no elections can have led there."""
+    """Returns True if the saved term lies so far above that of the last entry that elections cannot explain it."""
     return saved - last > TERM_STEP_MAX
 
 
 def _settle_term(fs: OsFileSystem, directory: Path, group_id: int) -> None:
-    """A term that ran away is given up: nobody in the new cluster has ever voted in it, or in any other. The entry that
-    begins the new cluster is on disk by now, under the higher term."""
+    """Replaces a saved term that is too high to be true. That is safe, because nobody in the new cluster has ever voted
+    in it or any other term. The entry that begins the new cluster is already on disk under the higher term."""
     opened = open_node_dir(fs, directory)
     tail, saved = opened.log.tail, opened.hard_state_store.load().term
     opened.close(clean=True)
@@ -248,7 +250,8 @@ def _read(directory: Path) -> Survivor:
 
 
 def _damage(log: Path, bases: list[int], group_id: int) -> Iterator[str]:
-    """Reads every sealed segment file: what rots there shows only when it is read."""
+    """Reads every sealed segment file, because damage shows only when the bytes are read; yields a sentence per damaged
+    file."""
     tail: LogTail | None = EMPTY_TAIL if bases[0] == 0 else None
     for base, end in pairwise(bases):
         try:

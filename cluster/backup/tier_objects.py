@@ -1,7 +1,7 @@
-"""The content of a tier of a cluster whose nodes are lost: copies of the state, and the log's bytes by position.
+"""The objects in a tier of a cluster whose nodes are lost: copies of the state, and the log's bytes by position.
 
-The listing says what is there, and each object proves itself: its name has its hash, and its frames continue the chain
-of the log. So nothing here relies on a manifest that may be older than the objects, or lost.
+The store's listing says which objects exist, and each object proves its own contents: its name has its hash, and its
+frames continue the chain of the log. So nothing here relies on a manifest, which may be older than the objects or lost.
 """
 
 from __future__ import annotations
@@ -22,36 +22,37 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 
 class Folder(NamedTuple):
-    """A cluster's folder that holds bytes of the log."""
+    """A cluster's folder in the store that holds bytes of the log."""
 
     cluster_id: str
     last_index: int | None
-    """The log went on elsewhere after this entry; None for the cluster itself."""
+    """The last entry that the restored cluster shares with this ancestor. None for the cluster itself."""
 
 
 class LogObject(NamedTuple):
-    """An object with frames."""
+    """An object that contains frames of the log."""
 
     folder: Folder
     part: PartName
 
 
 class TierObjects:
-    """The objects that were listed. Nothing here changes the store."""
+    """The objects that were listed in the store. Only reads the store."""
 
     def __init__(self, store: ObjectStore, cluster_id: str) -> None:
         self.store = store
         self.cluster_id = cluster_id
         self.copies: list[StateCopy] = []
-        """Newest first."""
+        """Copies of the state, newest first."""
         self.bad_copies: list[str] = []
-        """A sentence for each that cannot be read."""
+        """A sentence for each copy of the state that cannot be read."""
         self.known_index = -1
-        """The cluster had applied at least this entry, as the manifest and the copies say."""
+        """The highest entry that the cluster is known to have applied, according to its manifest and copies of the
+        state."""
         self._log: list[LogObject] = []
 
     async def load(self, origin: Sequence[tuple[str, int]] = ()) -> None:
-        """Lists the store. `origin`: the cluster's ancestors, if they are known otherwise. Raises StoreError."""
+        """Lists the store. `origin` names the cluster's ancestors, if the caller knows them. Raises StoreError."""
         folder = Folder(self.cluster_id, None)
         names = await self._names(folder, STATE)
         for name in sorted(filter(is_description, names), reverse=True):
@@ -80,27 +81,30 @@ class TierObjects:
 
     @property
     def is_empty(self) -> bool:
-        """True if nothing of the cluster is there."""
+        """True if the store holds nothing of the cluster."""
         return not (self._log or self.copies or self.bad_copies)
 
     def begins(self) -> int | None:
-        """The lowest position of the log that is there; None if none is."""
+        """Returns the lowest position of the log in the store; None if there is none."""
         return min((each.part.base for each in self._log), default=None)
 
     def reaches(self, position: int) -> int:
-        """The log is there without a gap from `position` up to this one, by the names."""
+        """Returns the position up to which the log is in the store without a gap from `position` on, judged by the
+        names."""
         for each in sorted(self._log, key=lambda each: each.part.base):
             if each.part.base <= position < each.part.end:
                 position = each.part.end
         return position
 
     def at(self, position: int) -> list[LogObject]:
-        """Those that have the byte at `position`: of the cluster itself first, the longest first."""
+        """Returns the objects that contain the byte at `position`: those of the cluster itself first, and longer ones
+        before shorter ones."""
         found = [each for each in self._log if each.part.base <= position < each.part.end]
         return sorted(found, key=lambda each: (each.folder.last_index is not None, each.part.base, -each.part.end))
 
     async def read(self, wanted: LogObject) -> tuple[bytes, str]:
-        """(the object's bytes, ""), or (b"", what is wrong with it). Raises StoreError if the store does not answer."""
+        """Returns (the object's bytes, ""), or (b"", the damage found). Raises StoreError if the store does not
+        answer."""
         name, size = f"{wanted.folder.cluster_id}/{wanted.part}", wanted.part.end - wanted.part.base
         try:
             return await read_checked(self.store, name, size, wanted.part.is_of, "in its name"), ""
@@ -109,7 +113,8 @@ class TierObjects:
 
 
 async def find_cluster(store: ObjectStore, url: str, wanted: str | None) -> str:
-    """The cluster id in the store; `wanted` if it is there. Raises LocalError, StoreError."""
+    """Returns the cluster id in the store; `wanted` if it is there. Raises LocalError if it is not, or if no id is
+    wanted and the store does not hold exactly one. Raises StoreError."""
     if wanted is not None:
         async for _ in store.list(wanted):
             return wanted

@@ -24,16 +24,17 @@ if TYPE_CHECKING:
 
 
 class Verified(NamedTuple):
-    """The findings of reading a backup back. It is good if `problems` is empty."""
+    """The findings of verifying a backup. The backup is good if `problems` is empty."""
 
     manifest: Manifest
     problems: list[str]
-    """One sentence each, naming the file."""
+    """One sentence for each problem, naming the file."""
     bytes_read: int
 
 
 def verify(backup: Path) -> Verified:
-    """Reads all of it. Raises LocalError if there is no backup, or one of a newer release, or no readable manifest."""
+    """Reads all of the backup. Raises LocalError if there is none, or one of a newer release, or no readable
+    manifest."""
     manifest = manifests.load(backup)
     problems = [*_unexpected(backup, manifest), *_genesis_problems(backup, manifest)]
     problems += _log_problems(backup, manifest)
@@ -55,10 +56,10 @@ def read_log(backup: Path, ends: list[tuple[int, int]], group_id: int) -> tuple[
 
 
 def read_state(backup: Path) -> tuple[LogTail, dict[str, str], int]:
-    """The applied mark as the tail of the log it stands for, the digest, and the level of the cluster. Raises KVError.
+    """Returns (the last applied entry as a log tail, the digest, the level of the cluster). Raises KVError.
 
-    The node keeps sums of its own while it applies, which replicas compare (`statemachine.rows.sums`): rows that do not
-    add up to them are not what was applied.
+    A node keeps sums of its rows while it applies entries, and replicas compare them (`statemachine.rows.sums`). Rows
+    that do not add up to these sums are not those that were applied.
     """
     with CheckpointReader(backup / STATE) as reader:
         mark, kv = reader.mark, cast("KV", reader)  # `get` and `scan` are all that is asked of it
@@ -74,7 +75,7 @@ def read_state(backup: Path) -> tuple[LogTail, dict[str, str], int]:
 
 
 def same_place(one: LogTail, other: LogTail) -> bool:
-    """Returns True if both name the same frame."""
+    """Returns True if both tails name the same frame."""
     return one[:4] == other[:4]
 
 
@@ -104,7 +105,7 @@ def _log_problems(backup: Path, manifest: Manifest) -> list[str]:
 
 
 def genesis_of(manifest: Manifest) -> Entry | None:
-    """The entry at index 0; None if the manifest does not have it. Raises FrameError."""
+    """Returns the entry at index 0; None if the manifest does not contain it. Raises FrameError."""
     return next(decode_entries(bytes.fromhex(manifest.genesis), manifest.group_id), None)
 
 

@@ -22,7 +22,7 @@ from raftmq_wire.errors import LocalError
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """A LocalError on its way to the node."""
+    """A LocalError as JSON, from the worker to the node."""
 
     what: str
     why: str
@@ -30,7 +30,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line from the worker."""
+    """One line of JSON from the worker."""
 
     stage: str = ""
     made: Made | None = None
@@ -38,7 +38,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def main() -> int:
-    """Reads a request, makes the backup, says what became of it."""
+    """Reads a request from stdin, makes the backup, and reports the result on stdout."""
     request = msgspec.json.decode(sys.stdin.buffer.readline(), type=Request)
     signal.signal(signal.SIGTERM, _stop)
     end_with_the_node()
