@@ -1,7 +1,7 @@
-"""Syncs the state, records the synced index in RUN, and makes checkpoints, without delaying apply.
+"""Syncs the state (RocksDB), records the synced index in DATA/RUN, and makes checkpoints, without delaying apply.
 
-All of it only shortens the next start. The order matters: rows are on disk before RUN names their index, and a
-checkpoint is complete before RUN names it.
+None of this is needed for correctness; it only shortens the next start. The order matters: rows are on disk before RUN
+names their index, and a checkpoint is complete before RUN names it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ ALARM = "checkpoint_failed"
 
 
 class Checkpointer(NeverIdle):
-    """A lane: a job is "see to it now", and however many gather, one is done. Raising stops the node."""
+    """The lane that syncs and makes checkpoints. A job only wakes the lane: however many jobs gather, the work is done
+    once. An exception on the lane stops the node."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class Checkpointer(NeverIdle):
         checkpoint_bytes: int = CHECKPOINT_BYTES,
         checkpoint_every_ms: int = CHECKPOINT_EVERY_MS,
     ) -> None:
-        """`run`: this run, as RUN should tell it; the newest checkpoint is looked up."""
+        """`run` describes this run of the node, as RUN should record it; the newest checkpoint is looked up."""
         self._kv = kv
         self._run_file = run_file
         self._wall_ms, self._monotonic_ms = wall_ms, monotonic_ms
@@ -61,16 +62,16 @@ class Checkpointer(NeverIdle):
         self._tried_ms = monotonic_ms()
         self._held_until_ms: dict[str, int] = {}
         self.run = run._replace(checkpoint_index=self._newest.index)
-        """The content of RUN now; replaced as a whole, so any thread may look."""
+        """The contents of RUN now. It is replaced as a whole, so any thread may read it."""
         self.frozen = False
-        """The rows are known to be wrong: no checkpoint is made of them."""
+        """True once the rows are known to be wrong: no checkpoint is made of them."""
         self.wanted = False
-        """A checkpoint is to be made although none is due; False again once it was tried."""
+        """True if a checkpoint was asked for although none is due; False again after the attempt."""
         kv.flush_wal()
         self._run_file.write(self.run)
 
     def drain(self, batch: Sequence[object]) -> None:
-        """Syncs, then makes a checkpoint if one is due."""
+        """Syncs the state, then makes a checkpoint if one is due."""
         self.sync()
         if mark_of(self._kv).end_position - self._newest.end_position >= self._bytes or self.due:
             self._tried_ms = self._monotonic_ms()
@@ -81,22 +82,23 @@ class Checkpointer(NeverIdle):
 
     @property
     def due(self) -> bool:
-        """Something was applied since the newest checkpoint, and that is long ago; or one is wanted. Any thread."""
+        """True if entries were applied since the newest checkpoint and the interval is over, or if a checkpoint was
+        asked for. Any thread."""
         if self.wanted:
             return True
         waited = self._monotonic_ms() - self._tried_ms
         return waited >= self._every_ms and self.run.synced_index > self._newest.index
 
     def want_checkpoint(self) -> None:
-        """The next drain makes one although none is due. Any thread."""
+        """Makes the next drain make a checkpoint even if none is due. Any thread."""
         self.wanted = True
 
     def freeze(self) -> None:
-        """The rows are known to be wrong: no checkpoint is made of them any more. Any thread."""
+        """Stops the making of checkpoints, because the rows are known to be wrong. Any thread."""
         self.frozen = True
 
     def sync(self) -> None:
-        """Brings rows to disk, then RUN, then the list of tables. Raises StorageError if RUN cannot be written."""
+        """Brings the rows to disk, then RUN, then the list of tables. Raises StorageError if RUN cannot be written."""
         mark = mark_of(self._kv)
         try:
             self._kv.flush_wal()
@@ -123,7 +125,7 @@ class Checkpointer(NeverIdle):
             logger.warning("the list of table files could not be written: %s", error)
 
     def checkpoint(self) -> None:
-        """Makes a checkpoint and removes the oldest. Failing loses nothing; the alarm says why there is none."""
+        """Makes a checkpoint and removes the oldest. A failure loses nothing; an alarm states the reason."""
         if self.frozen:
             return
         try:
@@ -140,7 +142,7 @@ class Checkpointer(NeverIdle):
         logger.info("checkpoint %s made, %d bytes", made.path.name, made.manifest.size)
 
     def hold(self, name: str) -> None:
-        """A peer reads from this checkpoint: it is kept for HELD_MS. Any thread."""
+        """Keeps the checkpoint `name` for HELD_MS, because a peer reads from it. Any thread."""
         self._held_until_ms[name] = self._monotonic_ms() + HELD_MS
 
     def _held(self) -> list[str]:
@@ -150,13 +152,14 @@ class Checkpointer(NeverIdle):
         return list(self._held_until_ms)
 
     def stop(self) -> None:
-        """The last act of an orderly stop, after which nothing is applied."""
+        """Syncs at the end of an orderly stop, and makes a checkpoint if entries were applied since the newest one.
+        Nothing is applied afterwards."""
         self.sync()
         if mark_of(self._kv).index > self._newest.index:
             self.checkpoint()
 
     def write_stopped(self) -> None:
-        """Tells RUN that the stop was orderly, when everything else is closed."""
+        """Records in RUN that the stop was orderly. Called when everything else is closed."""
         self._write(self.run._replace(state=RunState.STOPPED))
 
     def _write(self, run: Run) -> None:

@@ -1,8 +1,9 @@
-"""DATA/checkpoints: the newest two copies of the state, which replace an unusable state.
+"""DATA/checkpoints: the newest two copies of the state. A start uses one if the state itself is unusable.
 
-A copy is made under `next.tmp`, its manifest is written last, and then it gets its name: a directory with a name is
-whole. Its tables are hard links to those of the state, so a rotten block is rotten in both, and a checkpoint counts
-only after the CRC of every file of it was compared; the older one may be sound where the newer is not.
+A copy is made under `next.tmp`, and its manifest is written last. Then the directory gets its final name, so a
+directory with such a name is complete. The tables of a checkpoint are hard links to those of the state, so a rotten
+block is rotten in both. A checkpoint is therefore used only after the CRC of each of its files was compared; the older
+checkpoint may be sound where the newer is not.
 """
 
 from __future__ import annotations
@@ -27,34 +28,35 @@ from statemachine.rows.row_format import level_in
 logger = logging.getLogger(__name__)
 
 NEXT, FETCHED, REMOVED = "next.tmp", "fetched.tmp", "removed.tmp"
-"""Being made, being fetched, being removed: not whole, whatever is in them."""
+"""Names of directories that are being made, fetched or removed. Their contents count as incomplete."""
 INSTALLING = "install.tmp"
-"""Being fetched while the node runs (cluster/repair), perhaps through several starts; nothing here removes it."""
+"""Name of the directory of a checkpoint that is fetched while the node runs (cluster/repair), perhaps over several
+starts. This module never removes it."""
 KEPT = 2
 _TRIES = 3
 
 
 def stored_sums(rows: Rows) -> dict[str, int]:
-    """The digest sums that the state keeps, as of its applied index; {} if it keeps none."""
+    """Returns the digest sums that the state keeps, as of its applied index; {} if it keeps none."""
     index = mark_of(rows).index
     return dict(sums.load(cast("KV", rows), index) or {}) if index >= 0 else {}  # `get` is all that it asks for
 
 
 def mark_of(kv: Rows) -> AppliedMark:
-    """The last entry that the store has applied."""
+    """Returns the mark of the last entry that the store has applied."""
     row = kv.get(META, keys.APPLIED_KEY)
     return NOTHING_APPLIED if row is None else AppliedMark(*keys.APPLIED.unpack(row))
 
 
 class Checkpoint(NamedTuple):
-    """A directory with a sound manifest; its files are as the manifest says once `problems` found none."""
+    """A directory with a sound manifest. Its files match the manifest once `problems` has found none."""
 
     path: Path
     manifest: Manifest
 
 
 class Checkpoints:
-    """The checkpoints of one directory. One thread makes them; anybody may list, verify and read."""
+    """The checkpoints of one data directory. One thread makes them; any thread may list, verify and read them."""
 
     def __init__(self, fs: FileSystem, directory: Path, group_id: int) -> None:
         """`directory` is DATA."""
@@ -64,12 +66,13 @@ class Checkpoints:
         self.path = directory / layout.CHECKPOINTS
 
     def names(self) -> list[str]:
-        """Every checkpoint, newest first, whether it is sound or not."""
+        """Returns the names of all checkpoints, sound or not, newest first."""
         names = self._fs.listdir(self.path) if self._fs.exists(self.path) else []
         return sorted(filter(manifests.is_name, names), reverse=True)
 
     def load(self, name: str) -> Checkpoint | None:
-        """The checkpoint of this name; None if its manifest is missing, damaged or not its own. Raises OSError."""
+        """Returns the checkpoint of this name; None if its manifest is missing, damaged or that of another. Raises
+        OSError."""
         path = self.path / name
         if not self._fs.exists(path / manifests.FILE):
             return None
@@ -77,11 +80,11 @@ class Checkpoints:
         return Checkpoint(path, found) if found is not None and found.name == name else None
 
     def all(self) -> list[Checkpoint]:
-        """Those with a sound manifest, newest first."""
+        """Returns the checkpoints with a sound manifest, newest first."""
         return [one for one in map(self.load, self.names()) if one is not None]
 
     def problems(self, checkpoint: Checkpoint) -> Iterator[tuple[Path, str]]:
-        """(file, what is wrong) by reading all of it. Raises OSError if the disk fails."""
+        """Reads all of a checkpoint and yields (file, damage found). Raises OSError if the disk fails."""
         wanted = {file.name for file in checkpoint.manifest.files} | {manifests.FILE}
         names = set(self._fs.listdir(checkpoint.path))
         for name in sorted(wanted - names):
@@ -95,7 +98,8 @@ class Checkpoints:
     # --- making ------------------------------------------------------------------------------------------------------
 
     def make(self, kv: KV, tables: Crcs, now_ms: int) -> Checkpoint:
-        """Copies the open store. Raises CheckpointBusyError, KVError, StorageError; then there is nothing new."""
+        """Makes a checkpoint of the open store. Raises CheckpointBusyError, KVError or StorageError, and then leaves
+        nothing new."""
         try:
             return self._make(kv, tables, now_ms)
         except OSError as error:
@@ -114,8 +118,8 @@ class Checkpoints:
         return self.adopt(copy, Manifest(mark, now_ms, summed, tuple(files), level=level))
 
     def _copy(self, kv: KV, copy: Path) -> tuple[AppliedMark, dict[str, int]]:
-        """Copies the database, and returns the last applied entry and the sums in the copy: they are known if nothing
-        was written meanwhile. Nobody is stopped: it may take some tries."""
+        """Copies the database; returns the last applied entry and the sums in the copy. They are known only if nothing
+        was written during the copy. Writers are not stopped, so it may take several attempts."""
         kv.flush_tables()
         if kv.sequence() >= 0:
             return copy_database(self._fs, kv, self._state, copy, lambda: (mark_of(kv), stored_sums(kv)))
@@ -137,14 +141,14 @@ class Checkpoints:
         return Checkpoint(target, manifest)
 
     def prune(self, held: Collection[str] = ()) -> None:
-        """Removes all but the newest KEPT, those in `held`, and leftovers; what it removes are names, the state keeps
-        its own."""
+        """Removes all checkpoints but the newest KEPT and those in `held`, and leftovers. It removes only hard links:
+        the state keeps its own."""
         old = [name for name in self.names()[KEPT:] if name not in held]
         for name in (*old, NEXT, FETCHED, REMOVED):
             self._drop(self.path / name)
 
     def _drop(self, path: Path) -> None:
-        """Takes its name away first: a directory with a name is whole."""
+        """Removes a directory. It is renamed first, because a directory with a checkpoint's name must be complete."""
         if self._fs.exists(path):
             removed = self.path / REMOVED
             if path != removed:
@@ -159,9 +163,10 @@ class Checkpoints:
     # --- using -------------------------------------------------------------------------------------------------------
 
     def install(self, checkpoint: Checkpoint, state: Path) -> None:
-        """Makes `state` (which must not exist) out of the checkpoint, which stays as it is. Raises StorageError.
+        """Makes the directory `state` (which must not exist) from the checkpoint, which stays unchanged. Raises
+        StorageError.
 
-        Tables are linked, everything else is copied: RocksDB goes on writing to it.
+        Tables are linked; all other files are copied, because RocksDB goes on writing to them.
         """
         fresh = state.with_name(state.name + ".tmp")
         try:

@@ -1,7 +1,7 @@
 """Checks a stopped node's directory for consistency: offline, read-only, with the code that starts a node.
 
-Three parts: each file (raftlog.storage.verify.verify_directory, state_check), the checkpoints, and the start itself,
-rehearsed on a file system that keeps writes in memory (overlay_fs).
+It has three parts: each file (raftlog.storage.verify.verify_directory, state_check), the checkpoints, and the start
+itself, which is rehearsed on a file system that keeps writes in memory (overlay_fs).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _REPLACES = (Done.RESTORE, Done.RESTORE_FROM_PEER)
 
 
 class Judged(NamedTuple):
-    """A finding and what to type about it."""
+    """A finding, and the command that helps."""
 
     finding: Finding
     cure: str
@@ -41,20 +41,20 @@ class FsckReport(NamedTuple):
     directory: Path
     judged: list[Judged]
     start: str
-    """A sentence about what the next start would do."""
+    """A sentence that tells the outcome of the next start."""
 
     @property
     def sound(self) -> bool:
-        """Nothing is wrong that matters."""
+        """True if no finding is worse than a note."""
         return all(one.finding.severity is Severity.NOTE for one in self.judged)
 
 
 class Fsck:
-    """One run over a data directory that no node runs on. Raises IdentityError if one does, if it holds none, or if it
-    has a format that this version does not read."""
+    """One check of a data directory. Raises IdentityError if a node runs on the directory, if it is none of a node, or
+    if it has a format that this version does not read."""
 
     def __init__(self, directory: Path, *, deep: bool = False) -> None:
-        """`deep`: also compare every message with the row that points to it."""
+        """`deep`: True to also compare every message with the row that points to it."""
         self._fs = OsFileSystem()
         self._directory = directory
         self._deep = deep
@@ -66,7 +66,7 @@ class Fsck:
         self._usable = ""
 
     def run(self) -> FsckReport:
-        """Reads everything once, what the start reads twice."""
+        """Reads everything once, and twice what the start reads too; returns the report."""
         opened, refusal = self._rehearse_log()
         try:
             findings = list(self._findings(opened.log if opened else None))
@@ -81,7 +81,7 @@ class Fsck:
         return FsckReport(self._directory, [Judged(one, self._cure(one)) for one in findings], start)
 
     def irrelevant(self) -> Iterator[IrrelevantRange]:
-        """Bytes whose change `run` cannot see, and why none needs to."""
+        """Yields the bytes whose change `run` cannot detect, with the reason why no detection is needed."""
         yield from irrelevant_ranges(self._fs, self._directory, group_id=self._group_id)
         yield from irrelevant_state_ranges(self._fs, self._directory, self._group_id)
 
@@ -102,7 +102,7 @@ class Fsck:
         yield from self.state_findings(log)
 
     def state_findings(self, log: SegmentedLog | None = None) -> Iterator[Finding]:
-        """Yields what is wrong with everything that is derived from the log."""
+        """Yields findings about all data that is derived from the log."""
         run = self._run()
         check = StateCheck(self._fs, self._directory, self._group_id, run.synced_index if run else -1)
         yield from check.findings(log if self._deep else None)
@@ -116,7 +116,7 @@ class Fsck:
             return None
 
     def _rehearse_state(self, opened: NodeDir) -> str:
-        """Returns what the table of state_case.py makes of the findings."""
+        """Returns the outcome that the table of state_case.py gives for the findings."""
         log, facts, run = opened.log, self._facts, self._run()
         suspicion = suspect.suspicion_of(self._fs, self._directory)
         found = self._found = classify(

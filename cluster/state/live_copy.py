@@ -1,13 +1,13 @@
-"""A copy of an open RocksDB by hard links, made without stopping anybody.
+"""Copies an open RocksDB by hard links without stopping its writers.
 
 RocksDB's own checkpoint holds Python's global lock while it syncs half a dozen files: 6 ms on an idle disk, 130 ms on a
-busy one, in which the node answers nobody. So the copy is made from outside: tables are linked, manifest, CURRENT and
-WAL are read. That is the database of one moment because
+busy one. During that time the node answers nobody. So this module copies the files itself: it links the tables, and
+reads the manifest, CURRENT and the WAL. The copy is the database of one moment because
 
-* the manifest names the tables, and neither has changed from before the first link until after the WAL was read: no
-  table came or went, and no WAL was given up (if one has, all is done again);
-* the WAL holds every write since those tables, and its copy is cut behind the write that was the last one when the
-  caller looked: none is missing before it.
+* the manifest names the tables, and neither the manifest nor the tables changed between the first link and the end of
+  reading the WAL: no table came or went, and no WAL was given up (if one was, the copy is made again);
+* the WAL holds every write since those tables were written, and its copy is cut behind the write that was the last one
+  when the caller looked: none before it is missing.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ WAL_SUFFIX = ".log"
 _TRIES = 20
 PIECE_BYTES = 256 * 1024
 _BATCH = struct.Struct("<QI")
-"""Beginning of a write in the WAL: its first sequence number, and how many it takes."""
+"""Header of a write in the WAL: its first sequence number, and how many numbers it takes."""
 
 T = TypeVar("T")
 
 
 class CheckpointBusyError(KVError):
-    """The store changed during every attempt to copy it, so no copy knows what it holds; the next try may do."""
+    """The store changed during every attempt to copy it, so the contents of no copy are known. A later attempt may
+    succeed."""
 
 
 class _Moment(NamedTuple):
-    """The files that must stay as they are while they are linked and read."""
+    """The files that must not change while they are linked and read."""
 
     current: bytes
     manifest_size: int
@@ -44,7 +45,8 @@ class _Moment(NamedTuple):
 
 
 def copy_open_store(fs: FileSystem, kv: KV, source: Path, target: Path) -> None:
-    """Makes `target`, which does not exist, durably from the open store `kv` at `source`. Raises KVError, OSError."""
+    """Makes a durable copy `target`, which must not exist, of the open store `kv` at `source`. Raises KVError,
+    OSError."""
     kv.flush_tables()
     if kv.sequence() >= 0:
         copy_database(fs, kv, source, target, lambda: None)
@@ -53,10 +55,10 @@ def copy_open_store(fs: FileSystem, kv: KV, source: Path, target: Path) -> None:
 
 
 def copy_database(fs: FileSystem, kv: KV, source: Path, target: Path, look: Callable[[], T]) -> T:
-    """Makes `target` durably from the open store `kv` at `source`, whose memory was just flushed to tables.
+    """Makes a durable copy `target` of the open store `kv` at `source`, whose memory was just flushed to tables.
 
-    `look` reads `kv`; its last answer is returned, and what it read is what the copy holds.
-    Raises CheckpointBusyError, KVError, OSError.
+    `look` reads `kv`, perhaps several times. Its last answer is returned, and it describes the copy. Raises
+    CheckpointBusyError, KVError, OSError.
     """
     for _ in range(_TRIES):
         if fs.exists(target):
@@ -84,7 +86,7 @@ def _moment(fs: FileSystem, kv: KV, source: Path) -> _Moment:
 
 
 def _link(fs: FileSystem, moment: _Moment, source: Path, target: Path) -> None:
-    """Everything but the WAL. Raises FileNotFoundError if a table went meanwhile."""
+    """Links or copies all files except the WAL. Raises FileNotFoundError if a table vanished meanwhile."""
     for name in sorted(moment.tables):
         fs.link(source / name, target / name)
     name = moment.current.decode().strip()
@@ -96,7 +98,7 @@ def _link(fs: FileSystem, moment: _Moment, source: Path, target: Path) -> None:
 
 
 def _settled(kv: KV, look: Callable[[], T]) -> tuple[T, int]:
-    """Returns what `look` saw while a sequence number was the last one, and that number."""
+    """Returns the answer of `look` and the last sequence number, read so that no write came between them."""
     while True:
         before = kv.sequence()
         seen = look()
@@ -105,7 +107,8 @@ def _settled(kv: KV, look: Callable[[], T]) -> tuple[T, int]:
 
 
 def _copy_wal(fs: FileSystem, source: Path, target: Path, last: int) -> None:
-    """Copies the WAL up to the write that ends with sequence number `last`; whatever can be read is in it."""
+    """Copies the WAL up to the write that ends with sequence number `last`. That write is in the file already, because
+    its effect can be read."""
     for name in fs.listdir(source):
         if not name.endswith(WAL_SUFFIX):
             continue
@@ -119,7 +122,8 @@ def _copy_wal(fs: FileSystem, source: Path, target: Path, last: int) -> None:
 
 
 def _write(fs: FileSystem, path: Path, data: bytes, size: int = -1) -> None:
-    """Writes all of `data`, or its first `size` bytes. In pieces: cutting a long WAL in memory would hold the GIL."""
+    """Writes all of `data`, or its first `size` bytes. It writes in pieces, because cutting a long WAL in memory would
+    hold the GIL."""
     end = len(data) if size < 0 else size
     file = fs.open(path, create=True)
     for at in range(0, end, PIECE_BYTES):

@@ -40,7 +40,7 @@ class CheckpointFile(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """See the module. `mark.end_position` is `position`."""
+    """The contents of a checkpoint's manifest, as drawn in the module. `mark.end_position` is `position`."""
 
     mark: AppliedMark
     made_ms: int
@@ -52,13 +52,13 @@ class Manifest(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The directory's name."""
+        """The name of the checkpoint's directory."""
         digest = crc32c(msgpack.packb([self.mark.header_crc, sorted(self.sums.items())]))
         return f"{self.mark.index:020d}-{self.mark.term}-{digest:08x}"
 
     @property
     def size(self) -> int:
-        """Bytes of all files; those shared with the state by hard link count too."""
+        """Bytes of all files, including those that are hard links to the state's."""
         return sum(file.size for file in self.files)
 
 
@@ -68,12 +68,12 @@ def is_name(name: str) -> bool:
 
 
 def index_of(name: str) -> int:
-    """The applied index in a checkpoint's name."""
+    """Returns the applied index that a checkpoint's name contains."""
     return int(name[:20])
 
 
 def encode(manifest: Manifest, group_id: int) -> bytes:
-    """The file's bytes."""
+    """Returns the bytes of the manifest file."""
     mark = manifest.mark
     content = {
         "index": mark.index,
@@ -92,7 +92,7 @@ def encode(manifest: Manifest, group_id: int) -> bytes:
 
 
 def decode(data: bytes, group_id: int, path: Path) -> Manifest | None:
-    """The manifest, None if it is damaged. Raises CorruptLogError for a newer format or level."""
+    """Decodes a manifest; returns None if it is damaged. Raises CorruptLogError for a newer format or level."""
     content = unseal(data, MAGIC, FORMAT, group_id, path)
     if content is None:
         return None

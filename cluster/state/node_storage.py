@@ -1,4 +1,5 @@
-"""Opens directory, log, RocksDB and core; times each stage; each refusal names the command that helps."""
+"""Opens a node's directory, log, RocksDB and Raft core. It times each stage; each refusal names the command that
+helps."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ from statemachine.rows.sums import Sums, count
 
 
 class Stages:
-    """Milliseconds per stage of the start, in order."""
+    """Measures the stages of a start: milliseconds of each, in order."""
 
     def __init__(self, monotonic_s: Callable[[], float]) -> None:
         self._monotonic_s = monotonic_s
@@ -46,13 +47,13 @@ class Stages:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Times one stage."""
+        """Measures one stage."""
         start = self._monotonic_s()
         yield
         self._note(name, start)
 
     def since_start(self, name: str) -> None:
-        """Notes a moment, once."""
+        """Records the milliseconds from the start until now as `name`, unless it is recorded already."""
         if name not in self.milliseconds:
             self._note(name, self._started_s)
 
@@ -61,7 +62,7 @@ class Stages:
 
 
 class RecoveryAccount:
-    """An account of what one start found and did; replay goes on while the node runs."""
+    """A record of the findings and steps of one start. Replay may go on while the node runs."""
 
     def __init__(
         self, log: SegmentedLog, opened: OpenState, stages: Stages, previous: Run | None, boot_id: bytes
@@ -75,16 +76,16 @@ class RecoveryAccount:
         self._target = log.tail.index
         self.replaying = self._target > self._from
         self.state_set_aside = opened.set_aside
-        """Place of the state that this start replaced, "" if it did not."""
+        """Place of the state that this start replaced, "" if it replaced none."""
 
     def applied(self, index: int) -> None:
-        """Everything up to `index` is applied."""
+        """Records that everything up to `index` is applied."""
         if self.replaying and index >= self._target:
             self.replaying = False
             self._stages.since_start("replay")
 
     def status(self, run: Run) -> RecoveryStatus:
-        """Returns the account as it stands; `run` is what RUN says now."""
+        """Returns the record as it stands. `run` is the present content of RUN."""
         report, opened = self._log.report, self._opened
         index = opened.state.applied.index
         self.applied(index)
@@ -137,10 +138,10 @@ logger = logging.getLogger(__name__)
 
 
 class NodeStorage:
-    """The open storage of a node. `close` undoes the opening in reverse."""
+    """The open storage of a node. `close` closes the parts in reverse order of opening."""
 
     def __init__(self, config: Config, failpoints: FailpointSet, environment: Environment, alarms: Alarms) -> None:
-        """`alarms`: the node's. Raises IdentityError, StorageError or KVError, each saying what to type."""
+        """`alarms` are the node's. Raises IdentityError, StorageError or KVError, each with the command that helps."""
         clock = environment.clock
         self.stages = stages = Stages(clock.monotonic_s)
         self._fs = fs = environment.fs
@@ -191,7 +192,7 @@ class NodeStorage:
         self.kv, self.state = opened.kv, opened.state
         self._alarms = alarms
         self.findings = opened.alarms
-        """(key of an alarm, text): what the start found."""
+        """(key of an alarm, text) for each finding of the start."""
         boot_id, mark = environment.boot_id(), opened.state.applied_mark
         run = Run(RunState.RUNNING, environment.pid(), boot_id, clock.wall_ms(), mark.index, mark.term, mark.header_crc)
         try:
@@ -213,7 +214,8 @@ class NodeStorage:
             raise
         self.recovery = RecoveryAccount(log, opened, self.stages, previous, boot_id)
         self.corrupted: Signal[[KVCorruptError]] = Signal()
-        """Sent on any thread when the state turns out damaged: the node must stop, and its next start replaces it."""
+        """Sent on any thread when the state is found damaged. The node must then stop, and its next start replaces the
+        state."""
         for key, text in self.findings:
             alarms.raise_alarm(key, text)
 
@@ -224,8 +226,8 @@ class NodeStorage:
         self.kv.watch_corruption(found)
 
     def membership(self) -> Membership:
-        """Returns the identities of this node and of the others; of no others as long as it knows only those of an
-        earlier cluster."""
+        """Returns the identities of this node and of the other members. It returns no others while the node knows only
+        those of an earlier cluster."""
         identity, members = self.directory.identity, self.members
         known = members.node_uuids if members.cluster_uuid == identity.cluster_uuid else {}
         return Membership(
@@ -237,7 +239,7 @@ class NodeStorage:
         )
 
     def raw_node(self, config: Config, rng: random.Random, send_bytes: int = SEND_BYTES) -> RawNode:
-        """The core over this directory. `send_bytes`: of entries that it sends in one turn."""
+        """Makes the Raft core over this directory. `send_bytes`: bytes of entries that it sends in one turn."""
         genesis = self.directory.log.genesis
         raft, hard_state = config.raft, self.directory.hard_state_store.load()
         if hard_state.term > TERM_MAX:
@@ -268,7 +270,7 @@ class NodeStorage:
         )
 
     def close(self, clean: bool) -> None:
-        """Closes RocksDB, then the directory. `clean` only when every lane finished without a failure."""
+        """Closes RocksDB, then the directory. `clean` is True only if every lane finished without a failure."""
         if clean:
             try:
                 self.checkpointer.stop()
@@ -283,17 +285,17 @@ class NodeStorage:
         self.directory.close(clean)
 
 
-# Counts the rows of a state that does not know its sums, at a start, and says how far it is.
+# Counts the rows of a state that does not know its sums, during a start, and logs its progress.
 #
-# That is rare: after an update that counts other rows (`statemachine.rows.sums.VERSION`), or one of a version without
-# sums. It takes a minute for 30 million rows, in which the node serves nobody yet: no peer and no client waits for
-# its event loop.
+# This is rare: it happens after an update that counts other rows (`statemachine.rows.sums.VERSION`), or with a state
+# from a version without sums. It takes a minute for 30 million rows. The node serves nobody yet, so no peer and no
+# client waits for its event loop.
 
 SAY_EVERY_S = 5.0
 
 
 class Counting:
-    """Called with a state; its time is the stage `sums`, which is part of `state`."""
+    """Computes the sums of a state. The time that it takes is shown as the stage `sums`, which is part of `state`."""
 
     def __init__(self, stages: Stages, monotonic_s: Callable[[], float]) -> None:
         self._stages = stages
@@ -302,7 +304,7 @@ class Counting:
         self._said = False
 
     def __call__(self, kv: KV) -> Sums:
-        """The sums of all rows."""
+        """Returns the sums of all rows."""
         self._said_s, self._said = self._monotonic_s(), False
         with self._stages.stage("sums"):
             counted = count(kv, self._progress)

@@ -1,4 +1,4 @@
-"""Opens the state beside its log: carries out the table in found.py and records what was done.
+"""Opens the state beside its log: applies the table of cases in state_case.py and records what was done.
 
 Nothing is deleted or moved before its replacement was read and found intact.
 """
@@ -28,33 +28,34 @@ from statemachine.rows.sums import count as count_rows
 logger = logging.getLogger(__name__)
 
 StateSource = Literal["own", "checkpoint", "peer"]
-"""The origin of the state."""
+"""The origin of an opened state."""
 
 
 class StateLostError(KVError):
-    """The state cannot be used and no checkpoint here can replace it. Nothing was moved; a peer may have one."""
+    """The state cannot be used, and no checkpoint here can replace it. Nothing was moved; a peer may have a
+    checkpoint."""
 
 
 class OpenState(NamedTuple):
-    """An open state, and how it came to be."""
+    """An open state, and its origin."""
 
     kv: KV
     state: BrokerState
     found: StateCase
-    """The case that was found first."""
+    """The case that applied when opening began."""
     source: StateSource
     checkpoint: str
-    """Name of the checkpoint it was made from, "" if none."""
+    """Name of the checkpoint that the state was made from, "" if none."""
     set_aside: str
-    """Place of the state before this one, "" if there was none."""
+    """Place to which the former state was moved, "" if there was none."""
     reasons: list[str]
     alarms: list[tuple[str, str]]
-    """(key, text) of the alarms that an operator should see."""
+    """(key, text) of the alarms to raise for an operator."""
 
 
 def is_of_log(log: SegmentedLog, mark: AppliedMark) -> bool | None:
-    """Returns True if the log has this entry; None if it cannot tell (none applied, trimmed, beyond its end,
-    damaged)."""
+    """Returns True if the log has the entry `mark`; None if the log cannot tell (nothing applied, trimmed, beyond its
+    end, damaged)."""
     if not max(log.first_index, 0) <= mark.index <= log.tail.index:
         return None
     try:
@@ -65,7 +66,8 @@ def is_of_log(log: SegmentedLog, mark: AppliedMark) -> bool | None:
 
 
 def unusable(checkpoints: Checkpoints, name: str, log: SegmentedLog, above: int = -1) -> str:
-    """Why a checkpoint cannot replace the state below this log, "" if it can; reads all of it."""
+    """Returns the reason why a checkpoint cannot replace the state beside this log, "" if it can. Reads all of the
+    checkpoint."""
     try:
         checkpoint = checkpoints.load(name)
         if checkpoint is None:
@@ -86,7 +88,8 @@ def unusable(checkpoints: Checkpoints, name: str, log: SegmentedLog, above: int 
 
 
 def doubtful(suspicion: suspect.Suspicion | None, name: str) -> str:
-    """Why the rows of a checkpoint are not believed, whatever the CRCs of its bytes say; "" if they are."""
+    """Returns the reason why the rows of a checkpoint are not trusted, even if the CRCs of its files match; "" if they
+    are trusted."""
     if suspicion is None or suspicion.sound_index is None or name == suspicion.peer_checkpoint:
         return ""
     if index_of(name) > suspicion.sound_index:
@@ -102,8 +105,8 @@ def set_aside_doubtful(
     why: str,
     now_ms: int,
 ) -> list[str]:
-    """A state that is given up takes its checkpoints along: they would be believed next. Returns their names. Raises
-    StorageError."""
+    """Sets aside the checkpoints that are not trusted, along with a state that is given up, because the next start
+    would trust them. Returns their names. Raises StorageError."""
     moved = [name for name in checkpoints.names() if doubtful(suspicion, name)]
     for name in moved:
         suspect.set_aside(fs, directory, checkpoints.path / name, why, now_ms, index_of(name))
@@ -111,7 +114,7 @@ def set_aside_doubtful(
 
 
 class StateOpening:
-    """One run over DATA/state. The log is open already, and the directory is locked."""
+    """One opening of DATA/state. The log is open already, and the directory is locked."""
 
     def __init__(
         self,
@@ -127,9 +130,9 @@ class StateOpening:
         count: Count = count_rows,
         known_level: int = LEVEL,
     ) -> None:
-        """`run`: what RUN told of the run before. `installed`: a snapshot's log has just replaced the one before.
-        `count`: counts the rows of a state that does not know its sums. `known_level`: a state of a higher one is
-        refused."""
+        """`run` is the record of the previous run in RUN. `installed`: True if a snapshot's log has just replaced the
+        former log. `count` counts the rows of a state that does not know its sums. A state of a higher level than
+        `known_level` is refused."""
         self._fs = fs
         self._directory = directory
         self._group_id = group_id
@@ -149,10 +152,10 @@ class StateOpening:
         self._existed = False
 
     def run(self) -> OpenState:
-        """Opens the state, whatever it takes.
+        """Opens the state, and replaces or replays it as the table demands.
 
-        Raises CorruptLogError where a person must decide, StateLostError if nothing here can replace it, KVError if it
-        cannot be opened for another reason than damage, StorageError.
+        Raises CorruptLogError where an operator must decide, StateLostError if nothing here can replace it, KVError if
+        it cannot be opened for another reason than damage, StorageError.
         """
         kv, state, damage = self._try_open()
         try:
@@ -175,7 +178,8 @@ class StateOpening:
     # --- what is there -----------------------------------------------------------------------------------------------
 
     def _try_open(self) -> tuple[KV | None, BrokerState | None, str]:
-        """(store, state, "") or (None, None, what is damaged, "" if it is not there at all)."""
+        """Returns (store, state, "") or (None, None, the damage found). The damage is "" if there is no state at
+        all."""
         self._existed = self._fs.exists(self._state / "CURRENT")
         if not self._existed and not self._is_new():
             return None, None, ""
@@ -191,7 +195,7 @@ class StateOpening:
             raise
 
     def _is_new(self) -> bool:
-        """A directory that has never run: its state is made, not missed."""
+        """Returns True for a directory that has never run. Its state is created rather than missing."""
         return self._log.tail.index <= 0 and self._synced <= 0
 
     def _found(self, state: BrokerState | None, damage: str) -> StateCase:
@@ -213,7 +217,8 @@ class StateOpening:
         )
 
     def _is_of_log(self, mark: AppliedMark) -> bool | None:
-        """Returns `Facts.of_this_log`, and notes damage as the reason if the log cannot tell."""
+        """Returns the value of `Facts.of_this_log`. If the log cannot tell because of damage, that is recorded as a
+        reason."""
         same = is_of_log(self._log, mark)
         if same is None and self._log.first_index <= mark.index <= self._log.tail.index:
             self._reasons.append(
@@ -232,7 +237,7 @@ class StateOpening:
         return newest is None
 
     def _usable(self, above: int = -1) -> Iterator[Checkpoint]:
-        """Sound checkpoints that join the log without a gap, newest first; each is read through."""
+        """Yields sound checkpoints that join the log without a gap, newest first. Each is read completely."""
         suspicion = self._suspicion
         names = self._checkpoints.names()
         for name in sorted(names, key=lambda name: suspicion is None or name != suspicion.peer_checkpoint):

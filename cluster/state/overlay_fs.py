@@ -1,6 +1,6 @@
-"""A file system that looks like the one below and changes nothing of it: what is written stays in memory.
+"""A file system that shows the real one below it and never changes it: what is written stays in memory.
 
-So a start can be rehearsed by the code that starts, on a directory that nobody may touch. One thread.
+With it the code that starts a node can rehearse a start on a directory that must not be changed. Used by one thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from raftlog.storage.files.fs import OsFileSystem
 
 
 class OverlayFile:
-    """A file whose changed pages lie over those of the file below, if there is one."""
+    """A file whose changed pages lie over the pages of the real file, if there is one."""
 
     PAGE = 4096
 
@@ -24,11 +24,11 @@ class OverlayFile:
         self._fd = os.open(below, os.O_RDONLY | os.O_CLOEXEC) if below else -1
         self._size = os.fstat(self._fd).st_size if below else 0
         self._below = self._size
-        """Bytes of the file below that still show."""
+        """Bytes of the real file that still show."""
         self._pages: dict[int, bytearray] = {}
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Returns the bytes there (`File.pread`): those of changed pages, and of the file below."""
+        """Returns the bytes at `offset` (`File.pread`), from changed pages and from the real file."""
         end = min(offset + size, self._size)
         first, last = offset // self.PAGE, (end - 1) // self.PAGE
         if end <= offset:
@@ -94,33 +94,33 @@ class OverlayFile:
 
 
 class _Lock(OverlayFile):
-    """A shared lock on the file below: a node that runs has it exclusively."""
+    """A shared lock on the real file. A node that runs holds it exclusively."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, path)
         fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     def close(self) -> None:
-        """Gives the lock back (`File.close`)."""
+        """Releases the lock (`File.close`)."""
         self.__del__()
         self._fd = -1
 
 
 class OverlayFileSystem:
-    """See the module. `changes` tells what would have been done, in order."""
+    """The file system of this module. `changes` lists, in order, what would have been done on disk."""
 
     def __init__(self) -> None:
         self._files: dict[Path, OverlayFile | None] = {}
-        """Files that were opened, made or moved here; None: gone."""
+        """Files that were opened, made or moved here; None if they were removed."""
         self._directories: dict[Path, bool] = {}
-        """Directories made or removed here."""
+        """Directories that were made (True) or removed (False) here."""
         self._moved: dict[Path, Path] = {}
-        """Directory -> where its content lies below."""
+        """Directory -> the real directory that holds its contents."""
         self._real = OsFileSystem()
         self.changes: list[str] = []
 
     def open(self, path: Path, *, create: bool = False) -> OverlayFile:
-        """Opens the file as the changes so far leave it (`FileSystem.open`)."""
+        """Opens the file with all changes so far (`FileSystem.open`)."""
         if path in self._files:
             known = self._files[path]
             if known is not None:
@@ -135,7 +135,8 @@ class OverlayFileSystem:
         return file
 
     def lock(self, path: Path, owner: str) -> OverlayFile:
-        """Takes a shared lock: several may look at a directory on which no node runs (`FileSystem.lock`)."""
+        """Takes a shared lock, so that several processes may read a directory on which no node runs
+        (`FileSystem.lock`)."""
         return _Lock(path) if path.exists() else self.open(path, create=True)
 
     def exists(self, path: Path) -> bool:
@@ -212,7 +213,7 @@ class OverlayFileSystem:
         return self._real.total_bytes(path)
 
     def _below(self, path: Path) -> Path | None:
-        """Returns the path at which the bytes of a name lie; None if the name is gone or was made here."""
+        """Returns the path of the real file for a name; None if the name was removed or was made here."""
         for parent in (path, *path.parents):
             if parent in self._moved:
                 return self._moved[parent] / path.relative_to(parent)

@@ -1,4 +1,5 @@
-"""Replaces the state of a stopped node at an operator's request: the source, the replay, and the files moved to trash.
+"""Replaces the state of a stopped node at an operator's request: chooses the source, replays the log above it, and
+moves the old files to trash/.
 
 A start never does this on its own if it would have to read more of the log than the part above an intact checkpoint, or
 if log and state contradict each other.
@@ -24,44 +25,46 @@ from statemachine.rows.kv import KV
 from statemachine.rows.rocks import RocksKV
 
 CHECKPOINT, SEGMENT, START = "checkpoint", "segment", "start"
-"""Names of how far to go back: the newest sound checkpoint; one below the segment that report 003's rule names;
-GENESIS. Where the log is trimmed, to the oldest sound checkpoint at most: what lies below is in no log any more."""
+"""The beginning of a rebuild: at the newest sound checkpoint; at one below the segment that report 003's rule names;
+or at GENESIS. If the log is trimmed, at the oldest sound checkpoint at the earliest: no log holds the entries below it
+any more."""
 SEGMENTS_BACK = 3
 
 
 class RebuildPlan(NamedTuple):
-    """The plan of a rebuild; positions in bytes of the log."""
+    """The steps of a rebuild. Positions are bytes of the log."""
 
     directory: Path
     checkpoint: str
-    """The checkpoint that the state would be made from, "" if from nothing: then the whole log is replayed."""
+    """The checkpoint from which the state is made, "" for an empty state and a replay of the whole log."""
     replay_from: int
-    """First index that is applied again."""
+    """The first index that is applied again."""
     replay_to: int
     position: int
     entries: int
     bytes: int
     set_aside: tuple[str, ...]
-    """Names that would move to trash/."""
+    """Names of files and directories that are moved to trash/."""
     withholds_vote: bool
-    """The log ends below what was applied: this node may have acknowledged entries that it no longer has."""
+    """True if the log ends below the last applied entry: this node may have acknowledged entries that it no longer
+    has."""
     applied: int
-    """Applied index that RUN knew; -1 if none."""
+    """The applied index that RUN recorded; -1 if none."""
     because: tuple[str, ...]
-    """The reasons for the choice."""
+    """The reasons for the choice of the source."""
 
 
 class RebuildError(RaftLogError):
-    """There is nothing to rebuild from; the message says why and what to type."""
+    """No source for a rebuild exists. The message states the reason and the command that helps."""
 
 
 class Rebuild:
-    """A stopped node's directory, held from `open` to `close`."""
+    """A rebuild of a stopped node's directory, which is locked from construction to `close`."""
 
     def __init__(self, fs: FileSystem, directory: Path, now_ms: int, open_kv: Callable[[str], KV] = RocksKV) -> None:
-        """Opens directory and log as a start does. Raises IdentityError (in use, no node), CorruptLogError.
+        """Opens directory and log as a start does. Raises IdentityError (in use, or no node), CorruptLogError.
 
-        For a plan alone `fs` is an OverlayFileSystem: then nothing is changed.
+        To make only a plan, pass an OverlayFileSystem as `fs`; then nothing is changed.
         """
         self._open_kv = open_kv
         self._fs = fs
@@ -73,7 +76,7 @@ class Rebuild:
         self._checkpoints = Checkpoints(fs, directory, self._group_id)
 
     def plan(self, back: str = CHECKPOINT) -> RebuildPlan:
-        """`back` is CHECKPOINT, SEGMENT or START. Reads the checkpoints it chooses among."""
+        """Chooses the steps. `back` is CHECKPOINT, SEGMENT or START. Reads the checkpoints among which it chooses."""
         log = self._opened.log
         because: list[str] = []
         limit = self._limit(back, because)
@@ -106,7 +109,7 @@ class Rebuild:
         )
 
     def carry_out(self, plan: RebuildPlan) -> str:
-        """Does it; returns where the old state lies, "" if there was none. Raises StorageError."""
+        """Carries out the plan; returns the place of the old state, "" if there was none. Raises StorageError."""
         log = self._opened.log
         if plan.withholds_vote:
             reason = f"the log ended at {log.tail.index} when the state was rebuilt, {plan.applied} had been applied"
@@ -136,14 +139,14 @@ class Rebuild:
         return where
 
     def close(self) -> None:
-        """Lets the directory go; the log, which nobody wrote to, is closed in order."""
+        """Unlocks the directory. The log is closed as after an orderly stop, because nobody wrote to it."""
         self._run_file.close()
         self._opened.close(clean=True)
 
     # --- choosing ----------------------------------------------------------------------------------------------------
 
     def _limit(self, back: str, because: list[str]) -> int:
-        """The position at or below which the checkpoint must lie."""
+        """Returns the position at or below which the checkpoint must lie."""
         log = self._opened.log
         if back != SEGMENT:
             return log.tail.end_position
@@ -159,7 +162,7 @@ class Rebuild:
         return bases[number]
 
     def _newest_sound(self, log: SegmentedLog, bases: list[int]) -> int:
-        """Walks back from the newest segment to one of which every frame can be read."""
+        """Returns the base of the newest segment whose frames can all be read, walking back from the newest one."""
         ends = [*bases[1:], log.tail.end_position]
         for number in range(len(bases) - 1, 0, -1):
             try:
@@ -188,7 +191,7 @@ class Rebuild:
         return None
 
     def _oldest(self, because: list[str]) -> Checkpoint | None:
-        """The sound checkpoint that leaves most to be applied again."""
+        """Returns the oldest sound checkpoint, the one after which most is applied again."""
         suspicion, log = self._suspicion(), self._opened.log
         for name in reversed(self._checkpoints.names()):
             if not (doubtful(suspicion, name) or unusable(self._checkpoints, name, log)):
@@ -200,7 +203,8 @@ class Rebuild:
         return None
 
     def _suspicion(self) -> suspect.Suspicion | None:
-        """An operator who runs this does not wait for peers."""
+        """Returns the suspicion about the state as if the peers had answered: an operator who runs a rebuild does not
+        wait for them."""
         known = suspect.suspicion_of(self._fs, self._directory)
         return known._replace(peer_checkpoint=known.peer_checkpoint or "") if known else None
 
@@ -208,7 +212,8 @@ class Rebuild:
         return max((one.manifest.mark.index for one in self._checkpoints.all()), default=-1)
 
     def _set_aside_newer(self, last: int) -> None:
-        """A checkpoint above the end of the log is of a history that this log does not have."""
+        """Sets aside checkpoints above the end of the log, because they belong to a history that this log does not
+        have."""
         for one in self._checkpoints.all():
             if one.manifest.mark.index > last:
                 why = f"raftmq rebuild: newer than the log, which ends at {last}"

@@ -1,4 +1,4 @@
-"""Views of what the last start found and did, and of the damage that the log knows of."""
+"""Views of the findings and steps of the last start, and of the known damage of the log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class DamageView(msgspec.Struct, frozen=True, kw_only=True):
-    """Frames of the log that this node cannot read intact; never served, fetched from a peer."""
+    """Frames of the log that this node cannot read intact. They are never served, and are fetched from a peer."""
 
     first_position: int
     end_position: int
@@ -23,7 +23,7 @@ class DamageView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def damage_views(ranges: Sequence[DamagedRange]) -> list[DamageView]:
-    """The damage that a log knows of, as it is shown."""
+    """Converts the log's known damage for the HTTP API."""
     return [
         DamageView(
             first_position=one.first_position,
@@ -37,25 +37,26 @@ def damage_views(ranges: Sequence[DamagedRange]) -> list[DamageView]:
 
 
 class PreviousRun(msgspec.Struct, frozen=True, kw_only=True):
-    """The run before this one, as DATA/RUN tells it. Times in milliseconds since the Unix epoch, 0 if never."""
+    """The run before this one, as recorded in DATA/RUN. Times are milliseconds since the Unix epoch, 0 for never."""
 
     ended: Literal["orderly", "process_died", "machine_restarted", "unknown"]
     pid: int
     boot_id: str
-    """Hexadecimal; another one than this run's means that the machine was restarted since."""
+    """Id of the boot, hexadecimal. If it differs from this run's, the machine was restarted between them."""
     started_ms: int
     synced_index: int
-    """The last entry whose rows it knew to be on disk; -1 if none."""
+    """The last entry whose rows that run knew to be on disk; -1 if none."""
 
 
 class CheckpointTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Times and indexes of what is on disk by now. Milliseconds since the Unix epoch, 0 if not in this run."""
+    """Times and indexes of what is on disk by now. Times are milliseconds since the Unix epoch, 0 if not in this
+    run."""
 
     log_flushed_ms: int
     queues_flushed_ms: int
     index_flushed_ms: int
     synced_index: int
-    """Everything applied up to here is on disk in all three."""
+    """The last entry whose rows are on disk."""
     checkpoint_index: int
     """Applied index of the newest checkpoint; -1 if there is none."""
 
@@ -64,41 +65,42 @@ class RecoveryStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The findings and steps of the last start, and why they are safe."""
 
     clean: bool
-    """The stop before was orderly: nothing was scanned."""
+    """True if the stop before was orderly, so that nothing was scanned."""
     bytes_scanned: int
     bytes_zeroed: int = 0
-    """Bytes of those that are zero-filled room behind the last entry. It is most of them while the log is small."""
+    """The part of those bytes that was zero-filled room behind the last entry. It is most of them while the log is
+    small."""
     torn_bytes_cut: int
     """Bytes of unacknowledged entries that a crash left incomplete."""
     entries_replayed: int
-    """Entries above the durable applied index, applied again so far."""
+    """The number of entries above the durable applied index that were applied again so far."""
     stages_ms: dict[str, float]
-    """Stage of the start -> milliseconds, in order; "replay" is there when it is over."""
+    """Stage of the start -> milliseconds, in order. "replay" is added when replay is over."""
     reasons: list[str]
-    """One sentence per thing found or done."""
+    """One sentence per finding or step."""
     replaying: bool = False
-    """Entries that the log held at the start are still being applied; rows that are there are served."""
+    """True while entries that the log held at the start are still being applied. Applied rows are served meanwhile."""
     replay_index: int = -1
-    """Everything up to here is applied and served."""
+    """The last entry that is applied and served."""
     replay_target: int = -1
     """The last entry of the log at the start."""
     state_found: str = ""
-    """The row of the recovery table."""
+    """The case of the recovery table that applied."""
     state_source: Literal["own", "checkpoint", "peer"] = "own"
-    """The origin of the state."""
+    """The origin of the state: the node's own, a checkpoint here, or one from a peer."""
     state_checkpoint: str = ""
-    """The checkpoint's name, if it was one."""
+    """Name of the checkpoint that the state was made from; "" for none."""
     state_set_aside: str = ""
-    """Place of the state before, below the data directory."""
+    """Place of the former state, below the data directory."""
     previous: PreviousRun | None = None
     checkpoints: CheckpointTimes | None = None
     damage: list[DamageView] = []
     alarms: list[str] = []
-    """Alarms that the start raised."""
+    """Keys of the alarms that the start raised."""
 
 
 class RecoveryMetrics:
-    """Fed right before a scrape."""
+    """Gauges of the last start, updated right before a scrape."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         """Defines the gauges in `registry`."""
@@ -120,7 +122,7 @@ class RecoveryMetrics:
         self._checkpoint = gauge("checkpoint_index", "Applied index of the newest checkpoint, -1 if there is none")
 
     def update(self, status: RecoveryStatus) -> None:
-        """Takes over what the node says."""
+        """Sets the gauges from `status`."""
         self._clean.set(status.clean)
         self._scanned.set(status.bytes_scanned)
         self._torn.set(status.torn_bytes_cut)

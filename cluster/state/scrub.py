@@ -1,9 +1,10 @@
-"""Scrubbing: everything that lies on this node's disk is read again, in a helper process, at a low rate.
+"""Scrubbing: a helper process reads all data on this node's disk again, at a low rate.
 
-A digest proves that the replicas applied alike; it cannot see a block that rots afterwards and is not read for weeks. A
-scrub does: frames of the log against their CRCs, rows of the newest checkpoints (they share the state's files) against
-the sums that apply kept. Damaged frames are repaired from the other nodes; a checkpoint whose rows do not add up is set
-aside, and the state that it was made of is not served any more (see service.py).
+A digest proves that the replicas applied the same entries, but it cannot detect a block that rots afterwards and is not
+read for weeks. A scrub detects it: it checks frames of the log against their CRCs, and rows of the newest checkpoints
+(they share the state's files) against the sums that were kept on apply. Damaged frames are repaired from the other
+nodes. A checkpoint whose rows do not add up is set aside, and the state from which it was made is no longer served (see
+service.py).
 """
 
 from __future__ import annotations
@@ -25,29 +26,29 @@ logger = logging.getLogger(__name__)
 
 FINDINGS_MAX = 100
 FIRST_AFTER_MS = 60_000
-"""After an unclean start the first scrub begins so soon."""
+"""Milliseconds from an unclean start to the first scrub."""
 DAY_MS = 86_400_000
 
 
 class ScrubView(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /v1/scrub`: the scrub under way, or the last one."""
+    """The answer to `GET /v1/scrub`: the scrub under way, or the last one."""
 
     node: int
     running: bool
     started_ms: int
-    """Since the Unix epoch; 0 if there was none since the start."""
+    """Milliseconds since the Unix epoch; 0 if no scrub was started since the node's start."""
     finished_ms: int
     log_bytes: int
     row_bytes: int
-    """Read by the last complete one."""
+    """Bytes of rows that the last complete scrub read."""
     findings: list[str]
-    """Findings of the scrub; damaged frames are repaired from the other nodes as they are found."""
+    """Findings of the scrub, one sentence each. Damaged frames are repaired from the other nodes as they are found."""
     failure: str
-    """Why it did not end, "" if it did."""
+    """The reason why the scrub did not finish, "" if it did."""
 
 
 class Scrubber:
-    """Runs scrubs, one at a time. Event loop only."""
+    """Starts scrubs, one at a time. Event loop only."""
 
     def __init__(
         self,
@@ -61,7 +62,8 @@ class Scrubber:
         done: Callable[[int, float, float], None] = lambda findings, seconds, percent_per_day: None,
         helper: tuple[str, ...] = background("cluster.state.scrub_worker"),
     ) -> None:
-        """`report` (position, size): has the log look at a place again; `on_bad_rows` (checkpoint's name, what)."""
+        """`report(position, size)` makes the log check a place again. `on_bad_rows(checkpoint's name, text)` is called
+        for a checkpoint whose rows do not add up."""
         self.view = ScrubView(
             node=node, running=False, started_ms=0, finished_ms=0, log_bytes=0, row_bytes=0, findings=[], failure=""
         )
@@ -75,18 +77,19 @@ class Scrubber:
         self._due_ms: int | None = None
 
     def plan(self, now_ms: int, *, clean: bool) -> None:
-        """`clean`: the stop before was orderly; else the first scrub comes soon."""
+        """Schedules the first scrub. `clean`: True if the stop before was orderly; otherwise the first scrub comes
+        soon."""
         if self._every_ms:
             self._due_ms = now_ms + (self._every_ms if clean else FIRST_AFTER_MS)
 
     def tick(self, now_ms: int) -> None:
-        """Several times a second: cheap."""
+        """Starts a scrub when one is due. Called several times a second; cheap."""
         if self._due_ms is not None and now_ms >= self._due_ms:
             self._due_ms = now_ms + self._every_ms
             self.start()
 
     def start(self) -> bool:
-        """Begins one; False if one is under way."""
+        """Starts a scrub; returns False if one is under way."""
         if self._task is not None and not self._task.done():
             return False
         self.view = msgspec.structs.replace(

@@ -2,11 +2,11 @@
 
     python -m cluster.state.scrub_worker DATA BYTES_PER_SECOND
 
-It ends when its stdin does: the node has the other end.
-One JSON object per line: {"kind": "log", base, offset, size, text} for a segment file, {"kind": "other", text} for what
-is beside them, {"kind": "rows", checkpoint, text} for a checkpoint whose rows do not add up to the sums in it,
-{"kind": "done", log_bytes, row_bytes} at the end. Changes nothing. What it says of bytes that the node writes meanwhile
-may be wrong: the node looks again before it believes it.
+It ends when its stdin is closed, because the node holds the other end. It prints one JSON object per line: {"kind":
+"log", base, offset, size, text} for a segment file, {"kind": "other", text} for other files of the log, {"kind":
+"rows", checkpoint, text} for a checkpoint whose rows do not add up to the sums in it, {"kind": "done", log_bytes,
+row_bytes} at the end. It changes nothing. A finding about bytes that the node writes at the same time may be wrong, so
+the node checks each finding again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Line = dict[str, Any]
 
 
 class SlowFile(OsFile):
-    """Reads no faster than the budget."""
+    """A file that is read at a limited rate."""
 
     __slots__ = ("_spend",)
 
@@ -48,7 +48,7 @@ class SlowFile(OsFile):
 
 
 class SlowFileSystem(OsFileSystem):
-    """Opens files for reading only, and counts what is read."""
+    """Opens files for reading only, and limits and counts the bytes read."""
 
     __slots__ = ("_at", "_rate", "bytes_read")
 
@@ -70,7 +70,7 @@ class SlowFileSystem(OsFileSystem):
 
 
 def scrub_log(fs: FileSystem, directory: Path) -> Iterator[Line]:
-    """Yields what is wrong with the log's files."""
+    """Yields the damage found in the log's files."""
     group = group_of(fs, directory)
     if group is None:
         yield {"kind": "other", "text": f"{directory}: the group of this log is unknown"}
@@ -92,7 +92,7 @@ def scrub_log(fs: FileSystem, directory: Path) -> Iterator[Line]:
 
 
 def scrub_rows(directory: Path, checkpoint: Checkpoint) -> Line | None:
-    """Counts the rows of a checkpoint again: what is wrong, None if they are all there."""
+    """Counts the rows of a checkpoint again; returns the difference found, None if there is none."""
     name = checkpoint.path.name
     try:
         with CheckpointReader(checkpoint.path) as reader:
@@ -106,7 +106,7 @@ def scrub_rows(directory: Path, checkpoint: Checkpoint) -> Line | None:
 
 
 def main(arguments: list[str]) -> int:
-    """Prints the findings."""
+    """Runs the scrub and prints its findings."""
     directory, rate = Path(arguments[0]), int(arguments[1])
     fs = SlowFileSystem(rate)
     for line in scrub_log(fs, directory):

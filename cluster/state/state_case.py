@@ -1,4 +1,4 @@
-"""The cases in which opening may find the state (RocksDB) beside its log, and what is done about each: the table, as
+"""The cases in which opening may find the state (RocksDB) beside its log, with the action and its reason: the table, as
 data.
 
 docs/disk-format.md shows it; every row has a test in tests/cluster/state/test_state_table.py.
@@ -13,7 +13,7 @@ from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
 
 
 class Done(Enum):
-    """The action that opening takes."""
+    """The action that opening takes in a case."""
 
     USE = "used as it is"
     REPLAY = "the log above it is applied again"
@@ -27,7 +27,7 @@ class Done(Enum):
 
 
 class StateCase(Enum):
-    """The rows of the table, in the order in which they are asked: (what is found, what is done, why it is safe)."""
+    """The rows of the table, in the order in which they are tried: (the case, the action, why the action is safe)."""
 
     NEWER = (
         "the state has applied entries above the end of the log",
@@ -110,7 +110,7 @@ class StateCase(Enum):
 
     @property
     def why(self) -> str:
-        """Why that is safe."""
+        """The reason why the action is safe."""
         return self.value[2]
 
 
@@ -124,32 +124,35 @@ ALARMING = frozenset(
         StateCase.LOST_ROWS,
     }
 )
-"""Cases that a person should hear of although the node goes on."""
+"""Cases for which the node raises an alarm although it goes on."""
 
 
 class Facts(NamedTuple):
-    """The findings before anything is done."""
+    """The findings on which the choice of a case depends."""
 
     log_first: int
     """Index of the oldest entry in the log."""
     log_last: int
     synced: int = -1
-    """Applied index that RUN knows to be synced. Above `log_last` the log lost entries, and withholds the vote."""
+    """The applied index that RUN knows to be synced. If it is above `log_last`, the log has lost entries, and the
+    node's vote is withheld."""
     suspect: bool = False
     wrong_rows: bool = False
-    """It is suspect, and not because its bytes are damaged."""
+    """True if the state is suspect for another reason than damaged bytes."""
     exists: bool = True
     damaged: bool = False
-    """It does not open, or cannot be read. The next two are unknown then, and if it does not exist."""
+    """True if the state does not open or cannot be read. The fields `applied` and `of_this_log` are unknown then, and
+    if no state exists."""
     mark: AppliedMark = NOTHING_APPLIED
     installed: bool = False
-    """This opening put a snapshot's log in the place of the one that was here."""
+    """True if this opening has replaced the log by that of a snapshot."""
     of_this_log: bool | None = None
-    """The log has the state's last entry at its index; None if the log cannot tell (trimmed, damaged, none applied)."""
+    """True if the log has the state's last entry at its index; None if the log cannot tell (trimmed, damaged, none
+    applied)."""
 
 
 def classify(facts: Facts) -> StateCase:
-    """The row of the table."""
+    """Returns the case of the table that fits the facts."""
     known = facts.exists and not facts.damaged
     applied = facts.mark.index if known else -1
     if applied > facts.log_last:

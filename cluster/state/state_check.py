@@ -1,12 +1,13 @@
-"""Checks a stopped node's RocksDB directories against everything that says the same a second time; changes nothing.
+"""Checks a stopped node's RocksDB directories against all redundant information; changes nothing.
 
-Which check finds what:
+Each check finds another kind of damage:
 
-* `TABLES`, checkpoint manifests: a CRC of each whole table, so also of bytes that no reader looks at;
-* rocks_log.bad_records: the place of a damaged record in WAL and MANIFEST;
-* RocksDB itself, opened strictly over links to the files, every row of every family read: tables that are newer than
-  the list, the WAL's end, files that belong together and do not;
-* RUN's synced index and the running sums in the rows: whole rows that are gone without a trace.
+* `TABLES` and checkpoint manifests hold a CRC of each whole table, so they also find damage in bytes that no reader
+  looks at;
+* rocks_log.bad_records finds the place of a damaged record in WAL and MANIFEST;
+* RocksDB itself, opened strictly over links to the files, reads every row of every family. It finds damage in tables
+  that are newer than the list, at the WAL's end, and files that do not belong together;
+* RUN's synced index and the running sums in the rows find whole rows that are gone without a trace.
 """
 
 from __future__ import annotations
@@ -40,23 +41,23 @@ _IRRELEVANT = {
     "IDENTITY": "the database's id, which nothing compares",
     "rocksdict-config.json": "written anew at every opening",
 }
-"""Files of a RocksDB directory (or how their names begin) that no opening depends on."""
+"""Files of a RocksDB directory (or prefixes of their names) on which no opening depends, with the reason."""
 
 
 class StateFacts(NamedTuple):
-    """Facts of the state that reading it told, for the table of state_case.py."""
+    """Facts about the state from reading it, for the table of state_case.py."""
 
     exists: bool
     damaged: str
-    """Why it cannot be read, "" if it can."""
+    """The reason why the state cannot be read, "" if it can."""
     mark: AppliedMark
 
 
 class StateCheck:
-    """One run over DATA/state; `facts` is known when `findings` is exhausted."""
+    """One check of DATA/state. `facts` is known when `findings` is exhausted."""
 
     def __init__(self, fs: FileSystem, directory: Path, group_id: int, synced: int = -1) -> None:
-        """`synced`: the applied index that RUN knows to be on disk."""
+        """`synced` is the applied index that RUN knows to be on disk."""
         self._fs = fs
         self._directory = directory
         self._state = directory / layout.STATE
@@ -65,7 +66,8 @@ class StateCheck:
         self.facts = StateFacts(False, "", NOTHING_APPLIED)
 
     def findings(self, log: SegmentedLog | None = None) -> Iterator[Finding]:
-        """Everything that is wrong. With `log` every row of a queue is also compared with the message it points to."""
+        """Yields all damage found. With `log`, every row of a queue is also compared with the message to which it
+        points."""
         if (why := suspect.why_suspect(self._fs, self._directory)) is not None:
             path = self._directory / suspect.SUSPECT
             yield Finding(path, 0, 0, "state", Severity.REPAIRABLE, f"the last run met damage in the state: {why}")
@@ -161,7 +163,7 @@ class StateCheck:
 
 
 def checkpoint_findings(fs: FileSystem, directory: Path, group_id: int) -> Iterator[Finding]:
-    """Yields what is wrong in DATA/checkpoints, by its manifests."""
+    """Yields the damage found in DATA/checkpoints by its manifests."""
     checkpoints = Checkpoints(fs, directory, group_id)
     for name in checkpoints.names():
         loaded = checkpoints.load(name)
@@ -174,7 +176,8 @@ def checkpoint_findings(fs: FileSystem, directory: Path, group_id: int) -> Itera
 
 
 def irrelevant_state_ranges(fs: FileSystem, directory: Path, group_id: int) -> Iterator[IrrelevantRange]:
-    """Bytes of DATA/state, LOCK and trash/ whose change nothing would notice, and why none needs to."""
+    """Yields bytes of DATA/state, LOCK and trash/ whose change no check detects, with the reason why no detection is
+    needed."""
     state = directory / layout.STATE
     names = fs.listdir(state) if fs.exists(state) else []
     for name in names:

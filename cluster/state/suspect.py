@@ -1,4 +1,5 @@
-"""The file that says that the state must be replaced, and setting files aside: nothing is deleted on the way up."""
+"""The file STATE_SUSPECT, which makes the next start replace the state; and setting files aside. A start deletes
+nothing."""
 
 from __future__ import annotations
 
@@ -14,28 +15,29 @@ if TYPE_CHECKING:
     from cluster.state.checkpointer import Checkpointer
 
 SUSPECT = "STATE_SUSPECT"
-"""DATA/STATE_SUSPECT: the state is damaged. The next start replaces it. JSON of a Suspicion."""
+"""Name of the file DATA/STATE_SUSPECT: the state must not be used, and the next start replaces it. It contains a
+Suspicion as JSON."""
 
 
 class Suspicion(NamedTuple):
-    """Why the state is not to be used, and what may replace it."""
+    """The reason why the state must not be used, and what may replace it."""
 
     why: str
     when_ms: int = 0
     sound_index: int | None = None
-    """None: bytes are damaged, any checkpoint whose bytes are sound will do. Else its rows are wrong, and so may be
-    those of checkpoints: others are known to have had the same rows up to this entry, -1 if up to none."""
+    """None if only bytes are damaged; then any checkpoint with sound bytes will do. Otherwise the rows are wrong, and
+    those of checkpoints may be wrong too: the other nodes are known to have had the same rows up to this entry, -1 for
+    none."""
     peer_checkpoint: str | None = None
-    """The name of the checkpoint that a peer gave since, "" if nobody gave one; None: nobody was asked yet."""
+    """The name of the checkpoint that a peer supplied since, "" if no peer supplied one; None if the peers have not
+    been asked yet."""
     said: str = ""
-    """The peers' answers to that."""
+    """The peers' answers to the request for a checkpoint."""
 
 
 def set_aside(fs: FileSystem, directory: Path, path: Path, why: str, now_ms: int, index: int) -> Path:
-    """Moves a file or directory below DATA to DATA/trash/NNNNNN-name with its report; returns where it is now.
-
-    Raises StorageError.
-    """
+    """Moves a file or directory below DATA to DATA/trash/NNNNNN-name with its report; returns the new path. Raises
+    StorageError."""
     try:
         return trash.set_aside(fs, path, directory / layout.TRASH, TrashReport(why, now_ms, index=index))
     except OSError as error:
@@ -43,18 +45,16 @@ def set_aside(fs: FileSystem, directory: Path, path: Path, why: str, now_ms: int
 
 
 def mark_suspect(fs: FileSystem, directory: Path, why: str, when_ms: int, sound_index: int | None = None) -> None:
-    """Makes the next start replace the state; see Suspicion. The first reason stays, unless rows are found to be wrong
-    where only bytes were. Raises OSError.
-    """
+    """Makes the next start replace the state (the arguments are explained at `Suspicion`). The first reason stays,
+    unless wrong rows are found where only damaged bytes were known. Raises OSError."""
     known = suspicion_of(fs, directory)
     if known is None or (known.sound_index is None and sound_index is not None):
         _write(fs, directory, Suspicion(why, when_ms, sound_index))
 
 
 def peers_were_asked(fs: FileSystem, directory: Path, checkpoint: str, said: str) -> None:
-    """A suspect state may now be replaced by this checkpoint of a peer; if it is "", by an own one that others agreed
-    with. Raises OSError.
-    """
+    """Allows a suspect state to be replaced by this checkpoint of a peer; if `checkpoint` is "", by an own one with
+    which other nodes agreed. Raises OSError."""
     known = suspicion_of(fs, directory)
     if known is not None:
         _write(fs, directory, known._replace(peer_checkpoint=checkpoint, said=said))
@@ -65,7 +65,8 @@ def _write(fs: FileSystem, directory: Path, suspicion: Suspicion) -> None:
 
 
 def suspicion_of(fs: FileSystem, directory: Path) -> Suspicion | None:
-    """Returns the content of STATE_SUSPECT, None if it is not there. One that cannot be read is taken for the worse."""
+    """Returns the content of STATE_SUSPECT, None if there is no such file. An unreadable file counts as the worse case,
+    wrong rows."""
     path = directory / SUSPECT
     if not fs.exists(path):
         return None
@@ -77,13 +78,13 @@ def suspicion_of(fs: FileSystem, directory: Path) -> Suspicion | None:
 
 
 def why_suspect(fs: FileSystem, directory: Path) -> str | None:
-    """Why the state is not to be used; None if there is no reason."""
+    """Returns the reason why the state must not be used; None if there is none."""
     known = suspicion_of(fs, directory)
     return None if known is None else known.why
 
 
 def clear_suspicion(fs: FileSystem, directory: Path) -> None:
-    """The state was replaced. Raises OSError."""
+    """Removes STATE_SUSPECT after the state was replaced. Raises OSError."""
     if fs.exists(directory / SUSPECT):
         fs.unlink(directory / SUSPECT)
         fs.fsync_dir(directory)
@@ -93,10 +94,12 @@ def give_up(
     fs: FileSystem, directory: Path, checkpointer: Checkpointer, why: str, sound_index: int, now_ms: int
 ) -> list[str]:
     """Marks the state as suspect and sets aside every checkpoint newer than `sound_index`, the newest entry up to which
-    other nodes had the same rows; none is made any more. Returns their names. Blocks; raises OSError, StorageError.
+    other nodes had the same rows. No checkpoint is made any more. Returns the names. Blocks; raises OSError,
+    StorageError.
 
-    What is left for the next start is a checkpoint of a peer, or an older one and the log. STATE_SUSPECT says up to
-    which entry one may be believed: a crash may come before all newer ones are gone, or one may be in the making.
+    The next start then uses a checkpoint of a peer, or an older one and the log. STATE_SUSPECT records up to which
+    entry a checkpoint may be trusted, because a crash may come before all newer ones are set aside, or one may be in
+    the making.
     """
     checkpointer.freeze()
     mark_suspect(fs, directory, why, now_ms, sound_index)

@@ -1,9 +1,10 @@
-"""CRCs of the state's table files, taken once when a file is new: DATA/state/TABLES, a sealed file, magic "RMQT".
+"""DATA/state/TABLES: CRCs of the state's table files, each computed once when the file is new. A sealed file, magic
+"RMQT".
 
     {name: [size, crc32c]}
 
-A table never changes, so what differs from its CRC later is rot. RocksDB checks a block when it reads it; the list
-finds rot in what is not read, and spares a checkpoint from reading every table again.
+A table never changes, so a later difference from its CRC is damage. RocksDB checks a block when it reads the block. The
+list also finds damage in blocks that are not read, and spares a checkpoint from reading every table again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ Crcs = dict[str, tuple[int, int]]
 
 
 def load(fs: FileSystem, state: Path, group_id: int) -> Crcs | None:
-    """The list; None if it is damaged, {} if there is none yet. Raises CorruptLogError for a newer format."""
+    """Reads the list; returns None if it is damaged, {} if there is none yet. Raises CorruptLogError for a newer
+    format."""
     path = state / FILE
     if not fs.exists(path):
         return {}
@@ -39,14 +41,15 @@ class Tables:
     """The list of an open state. Used by one thread at a time."""
 
     def __init__(self, fs: FileSystem, state: Path, group_id: int) -> None:
-        """A damaged list is written again: it proves nothing any more. fsck reports it if it runs first."""
+        """A damaged list is replaced by a new one at the next `refresh`, because it proves nothing any more. If fsck
+        runs before that, it reports the damage."""
         self._fs = fs
         self._state = state
         self._group_id = group_id
         self.crcs: Crcs = load(fs, state, group_id) or {}
 
     def refresh(self, kv: KV) -> Crcs:
-        """Adds the tables that are new, drops those that are gone. Cheap if none is. Raises OSError."""
+        """Adds new tables to the list and drops removed ones. Cheap if nothing changed. Raises OSError."""
         names = {name for name in self._fs.listdir(self._state) if name.endswith(TABLE_SUFFIX)}
         if names == self.crcs.keys():
             return self.crcs
@@ -64,11 +67,11 @@ class Tables:
 
 
 _READ_BYTES = 256 * 1024
-"""Bytes that are read and summed at a time: short enough to hold nobody up."""
+"""Bytes that are read and summed at a time, few enough to delay no other thread for long."""
 
 
 def file_crc(fs: FileSystem, path: Path) -> tuple[int, int]:
-    """(size, crc32c) of a file. Raises OSError."""
+    """Returns (size, crc32c) of a file. Raises OSError."""
     file = fs.open(path)
     size = crc = 0
     while data := file.pread(_READ_BYTES, size):
