@@ -1,4 +1,4 @@
-"""The addresses of each member: from the log, else from this node's own [[peers]].
+"""Finds the addresses of each member: in the log, else in this node's own [[peers]].
 
 The members of GENESIS are known from the configuration only. A node that joins later gives its address when it is
 added, and the log carries it to all nodes. An entry in the log is newer than any file, so it comes first.
@@ -22,7 +22,7 @@ from raftlog.types import NodeId
 
 
 class MemberAddresses(NamedTuple):
-    """The addresses of one member; a `PeerNode` without its id."""
+    """The addresses of one member: a `PeerNode` without its id."""
 
     host: str
     port: int
@@ -42,8 +42,8 @@ def of_peer(peer: PeerNode) -> MemberAddresses:
 
 
 def peer_addresses(counted: Sequence[Membership], config: Config) -> dict[NodeId, tuple[tuple[str, int], ...]]:
-    """Returns the addresses at which each member of these memberships (ascending) may listen for the others: those of
-    the log, newest first, then the configured one."""
+    """Returns the addresses at which each member of `counted` (ascending) may listen for the others: those of the log,
+    newest first, then the configured one."""
     configured = {NodeId(peer.id): (peer.host, peer.port) for peer in config.peers}
     found: dict[NodeId, list[tuple[str, int]]] = {}
     for membership in reversed(counted):
@@ -57,7 +57,7 @@ def peer_addresses(counted: Sequence[Membership], config: Config) -> dict[NodeId
 
 
 def addresses_of(membership: Membership, config: Config) -> dict[NodeId, MemberAddresses]:
-    """node id -> addresses of each voter and learner of whom any are known, in id order."""
+    """Returns node id -> addresses of each voter and learner with known addresses, in id order."""
     configured = {NodeId(peer.id): of_peer(peer) for peer in config.peers}
     logged = {
         each.id: MemberAddresses(each.host, each.port, each.admin, dict(each.listeners))
@@ -69,22 +69,24 @@ def addresses_of(membership: Membership, config: Config) -> dict[NodeId, MemberA
 
 ANSWER_BYTES_MAX: Final = 256 << 10
 _REQUEST: Final = b"GET /v1/status HTTP/1.0\r\nAccept: application/json\r\n\r\n"
-"""Without Host, as no browser sends it: under its new name a node would refuse it (`cluster.admin.server`)."""
+"""The request that asks a node for its identity. It has no Host header, which no browser leaves out, because a node
+would refuse its new host name (`cluster.admin.server`)."""
 
 
 class _Who(msgspec.Struct):
-    """The part of `GET /v1/status` that says who answers."""
+    """The part of the answer to `GET /v1/status` that identifies the node."""
 
     node: int
     cluster_id: str
     uuid: str = ""
-    """"" of an earlier release: then the id and the cluster decide."""
+    """Uuid of the node; "" from an earlier release, and then node id and cluster decide."""
 
 
 async def probe_http(
     node: NodeId, node_uuid: str, cluster_uuid: str, address: str, dialling: Dialling = PLAIN_DIALLING
 ) -> str:
-    """Why that node's HTTP API was not found at "host:port"; "" if it answers there."""
+    """Asks "host:port" for the node's HTTP API. Returns the reason why that node was not found there; "" if it
+    answers."""
     try:
         async with asyncio.timeout(PROBE_S):
             answer = await _ask(*split_address(address), dialling)
@@ -98,7 +100,7 @@ async def probe_http(
 
 
 async def _ask(host: str, port: int, dialling: Dialling) -> bytes:
-    """Raises TooLongError if more comes than can be an answer, OSError."""
+    """Sends the request and returns the answer. Raises TooLongError if more comes than can be an answer, OSError."""
     first, *others = dialling.ways()
     try:
         reader, writer = await asyncio.open_connection(host, port, ssl=first)

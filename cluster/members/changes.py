@@ -1,6 +1,5 @@
-"""The leader's part: checks and proposes membership changes, promotes learners, moves leadership to a preferred node.
-One change at a time; each is a MEMBERSHIP entry, and the request is answered when the entry is applied here.
-"""
+"""Membership changes on the leader: checks and proposes them, promotes learners, moves leadership to a preferred node.
+One change at a time; each is a MEMBERSHIP entry, and the request is answered when the entry is applied here."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ from raftmq_wire.errors import LocalError
 logger = logging.getLogger(__name__)
 
 DISK_LAG_MS = 1000
-"""A leader hands over when its disk has been behind the commit index for this long."""
+"""Milliseconds. A leader hands over when its disk has been behind the commit index for this long."""
 
 
 class Ending(Enum):
@@ -37,12 +36,11 @@ class Ending(Enum):
 
     DONE = "done"
     REPLACED = "replaced"
-    """Another leader's entry replaced it: nothing was changed."""
+    """Another leader's entry replaced the change: nothing was changed."""
 
 
 class MemberChanges:
-    """The leader's part in membership changes. Event loop only; every method that changes something works on the leader
-    alone."""
+    """Membership changes on the leader. Event loop only. Methods that change the members work only on the leader."""
 
     def __init__(
         self,
@@ -52,8 +50,8 @@ class MemberChanges:
         transfer: Callable[[NodeId], None],
         slow_turns: SlowTurns | None = None,
     ) -> None:
-        """`transfer`: hands leadership over. `slow_turns`: leadership does not go back by preference to where turns are
-        long, nor soon after it left for that."""
+        """`transfer` hands leadership to a node. `slow_turns` keeps leadership from going back by preference to a node
+        whose turns of the event loop are long, or that lost it for that reason a short while ago."""
         raft = context.config.raft
         self._raw = context.raw
         self._service = service
@@ -66,9 +64,9 @@ class MemberChanges:
         self._slow_turns = slow_turns
         self._drain_due = False
         self.drained = False
-        """This node is drained: it must not lead."""
+        """True while this node is drained: it must not lead."""
         self.maintained = False
-        """It is in maintenance, by the word of the log: it must not lead either."""
+        """True while this node is in maintenance according to the log: it must not lead either."""
 
     def part(self) -> Part:
         """Returns the hooks through which the node calls this service."""
@@ -80,13 +78,13 @@ class MemberChanges:
         )
 
     def reload(self, preferred: str, lag_max: int) -> None:
-        """Other nodes should lead from now on; the times of the last election and transfer count on."""
+        """Takes other preferred leaders. The times of the last election and transfer stay."""
         self._preference.reload(preferred, lag_max)
 
     # --- what an operator asks for -----------------------------------------------------------------------------------
 
     def group(self) -> Group:
-        """The group as this leader sees it."""
+        """Returns the group as this leader sees it."""
         raw = self._raw
         peers = {peer.node_id: peer for peer in raw.status().peers}
         live = frozenset(node for node, progress in raw.raft.members.peers.items() if progress.is_live)
@@ -108,8 +106,8 @@ class MemberChanges:
     def add(
         self, node: NodeId, uuid: UUID, addresses: MemberAddresses, *, manual: bool, done: Callable[[Ending], None]
     ) -> EntryId:
-        """Adds a learner; the entry that says so. The same again changes nothing and is done at once; another place of
-        a member moves it there. Raises LocalError, RaftLogError."""
+        """Adds a learner; returns the MEMBERSHIP entry. Adding the same node again changes nothing and is done at once;
+        a member with another address is moved there. Raises LocalError, RaftLogError."""
         group = self.group()
         members, address = group.membership, addresses.as_address(node)
         if not checks.add(group, node, uuid, addresses):
@@ -120,16 +118,16 @@ class MemberChanges:
         return self._propose(with_learner(members, Voter(node, uuid), address, manual=manual), done)
 
     def check_add(self, node: NodeId, uuid: UUID, addresses: MemberAddresses) -> Place | None:
-        """Returns the new place of a member that moves; None if a new one is added, or nodes dial it where they did.
-        Raises LocalError as `add` does."""
+        """Returns the new addresses of a member that moves; None if a new node is added, or if the addresses are
+        unchanged. Raises LocalError as `add` does."""
         group = self.group()
         if not checks.add(group, node, uuid, addresses) or group.membership.node_uuids.get(node) != uuid:
             return None
         return place_of(node, str(uuid), group.addresses.get(node), addresses)
 
     def check_hand_over(self) -> NodeId:
-        """The voter that takes over before this leader's own address changes; NOBODY if it is the only voter. Raises
-        LocalError if others vote and none could lead now."""
+        """Returns the voter that takes over before this leader's own address changes; NOBODY if this node is the only
+        voter. Raises LocalError if there are other voters and none could lead now."""
         group = self.group()
         return checks.successor(group) if len(group.voters) > 1 else NOBODY
 
@@ -140,31 +138,31 @@ class MemberChanges:
         return self._propose(promoted(group.membership, node), done)
 
     def remove(self, node: NodeId, done: Callable[[Ending], None], *, below_three: bool = True) -> EntryId:
-        """Removes a member. If it is this node, it leads until that is committed. Raises LocalError, RaftLogError."""
+        """Removes a member. If the member is this leader, it leads until the removal is committed. Raises LocalError,
+        RaftLogError."""
         group = self.group()
         checks.remove(group, node, below_three=below_three)
         return self._propose(without(group.membership, node), done)
 
     def check_removal(self, node: NodeId, *, below_three: bool) -> None:
-        """Raises LocalError if the rest would have no majority, or would survive no failure and that is unconfirmed."""
+        """Raises LocalError if the remaining voters would have no majority, or if they would survive no failure and the
+        caller has not confirmed that (`below_three`)."""
         checks.remove(self.group(), node, below_three=below_three)
 
     def successor(self) -> NodeId:
-        """The voter that could take over from this leader at once; NOBODY if there is none."""
+        """Returns the voter that could take over from this leader at once; NOBODY if there is none."""
         try:
             return checks.successor(self.group())
         except LocalError:
             return NOBODY
 
     def check_transfer(self, to: NodeId) -> None:
-        """Raises LocalError unless that node could lead at once."""
+        """Raises LocalError unless the node `to` could lead at once."""
         checks.transfer(self.group(), to)
 
     def drain(self, held: bool) -> None:
-        """This node, leader or not, does not lead from now on, until it restarts or `held` is False.
-
-        Raises LocalError if it leads and nobody else could.
-        """
+        """Keeps this node, leader or not, from leading until it restarts or `held` is False. A leader hands over.
+        Raises LocalError if this node leads and no other could."""
         if held and self._raw.role is Role.LEADER:
             checks.successor(self.group())
         self.drained = held
@@ -172,7 +170,8 @@ class MemberChanges:
         self._leave()
 
     def maintain(self, held: bool) -> None:
-        """This node is in maintenance, or not any more: the log says so. If it leads, it hands over when it can."""
+        """Records that this node is in maintenance or no longer is, as the log states. A leader hands over when it
+        can."""
         if held != self.maintained:
             self.maintained = held
             self._raw.hold_campaigns(MAINTAINED, held)
@@ -197,7 +196,7 @@ class MemberChanges:
     # --- as time goes on ---------------------------------------------------------------------------------------------
 
     def on_applied(self, applied: AppliedRun) -> None:
-        """Answers the waiters whose index is now final."""
+        """Answers the waiting requests whose index is applied."""
         if not self._waiting:
             return
         for entry in applied.entries:
@@ -205,7 +204,7 @@ class MemberChanges:
                 done(Ending.DONE if entry.term == term else Ending.REPLACED)
 
     def tick(self, now_ms: int) -> None:
-        """Several times a second: cheap while there is no learner and no wish."""
+        """Called several times a second; cheap while there is no learner and no preferred leader."""
         if self._raw.role is not Role.LEADER:
             self._drain_due = False
             self._rounds.keep(set())
@@ -268,18 +267,19 @@ class MemberChanges:
 
 
 AFTER_ELECTION_MS = 30_000
-"""A leader stays at least this long, since there was a reason for its election."""
+"""Milliseconds. A new leader stays at least this long, because there was a reason for its election."""
 BETWEEN_MS = 60_000
-"""Shortest time between two such transfers of a leader, failed ones included."""
+"""Milliseconds between two transfers to a preferred node, failed ones included."""
 STEADY_MS = 5_000
-"""The preferred node must have been caught up for this long."""
+"""Milliseconds for which the preferred node must have been caught up."""
 
 
 class Preference:
-    """One leader's decisions by `[raft] preferred_leaders`. Times in monotonic milliseconds."""
+    """Decides for one leader by `[raft] preferred_leaders`. Times are monotonic milliseconds."""
 
     def __init__(self, own: NodeId, wished: str, lag_max: int) -> None:
-        """`wished`: ids, best first, as "2;1". `lag_max`: entries that a node may be behind to be handed leadership."""
+        """`wished` lists node ids, best first, as "2;1". `lag_max`: entries that a node may be behind and still be
+        handed leadership."""
         self._own = own
         self.reload(wished, lag_max)
         self._term = -1
@@ -289,12 +289,13 @@ class Preference:
         self._since_ms = 0
 
     def reload(self, wished: str, lag_max: int) -> None:
-        """Other wishes from now on."""
+        """Takes another list of preferred leaders and another limit."""
         self._wished = [NodeId(int(node)) for node in wished.split(";") if node]
         self._lag_max = lag_max
 
     def choose(self, term: int, voters: Sequence[NodeId], peers: Sequence[PeerStatus], now_ms: int) -> NodeId:
-        """The node that this leader of `term` should transfer leadership to, or NOBODY. Call it periodically."""
+        """Returns the node to which this leader of `term` should transfer leadership, or NOBODY. Must be called
+        periodically."""
         if term != self._term:
             self._term, self._elected_ms, self._candidate = term, now_ms, NOBODY
         best = self._best(voters, {peer.node_id: peer for peer in peers})
@@ -322,26 +323,27 @@ class Preference:
         )
 
 
-# Decides when a learner has caught up: the leader replicates in rounds, and the last was short (Raft thesis 4.2.1).
+# Decides when a learner has caught up. The leader replicates to it in rounds; it has caught up when the last round was
+# short (Raft thesis 4.2.1).
 #
-# A round covers the leader's log as it is when the round begins. The next one begins when the learner's disk has all
+# A round covers the leader's log as it is when the round begins. The next round begins when the learner's disk has all
 # of it. A learner that needs less than an election timeout for a round delays clients no longer than a failed leader
 # does, so it may vote.
 
 
 class Rounds:
-    """The rounds of every learner, as the leader measures them; times in monotonic milliseconds."""
+    """The rounds of every learner, as the leader measures them. Times are monotonic milliseconds."""
 
     def __init__(self, short_ms: int) -> None:
         """`short_ms`: a round that took less is short."""
         self._short_ms = short_ms
         self._began: dict[NodeId, tuple[int, int]] = {}
-        """Learner -> (index that ends the round, when it began)."""
+        """Learner -> (index that ends the round, time of the round's beginning)."""
         self._caught_up: set[NodeId] = set()
 
     def observe(self, node: NodeId, match_index: int, last_index: int, now_ms: int) -> bool:
-        """Returns True if the learner has caught up. `match_index`: the end of the log on its disk; `last_index`: the
-        end of the leader's log."""
+        """Records a learner's progress; returns True if it has caught up. `match_index` is the end of the log on the
+        learner's disk, `last_index` the end of the leader's log."""
         target, began_ms = self._began.setdefault(node, (last_index, now_ms))
         if match_index >= target:
             self._note(node, now_ms - began_ms < self._short_ms)
@@ -357,13 +359,14 @@ class Rounds:
             self._caught_up.discard(node)
 
     def keep(self, learners: set[NodeId]) -> None:
-        """Forgets all but these."""
+        """Forgets all learners but these."""
         self._began = {node: began for node, began in self._began.items() if node in learners}
         self._caught_up &= learners
 
 
 class DiskLag:
-    """A leader whose own disk is behind what the others have committed answers nobody: another should lead."""
+    """Detects a leader whose own disk is behind the commit index of the others. Such a leader answers no client, so
+    another node should lead."""
 
     def __init__(self, raw: RawNode, succession: Succession) -> None:
         self._raw = raw
@@ -371,7 +374,7 @@ class DiskLag:
         self._ok_ms: int | None = None
 
     def tick(self, now_ms: int) -> None:
-        """Hands over when it has been so for DISK_LAG_MS."""
+        """Hands leadership over when the disk has been behind for DISK_LAG_MS."""
         raw = self._raw
         if self._ok_ms is None or raw.role is not Role.LEADER or raw.persisted_index >= raw.commit_index:
             self._ok_ms = now_ms

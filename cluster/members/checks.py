@@ -1,7 +1,7 @@
-"""The checks of a leader before it proposes a membership change; a refusal names the command that would work.
+"""The leader's checks before it proposes a membership change. A refusal names the command that would work.
 
-Where safety depends on it, the core checks again (raftlog.core). The texts here are for an operator, who needs to know
-which command to type.
+Where safety depends on a check, the core makes it again (raftlog.core). The texts here are for an operator, who needs
+to know which command to type.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ TRANSFER_LAG_MAX = 256
 
 
 class Unconfirmed(LocalError):
-    """Allowed only with an explicit confirmation. Nothing was proposed."""
+    """The change needs an explicit confirmation. Nothing was proposed."""
 
 
 class Group(NamedTuple):
-    """The group as its leader sees it now."""
+    """The group as its leader sees it at one moment."""
 
     leader: NodeId
     membership: Membership
     committed_index: int
-    """Index of the newest MEMBERSHIP entry that is committed; a newer one in force is a change in progress."""
+    """Index of the newest committed MEMBERSHIP entry. A newer one in force is a change in progress."""
     peers: dict[NodeId, PeerStatus]
     live: frozenset[NodeId]
-    """Those that the leader hears."""
+    """Nodes from which the leader receives messages."""
     addresses: dict[NodeId, MemberAddresses]
     next_id: int
-    """The id for a new node."""
+    """The id for the next new node."""
 
     @property
     def voters(self) -> tuple[NodeId, ...]:
-        """Their ids, ascending."""
+        """Ids of the voters, ascending."""
         return tuple(sorted(self.membership.voter_ids))
 
     def answers(self, node: NodeId) -> bool:
-        """The leader hears it."""
+        """Returns True if the node is the leader or the leader receives messages from it."""
         return node == self.leader or node in self.live
 
     def unfit_to_lead(self, node: NodeId) -> str:
-        """Why this voter, another than the leader, could not lead at once; "" if it could."""
+        """Returns the reason why this voter, not the leader, could not lead at once; "" if it could."""
         peer = self.peers.get(node)
         if peer is None or node not in self.live:
             return "it does not answer"
@@ -64,18 +64,18 @@ class Group(NamedTuple):
 
 
 def start_again(node: NodeId) -> str:
-    """Returns the command that starts a stopped node: only a cluster of `raftmq up` has its processes beside the
-    command."""
+    """Returns the command that starts a stopped node. Only in a cluster of `raftmq up` can the command itself start the
+    process."""
     return f"raftmq restart {node} (a node that raftmq up did not make: raftmq serve --config FILE on its machine)"
 
 
 def refusal(what: str, why: str, fix: str) -> LocalError:
-    """A refused change: nothing was proposed."""
+    """Makes the error for a refused change; nothing was proposed."""
     return LocalError(what, why, fix, ExitCode.REFUSED)
 
 
 def settled(group: Group) -> None:
-    """Raises LocalError while a change is in progress: two at once could make two majorities."""
+    """Raises LocalError while a change is in progress, because two changes at once could make two majorities."""
     index = group.membership.index
     if index > group.committed_index:
         raise refusal(
@@ -86,7 +86,7 @@ def settled(group: Group) -> None:
 
 
 def known(group: Group, node: NodeId) -> None:
-    """Raises LocalError unless it is a member."""
+    """Raises LocalError unless the node is a member."""
     members = group.membership.node_uuids
     if node in members:
         return
@@ -99,7 +99,8 @@ def known(group: Group, node: NodeId) -> None:
 
 
 def add(group: Group, node: NodeId, uuid: UUID, addresses: MemberAddresses) -> bool:
-    """False if exactly this node is a member there already. Raises LocalError."""
+    """Checks that the node may be added. Returns False if exactly this node is already a member with these addresses.
+    Raises LocalError."""
     membership = group.membership
     members = membership.node_uuids
     if members.get(node) == uuid and group.addresses.get(node) == addresses:
@@ -135,7 +136,7 @@ def add(group: Group, node: NodeId, uuid: UUID, addresses: MemberAddresses) -> b
 
 
 def promote(group: Group, node: NodeId, caught_up: bool) -> None:
-    """Raises LocalError unless it is a learner that may vote."""
+    """Raises LocalError unless the node is a learner that has caught up."""
     known(group, node)
     if node in group.voters:
         raise refusal(f"node {node} votes already", f"the voters are {names(group.voters)}", "raftmq node list")
@@ -162,8 +163,8 @@ def promote(group: Group, node: NodeId, caught_up: bool) -> None:
 
 
 def remove(group: Group, node: NodeId, *, below_three: bool = True) -> None:
-    """Raises LocalError if the rest could not go on, Unconfirmed if it would survive no failure and that was not said
-    to be meant (`below_three`)."""
+    """Raises LocalError if the remaining group could not work, and Unconfirmed if it would survive no failure and the
+    caller has not confirmed that (`below_three`)."""
     known(group, node)
     if node not in group.voters:
         settled(group)
@@ -200,7 +201,7 @@ def _unconfirmed(group: Group, node: NodeId, rest: list[NodeId]) -> Unconfirmed:
 
 
 def transfer(group: Group, node: NodeId) -> None:
-    """Raises LocalError unless it could lead at once."""
+    """Raises LocalError unless the node could lead at once."""
     known(group, node)
     if node == group.leader:
         return
@@ -223,7 +224,7 @@ def transfer(group: Group, node: NodeId) -> None:
 
 
 def successor(group: Group) -> NodeId:
-    """The voter that should lead when the leader must not. Raises LocalError if nobody can."""
+    """Returns the voter that should lead when the present leader must not. Raises LocalError if no voter can."""
     to = best(group.peers.values(), group.voters, lambda peer: not group.unfit_to_lead(peer.node_id))
     if to != NOBODY:
         return to
@@ -237,7 +238,7 @@ def successor(group: Group) -> NodeId:
 
 
 def names(nodes: Iterable[NodeId]) -> str:
-    """Ids in ascending order, for a text."""
+    """Formats ids in ascending order for a text."""
     return ", ".join(map(str, sorted(nodes)))
 
 
@@ -245,31 +246,32 @@ def names(nodes: Iterable[NodeId]) -> str:
 
 
 class CanStopView(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /v1/members/{id}/can-stop`: whether writes go on while that node is stopped."""
+    """The answer to `GET /v1/members/{id}/can-stop`: tells if writes go on while that node is stopped."""
 
     node: int
     """The node that answers: the leader."""
     id: int
     allowed: bool
     reasons: list[str]
-    """Why not; empty if it is allowed."""
+    """The reasons why the node must not be stopped; empty if it may be."""
     passes: bool
-    """Waiting helps: a copy is catching up."""
+    """True if waiting helps, because a copy is catching up."""
     do_now: str
     """The command to type if it is not allowed, "" if it is."""
     leads: bool
-    """It leads: drain it first, so that no client waits for an election."""
+    """True if the node leads. It should then be drained first, so that no client waits for an election."""
     role: Literal["voter", "learner"]
     before: QuorumView
     after: QuorumView
-    """While it is stopped."""
+    """The quorum while the node is stopped."""
     pending_upload_bytes: int = 0
-    """Sealed log that the tier does not hold yet. It stops nobody: whoever leads goes on with it."""
+    """Bytes of sealed log that the tier does not hold yet. They do not forbid the stop, because the next leader goes on
+    with the upload."""
 
 
 def can_stop(group: Group, node: NodeId, maintained: Collection[int] = ()) -> CanStopView:
-    """`maintained`: nodes in maintenance, which may be stopped at any moment and so count as away. Raises LocalError if
-    it is no member."""
+    """Checks if a node may be stopped. `maintained`: nodes in maintenance; they may be stopped at any moment and so
+    count as away. Raises LocalError if the node is no member."""
     known(group, node)
     group = group._replace(live=group.live - {NodeId(each) for each in maintained if each != node})
     is_voter = node in group.voters
@@ -289,7 +291,8 @@ def can_stop(group: Group, node: NodeId, maintained: Collection[int] = ()) -> Ca
 
 
 def _reasons(group: Group, node: NodeId, maintained: Collection[int]) -> tuple[list[str], bool, str]:
-    """(why a voter that is here may not be stopped, whether waiting helps, what to type)."""
+    """Returns (the reasons why a voter that is present may not be stopped, True if waiting helps, the command to
+    type)."""
     need = majority(len(group.voters))
     rest = [voter for voter in group.voters if voter != node]
     if not rest:
@@ -314,7 +317,7 @@ def _reasons(group: Group, node: NodeId, maintained: Collection[int]) -> tuple[l
 
 
 def _is_complete(group: Group, node: NodeId) -> bool:
-    """It has, or will have in a moment, everything that the leader has."""
+    """Returns True if the node has, or will have in a moment, all entries of the leader."""
     if node == group.leader:
         return True
     peer = group.peers.get(node)
@@ -331,15 +334,15 @@ class QuorumView(msgspec.Struct, frozen=True, kw_only=True):
     voters: list[int]
     majority: int
     away: list[int]
-    """Voters that this node has no connection to, or hears nothing of."""
+    """Voters to which this node has no connection, or from which it receives nothing."""
     survives: int
-    """Number of voters that may still fail while writes continue; negative if too many have failed already."""
+    """Number of voters that may still fail while writes continue; negative if too many have failed."""
     finding: str = ""
-    """A warning for the operator; "" if a failure is survived."""
+    """A warning for the operator; "" if a failure would be survived."""
 
 
 def quorum_of(voters: Iterable[int], is_here: Callable[[int], bool]) -> QuorumView:
-    """`is_here`: the voter takes part now."""
+    """`is_here(voter)` returns True if the voter takes part now."""
     names = sorted(voters)
     away = [voter for voter in names if not is_here(voter)]
     need = majority(len(names))
@@ -365,7 +368,7 @@ def _finding(names: list[int], away: list[int], need: int, survives: int) -> str
 
 
 def before_and_after(view: Mapping[str, Any], node: int) -> tuple[QuorumView, QuorumView]:
-    """Returns the quorum before and after the removal of `node`. `view`: the leader's answer to `GET /v1/members`."""
+    """Returns the quorum before and after the removal of `node`. `view` is the leader's answer to `GET /v1/members`."""
     members = {member["id"]: member for member in view["members"] if member["role"] == "voter"}
 
     def is_here(voter: int) -> bool:
@@ -375,7 +378,7 @@ def before_and_after(view: Mapping[str, Any], node: int) -> tuple[QuorumView, Qu
 
 
 def told(quorum: QuorumView) -> str:
-    """One line: voters, majority, what is survived."""
+    """Describes a quorum in one line: voters, majority, failures that are survived."""
     count = len(quorum.voters)
     away = f" ({_said(quorum.away)} away)" if quorum.away else ""
     survived = {0: "no failure is survived", 1: "one failure is survived"}.get(

@@ -1,13 +1,12 @@
-"""The initial voters of a cluster that are still to be made, each on its own machine: DATA/CLAIMS of the node that made
-the cluster.
+"""DATA/CLAIMS of the node that made the cluster: the initial voters that other machines have yet to make.
 
-`raftmq init --first` makes the first node and knows the uuids of all. A machine that makes another one claims it with a
-token that it has drawn and keeps on its own disk. A claim is for ever: a machine that comes again with its token (the
-first attempt was interrupted) is given the same node, any other is refused. So the voters of the beginning are made
-once, and a machine whose disk was emptied, and its token with it, cannot make its node again. A node that was not made
-by `--first` has no such file and gives nothing.
+`raftmq init --first` makes the first node and chooses the uuids of all voters. The machine that makes another voter
+claims it with a random token that it keeps on its own disk. A claim never expires: a machine that comes again with the
+same token (the first attempt was interrupted) is given the same node, any other machine is refused. So each initial
+voter is made only once, and a machine whose disk was emptied, and which has therefore lost its token, cannot make its
+node again. A node that was not made by `--first` has no such file and accepts no claims.
 
-The file is JSON, docs/disk-format.md: {"format": 10, "claims": {"2": "", "3": "TOKEN"}}; "" for one that is unclaimed.
+The file is JSON, docs/disk-format.md: {"format": 10, "claims": {"2": "", "3": "TOKEN"}}; "" for an unclaimed voter.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _LOCK = threading.Lock()
 
 
 def proof_of(key: bytes, node: int, token: str) -> str:
-    """Returns the proof that the claimant has the cluster's secret, in hex."""
+    """Returns the proof, in hex, that the claiming machine has the cluster's secret."""
     return hmac.digest(key, PURPOSE + f"{node} {token}".encode(), "sha256").hex()
 
 
@@ -43,19 +42,20 @@ def is_proven(keys: Sequence[bytes], node: int, token: str, proof: str) -> bool:
 
 
 def open_claims(directory: Path, nodes: Iterable[int]) -> None:
-    """Writes the file: these nodes are to be made elsewhere. Raises OSError."""
+    """Writes the file with these nodes, which other machines are to make. Raises OSError."""
     _write(directory / CLAIMS, dict.fromkeys(nodes, ""))
 
 
 def unclaimed(directory: Path) -> list[int]:
-    """Returns the nodes that nobody has claimed yet. Raises OSError, ValueError for a file that is none."""
+    """Returns the nodes that no machine has claimed yet. Raises OSError, and ValueError for a file of another
+    format."""
     return [node for node, token in _read(directory / CLAIMS).items() if not token]
 
 
 def claim(directory: Path, node: int, token: str) -> None:
-    """Gives the node to the machine that drew the token; on disk when this returns. Blocks.
+    """Gives the node to the machine with this token; the claim is on disk when this returns. Blocks.
 
-    Raises LocalError if another one has it, or if it was made otherwise; OSError.
+    Raises LocalError if another machine has claimed the node, or if it is not among those to be claimed; OSError.
     """
     path = directory / CLAIMS
     with _LOCK:
@@ -74,7 +74,7 @@ def claim(directory: Path, node: int, token: str) -> None:
 
 
 def replacing(node: int) -> str:
-    """Returns the command that puts a new node in the place of a lost one."""
+    """Returns the command that replaces a lost node by a new one."""
     return (
         f"raftmq node replace {node} --config FILE --via http://HOST:PORT --secret SECRET    (FILE: of a node with a "
         "new id; docs/machines.md)"

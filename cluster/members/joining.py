@@ -1,5 +1,5 @@
-"""Makes the directory and the configuration of a node that is to join a cluster, from a member's answer
-(`GET /v1/members/join`). This module sends nothing and changes no existing file."""
+"""Makes the directory and the configuration of a node that is to join a cluster, from a member's answer (`GET
+/v1/members/join`). This module sends nothing and changes no existing file."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 
 def make_directory(fs: FileSystem, directory: Path, node: int, join: dict[str, Any], now_ms: int) -> Identity:
-    """Makes the directory if it is not there, and returns its identity; one that an interrupted attempt made for this
-    node is taken as it is.
+    """Makes the directory if it does not exist, and returns its identity. A directory that an interrupted attempt made
+    for this node is used unchanged.
 
-    Raises LocalError if the directory is another node's or cluster's, or holds anything else.
+    Raises LocalError if the directory belongs to another node or cluster, or holds other files.
     """
     known = check_directory(fs, directory, node, join)
     if known is not None:
@@ -46,10 +46,8 @@ def make_directory(fs: FileSystem, directory: Path, node: int, join: dict[str, A
 
 
 def check_directory(fs: FileSystem, directory: Path, node: int, join: dict[str, Any]) -> Identity | None:
-    """This very node's identity if an attempt before has made the directory, None if it is to be made. Changes nothing.
-
-    Raises LocalError if it is another's, or the id is.
-    """
+    """Returns the identity of this very node if an earlier attempt has made the directory; None if it is still to be
+    made. Changes nothing. Raises LocalError if the directory belongs to another node, or the id is taken."""
     if _is_used(fs, directory):
         return _known_directory(fs, directory, node, join)
     if node in join["taken_ids"]:
@@ -63,8 +61,8 @@ def check_directory(fs: FileSystem, directory: Path, node: int, join: dict[str, 
 
 
 def clear_half_made(fs: FileSystem, directory: Path) -> None:
-    """Removes a directory whose creation was interrupted. Only for one that was begun here, of a node that is no
-    member: nothing in it was ever promised to anybody."""
+    """Removes a directory whose creation was interrupted. Only for a directory whose creation was begun here and whose
+    node is no member: such a node has acknowledged nothing."""
     if _is_used(fs, directory) and not fs.exists(directory / layout.IDENTITY):
         shutil.rmtree(directory)
 
@@ -108,7 +106,7 @@ def _genesis(join: dict[str, Any]) -> Genesis:
 
 
 def add_request(config: Config, identity: Identity, *, auto_promote: bool) -> dict[str, Any]:
-    """The body of `POST /v1/members` for this node."""
+    """Returns the body of `POST /v1/members` for this node."""
     own = config.peer_of(config.node.id)
     return {
         "id": config.node.id,
@@ -123,7 +121,7 @@ def add_request(config: Config, identity: Identity, *, auto_promote: bool) -> di
 
 
 def peer_tables(peers: Sequence[dict[str, Any]], known: Sequence[PeerNode]) -> str:
-    """[[peers]] tables, as TOML text, for those members that a configuration does not know; "" if it knows all."""
+    """Returns [[peers]] tables, as TOML text, for the members that the configuration lacks; "" if it has all."""
     ids = {peer.id for peer in known}
     blocks = []
     for peer in peers:
@@ -135,8 +133,8 @@ def peer_tables(peers: Sequence[dict[str, Any]], known: Sequence[PeerNode]) -> s
 
 
 def directory_error(error: Exception, directory: Path) -> LocalError:
-    """Returns the error that tells a person why a data directory cannot be made or read. Identity errors have three
-    lines already."""
+    """Converts the error of a data directory that cannot be made or read into one for people. Identity errors have
+    three lines already."""
     lines = str(error).split("\n")
     if isinstance(error, IdentityError) and len(lines) >= 3:
         return LocalError(lines[0], lines[1], lines[2], ExitCode.REFUSED)

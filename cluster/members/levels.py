@@ -1,8 +1,9 @@
-"""The level of the cluster: how many of the newer commands, rows and entries its log may have (docs/adr/0094).
+"""The level of the cluster, a number: it limits the newer commands, rows and entries that the log may contain
+(docs/adr/0094).
 
-Every node announces the highest level that it knows, and writes at the level of the cluster. One entry raises that
-(`finalize`), once every voter and learner has announced the new one. A node that does not know the cluster's level is
-let in no more.
+Every node announces the highest level that it knows, and writes at the level of the cluster. `finalize` raises the
+cluster's level by an entry, once every voter and learner has announced the new one. From then on a node that does not
+know that level is refused.
 """
 
 from __future__ import annotations
@@ -35,32 +36,32 @@ class MemberLevel(msgspec.Struct, frozen=True, kw_only=True):
     role: Literal["voter", "learner"]
     connected: bool
     level: int | None
-    """The highest that it knows; null if it is not connected."""
+    """The highest level that the member knows; null if it is not connected."""
 
 
 class UpgradeView(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /v1/upgrade`."""
+    """The answer to `GET /v1/upgrade`."""
 
     node: int
     consistency: Literal["local"] = "local"
     level: int
-    """The level of the cluster, as far as this node has applied the log."""
+    """The level of the cluster, as of the last entry that this node has applied."""
     newest: int
-    """The highest level that a member announces: `finalize` raises the cluster to it."""
+    """The highest level that a member announces."""
     version: str
     """Version of the node that answers."""
     members: list[MemberLevel]
     mixed_ms: int | None
-    """Time for which the members have announced different levels, or a higher one than the cluster's, as far as this
-    process has seen it; null if they do not."""
+    """Milliseconds for which the members have announced different levels, or a higher one than the cluster's, as far as
+    this process has seen it; null if neither is so."""
     finalizes: bool
-    """`finalize` would be accepted now."""
+    """True if `finalize` would be accepted now."""
     reasons: list[str]
-    """Why it would not, by the names of the members."""
+    """The reasons why it would not be accepted, naming the members."""
 
 
 class Levels:
-    """Event loop only."""
+    """Tracks the levels that the members announce, and decides on raising the cluster's. Event loop only."""
 
     def __init__(
         self,
@@ -84,7 +85,8 @@ class Levels:
         return Part(name="levels", tick=self.tick)
 
     def tick(self, now_ms: int) -> None:
-        """Several times a second: notes that the level has changed, and once a second since when the members differ."""
+        """Called several times a second: notices a change of the cluster's level, and once a second records since when
+        the members differ."""
         if self._state.level != self._level:
             before, self._level = self._level, self._state.level
             says = f"the cluster has level {self._level} now, it had {before}: older versions are refused"
@@ -101,11 +103,11 @@ class Levels:
             self._mixed_since_ms = now_ms
 
     def of_new_cluster(self) -> int:
-        """Returns the level for a new cluster: the highest that this node and all that are connected know."""
+        """Returns the level for a new cluster: the highest that this node and all connected members know."""
         return min([self.known, *(each.level for each in self.members() if each.level is not None)])
 
     def members(self) -> list[MemberLevel]:
-        """Returns voters and learners by id."""
+        """Returns voters and learners, sorted by id."""
         in_force, own = self._members.in_force, self._members.own_id
         return [
             MemberLevel(
@@ -124,11 +126,11 @@ class Levels:
 
     @property
     def is_mixed(self) -> bool:
-        """The cluster could have a higher level, or has members that do not know what others know."""
+        """True if the cluster could have a higher level, or has members that do not know the newest level."""
         return self.newest > self._state.level
 
     def why_not(self) -> list[str]:
-        """Returns why the cluster cannot be raised to the newest level now; [] if it can."""
+        """Returns the reasons why the cluster cannot be raised to the newest level now; [] if it can."""
         newest, reasons = self.newest, []
         for each in self.members():
             if each.level is None:
@@ -138,8 +140,8 @@ class Levels:
         return reasons
 
     def require(self) -> int:
-        """Returns the level to which the cluster can be raised now. Raises LocalError: a member is down or too old, or
-        nothing is left to raise."""
+        """Returns the level to which the cluster can be raised now. Raises LocalError if a member is down or too old,
+        or if the cluster has the newest level already."""
         newest, level = self.newest, self._state.level
         reasons = self.why_not()
         if reasons:
@@ -152,7 +154,7 @@ class Levels:
         return newest
 
     def view(self, now_ms: int) -> UpgradeView:
-        """Returns what this node knows of the members' levels. `now_ms`: the node's monotonic clock."""
+        """Returns what this node knows of the members' levels. `now_ms` is the node's monotonic clock."""
         reasons = self.why_not()
         return UpgradeView(
             node=self._members.own_id,

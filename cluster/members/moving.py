@@ -1,10 +1,10 @@
-"""Before a member's address changes: do the voters find that very node at the new one?
+"""Checks before a member's address changes that the voters find that very node at the new address.
 
-The leader asks every voter that it reaches, itself included. Each dials the new peer address and the new address of the
-HTTP API, and says why the node with that uuid did not prove itself there. A majority of the voters must have found it:
-an address that only the operator can reach would take the node out of the cluster.
+The leader asks every voter that it reaches, and itself. Each voter dials the new peer address and the new address of
+the HTTP API, and reports why the node with that uuid did not prove its identity there. A majority of the voters must
+have found it: an address that only the operator can reach would take the node out of the cluster.
 
-A question is a FETCH (`cluster.repair.fetch`): an older node answers that it does not know it.
+A question is a FETCH (`cluster.repair.fetch`); an older node answers that it does not know this kind.
 
     arguments  [node id, node uuid, host, port, admin]    host "": the peer address stays; admin "": that address stays
     fields     [why not at the peer address, why not at the other]    "": found, or not asked for
@@ -26,22 +26,22 @@ from raftlog.types import NodeId
 FOUND_AT: Final = "found at"
 """Name of the fetch with which the leader asks a voter to find a node at its new address."""
 ASK_MS: Final = 3500
-"""Milliseconds that a voter may take: it dials both addresses at the same time (`cluster.peer.probe.PROBE_S`)."""
+"""Milliseconds that a voter may take. It dials both addresses at the same time (`cluster.peer.probe.PROBE_S`)."""
 WHY_MAX: Final = 300
-"""Characters of a reason."""
+"""The most characters of a reason."""
 UNREACHED: Final = "the leader does not reach it, so it was not asked"
 
 
 class Place(NamedTuple):
-    """The addresses of a node that change, at which the others are to find it."""
+    """Those addresses of a node that change. The voters must find the node there."""
 
     node: NodeId
     node_uuid: str
     host: str
-    """"" if the peer address stays."""
+    """The new host of the peer address; "" if the peer address stays."""
     port: int
     admin: str
-    """"" if that address stays, or is to be none."""
+    """The new address of the HTTP API; "" if it stays or is removed."""
 
     def __str__(self) -> str:
         peer = [f"{self.host}:{self.port}"] if self.host else []
@@ -49,42 +49,42 @@ class Place(NamedTuple):
 
 
 class Proof(NamedTuple):
-    """Which voters found the node."""
+    """The result of the check: the voters that found the node, and those that did not."""
 
     by: list[NodeId]
-    """Ascending. The node itself is one of them when another voter found it."""
+    """Ids of the voters that found the node, ascending. The node itself counts if another voter found it."""
     not_by: dict[NodeId, str]
-    """Voter -> why not."""
+    """Voter -> the reason why it did not find the node."""
     needed: int
-    """A majority of the voters."""
+    """The number of voters that make a majority."""
 
     @property
     def holds(self) -> bool:
-        """A majority found it."""
+        """True if a majority found the node."""
         return len(self.by) >= self.needed
 
     @property
     def lines(self) -> list[str]:
-        """One for each voter that did not find it."""
+        """One line for each voter that did not find the node."""
         return [f"node {voter}: {why}" for voter, why in sorted(self.not_by.items())]
 
 
 class CheckUnderWay(Exception):
-    """One such check goes on already."""
+    """Another check of this kind is under way."""
 
 
 Ask = Callable[[NodeId, list[Any]], Awaitable["list[Any] | str"]]
-"""Asks a peer; what it answers, or why it did not."""
+"""Asks a peer; returns its answer, or the reason as text if none came."""
 
 
 class Prober(Protocol):
-    """Dials (`cluster.peer.probe`, `cluster.members.addresses`)."""
+    """Dials addresses (implemented with `cluster.peer.probe`, `cluster.members.addresses`)."""
 
     async def peer(self, place: Place) -> str:
-        """Why the node is not at the peer address; "" if it is."""
+        """Returns the reason why the node was not found at its peer address; "" if it was."""
 
     async def http(self, place: Place) -> str:
-        """Returns why the node's HTTP API is not at its address; "" if it is."""
+        """Returns the reason why the node's HTTP API was not found at its address; "" if it was."""
 
 
 class Group(Protocol):
@@ -92,15 +92,15 @@ class Group(Protocol):
 
     @property
     def in_force(self) -> Membership:
-        """The members."""
+        """The membership in force."""
 
     @property
     def own_id(self) -> NodeId:
-        """This node."""
+        """Id of this node."""
 
 
 def place_of(node: NodeId, node_uuid: str, before: MemberAddresses | None, after: MemberAddresses) -> Place | None:
-    """Returns those of a member's addresses that change; None if nodes dial it where they did."""
+    """Returns those of a member's addresses that change; None if none changes."""
     is_same = before is not None and (before.host, before.port) == (after.host, after.port)
     host, port = ("", 0) if is_same else (after.host, after.port)
     admin = "" if before is not None and before.admin == after.admin else after.admin
@@ -108,10 +108,10 @@ def place_of(node: NodeId, node_uuid: str, before: MemberAddresses | None, after
 
 
 class Moves:
-    """Asks, as the leader, and answers, as a voter. Event loop only."""
+    """Checks of new addresses: asks the voters, on the leader, and answers the leader, on a voter. Event loop only."""
 
     def __init__(self, members: Group, ask: Ask, connected: Callable[[NodeId], bool], prober: Prober) -> None:
-        """`connected`: whether a peer can be asked now."""
+        """`connected(peer)` returns True if the peer can be asked now."""
         self._members = members
         self._ask = ask
         self._connected = connected
@@ -119,7 +119,7 @@ class Moves:
         self._asking = self._dialling = False
 
     async def check(self, place: Place) -> Proof:
-        """Asks the voters. Takes a few seconds at most. Raises CheckUnderWay."""
+        """Asks the voters; takes a few seconds at most. Raises CheckUnderWay."""
         if self._asking:
             raise CheckUnderWay
         self._asking = True
@@ -132,7 +132,7 @@ class Moves:
         return judge(place.node, voters, dict(zip(asked, answers, strict=True)))
 
     async def _asked(self, voter: NodeId, place: Place) -> str:
-        """Why that voter did not find the node; "" if it did."""
+        """Returns the reason why that voter did not find the node; "" if it did."""
         if voter == self._members.own_id:
             return _told(place, await self._dial(place))
         if not self._connected(voter):
@@ -146,8 +146,8 @@ class Moves:
         return "its answer makes no sense"
 
     async def answer(self, peer: NodeId, arguments: list[Any]) -> list[Any]:
-        """The fields of the answer to a member's question. Raises ValueError if it makes no sense, or the peer is no
-        member; BlockingIOError while another question is being answered."""
+        """Returns the fields of the answer to a member's question. Raises ValueError if the question is malformed or
+        the peer is no member; BlockingIOError while another question is being answered."""
         if peer not in self._members.in_force.node_uuids:
             raise ValueError("only a member may ask that")
         place = decode(arguments)
@@ -172,7 +172,7 @@ async def _not_asked() -> str:
 
 
 def judge(node: NodeId, voters: list[NodeId], answers: Mapping[NodeId, str]) -> Proof:
-    """Returns the proof that the answers make. `answers`: voter -> why it did not find the node, "" if it did."""
+    """Evaluates the answers. `answers` maps each voter to the reason why it did not find the node, "" if it did."""
     by = {voter for voter, why in answers.items() if not why}
     not_by = {voter: why for voter, why in answers.items() if why}
     if node in voters and by:
@@ -181,7 +181,7 @@ def judge(node: NodeId, voters: list[NodeId], answers: Mapping[NodeId, str]) -> 
 
 
 def decode(arguments: list[Any]) -> Place:
-    """The place in a question. Raises ValueError."""
+    """Decodes the question's arguments. Raises ValueError."""
     match arguments:
         case [int() as node, str() as node_uuid, str() as host, int() as port, str() as admin] if (
             1 <= node <= NODE_ID_MAX
@@ -197,7 +197,7 @@ def decode(arguments: list[Any]) -> Place:
 
 
 def _told(place: Place, found: tuple[str, str]) -> str:
-    """Returns the addresses at which a voter did not find the node, with the reasons; "" if it found it."""
+    """Describes the addresses at which a voter did not find the node, with the reasons; "" if it found it."""
     peer, http = (why[:WHY_MAX] if why.isprintable() else "its answer is not printable" for why in found)
     parts = [f"{place.host}:{place.port}: {peer}"] if peer else []
     return "; ".join([*parts, *([f"http://{place.admin}: {http}"] if http else [])])

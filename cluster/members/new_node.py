@@ -1,8 +1,8 @@
-"""`raftmq node add --config FILE --via URL`: a new node on a machine of its own.
+"""Prepares `raftmq node add --config FILE --via URL`: a new node on a machine of its own.
 
-FILE has what only that machine knows: node.id, node.data_dir, ports, and how others reach it. The command adds the
-other members to it, as the cluster reports them, and creates the data directory. Both may exist already from an
-interrupted attempt.
+FILE contains what only that machine knows: node.id, node.data_dir, ports, and the addresses at which other nodes reach
+it. The command adds the other members to it, as the cluster reports them, and creates the data directory. Both may
+exist already from an interrupted attempt.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ class Prepared(NamedTuple):
     request: dict[str, Any]
     """The body of `POST /v1/members`."""
     notes: list[str]
-    """The steps that were done, for people."""
+    """The steps that were done, as sentences for people."""
 
 
 def prepare(
     file: Path, join: dict[str, Any], node_id: int | None, secret: Path | None = None, replaces: int | None = None
 ) -> Prepared:
-    """Completes the file and makes the directory. `secret`: the cluster's, brought from another node. `replaces`: the
-    node in whose place this one comes, often at its addresses; it is not written into the file.
+    """Completes the configuration file and makes the directory. `secret` is the file with the cluster's secret, brought
+    from another node. `replaces` is the node in whose place this one comes, often at its addresses; it is not written
+    into the file.
 
-    Raises ConfigError, LocalError; both leave what was there.
+    Raises ConfigError, LocalError; both leave existing files unchanged.
     """
     join = {**join, "peers": [peer for peer in join["peers"] if peer["id"] != replaces]}
     config = load(file)
@@ -96,7 +97,7 @@ def _check_secret(file: Path, config: Config, join: dict[str, Any], secret: Path
 
 
 def _check_reachable(file: Path, own: PeerNode, join: dict[str, Any]) -> None:
-    """The others dial what this file says of its own node."""
+    """Raises LocalError if the file gives an address of its own node that the other machines cannot dial."""
     everywhere = own.host in ANY_ADDRESS
     only_here = _is_loopback(own.host) and not all(_is_loopback(peer["host"]) for peer in join["peers"])
     if everywhere or only_here:
@@ -116,7 +117,8 @@ def _is_loopback(host: str) -> bool:
 
 
 def _complete(file: Path, config: Config, own: PeerNode, join: dict[str, Any]) -> bool:
-    """Appends the [[peers]] tables that are missing; True if there were any. The new file counts once it loads."""
+    """Appends the missing [[peers]] tables; returns True if any were missing. The new text replaces the file only if it
+    loads."""
     text = file.read_text(encoding="utf-8")
     in_file = "[[peers]]" in text
     own_table = {"id": own.id, "host": own.host, "port": own.port, "admin": own.admin, "listeners": dict(own.listeners)}

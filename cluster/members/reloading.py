@@ -1,4 +1,4 @@
-"""Puts another configuration in force in a running node: one that was read again, or one that came with the log."""
+"""Puts another configuration in force in a running node: one that was read again, or one that arrived with the log."""
 
 from __future__ import annotations
 
@@ -23,24 +23,27 @@ if TYPE_CHECKING:
 
 
 class LayeredConfig:
-    """Knows what is in force; `cluster.members.reloading` puts it there."""
+    """Computes the configuration in force from this node's file and the cluster's settings in the log."""
 
     def __init__(self, own: Config, settings: Settings, environment: Environment) -> None:
-        """`own`: the node's file; `settings`: the cluster's, as this node has applied them."""
+        """`own` is the configuration from this node's file; `settings` are the cluster's, as this node has applied
+        them."""
         self._settings = settings
         self._environment = environment
         self.held: list[Held] = []
-        """Keys with a value outside their range, in the log or in this node's file, and the value that counts."""
+        """Keys whose value, in the log or in this node's file, is outside their range, each with the value in force."""
         self.set_own(own)
 
     def set_own(self, own: Config) -> None:
-        """The node's file, as it was read last. Raises ConfigError if it cannot be read again."""
+        """Takes the configuration that was read from this node's file. Raises ConfigError if the file cannot be read
+        again."""
         self.own = own
-        """The node's file. Of the keys that belong to the cluster it gives the first values only."""
+        """The configuration from this node's file. Its values for keys of the cluster are used only as the first values
+        of a new cluster."""
         self._written = self._environment.written_keys()
 
     def in_force(self) -> Config:
-        """Raises ConfigError if this process cannot have it."""
+        """Returns the configuration to put in force. Raises ConfigError if this process cannot use it."""
         wanted = in_force(self.own, {key: setting.value for key, setting in self._settings.by_key.items()})
         config = self._environment.fit_config(wanted)
         self.held = [each for each in outside(wanted) if attrgetter(each.key)(config) == each.held]
@@ -51,8 +54,8 @@ class LayeredConfig:
         return config
 
     def overruled(self) -> list[KeyChange]:
-        """Keys of the cluster to which this node's file or variables give another value (`after`) than the cluster
-        has (`before`), which counts."""
+        """Returns keys of the cluster for which this node's file or variables give another value (`after`) than the
+        cluster's (`before`). The cluster's value is in force."""
         known, told = self._settings.by_key, cluster_values(self.own)
         return [
             KeyChange(key=key, before=toml_value(known[key].value), after=toml_value(told[key]))
@@ -65,23 +68,24 @@ logger = logging.getLogger(__name__)
 
 
 class Reloading:
-    """Knows what is in force. Event loop only."""
+    """Holds the configuration in force and replaces it. Event loop only."""
 
     def __init__(
         self, config: Config, layers: LayeredConfig, environment: Environment, secret: SecretKeeper, tls: TlsKeeper
     ) -> None:
-        """`config`: what is in force at the start."""
+        """`config` is the configuration in force at the start."""
         self.config = config
         self.layers = layers
         self._environment = environment
         self._secret = secret
         self._tls = tls
         self.changed: Signal[[Config]] = Signal()
-        """Sent with what is to be in force from now on, once. Raises ConfigError if a part of the node refuses it."""
+        """Sent once with each configuration that is about to be in force. Raises ConfigError if a part of the node
+        refuses it."""
 
     def put_in_force(self, config: Config) -> None:
-        """Everything that goes by one of the cluster's keys, or by one of RELOADABLE, goes by `config` from now on.
-        Raises ConfigError, having changed nothing, if a part of the node refuses it."""
+        """Makes all parts of the node use `config`. Only keys of the cluster and those in RELOADABLE can change. Raises
+        ConfigError, having changed nothing, if a part refuses it."""
         was = self.config
         self.changed(config)
         self.config = config
@@ -89,7 +93,8 @@ class Reloading:
             logs.set_level(config.log_output.level)
 
     def reload(self) -> ReloadView:
-        """Reads the configuration again. Raises ConfigError, having changed nothing, if it cannot be used."""
+        """Reads the configuration again and puts it in force. Raises ConfigError, having changed nothing, if it cannot
+        be used."""
         read = self._environment.read_config
         if read is None:
             raise ConfigError(

@@ -1,7 +1,7 @@
-"""The members in force, for all parts of this node: transport, routes, the HTTP API, the operator.
+"""The membership in force, for all parts of this node: transport, routes, the HTTP API, the operator.
 
-The newest MEMBERSHIP entry in the log is in force from the moment it is appended (thesis 4.1). Removed nodes are told
-only once their removal is committed: a truncated entry has removed no node.
+The newest MEMBERSHIP entry in the log is in force from the moment it is appended (thesis 4.1). Removed nodes are
+informed only once their removal is committed, because an entry that is truncated later has removed no node.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TOO_OLD = "level_too_low"
 
 
 class MembersService:
-    """The members in force, as all parts of this node see them. Event loop only."""
+    """The membership in force, as all parts of this node see it. Event loop only."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class MembersService:
         first_ids: Iterable[NodeId] = (),
         levels: Mapping[NodeId, int] = MappingProxyType({}),
     ) -> None:
-        """`first_ids`: the voters of GENESIS. `levels`: see PeerTransport."""
+        """`first_ids` are the voters of GENESIS. `levels` is explained at `PeerTransport`."""
         self._config = context.config
         self.identity = identity
         """The identity in this node's directory."""
@@ -56,11 +56,12 @@ class MembersService:
         self._addresses: dict[NodeId, MemberAddresses] = {}
         self._seen = (-1, False)
         self.changed: Signal[[Handshake, Addresses]] = Signal()
-        """Sent with the members in force whenever others are, or the same ones are committed."""
+        """Sent with the membership in force whenever it changes or is committed."""
         self.removed: Signal[[]] = Signal()
         """Sent when this node learns that it was removed."""
         self.removed_since: int | None = None
-        """Index of the entry that removed this node; None while it belongs to the cluster, or never has yet."""
+        """Index of the entry that removed this node; None while it belongs to the cluster, or if it never has belonged
+        to it."""
         self._look()
 
     # --- who and where -----------------------------------------------------------------------------------------------
@@ -71,7 +72,8 @@ class MembersService:
         return self._raw.membership
 
     def announced(self, node: NodeId) -> int | None:
-        """The highest level that another member says it knows; None while it is not connected, or says none."""
+        """Returns the highest level that another member announces; None while it is not connected, or if it announces
+        none."""
         return self._levels.get(node) or None
 
     @property
@@ -81,31 +83,31 @@ class MembersService:
 
     @property
     def taken_ids(self) -> list[int]:
-        """Ids that a member has or had, as far as anybody knows, ascending. Those of GENESIS too: a restored cluster
-        and a survivor that goes on alone do not list them as members."""
+        """Ids that a member has or had, as far as this node knows, ascending. They include those of GENESIS: a restored
+        cluster, or a survivor that goes on alone, does not list them as members."""
         members = self.in_force
         left = (voter.id for voter in members.removed)
         return sorted({*members.node_uuids, *left, *self._first_ids})
 
     @property
     def next_id(self) -> int:
-        """The id for a new node."""
+        """The id for the next new node."""
         return self.taken_ids[-1] + 1
 
     @property
     def has_unread_event(self) -> bool:
-        """The log has an event that an operator must acknowledge before the members change again."""
+        """True if the log holds an event that an operator must acknowledge before the members can change again."""
         return self._alarms.raised(EVENT)
 
     @property
     def addresses(self) -> dict[NodeId, MemberAddresses]:
-        """Node id -> addresses of the member, as far as they are known."""
+        """Node id -> addresses of the member, for members with known addresses."""
         return self._addresses
 
     def handshake(self) -> Handshake:
         """Returns the identities against which this node checks nodes that connect. It names no members while this node
-        joins a cluster that went on from another one and has not received the entry that says so: the ids in its log
-        are those of other nodes by now."""
+        joins a cluster that continues another one and has not received the entry that says so: the ids in its log may
+        by now belong to other nodes."""
         identity, members = self.identity, self.in_force
         counted = [each for each in self._raw.memberships_that_count if each.cluster_uuid == identity.cluster_uuid]
         known = {node: str(uuid) for each in counted for node, uuid in each.node_uuids.items()}
@@ -121,18 +123,18 @@ class MembersService:
 
     @property
     def own_address(self) -> Address:
-        """The address at which this node listens for the others, by its own configuration."""
+        """The address at which this node listens for the others, from its own configuration."""
         own = self._config.peer_of(self.own_id)
         return own.host, own.port
 
     def peer_addresses(self) -> Addresses:
-        """Returns the addresses at which the members listen for each other: by the log, and by this node's
+        """Returns the addresses at which the members listen for each other, from the log and from this node's
         configuration."""
         return peer_addresses(self._raw.memberships_that_count, self._config)
 
     def broker_addresses(self, listener: str) -> dict[NodeId, str]:
-        """Voter -> what its listener of that name advertises. A node that was removed is in no route, nor is a learner,
-        whose rows may be far behind."""
+        """Returns voter -> the address that its listener of that name advertises. Leaves out a removed node, and
+        learners, whose rows may be far behind."""
         voters = self.in_force.voter_ids
         return {
             node: known.listeners[listener]
@@ -142,7 +144,7 @@ class MembersService:
 
     @property
     def own_id(self) -> NodeId:
-        """This node."""
+        """Id of this node."""
         return self.identity.node_id
 
     @property
@@ -155,7 +157,7 @@ class MembersService:
 
     @property
     def is_removed(self) -> bool:
-        """This node left the cluster: it serves only its operator."""
+        """True if this node was removed from the cluster: it then serves only its operator."""
         return self.removed_since is not None
 
     # --- changes -----------------------------------------------------------------------------------------------------
@@ -166,7 +168,7 @@ class MembersService:
             self.on_members()
 
     def on_members(self) -> None:
-        """Other members are in force, or the same ones are committed now."""
+        """Called when the membership in force has changed or was committed."""
         before = self._seen[0]
         self._look()
         members = self.in_force
@@ -192,7 +194,7 @@ class MembersService:
         self._metrics.note(members, committed=self.is_committed, removed=self.is_removed)
 
     def refused(self, peer: NodeId, refusal: Refusal) -> None:
-        """A member does not let this node in any more (cluster.peer.roster)."""
+        """Handles a member's refusal to let this node in (cluster.peer.roster)."""
         if refusal.kind == REMOVED:
             self._out(refusal.since)
         elif refusal.kind == LEVEL:
@@ -224,7 +226,7 @@ EVENT = "unsafe_recovered"
 
 
 def watch_event(state: BrokerState, alarms: Alarms) -> None:
-    """Brings the alarm up to date with the applied state."""
+    """Raises or clears the alarm as the applied state demands."""
     members = state.membership
     if members is None or members.reason != UNSAFE_RECOVER or state.acknowledged >= members.index:
         alarms.clear(EVENT)
@@ -237,7 +239,7 @@ def watch_event(state: BrokerState, alarms: Alarms) -> None:
 
 
 class MembersMetrics:
-    """Fed at each change."""
+    """The metrics of the membership, updated at each change."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         gauge = partial(Gauge, registry=registry)

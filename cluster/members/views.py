@@ -13,45 +13,45 @@ NodeNumber = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 
 
 class NodeMember(msgspec.Struct, frozen=True, kw_only=True):
-    """One member. What only the leader knows of it is null elsewhere, and for the leader itself."""
+    """One member. Fields that only the leader knows are null on other nodes, and for the leader itself."""
 
     id: int
     uuid: str
     role: Literal["voter", "learner"]
     manual: bool = False
-    """A learner that stays one until it is promoted by hand."""
+    """True for a learner that stays one until an operator promotes it."""
     leader: bool
     host: str
-    """"" if this node does not know where it is."""
+    """The host of its peer address; "" if this node does not know it."""
     port: int
     admin: str
     listeners: dict[str, str]
     connected: bool
-    """Something that this node sends to it now has a connection to travel on."""
+    """True if this node has a connection on which it can send to the member now."""
     match_index: int | None = None
-    """Highest index known to be on its disk."""
+    """The highest index known to be on the member's disk."""
     lag_entries: int | None = None
     state: str | None = None
-    """The leader's way of replicating to it: PROBE, REPLICATE or SNAPSHOT."""
+    """The state of replication to the member at the leader: PROBE, REPLICATE or SNAPSHOT."""
     live: bool | None = None
-    """The leader heard it within two election timeouts."""
+    """True if the leader received a message from it within two election timeouts."""
     fit: bool | None = None
-    """It could lead: its log and rows are whole, and it is neither drained nor in maintenance."""
+    """True if it could lead: its log and rows are whole, and it is neither drained nor in maintenance."""
     caught_up: bool | None = None
-    """A learner that could be promoted now."""
+    """True for a learner that could be promoted now."""
     maintenance: bool = False
-    """Its operator works on it: it leads nothing."""
+    """True while the member is in maintenance and must not lead."""
 
 
 class FormerMember(msgspec.Struct, frozen=True, kw_only=True):
-    """A member that was removed; its id is not given to another node."""
+    """A member that was removed. Its id is never given to another node."""
 
     id: int
     uuid: str
 
 
 class MembersView(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /v1/members`: the newest MEMBERSHIP entry in this node's log, or GENESIS."""
+    """The answer to `GET /v1/members`: the newest MEMBERSHIP entry in this node's log, or GENESIS."""
 
     node: int
     consistency: Literal["local", "linearizable"]
@@ -66,26 +66,26 @@ class MembersView(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     detail: str
     quorum: int
-    """Voters that make a majority."""
+    """The number of voters that make a majority."""
     members: list[NodeMember]
     removed: list[FormerMember]
     next_id: int
-    """The id for a new node."""
+    """The id for the next new node."""
     removed_since: int | None
-    """This very node was removed at that entry; null while it belongs to the cluster."""
+    """Index of the entry that removed the answering node; null while it belongs to the cluster."""
     drained: bool
-    """This very node is drained."""
+    """True while the answering node is drained."""
 
 
 class AncestorView(msgspec.Struct, frozen=True, kw_only=True):
-    """A cluster that this one goes on from."""
+    """A former cluster that this one continues."""
 
     cluster_id: str
     last_index: int
 
 
 class JoinView(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /v1/members/join`: what the directory and the configuration of a new node are made from."""
+    """The answer to `GET /v1/members/join`, from which the directory and the configuration of a new node are made."""
 
     node: int
     applied_index: int
@@ -103,21 +103,21 @@ class JoinView(msgspec.Struct, frozen=True, kw_only=True):
     peers: list[PeerNode]
     """The members with their addresses, as [[peers]] tables."""
     secret_key: str = ""
-    """The id of the key that a new node has to prove, "" if none; the key itself is copied as a file."""
+    """The id of the key that a new node has to prove, "" if none. The key itself is copied as a file."""
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /v1/members/claims`."""
+    """The body of `POST /v1/members/claims`."""
 
     id: NodeNumber
     token: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
-    """Drawn by the machine that makes the node; the same again for an attempt that was interrupted."""
+    """A random token of the machine that makes the node; an interrupted attempt is repeated with the same token."""
     proof: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     """HMAC-SHA256 of id and token with the cluster's secret."""
 
 
 class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
-    """Its answer: the data from which the directory of that node is made."""
+    """The answer to `POST /v1/members/claims`, from which the directory of the claimed node is made."""
 
     node: int
     """The node that answers."""
@@ -129,10 +129,10 @@ class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AddRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /v1/members`."""
+    """The body of `POST /v1/members`."""
 
     id: NodeNumber | None = None
-    """The next free one if not given."""
+    """The new node's id; the next free one if it is not given."""
     cluster_id: Uuid
     """The cluster id in its data directory; the node is refused if it is of another cluster."""
     uuid: Uuid
@@ -142,39 +142,39 @@ class AddRequest(msgspec.Struct, frozen=True, kw_only=True):
     admin: AddressOrNone = ""
     listeners: Annotated[dict[Word, Address], msgspec.Meta(max_length=16)] = {}
     auto_promote: bool = True
-    """The leader makes it a voter when it has caught up."""
+    """True if the leader makes the learner a voter when it has caught up."""
     force: bool = False
-    """A member moves although no majority of the voters finds it at its new address: it is down."""
+    """True to move a member although no majority of the voters finds it at its new address, because it is down."""
 
 
 class DrainRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /v1/members/{id}/drain`."""
+    """The body of `POST /v1/members/{id}/drain`."""
 
     drain: bool = True
-    """False: it may lead again."""
+    """True to drain the node, False to let it lead again."""
 
 
 class MemberChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """A change that is committed and applied."""
+    """A change of the members that is committed and applied."""
 
     id: int
     role: Literal["voter", "learner", "removed"]
     term: int
-    """Term of the entry; the current one if nothing had to be changed."""
+    """Term of the entry; the current term if nothing had to be changed."""
     index: int
     voters: list[int]
     dry_run: bool = False
-    """Nothing was changed; `voters` would be left."""
+    """True if nothing was changed; `voters` are those that would be left."""
     found_by: list[int] | None = None
-    """The voters that found a member at its new address; null if none was looked for."""
+    """The voters that found a member at its new address; null if the change needed no such check."""
     not_found_by: list[str] = []
-    """One line for each voter that did not find it there."""
+    """One line for each voter that did not find the member there."""
     warning: str = ""
     """A warning for the operator about this change; "" if there is none."""
 
 
 class DrainView(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /v1/members/{id}/drain`."""
+    """The answer to `POST /v1/members/{id}/drain`."""
 
     node: int
     drained: bool
@@ -182,13 +182,14 @@ class DrainView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransferRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /v1/leader/transfer`."""
+    """The body of `POST /v1/leader/transfer`."""
 
     to: NodeNumber
 
 
 class TransferView(msgspec.Struct, frozen=True, kw_only=True):
-    """Leadership is at `leader`; term and commit index as this node knows them right after."""
+    """The outcome of a transfer: `leader` leads; term and commit index are those that the answering node knows right
+    afterwards."""
 
     node: int
     leader: int
