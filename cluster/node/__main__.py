@@ -39,8 +39,8 @@ async def run(
     read_config: Callable[[], Config] | None = None,
     written: Callable[[], frozenset[str]] = frozenset,
 ) -> int:
-    """Runs a node until SIGTERM or SIGINT (0) or a failure (1); SIGHUP has it read its configuration again.
-    `written`: see Environment."""
+    """Runs a node until SIGTERM or SIGINT (0) or a failure (1). On SIGHUP it reads its configuration again. `written`
+    is explained at `Environment`."""
     # Not before the configuration is known to be good: these take a second to import.
     from cluster.node.life import NodeLife
     from cluster.runtime.environment import Environment
@@ -82,8 +82,8 @@ async def run(
 
 
 def usable(config: Config) -> Config:
-    """The configuration as this process goes by it: every value in its range, and as many connections as there are
-    descriptors for, and no more memory than its control group allows. Raises ConfigError."""
+    """Returns the configuration as this process can use it: every value in its range, no more connections than there
+    are descriptors, and no more memory than its control group allows. Raises ConfigError."""
     return fit_memory(fit(hold(config)))
 
 
@@ -93,7 +93,8 @@ def _reload(node: Node) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs a node; 0 after an orderly stop, 1 after a failure, 2 for a bad configuration, 5 if its state refuses."""
+    """Runs a node; returns 0 after an orderly stop, 1 after a failure, 2 for a bad configuration, 5 if its state must
+    not be used."""
     parser = argparse.ArgumentParser(prog="raftmq serve")
     parser.add_argument("--config", required=True, help="path of raftmq.toml")
     options = parser.parse_args(arguments)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 async def admin_of(port: AdminPort) -> AdminServer:
-    """Not started. The loop keeps running while the modules are imported."""
+    """Makes the HTTP server, not started. The loop keeps running while its modules are imported."""
     return (await asyncio.get_running_loop().run_in_executor(None, _server))(port)
 
 
@@ -32,7 +32,7 @@ def _server() -> type[AdminServer]:
 
 
 def port_of(node: Assembly) -> AdminPort:
-    """Returns the node's services and figures, as the HTTP API uses them."""
+    """Returns the node's services and figures in the form in which the HTTP API uses them."""
     counts = ConnectionCounts(node.clients, node.services.turns)
     BrokerMetrics(node.metrics.registry, partial(_look_at, node, counts))
     return AdminPort(

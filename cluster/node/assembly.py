@@ -1,4 +1,4 @@
-"""The services of a node, each complete when its constructor returns, in the order in which they need each other.
+"""The services of a node, each complete when its constructor returns, in the order in which they depend on each other.
 `cluster.node.node` starts and closes them.
 
 Two services that need each other share a `cluster.runtime.signal.Signal`, which is made before both.
@@ -77,11 +77,12 @@ if TYPE_CHECKING:
 
 
 FLUSH_EVERY_MS = 1000
-"""RocksDB's WAL is synced this often while entries are applied: what a power loss makes a restart replay."""
+"""Milliseconds between two syncs of RocksDB's WAL while entries are applied. After a power loss, a restart replays what
+was applied since the last sync."""
 
 
 class NodeLanes:
-    """Event loop only; each lane has its own thread."""
+    """The lanes of one node, each with its own thread. The methods here run on the event loop only."""
 
     def __init__(
         self,
@@ -94,7 +95,8 @@ class NodeLanes:
         on_applied: Callable[[Applied], None],
         on_inline: Callable[[bool], object],
     ) -> None:
-        """`reserved`: why messages may not be written, "" if they may; any thread. `on_inline`: see AppendRunner."""
+        """`reserved` returns the reason why messages may not be written, "" if they may; any thread may call it.
+        `on_inline` is explained at `AppendRunner`."""
         log, clock, loop, fail = storage.directory.log, context.clock, context.loop, context.fail
         hard_state_store, idle_mark_ms = storage.directory.hard_state_store, context.config.log.idle_mark_ms
         append_lane = AppendLane(log, hard_state_store, idle_mark_ms, reserved, clock.monotonic_s, log.synced_s)
@@ -119,14 +121,14 @@ class NodeLanes:
         self._checkpointer = storage.checkpointer
         self._flush_index = storage.state.applied.index
         self.flushes = Every(FLUSH_EVERY_MS, self._flush_state)
-        """A chore."""
+        """Starts the sync of RocksDB's WAL when it is due."""
 
     def retry_append(self) -> None:
-        """Has the append lane try again what it has put aside."""
+        """Makes the append lane try again what it has put aside."""
         self.append.submit(RETRY)
 
     def prepare(self) -> None:
-        """Has the next segment made ready."""
+        """Starts the preparation of the next segment."""
         self._prepare.submit(True)
 
     def _flush_state(self) -> bool:
@@ -138,13 +140,13 @@ class NodeLanes:
         return True
 
     async def close(self) -> None:
-        """Ends one after the other, each when it has finished what is queued."""
+        """Ends the lanes one after the other; each finishes its queued jobs first."""
         for lane in (self.append, self.apply, self._prepare, self._flush, self.entries):
             await self._loop.run_in_executor(None, lane.close)
 
 
 def _ignore(done: object) -> None:
-    """Nobody waits for this lane."""
+    """Ignores the results of a lane for which nothing waits."""
 
 
 logger = logging.getLogger(__name__)
@@ -154,7 +156,7 @@ class Assembly:
     """The services of one node. Event loop only."""
 
     def __init__(self, config: Config, environment: Environment, proposer: Proposer) -> None:
-        """Opens the data directory (blocking); on the loop that the node is to run on. Raises IdentityError,
+        """Opens the data directory (blocking). Must be called on the loop that will run the node. Raises IdentityError,
         StorageError, KVError, ConfigError."""
         self.environment = environment
         self.node_id = config.node_id
@@ -183,13 +185,13 @@ class Assembly:
         kept_in = self.storage.directory.path if environment.serves_admin else None
         self.events = EventLog(self.node_id, self._clock.wall_ms, kept_in)
         self.stopping = False
-        """It is stopping, and directs its clients to other nodes (`cluster.node.retirement`)."""
+        """True while the node stops and directs its clients to other nodes (`cluster.node.retirement`)."""
         self.hurried = False
-        """It was asked again to stop: it does not wait any longer."""
+        """True after a second request to stop: the node no longer waits for anything."""
         self.failed: Signal[[BaseException]] = Signal()
-        """Sent when the node must not go on: a storage error, or an impossible state."""
+        """Sent with a storage error, or an impossible state, after which the node must not go on."""
         self.again: Signal[[str]] = Signal()
-        """Sent with the reason when the process is to close the node and open it again."""
+        """Sent with the reason when the process must close the node and open it again."""
         self._build_consensus(config, asyncio.get_running_loop())
         self._build_repair()
         self._build_requests()
@@ -197,7 +199,7 @@ class Assembly:
         self._build_driver(proposer)
 
     def _build_consensus(self, config: Config, loop: asyncio.AbstractEventLoop) -> None:
-        """The core and its driver; who belongs to the cluster, and the connections to them."""
+        """Makes the Raft core and its driver, the membership, and the connections to the other members."""
         storage, metrics = self.storage, self.metrics
         self.raw = raw = storage.raw_node(config, self.environment.random(), self.environment.send_bytes)
         self.inbox = inbox = DriverInbox(loop)
@@ -235,7 +237,7 @@ class Assembly:
         self.changes = MemberChanges(context, members, transfer=transfer, slow_turns=self.links.slow_turns)
 
     def _build_repair(self) -> None:
-        """Builds the services that repair, install, compare and scrub the log and the state."""
+        """Makes the services that repair, install, compare and scrub the log and the state."""
         context, storage, metrics = self._context, self.storage, self.metrics
         self.repairs = Repairs(context, storage.directory, self.transport, metrics=metrics.repair)
         self.moves = moves_of(self.membership, self.transport, self.repairs, self.tls.http_dialling())
@@ -254,7 +256,7 @@ class Assembly:
         )
 
     def _build_requests(self) -> None:
-        """Builds the services that take requests, propose their commands, and answer them."""
+        """Makes the services that take requests, propose their commands, and answer them."""
         context, config, state, metrics = self._context, self.config, self.state, self.metrics
         incarnation = self.environment.entropy(8)
         store_host = pack_host(*split_address(own_address(config)))
@@ -320,7 +322,7 @@ class Assembly:
         self.membership.removed.add(self.router.drop_clients)
 
     def unheard(self) -> str:
-        """Why this node may not know of changes of users and rules; "" if it does."""
+        """Returns the reason why this node may have missed changes of users and rules; "" if it cannot have."""
         silent_ms = 0 if self.services.writes_open() else self._clock.monotonic_ms() - self.raw.raft.heard_ms
         if silent_ms <= self.config.auth.stale_ms_max:
             return ""
@@ -355,7 +357,7 @@ class Assembly:
         self.disk.retry.add(self._lanes.retry_append)
 
     def _build_driver(self, proposer: Proposer) -> None:
-        """The driver, last: it drives what is there; and what looks on."""
+        """Makes the driver, which needs all other services, and then those that only observe."""
         context, loop, transport = self._context, self._context.loop, self.transport
         self.storage.corrupted.add(lambda error: loop.call_soon_threadsafe(self.failed, error))
         self.driver = driver = RaftDriver(

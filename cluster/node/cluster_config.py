@@ -1,8 +1,8 @@
-"""The configuration of the cluster on one node: taken over when an entry changes it, and given its first values, with
-which a new cluster gets its level. And which nodes are in maintenance, which the log says as well.
+"""The configuration of the cluster on one node: puts it in force when an entry changes it, and proposes its first
+values and the level of a new cluster. Also tracks which nodes are in maintenance, as the log states.
 
-What is in force is this node's file with the cluster's values over it (docs/adr/0069). Until the cluster has values,
-because it is new or a member does not know the command yet, each node goes by its file alone.
+The configuration in force is this node's file, overridden by the cluster's values (docs/adr/0069). Until the cluster
+has values, because it is new or a member does not know the command yet, each node uses its file alone.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 AGAIN_MS = 1_000
-"""After a member turned out not to know the command, or a proposal failed."""
+"""Milliseconds to wait after a member turned out not to know the command, or after a proposal failed."""
 
 
 class ClusterConfig:
-    """Event loop only."""
+    """Applies the cluster's configuration to one node. Event loop only."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class ClusterConfig:
         )
 
     def on_applied(self, _: object) -> None:
-        """A run of entries is applied: two comparisons while no configuration is in it."""
+        """Handles a run of applied entries; costs two comparisons if no configuration is in it."""
         settings = self._state.settings
         if settings.version != self._version:
             self._version = settings.version
@@ -90,8 +90,8 @@ class ClusterConfig:
         self._changes.maintain(self._maintained())
 
     def _maintained(self) -> bool:
-        """Returns True if this node must not lead because it is in maintenance. The only voter leads all the same:
-        nobody else could lead, or end the maintenance (a survivor of `raftmq unsafe-recover`)."""
+        """Returns True if this node must not lead because it is in maintenance. The only voter leads nevertheless,
+        because no other node could lead or end the maintenance (a survivor of `raftmq unsafe-recover`)."""
         own = self._node_id
         return own in self._maintenance and set(self._membership.in_force.voter_ids) != {own}
 
@@ -107,7 +107,8 @@ class ClusterConfig:
         reloading.put_in_force(config)
 
     def tick(self, now_ms: int) -> None:
-        """Several times a second: cheap. The leader gives the cluster the keys that it has no value for."""
+        """Proposes values for those keys of the cluster that have none, if this node leads. Called several times a
+        second; cheap."""
         self._changes.maintain(self._maintained())
         if self._complete or self._proposed or now_ms < self._due_ms or not self._services.writes_open():
             return

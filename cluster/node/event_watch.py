@@ -1,6 +1,7 @@
-"""Notes what happens to a node by looking at it: a chore that compares what it sees with what it saw, and three calls.
+"""Records a node's events by observation: a periodic task compares the present state with the last one, and three
+methods are called directly.
 
-Looking costs no service a word about events, and misses nothing that lasts longer than the chores' interval.
+So no service contains code about events, and every state that lasts longer than the task's interval is recorded.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STALL_MS = 1_000
-"""The event loop stood still for so long: nobody was served."""
+"""Milliseconds. A standstill of the event loop for so long is an event, because nobody was served."""
 LONG_TURN_MS = 100.0
-"""A turn of the event loop from this on is an event, one at most every LONG_TURN_EVERY_MS."""
+"""Milliseconds. A turn of the event loop of at least this length is an event, at most one every LONG_TURN_EVERY_MS."""
 LONG_TURN_EVERY_MS = 1_000
 FLUSH_EVERY_MS = 1_000
 
@@ -40,16 +41,16 @@ REASONS = {
     "since it started": "start",
     "no majority answered": "no_majority",
 }
-"""Part of the text in which a node says why it campaigns (raftlog.core.reasons) -> label of a metric."""
+"""Part of the reason that a node states for a campaign (raftlog.core.reasons) -> label of a metric."""
 
 
 def reason_of(why: str) -> str:
-    """The label for a text; "other" for one that is not known."""
+    """Returns the label for the reason of an election; "other" for an unknown one."""
     return next((label for part, label in REASONS.items() if part in why), "other")
 
 
 class EventWatch:
-    """Event loop only."""
+    """Records the events of one node. Event loop only."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class EventWatch:
         *,
         elected: Callable[[str], object],
     ) -> None:
-        """`elected` is told the reason when this node is elected."""
+        """`elected` is called with the reason when this node is elected."""
         self._events = events
         self._node_id = node_id
         self._storage = storage
@@ -81,7 +82,7 @@ class EventWatch:
         self._install = "none"
 
     def started(self) -> None:
-        """The node serves."""
+        """Records that the node serves clients."""
         previous = self._storage.recovery.status(self._storage.checkpointer.run).previous
         ended = previous.ended if previous is not None else "unknown"
         says = {
@@ -93,7 +94,7 @@ class EventWatch:
         self._events.note("start", self._me, says, "warning" if unclean else "info")
 
     def on_role(self, raw: RawNode) -> None:
-        """Role or leader changed: who leads in this term, and why there was an election."""
+        """Records a change of role or leader, with the term and the reason of the election."""
         if raw.role is Role.LEADER:
             self._events.note("election", "cluster", f"node {raw.raft.id} leads term {raw.term}: {raw.why}")
             self._led = (raw.term, raw.raft.id)
@@ -105,13 +106,13 @@ class EventWatch:
             self._led = (raw.term, raw.leader_id)
 
     def reloaded(self, view: ReloadView) -> None:
-        """The configuration was read again."""
+        """Records the keys that changed when the configuration was read again."""
         for change in view.applied:
             says = f"{change.key} is {change.after} now, it was {change.before}"
             self._events.note("configuration", self._me, says)
 
     def long_turn(self, turn: LongTurn) -> None:
-        """The event loop came round late."""
+        """Records a long turn of the event loop."""
         now_ms = self._looked_ms or 0
         lately = self._long_turn_ms is not None and now_ms - self._long_turn_ms < LONG_TURN_EVERY_MS
         if turn.wall_ms >= LONG_TURN_MS and not lately:
@@ -120,7 +121,7 @@ class EventWatch:
             self._events.note("stall", self._me, f"{turn}{why}", "warning" if turn.worked else "info")
 
     def tick(self, now_ms: int) -> None:
-        """Several times a second: cheap while nothing happens."""
+        """Compares the present state with the last one. Called several times a second; cheap while nothing happens."""
         if self._looked_ms is not None and now_ms - self._looked_ms >= STALL_MS:
             says = f"the event loop stood still for {now_ms - self._looked_ms} ms"
             self._events.note("stall", self._me, says, "warning")
@@ -136,7 +137,7 @@ class EventWatch:
                 self._flushing = loop.run_in_executor(None, self._events.flush, unwritten)
 
     async def close(self, failure: BaseException | None) -> None:
-        """The node ends, by a failure or not: the last events are written."""
+        """Records the end of the node, with its failure if there is one, and writes the last events to disk."""
         says = "the node stops" if failure is None else f"the node stops: {failure}"
         self._events.note("stop", self._me, says, "info" if failure is None else "critical")
         if self._flushing is not None:

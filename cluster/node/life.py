@@ -1,4 +1,4 @@
-"""The runs of a node in one process: opened, run, closed, and opened again if the node requested that."""
+"""The runs of a node in one process: each is opened, run and closed. A new one follows if the node asked for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ logger = logging.getLogger(__name__)
 
 
 class NodeLife:
-    """To clients and peers, a restart inside the process is like any other. Event loop only."""
+    """Runs the node again and again until it must stop. To clients and peers, a restart inside the process looks like
+    any other. Event loop only."""
 
     def __init__(
         self,
@@ -32,7 +33,8 @@ class NodeLife:
         opened: Callable[[Node], object] = lambda node: None,
         closed: Callable[[Node], object] = lambda node: None,
     ) -> None:
-        """Hear of each life: `opened` when its directory is open, `started` when its ports are, `closed` at its end."""
+        """The callbacks receive the node of each run: `opened` when its directory is open, `started` when its ports
+        are, `closed` at its end."""
         self._config, self._rules = config, config.retention
         self._environment = environment
         self._started = started
@@ -41,7 +43,7 @@ class NodeLife:
         self._stopped = False
         self._restoring: asyncio.Task[None] | None = None
         self.node: Node | None = None
-        """The present one, or the last; None before the first was opened."""
+        """The node of the present run, or of the last; None before the first was opened."""
 
     def stop(self) -> None:
         """Ends the node permanently, whatever it is doing."""
@@ -52,9 +54,9 @@ class NodeLife:
             self.node.stop()
 
     async def run(self) -> Node | None:
-        """Returns the last node that ran, closed; None if it was stopped before one did. Raises as Node and Node.start
-        do, and StateLostError if no peer can help. A node that ended for lack of space is opened again when there is
-        some."""
+        """Returns the last node that ran, closed; None if `stop` came before one ran. Raises as Node and Node.start do,
+        and StateLostError if no peer can supply a state. A node that ended for lack of space is opened again when there
+        is space."""
         while not self._ended():
             self.node = node = await self._open()
             if node is None:
@@ -88,7 +90,7 @@ class NodeLife:
         return await wait_for_space(self._environment.fs, directory, self._rules, self._ended)
 
     async def _open(self) -> Node | None:
-        """None if it was stopped meanwhile."""
+        """Opens the node; returns None if it was stopped meanwhile."""
         while self.node is not None:
             try:
                 return await self._open_once()

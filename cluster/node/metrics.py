@@ -1,7 +1,7 @@
-"""The node's metrics for Prometheus. Its methods are named after events, not after counters.
+"""The node's metrics for Prometheus. The methods are named after events, not after counters.
 
-All are updated once per batch, connection or scrape, never per message. Names and meanings: docs/metrics.md (a test
-compares); a metric that RocketMQ has keeps RocketMQ's name and meaning.
+All are updated once per batch, connection or scrape, never per message. docs/metrics.md lists names and meanings (a
+test compares them). A metric that RocketMQ has keeps RocketMQ's name and meaning.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from raftmq_wire.codes import ResponseCode
 from statemachine.broker_state import BrokerState
 
 BOUNDS_MS = (1.0, 3.0, 5.0, 7.0, 10.0, 100.0, 1000.0, 2000.0, 3000.0, inf)
-"""RocketMQ's."""
+"""Upper bounds of the buckets of request latency in milliseconds; RocketMQ's."""
 REMOTING = "remoting"
 _RESPONSES = {code.value: code.name.lower() for code in ResponseCode}
 
@@ -61,8 +61,8 @@ class RequestMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._counts: dict[tuple[int, int], list[int]] = {}
-        """(request code, response code) -> requests by bucket. Both are out of short lists: what has no handler is
-        counted under one code."""
+        """(request code, response code) -> number of requests in each bucket. The series are few, because requests
+        without a handler are counted under one code."""
         self._sums_ms: dict[tuple[int, int], float] = {}
         self._slow = Counter(
             "raftmq_slow_requests",
@@ -85,7 +85,7 @@ class RequestMetrics:
         self._slow.labels(code_name(code).lower(), stage).inc(requests)
 
     def collect(self) -> Iterator[Metric]:
-        """Gives the registry the histogram of latencies."""
+        """Yields the histogram of latencies to the registry."""
         family = HistogramMetricFamily(
             "rocketmq_rpc_latency",
             "Milliseconds until a request was answered, by its code; of sends, from the proposal of their entry",
@@ -102,13 +102,13 @@ def _response_name(code: int) -> str:
 
 
 SYNC_BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
-"""Seconds of a disk write or an apply: from a fast NVMe flush to a failing disk."""
+"""Bucket bounds in seconds of a disk write or an apply: from a fast NVMe flush to a failing disk."""
 COMMIT_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 10.0)
 COUNT_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 TOPICS_MAX: Final = 200
+"""The most topics whose size the metrics name, because Prometheus keeps every name for weeks."""
 SAMPLE_UNITS: Final = 5
-"""Work of one line of the text."""
-"""Topics whose size the metrics name: Prometheus keeps every name for weeks."""
+"""Units of work (raftlog.work) that one line of the exposition text counts as."""
 BYTES_BUCKETS: Final = tuple(float(1 << shift) for shift in range(8, 23, 2))
 
 
@@ -145,20 +145,20 @@ class NodeMetrics:
         self.turns: Final = TurnMetrics(self.registry)
         self.messages_taken = self.messages_given = 0
         self._bytes_taken = self._bytes_given = 0
-        """Message bytes of all topics, deleted ones too."""
+        """Message bytes of all topics, including deleted ones."""
         self._loop_lag_s = 0.0
 
     # --- fed per batch ---------------------------------------------------------------------------------------------
 
     def proposed(self, messages: int, size_bytes: int) -> None:
-        """One entry was proposed; `messages` is 0 for a COMMAND entry."""
+        """Counts a proposed entry; `messages` is 0 for a COMMAND entry."""
         self._proposals.inc()
         self._batch_bytes.observe(size_bytes)
         if messages:
             self._batch_messages.observe(messages)
 
     def settled(self, outcome: Outcome, requests: int, seconds: float) -> None:
-        """The outcome of one entry is known, or its waiters timed out; `requests` waited for it."""
+        """Counts the outcome of one entry, or the timeout of its waiters; `requests` waited for it."""
         self._settled[outcome].inc(requests)
         if outcome is Outcome.UNKNOWN:
             self.ha.timed_out(requests)
@@ -166,37 +166,39 @@ class NodeMetrics:
             self._commit_seconds.observe(seconds)
 
     def appended_inline(self, stalled: bool) -> None:
-        """One of these drains ran on the event loop; `stalled`: it took so long that the lane has the next ones."""
+        """Counts a drain of the append lane that ran on the event loop. `stalled`: True if it took so long that the
+        lane's thread gets the next ones."""
         self._appends_inline.inc()
         if stalled:
             self._append_stalls.inc()
 
     def applied(self, entries: int, seconds: float) -> None:
-        """One drain of the apply lane."""
+        """Counts one drain of the apply lane."""
         self._apply_seconds.observe(seconds)
         self._apply_entries.inc(entries)
 
     def messages_in(self, topic: str, messages: int, size_bytes: int) -> None:
-        """Messages of one topic were acknowledged; once per topic and entry."""
+        """Counts acknowledged messages of one topic; called once per topic and entry."""
         self.messages_taken += messages
         self._bytes_taken += size_bytes
         _add(self._messages_in.values, self._throughput_in.values, topic, messages, size_bytes)
 
     def messages_out(self, topic: str, messages: int, size_bytes: int) -> None:
-        """A pull was answered with messages."""
+        """Counts messages that a pull was answered with."""
         self.messages_given += messages
         self._bytes_given += size_bytes
         _add(self._messages_out.values, self._throughput_out.values, topic, messages, size_bytes)
 
     def topic_sizes(self, sizes: Mapping[str, int], total: int = 0) -> None:
-        """Topic -> bytes of its messages in this node's log; the largest TOPICS_MAX are shown, of `total` topics."""
+        """Sets the sizes of topics. `sizes` maps topic -> bytes of its messages in this node's log. The largest
+        TOPICS_MAX of `total` topics are shown."""
         self._topic_bytes.clear()
         for topic in nlargest(TOPICS_MAX, sizes, key=sizes.__getitem__):
             self._topic_bytes.labels(topic).set(sizes[topic])
         self._topic_bytes_left.set(max(0, max(total, len(sizes)) - TOPICS_MAX))
 
     def _stored_in(self) -> Iterator[tuple[str, float]]:
-        """(topic, messages acknowledged) of every topic that has a series."""
+        """Yields (topic, acknowledged messages) of every topic that has a series."""
         yield from self._messages_in.values.items()
 
     def topic_deleted(self, topic: str) -> None:
@@ -205,24 +207,25 @@ class NodeMetrics:
             tallies.values.pop(topic, None)
 
     def refused(self, reason: str) -> None:
-        """A request was refused before anything was proposed; `reason` is one of a few short texts."""
+        """Counts a request that was refused before anything was proposed; `reason` is one of a few short texts."""
         self._refused.labels(reason).inc()
 
     def code_refused(self, code: str, language: str) -> None:
-        """A request with an unsupported code was refused; both labels have few values."""
+        """Counts a request whose code is not supported; both labels have few values."""
         self._codes_refused.labels(code, language).inc()
 
     def denied(self, *, enforced: bool) -> None:
-        """A request was denied to its user, or would be once `auth.mode` is enforce."""
+        """Counts a request that its user may not make. `enforced` is False if it is only observed, because `auth.mode`
+        is not enforce."""
         self._denied.labels("denied" if enforced else "observed").inc()
 
     def pulled(self, outcome: str) -> None:
-        """A pull was answered: "found", "empty" (long poll ran out), "moved" or "refused"."""
+        """Counts an answered pull: "found", "empty" (the long poll ran out), "moved" or "refused"."""
         counts = self._pulls.values
         counts[outcome] = counts.get(outcome, 0) + 1
 
     def queried(self, kind: str, outcome: str) -> None:
-        """A query of single messages by "key" or "id" was answered: "found", "none" or "refused"."""
+        """Counts an answered query of single messages by "key" or "id": "found", "none" or "refused"."""
         self._queries.labels(kind, outcome).inc()
 
     # --- fed when they change, or right before a scrape ------------------------------------------------------------
@@ -230,7 +233,7 @@ class NodeMetrics:
     def raft(
         self, *, term: int, role: Role, leader_id: NodeId, commit_index: int, applied_index: int, last_index: int
     ) -> None:
-        """Consensus as this node sees it."""
+        """Sets the gauges of consensus as this node sees it."""
         if leader_id and leader_id != self._leader_seen:
             self._leader_seen = leader_id
             self._leader_changes.inc()
@@ -246,7 +249,8 @@ class NodeMetrics:
             gauge.set(value)
 
     def peers(self, matches: Iterable[tuple[NodeId, int, int]]) -> None:
-        """(peer, match index, entries behind) as the leader knows them; empty on a follower."""
+        """Sets the gauges of peers: (peer, match index, entries behind), as the leader knows them; empty on a
+        follower."""
         self._peer_match.clear()
         self._peer_lag.clear()
         for peer, match_index, lag_entries in matches:
@@ -254,11 +258,11 @@ class NodeMetrics:
             self._peer_lag.labels(str(peer)).set(lag_entries)
 
     def writes_open(self, is_open: bool) -> None:
-        """Shows that this node takes writes now, or that it does not."""
+        """Shows if this node accepts writes now."""
         self._writes_open.set(is_open)
 
     def load(self, load: LoadStatus) -> None:
-        """The load of clients."""
+        """Sets the gauges of the load by clients."""
         self._connections.set(load.connections)
         self._long_polls.set(load.long_polls)
         self._inflight_bytes.set(load.inflight_bytes)
@@ -270,36 +274,36 @@ class NodeMetrics:
         self._groups.set(groups)
 
     def backup_age(self, seconds: float | None) -> None:
-        """The age of the newest good backup, None if none is known."""
+        """Sets the age of the newest good backup; None if none is known."""
         self._backup_age.set(float("nan") if seconds is None else seconds)
 
     def alarms(self, keys: Iterable[str]) -> None:
-        """The alarms that are raised."""
+        """Sets the gauges of the raised alarms."""
         self._alarm.clear()
         for key in keys:
             self._alarm.labels(key).set(1)
 
     def elected(self, reason: str) -> None:
-        """This node was elected; `reason` is one of a few short words."""
+        """Counts an election of this node; `reason` is one of a few short words."""
         self._elections.labels(reason).inc()
 
     def findings(self, found: Iterable[tuple[str, str]]) -> None:
-        """(code, severity) of each finding of the cluster."""
+        """Sets the gauges of the cluster's findings, each given as (code, severity)."""
         self._findings.clear()
         for code, severity in found:
             self._findings.labels(code, severity).inc()
 
     def loop_lag(self, seconds: float) -> None:
-        """Notes the largest delay of the event loop in the last 10 s (`cluster.runtime.turns.turn_watch`)."""
+        """Sets the largest delay of the event loop in the last 10 s (`cluster.runtime.turns.turn_watch`)."""
         self._loop_lag_s = seconds
         self._loop_lag.set(seconds)
 
     def runs_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Has the loop's tasks counted at each scrape."""
+        """Makes every scrape count the tasks of the loop."""
         self._loop_tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
 
     def counted(self) -> Counted:
-        """Returns the counters behind the history of the last hour."""
+        """Returns the counters for the history of the last hour."""
         return Counted(
             messages_in=self.messages_taken,
             messages_out=self.messages_given,
@@ -315,7 +319,8 @@ class NodeMetrics:
     def scraped(
         self, status: NodeStatus, state: BrokerState, backup_age_s: float | None, now_ms: int
     ) -> Generator[None, None, list[bytes]]:
-        """The exposition text in parts, with the gauges updated first: in steps, one metric in each. One at a time."""
+        """Updates the gauges and returns the exposition text in parts. The work is done in steps of one metric each.
+        Only one scrape may be in progress."""
         self.raft(
             term=status.term,
             role=Role[status.role.upper()],
@@ -344,7 +349,7 @@ class NodeMetrics:
         return parts
 
     def render(self) -> bytes:
-        """The exposition text."""
+        """Returns the whole exposition text."""
         return generate_latest(self.registry)
 
     # --- definitions -----------------------------------------------------------------------------------------------
@@ -463,7 +468,7 @@ class NodeMetrics:
 
 
 class _Alone:
-    """A registry of one metric."""
+    """A registry that contains one metric."""
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric

@@ -1,4 +1,4 @@
-"""A running node: the life of its parts, and what the driver calls.
+"""A running node: starts and closes its parts, and implements what the driver calls.
 
 Fail-stop: a storage error or an impossible state ends the process with exit code 1 and the reason in its log. The peers
 notice the closed connections at once and continue.
@@ -42,7 +42,8 @@ APPLIED = (
     "consistency",
     "retention",
 )
-"""Waiters are settled before anybody else acts on an entry."""
+"""The order in which parts learn of applied entries. Proposals come first, so that waiting requests are answered before
+any other part acts on an entry."""
 
 CLOSE = (
     "chores",
@@ -71,21 +72,21 @@ CLOSE = (
     "events",
     "storage",
 )
-"""The order in which these parts close. The parts that begin work end first, then the driver, which hands the lanes
+"""The order in which these parts close. The parts that begin work end first, then the driver, which gives the lanes
 their jobs. Services end before the lanes and the connections that they use. The lanes end when nothing waits at a
 failpoint any more. The storage is last: it is marked clean when nothing can write any more."""
 
 
 class Node(Assembly):
-    """Implements `raft_driver.Proposer`."""
+    """A node whose services are started and closed in order. Implements `raft_driver.Proposer`."""
 
     def __init__(self, config: Config, environment: Environment | None = None) -> None:
-        """Opens the data directory (blocking), on the loop that the node is to run on. Raises IdentityError,
+        """Opens the data directory (blocking). Must be called on the loop that will run the node. Raises IdentityError,
         StorageError, KVError, ConfigError."""
         loop = asyncio.get_running_loop()
         self.finished: asyncio.Future[None] = loop.create_future()
         self.restarting = ""
-        """Why the process is to open this node again after it has closed; "" if it is not."""
+        """The reason why the process must open this node again after it has closed; "" if it must not."""
         self._closing = False
         self._admin: AdminServer | None = None
         super().__init__(config, environment or Environment(), self)
@@ -140,8 +141,7 @@ class Node(Assembly):
         )
 
     def _running_parts(self, loop: asyncio.AbstractEventLoop) -> tuple[Part, ...]:
-        """Returns the parts that bring the node to life: its ports, its driver and its clock, and those that observe
-        it."""
+        """Returns the parts that make the node run (its ports, its driver and its clock), and those that observe it."""
         watch, events = self._turn_watch, self._event_watch
         handlers = Handlers(self.inbox.receive, self._on_peer_closed, self._on_frame, self.membership.refused)
         expiry = Every(EXPIRE_EVERY_MS, self._expire_sessions, self._clock.monotonic_ms() + EXPIRE_EVERY_MS)
@@ -184,7 +184,8 @@ class Node(Assembly):
             await self._admin.close()
 
     async def close(self) -> None:
-        """Stops in order: leadership transferred, clients redirected, lanes drained, files closed and marked clean."""
+        """Stops the node in order: leadership transferred, clients redirected, lanes drained, files closed and marked
+        clean."""
         if self._closing:
             return
         self._closing = True
@@ -193,11 +194,12 @@ class Node(Assembly):
         await self._parts.close(self._on_bad_close)
 
     def _on_bad_close(self, error: BaseException) -> None:
-        """A part that could not be closed may have left something half done: the directory is not marked clean."""
+        """Records the failure of a part that could not be closed. It may have left something half done, so the
+        directory is not marked clean."""
         self.failure = self.failure or error
 
     def stop(self) -> None:
-        """Makes the process close the node; on a second call, without waiting."""
+        """Makes the process close the node. A second call makes it close without waiting."""
         self.hurried = self.finished.done()
         if not self.finished.done():
             self.finished.set_result(None)
@@ -209,12 +211,14 @@ class Node(Assembly):
             self.stop()
 
     def opened(self) -> None:
-        """The process has done everything that precedes serving: the turn watch passes over the turn that did it."""
+        """Makes the turn watch ignore the turn in which the process prepared the node, because it was not serving
+        yet."""
         if self._turn_watch is not None:
             self._turn_watch.pass_over()
 
     def _on_late_chores(self, late_ms: float) -> None:
-        """The loop stood still; where turns are watched, `_on_long_turn` knows more of it."""
+        """Counts a standstill of the loop as a slow turn. If turns are watched, `_on_long_turn` does that, because it
+        knows more about the turn."""
         if self._turn_watch is None:
             self.links.slow_turns.note(late_ms)
 
@@ -230,8 +234,8 @@ class Node(Assembly):
     # --- what the driver calls (Proposer) ----------------------------------------------------------------------------
 
     def on_applied_run(self, applied: Applied) -> None:
-        """Counts the run and tells the parts, in the order APPLIED. Pulls that wait for messages come last, when
-        whatever they may ask is up to date."""
+        """Counts an applied run and informs the parts, in the order APPLIED. Pulls that wait for messages come last,
+        when all state that they may read is up to date."""
         self.metrics.applied(len(applied.entries), applied.seconds)
         self.storage.recovery.applied(self.state.applied.index)
         if self.state.access.version != self.admission.version:  # a branch, not a part's call: most runs change none
@@ -245,12 +249,12 @@ class Node(Assembly):
             self._lanes.prepare()
 
     def _on_open(self) -> None:
-        """This node takes writes from now on."""
+        """Informs the parts that this node accepts writes from now on."""
         for told in self._parts.opened:
             told()
 
     def on_role(self, raw: RawNode) -> None:
-        """Role or leader changed."""
+        """Logs a change of role or leader and informs the parts."""
         role = raw.role.name.lower()
         logger.info("term %d: %s, leader %s: %s", raw.term, role, raw.leader_id or "unknown", raw.why)
         for told in self._parts.role:
@@ -260,7 +264,7 @@ class Node(Assembly):
         node_view.note_raft(self.metrics, raw.status())
 
     def on_members(self, raw: RawNode) -> None:
-        """The members in force changed."""
+        """Informs the membership that the members in force changed."""
         self.membership.on_members()
 
     def _on_peer_closed(self, peer: NodeId) -> None:

@@ -1,4 +1,4 @@
-"""The node's description of itself: `GET /v1/status`, its gauges, the members of consumer groups."""
+"""The node's description of itself: `GET /v1/status`, its gauges, the connected members of consumer groups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROLES: dict[Role, Any] = {role: role.name.lower() for role in Role}
 
 
 def status(node: Assembly) -> NodeStatus:
-    """The current status; updates the gauges."""
+    """Returns the current status and updates the gauges."""
     raft, load, state = node.raw.status(), _load(node), node.state
     note_raft(node.metrics, raft)
     note_ha(node, raft)
@@ -76,8 +76,9 @@ def status(node: Assembly) -> NodeStatus:
 
 
 def quorum(node: Assembly) -> QuorumView:
-    """The voters in force; this node and those with a connection to it that are not silent count as present. The
-    connection to a node that hangs stays open for as long as ha.housekeeping_interval_ms."""
+    """Returns the quorum of the voters in force. This node counts as present, and so does each voter with a connection
+    to it that is not silent. The connection to a node that hangs stays open for as long as
+    ha.housekeeping_interval_ms."""
 
     def is_here(voter: int) -> bool:
         peer = NodeId(voter)
@@ -87,7 +88,7 @@ def quorum(node: Assembly) -> QuorumView:
 
 
 def note_raft(metrics: NodeMetrics, raft: Status) -> None:
-    """The gauges of consensus."""
+    """Sets the gauges of consensus."""
     metrics.raft(
         term=raft.term,
         role=raft.role,
@@ -100,11 +101,12 @@ def note_raft(metrics: NodeMetrics, raft: Status) -> None:
 
 
 def note_ha(node: Assembly, raft: Status) -> None:
-    """Replication and storage in bytes."""
+    """Sets the gauges of replication and storage in bytes."""
     log = node.storage.directory.log
 
     def end_of(index: int) -> int:
-        """The position behind that entry; where the log begins for one that it does not have any more."""
+        """Returns the position behind that entry. For an entry that the log no longer has, returns where the log
+        begins."""
         if index >= log.tail.index:
             return log.tail.end_position
         return log.position_of(index + 1) if index + 1 >= max(log.first_index, 1) else log.first_position
@@ -126,7 +128,7 @@ def member_count(known: Members, group: str) -> int:
 
 
 def members(known: Members, group: str, now_ms: int) -> list[MemberView]:
-    """The consumers of a group that are connected to this node."""
+    """Returns the consumers of a group that are connected to this node."""
     found = known.consumers.get(group)
     return [
         MemberView(
@@ -151,7 +153,7 @@ def _numbers(section: object) -> dict[str, int]:
 
 
 def _load(node: Assembly) -> LoadStatus:
-    """The load of clients."""
+    """Returns the load by clients."""
     return LoadStatus(
         connections=len(node.router.connections),
         long_polls=node.pulls.long_polls.count,

@@ -1,6 +1,6 @@
 """An orderly stop: leadership is transferred first, then every client is answered and redirected.
 
-In this order, because each step needs the next one's state untouched:
+The steps come in this order, because each relies on state that the next one changes:
 
 1. A leader transfers leadership to the follower with the longest log. Its proposals are decided by then or continue
    under the new leader; requests that only waited here are forwarded to it.
@@ -41,12 +41,13 @@ REMARK = "this node is stopping; nothing was done, try again"
 
 
 def _waits(connection: RemotingConnection) -> bool:
-    """A client that left has sent its unanswered requests to another node."""
+    """Returns True if a connected client still waits for answers. A client that has disconnected has sent its
+    unanswered requests to another node."""
     return connection.in_flight.bytes > 0 and not connection.closed
 
 
 async def retire(node: Assembly) -> None:
-    """The first part of `Node.close`. Always ends in bounded time; does nothing for a failed node."""
+    """Runs the first part of `Node.close`. It always ends in bounded time, and does nothing for a failed node."""
     try:
         if node.failure is None:
             await Retirement(node).run()
@@ -55,14 +56,14 @@ async def retire(node: Assembly) -> None:
 
 
 class Retirement:
-    """The steps of an orderly stop. Lives on the node's loop."""
+    """The steps of an orderly stop. Event loop only."""
 
     def __init__(self, node: Assembly) -> None:
         self._node = node
         self._loop = asyncio.get_running_loop()
 
     async def run(self) -> None:
-        """The three steps."""
+        """Runs the three steps."""
         node = self._node
         led = node.raw.role is Role.LEADER
         begun = self._loop.time()
@@ -116,7 +117,7 @@ class Retirement:
         return lambda: node.raw.role is not Role.LEADER or not node.transport.connected(to)
 
     def _is_led(self) -> bool:
-        """Another node leads and accepts writes: an entry of its own term is applied here."""
+        """Returns True if another node leads and accepts writes: an entry of its own term is applied here."""
         node, raw = self._node, self._node.raw
         if raw.role is Role.LEADER:
             return True  # no node took over: nothing to wait for
@@ -136,7 +137,8 @@ class Retirement:
         await self._until(lambda: all(connection.closed for connection in connections), FAREWELL_S)
 
     async def _until(self, reached: Callable[[], bool], limit_s: float) -> None:
-        """Returns early if the node has failed or was asked again to stop."""
+        """Waits until `reached` returns True, at most `limit_s` seconds. Returns early if the node has failed or got a
+        second request to stop."""
         node, end = self._node, self._loop.time() + limit_s
         while not (  # noqa: ASYNC110 - once in the life of a node, over conditions of many owners
             reached() or node.failure is not None or node.hurried or self._loop.time() >= end

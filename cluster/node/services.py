@@ -55,10 +55,10 @@ class NodeServices:
         self._consistency = consistency
         self._repairs = repairs
         self.watchers: list[Callable[[Queues], None]] = []
-        """Called with the queues that grew, once per applied run."""
+        """Callbacks that receive the queues that grew, once per applied run."""
 
     def reconfigure(self, config: Config) -> None:
-        """This is in force from now on."""
+        """Uses `config` from now on."""
         self.config = config
 
     def writes_open(self) -> bool:
@@ -92,11 +92,11 @@ class NodeServices:
         self._inbox.read_index(done)
 
     def commit_offset_later(self, group: str, topic_id: int, queue_id: int, offset: int) -> None:
-        """Leaves an offset commit to the next entry that commits offsets together."""
+        """Adds an offset commit to the next entry that commits offsets together."""
         self._proposals.offsets.commit_later(group, topic_id, queue_id, offset)
 
     def settle_offsets(self, group: str, done: Callable[[], None]) -> None:
-        """Calls `done` when every commit of the group so far is applied, or lost."""
+        """Calls `done` when every commit of the group so far is applied or lost."""
         self._proposals.offsets.settle(group, done)
 
     def knows_group(self, group: str) -> bool:
@@ -108,20 +108,20 @@ class NodeServices:
         return self._directory.log.read_at(position, size)
 
     def fenced(self) -> bool:
-        """True if this node serves no messages: its rows are known to be wrong, or it was removed."""
+        """Returns True if this node must not serve messages: its rows are known to be wrong, or it was removed."""
         return self._consistency.fenced or self._membership.is_removed
 
     def report_damage(self, position: int, size: int) -> None:
-        """Has the repairs find out why bytes that were read do not match their CRC."""
+        """Makes the repairs check bytes of the log that do not match their CRC."""
         self._repairs.report(position, size)
 
     def cluster_uuids(self) -> tuple[str, ...]:
-        """Returns the cluster's uuid, then those of the clusters that it goes on from, newest first."""
+        """Returns the cluster's uuid, then those of the former clusters that it continues, newest first."""
         identity = self._directory.identity
         return (str(identity.cluster_uuid), *(str(each.cluster_uuid) for each in reversed(identity.origin)))
 
     def broker_addresses(self, listener: str) -> dict[NodeId, str]:
-        """Returns node id -> "ip:port" that the named listener of each node advertises."""
+        """Returns node id -> the "ip:port" that the named listener of each node advertises."""
         return addresses_behind(self.config, listener, self._membership.broker_addresses)
 
     def monotonic_ms(self) -> int:
@@ -129,7 +129,7 @@ class NodeServices:
         return self._clock.monotonic_ms()
 
     def awake_ms(self) -> int:
-        """Returns the same milliseconds without the time in which this node stood still."""
+        """Returns the milliseconds of the node's monotonic clock, without the time in which this node stood still."""
         return self.awake.now_ms()
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:

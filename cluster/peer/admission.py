@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STRANGERS_MAX = 64
-"""Connections whose handshake is not finished."""
+"""The most connections whose handshake is not finished."""
 CHANNEL_INLETS_MAX = 4
-"""Connections of one peer on one channel. An honest peer has one, and perhaps some that broke unnoticed."""
+"""The most connections of one peer on one channel. An honest peer has one, and perhaps some that broke unnoticed."""
 
 
 class Admission:
-    """Event loop only."""
+    """Chooses the connections to close, and logs refusals. Event loop only."""
 
     def __init__(self) -> None:
         self.refused = 0
@@ -39,7 +39,7 @@ class Admission:
         self._told = Seldom(logger)
 
     def surplus_stranger(self, inlets: Iterable[Inlet]) -> Inlet | None:
-        """The connection without a finished handshake to close; None while there is room."""
+        """Returns the unfinished connection to close; None while there is room."""
         strangers = [inlet for inlet in inlets if inlet.peer is None]
         if len(strangers) <= STRANGERS_MAX:
             return None
@@ -47,12 +47,13 @@ class Admission:
         return next(inlet for inlet in strangers if inlet.remote == most)
 
     def surplus_of_peer(self, inlets: Iterable[Inlet], newest: Inlet) -> Inlet | None:
-        """The oldest connection of the same peer and channel, if there are more than a peer can need."""
+        """Returns the oldest connection of the same peer and channel to close, if there are more than a peer can need;
+        else None."""
         same = [inlet for inlet in inlets if (inlet.peer, inlet.channel) == (newest.peer, newest.channel)]
         return same[0] if len(same) > CHANNEL_INLETS_MAX else None
 
     def note_refused(self, remote: str, why: str, now_s: float) -> None:
-        """A connection from that address is refused."""
+        """Counts and logs that a connection from the address `remote` is refused."""
         self.refused += 1
         self._told.warn(f"a connection from {remote or 'an unknown address'} is refused", why, now_s)
 
@@ -68,7 +69,7 @@ class Admission:
 
 ALARM = "implausible_peer"
 QUIET_S = 600.0
-"""The alarm ends after this long without an implausible message."""
+"""Seconds without an implausible message after which the alarm is cleared."""
 
 
 class CutsOff(Protocol):
@@ -79,7 +80,7 @@ class CutsOff(Protocol):
 
 
 class Implausible:
-    """Event loop only."""
+    """Reacts to implausible messages of peers. Event loop only."""
 
     def __init__(self, transport: CutsOff, alarms: Alarms) -> None:
         self._transport = transport
@@ -88,7 +89,7 @@ class Implausible:
         self.count = 0
 
     def note(self, peer: NodeId, error: ImplausibleMessageError) -> None:
-        """A message of that peer was refused by the core."""
+        """Handles a message of that peer that the core has refused."""
         self.count += 1
         self._transport.cut_off(peer, str(error))
         self._alarms.raise_alarm(

@@ -1,7 +1,7 @@
 """One TCP connection between two nodes: a Link dials and sends, an Inlet accepts and receives.
 
 First comes the handshake (`handshake`), short and within HANDSHAKE_S. Until it is finished, no other data of the peer
-is processed, kept or answered. A node without a secret introduces itself and continues at once.
+is processed, kept or answered. A node without a secret sends its identity and continues at once.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _SCHEME = "raftmq://"
 
 
 class Certified(Protocol):
-    """A connection."""
+    """A connection that may have a TLS certificate."""
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Returns what asyncio's transports tell, here `peercert`."""
+        """Returns what asyncio's transports return; used for `peercert`."""
 
 
 def certified(transport: Certified) -> tuple[str, str] | None:
-    """Returns [cluster uuid, node uuid] in the other side's certificate, ("", "") if it names no node; None in plain
-    text."""
+    """Returns [cluster uuid, node uuid] from the peer's certificate; ("", "") if the certificate names no node; None
+    for plain text."""
     told = transport.get_extra_info("peercert")
     if told is None:
         return None
@@ -46,7 +46,7 @@ def certified(transport: Certified) -> tuple[str, str] | None:
 
 
 def why_not_certified(transport: Certified, cluster: object, node_uuid: object) -> str:
-    """Why the certificate is not of that node; "" if it is, and in plain text."""
+    """Returns the reason why the certificate is not that of the node; "" if it is, and for plain text."""
     found = certified(transport)
     if found is None or found == (cluster, node_uuid):
         return ""
@@ -61,19 +61,23 @@ logger = logging.getLogger(__name__)
 
 CONTROL, BULK = "control", "bulk"
 PROBE = "probe"
-"""A connection that only asks who listens here (`probe`): it is answered and closed."""
+"""Name of the channel of connections that only ask which node listens here (`probe`). They are answered and closed."""
 HANDSHAKE_S = 5.0
 UNANSWERED_S = 0.5
-"""A peer that does not ask for a proof within this time has no secret yet, or runs a release without secrets."""
+"""Seconds. A peer that does not ask for a proof within this time has no secret yet, or runs a release without
+secrets."""
 UNACKNOWLEDGED_MS = 5000
-"""A connection whose bytes stay unacknowledged this long is closed: the system's own timeout outlives partitions."""
+"""Milliseconds. A connection whose bytes stay unacknowledged this long is closed; the system's own timeout is longer
+than most partitions."""
 _USER_TIMEOUT: int | None = getattr(socket_module, "TCP_USER_TIMEOUT", None)
 TLS_BEGINS = b"\x16\x03"
-"""A handshake of TLS, which as a frame would have 353 MiB (`cluster.runtime.tls.security`)."""
+"""First bytes of a TLS handshake. Read as the length of a frame they would mean 353 MiB
+(`cluster.runtime.tls.security`)."""
 HELLO_MAX = 1024
 """Longest frame of a handshake, bytes."""
 OTHER_SECRET = "the two nodes do not have the same secret; the wrong one is on the node whose links all say so"
-"""Neither side can know which of the two is wrong: both say the same, and the sum of the links shows it."""
+"""The text for a proof that does not fit. Neither side can know which of the two secrets is wrong, and both report the
+same. The wrong one is on the node all of whose links report it."""
 _UNPROVEN = "this cluster lets in only nodes that prove its secret: give this node the secret file (peer.secret_file)"
 _WRONG_PROOF = "the proof is wrong: this node has another secret, or something between the nodes changes what they say"
 
@@ -90,54 +94,54 @@ class Owner(Protocol):
     dial_errors: dict[NodeId, str]
 
     def introduction(self, peer: NodeId, channel: str) -> list[Any]:
-        """Returns the header with which this node introduces itself (wire.Kind.HELLO)."""
+        """Returns the header of this node's HELLO (wire.Kind.HELLO)."""
 
     def challenge(self, key: bytes) -> list[Any]:
-        """The challenge for a peer that has this key (wire.Kind.CHALLENGE)."""
+        """Returns the challenge for a peer that has this key (wire.Kind.CHALLENGE)."""
 
     def who(self) -> list[Any]:
-        """This node's identity, for peers that have proven theirs."""
+        """Returns this node's identity, for peers that have proven theirs."""
 
     def demands_proof_of(self, peer: NodeId) -> bool:
         """Returns True if this node sends nothing before the peer has proven that it has the secret."""
 
     def note_refused(self, remote: str, reason: str) -> None:
-        """A connection from that address is refused."""
+        """Called when a connection from the address `remote` is refused."""
 
     def on_link_open(self, link: Link) -> None:
-        """A handshake that this node began is finished."""
+        """Called when a handshake that this node began is finished."""
 
     def on_refused(self, peer: NodeId, header: list[Any], *, proven: bool) -> None:
-        """A peer refuses this node."""
+        """Called when a peer refuses this node."""
 
     def on_closed(self, peer: NodeId) -> None:
-        """A control connection to the peer closed."""
+        """Called when a control connection to the peer has closed."""
 
     def judge_level(self, header: list[Any], *, proven: bool) -> Refusal | None:
-        """Returns why a node is refused whose HELLO this is, if the cluster has a level that one of the two does not
-        know; else None."""
+        """Returns the reason to refuse the sender of this HELLO, if the cluster has a level that one of the two nodes
+        does not know; else None."""
 
     def on_inlet(self, inlet: Inlet) -> None:
-        """A new connection was accepted."""
+        """Called when a new connection was accepted."""
 
     def on_hello(self, peer: NodeId, channel: str, header: list[Any]) -> None:
-        """A peer has introduced itself and is accepted."""
+        """Called when the peer's HELLO was accepted."""
 
     def on_inlet_open(self, inlet: Inlet) -> None:
-        """A peer was accepted."""
+        """Called when the peer's handshake is complete."""
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
-        """A frame of an accepted peer."""
+        """Called for each frame of an accepted peer."""
 
     def on_inlet_closed(self, inlet: Inlet) -> None:
-        """A peer's connection closed."""
+        """Called when an accepted connection of a peer has closed."""
 
 
 class Link(asyncio.Protocol):
-    """One dialled connection: sends only; receives only the handshake and perhaps a refusal."""
+    """One connection that this node dialled. It only sends; it receives only the handshake and perhaps a refusal."""
 
     def __init__(self, owner: Owner, peer: NodeId, channel: str, *, renews: bool = False) -> None:
-        """`renews`: it replaces an open connection, but only if the peer proves its identity."""
+        """`renews`: True if this link is to replace an open one, but only if the peer proves its identity."""
         self.peer = peer
         self.channel = channel
         loop = asyncio.get_running_loop()
@@ -157,7 +161,7 @@ class Link(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Introduces this node."""
+        """Sends this node's HELLO."""
         self.transport = transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         socket = transport.get_extra_info("socket")
         if socket is not None and _USER_TIMEOUT is not None:
@@ -195,7 +199,7 @@ class Link(asyncio.Protocol):
         self._owner.on_link_open(self)
 
     def data_received(self, data: bytes) -> None:
-        """A peer's frames here belong to the handshake or are a refusal."""
+        """Handles frames of the handshake, or a refusal; no other frames arrive here."""
         try:
             buffer, frames = self._buffer.feed(data)
             for start, stop in frames:
@@ -245,12 +249,12 @@ class Link(asyncio.Protocol):
         self._open()
 
     def outdate(self) -> None:
-        """A link with newer certificates should take its place."""
+        """Marks this link as one to be replaced by a link with newer certificates."""
         self._outdated = True
 
     def is_outdated(self, newest: bytes) -> bool:
-        """Returns True if another link should take its place: other certificates are in use, or another key is the
-        newest."""
+        """Returns True if another link should replace this one, because other certificates are in use or there is a
+        newer key."""
         return self._outdated or (bool(newest) and self.key_id != newest)
 
     def abort(self) -> None:
@@ -259,7 +263,8 @@ class Link(asyncio.Protocol):
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The dialler tries again; the driver is notified, unless another connection has replaced this one."""
+        """Reports the end of the link: the dialler tries again, and the driver is notified, unless another connection
+        has replaced this one."""
         if isinstance(exc, ssl.SSLError) and not self.is_open:  # TLS 1.3 looks at this node's certificate last
             self._owner.dial_errors[self.peer] = f"TLS: {why_failed(exc)}"
         if self._timer is not None:
@@ -281,13 +286,13 @@ class Inlet(asyncio.Protocol):
         self._owner = owner
         self._buffer = FrameBuffer(FRAME_MAX)
         self._early = b""
-        """The bytes of the handshake that have arrived."""
+        """The bytes of the handshake that have arrived so far."""
         self._header: list[Any] = []
         self._hello = self._challenge = b""
         self._key: bytes | None = None
-        """The key that the peer has named: its proof is due. None before."""
+        """The key that the peer has named and must now prove; None before."""
         self.peer: NodeId | None = None
-        """The peer's identity, once its handshake was accepted."""
+        """Id of the peer, once its handshake was accepted."""
         self.key_id = b""
         """Id of the key that the peer has proven; b"" if none."""
         self.introduction: list[Any] = []
@@ -296,25 +301,25 @@ class Inlet(asyncio.Protocol):
         self._refused = False
         self.channel = ""
         self.reads = 0
-        """Number of times that something arrived."""
+        """The number of reads that returned data."""
         self.ping_interval_ms = 0
-        """The interval at which the peer reports to send a PING; 0 before the first."""
+        """The interval of the peer's PINGs, as the peer reports it; 0 before the first PING."""
         self._timer: SilenceTimer | None = None
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Waits for the handshake, for a limited time and among a limited number of others."""
+        """Waits for the handshake, for a limited time and within the limit on unfinished handshakes."""
         self.transport = transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         self._timer = SilenceTimer(asyncio.get_running_loop(), HANDSHAKE_S, self._no_hello)
         self._owner.on_inlet(self)
 
     def expect_pings(self, interval_ms: int) -> None:
-        """The peer reports the interval of its PINGs."""
+        """Records the interval of the peer's PINGs."""
         self.ping_interval_ms = interval_ms
 
     @property
     def remote(self) -> str:
-        """The address that it comes from."""
+        """The address from which the peer has connected."""
         name = self.transport.get_extra_info("peername") if self.transport is not None else None
         return str(name[0]) if name else ""
 
@@ -328,7 +333,7 @@ class Inlet(asyncio.Protocol):
             self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Dispatches every complete frame."""
+        """Handles every complete frame."""
         self.reads += 1
         try:
             peer = self.peer
@@ -351,8 +356,8 @@ class Inlet(asyncio.Protocol):
             self.abort()
 
     def _take_handshake(self, data: bytes) -> bytes:
-        """Handles the handshake's frames as they are complete; returns what follows it, which may be frames of any
-        length."""
+        """Handles the handshake's frames as they become complete. Returns the bytes after the handshake, which may be
+        frames of any length."""
         early = self._early + data
         while self.peer is None and not self._refused and len(early) >= 4:
             length = int.from_bytes(early[:4], "big", signed=True)
@@ -412,7 +417,7 @@ class Inlet(asyncio.Protocol):
         self.transport.write(frame)
 
     def _admit(self, header: list[Any]) -> None:
-        """Accepts the node, if it may connect."""
+        """Accepts the node that sent this HELLO, or refuses it."""
         refusal = self._owner.roster.judge(header, (CONTROL, BULK, PROBE), itself=header[5] == PROBE)
         if refusal is None and header[5] != PROBE:
             refusal = self._owner.judge_level(header, proven=bool(self.key_id))
@@ -433,7 +438,8 @@ class Inlet(asyncio.Protocol):
         self._owner.on_inlet_open(self)
 
     def _end_probe(self) -> None:
-        """Tells who this is, without a proof if the two nodes share no key, and keeps nothing of the connection."""
+        """Answers a probe with this node's identity, without a proof if the two nodes share no key, and closes the
+        connection."""
         self._refused = True
         if self._key is None:
             self._say(Kind.WELCOME, [*self._owner.who(), b""])
@@ -448,7 +454,7 @@ class Inlet(asyncio.Protocol):
             self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """A peer that closes its control connection may be dead."""
+        """Informs the owner: a peer that closes its control connection may be dead."""
         self._owner.inlets.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()

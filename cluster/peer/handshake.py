@@ -1,4 +1,4 @@
-"""The first messages of two nodes, as bytes and proofs; the connections are in `connections`.
+"""The first messages of two nodes, as bytes and proofs. The connections are in `connections`.
 
     dialler   HELLO      its identity, the node it looks for, a nonce, the ids of its keys
     acceptor  CHALLENGE  a nonce, the id of the key that both have
@@ -25,17 +25,18 @@ NONCE_BYTES = 32
 PROOF_BYTES = 32
 DIALLER, ACCEPTOR = b"raftmq peer 10 dialler", b"raftmq peer 10 acceptor"
 NONCE, KEYS, LEVEL, FLOOR = 9, 10, 11, 12
-"""Places in HELLO."""
+"""Indexes of these fields in a HELLO."""
 
 
 def with_keys(hello: Sequence[Any], nonce: bytes, ids: list[bytes]) -> list[Any]:
-    """HELLO of a node that has keys. Its address is empty if it gave none: the fields behind it have fixed places."""
+    """Returns the HELLO of a node that has keys. If the node gave no address, an empty one is inserted, because the
+    later fields have fixed places."""
     address = [] if len(hello) == NONCE else ["", 0]
     return [*hello, *address, nonce, ids]
 
 
 def offered(hello: Sequence[Any]) -> list[bytes]:
-    """Ids of the keys that a HELLO names; none if it is that of a node without a secret, or malformed."""
+    """Returns the ids of the keys that a HELLO names; none if the sender has no secret or the HELLO is malformed."""
     if len(hello) <= KEYS or type(hello[NONCE]) is not bytes or len(hello[NONCE]) != NONCE_BYTES:
         return []
     ids = hello[KEYS]
@@ -45,12 +46,12 @@ def offered(hello: Sequence[Any]) -> list[bytes]:
 
 
 def level(hello: Sequence[Any]) -> int:
-    """The level of commands that the node can apply; 0 if it announces none."""
+    """Returns the level of commands that the sender can apply; 0 if its HELLO announces none."""
     return _level_at(hello, LEVEL)
 
 
 def floor(hello: Sequence[Any]) -> int:
-    """The level of the cluster, as far as the node has applied its log; 0 if it says none."""
+    """Returns the level of the cluster as of the log that the sender has applied; 0 if its HELLO announces none."""
     return _level_at(hello, FLOOR)
 
 
@@ -60,12 +61,13 @@ def _level_at(hello: Sequence[Any], place: int) -> int:
 
 
 def dialler_proof(key: bytes, hello: bytes, challenge: bytes) -> bytes:
-    """Returns the proof of the node that dialled. `hello`, `challenge`: the frames without their length prefix."""
+    """Returns the proof of the node that dialled. `hello` and `challenge` are the frames without their length
+    prefix."""
     return _prove(key, DIALLER, hello, challenge)
 
 
 def acceptor_proof(key: bytes, hello: bytes, challenge: bytes, who: Sequence[Any]) -> bytes:
-    """Returns the proof of the node that was dialled; `who`: [cluster uuid, node id, node uuid], its own."""
+    """Returns the proof of the node that was dialled. `who` is its own identity: [cluster uuid, node id, node uuid]."""
     return _prove(key, ACCEPTOR, hello, challenge, msgpack.packb(list(who), use_bin_type=True))
 
 

@@ -25,16 +25,16 @@ HEAD = """\
 
 
 class KeyFileError(ValueError):
-    """Not a secret file; the text says why and contains no part of it."""
+    """The file is no secret file. The text gives the reason and contains no part of the file."""
 
 
 class Keyring:
-    """The accepted keys, newest first, and whether peers without one are accepted. A value."""
+    """An immutable set of accepted keys, newest first, and a flag that refuses peers without a key."""
 
     __slots__ = ("demanded", "keys")
 
     def __init__(self, keys: Sequence[bytes] = (), *, demanded: bool = False) -> None:
-        """`demanded`: a peer that proves none of `keys` is refused."""
+        """`demanded`: True to refuse a peer that proves none of `keys`."""
         self.keys = tuple(keys)
         self.demanded = demanded and bool(keys)
 
@@ -49,12 +49,12 @@ class Keyring:
         return key_id(self.keys[0]) if self.keys else b""
 
     def pick(self, offered: Iterable[object]) -> bytes | None:
-        """The newest own key whose id is among `offered`, which came over the wire."""
+        """Returns the newest own key whose id is among `offered`, ids from the wire; None if there is none."""
         wanted = {each for each in offered if isinstance(each, bytes)}
         return next((key for key in self.keys if key_id(key) in wanted), None)
 
     def key(self, wanted: object) -> bytes | None:
-        """The key with that id."""
+        """Returns the key with that id; None if there is none."""
         return self.pick((wanted,))
 
     def __eq__(self, other: object) -> bool:
@@ -68,16 +68,16 @@ class Keyring:
 
 
 OPEN = Keyring()
-"""No secret: any peer that knows the cluster's uuid is accepted."""
+"""The keyring without keys: any peer that knows the cluster's uuid is accepted."""
 
 
 def key_id(key: bytes) -> bytes:
-    """An id of a key, from which the key cannot be derived."""
+    """Returns the id of a key, a hash from which the key cannot be derived."""
     return hashlib.sha256(b"raftmq key id\0" + key).digest()[:KEY_ID_BYTES]
 
 
 def parse(data: bytes) -> tuple[bytes, ...]:
-    """The keys in a secret file, newest first. Raises KeyFileError."""
+    """Returns the keys in a secret file, newest first. Raises KeyFileError."""
     if len(data) > FILE_MAX:
         raise KeyFileError(f"it has {len(data)} bytes, which is no list of keys")
     lines = [(number, line.strip()) for number, line in enumerate(data.split(b"\n"), 1)]
@@ -100,5 +100,5 @@ def _key(number: int, line: bytes) -> bytes:
 
 
 def encode(keys: Sequence[bytes], cluster: str) -> bytes:
-    """The file's text; `cluster`: its uuid, for people."""
+    """Returns the contents of a secret file. `cluster` is the cluster's uuid, written as a comment for people."""
     return HEAD.format(cluster=cluster).encode() + b"".join(base64.b64encode(key) + b"\n" for key in keys)

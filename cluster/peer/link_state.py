@@ -1,4 +1,4 @@
-"""The state of a link to a peer, one of RocketMQ's five (HAConnectionState), derived from what can be observed.
+"""Derives the state of a link to a peer from observations: one of RocketMQ's five states (HAConnectionState).
 
 | State | Here |
 |---|---|
@@ -23,7 +23,7 @@ from raftlog.types import NodeId
 
 
 class LinkState(StrEnum):
-    """Named and spelt as RocketMQ does."""
+    """The states of a link, named as in RocketMQ."""
 
     READY = "READY"
     HANDSHAKE = "HANDSHAKE"
@@ -33,30 +33,30 @@ class LinkState(StrEnum):
 
 
 class Evidence(NamedTuple):
-    """The observations of a link at one moment. Times are in milliseconds."""
+    """Observations of a link at one moment. Times are in milliseconds."""
 
     missing: tuple[str, ...]
     """Channels without a connection."""
     error: str
-    """Why the last dial failed; "" if it did not."""
+    """The reason why the last dial failed; "" if it succeeded."""
     heard: bool
-    """Something came from the peer since the connections were made."""
+    """True if data arrived from the peer since the connections were made."""
     silent_ms: int
-    """Milliseconds since the last thing that came."""
+    """Milliseconds since data last arrived from the peer."""
     patience_ms: int
-    """Silence, or a lack of acknowledgements, above which the link counts as paused."""
+    """Milliseconds of silence, or without an acknowledgement, after which the link counts as paused."""
     leads: bool
-    """The peer is the leader that this node follows."""
+    """True if the peer is the leader that this node follows."""
     progress: PeerStatus | None
-    """The peer as this node, the leader, sees it; None if this node does not lead."""
+    """The peer's progress as this node, the leader, sees it; None if this node does not lead."""
     stalled_ms: int
-    """Milliseconds since an acknowledgement of the peer last moved, or there was nothing to acknowledge."""
+    """Milliseconds since an acknowledgement of the peer last advanced, or since there was nothing to acknowledge."""
     held: bool
-    """Its entries wait for the catch-up quota."""
+    """True if entries for the peer wait for the catch-up quota."""
 
 
 def judge(seen: Evidence) -> tuple[LinkState, str]:
-    """The state, and a reason for people ("" if the state needs none)."""
+    """Returns the state of the link and a reason for people ("" if the state needs none)."""
     if seen.missing:
         why = f"no connection for {' and '.join(seen.missing)}"
         return LinkState.SHUTDOWN, f"{why}: {seen.error}" if seen.error else why
@@ -84,7 +84,7 @@ def _judge_follower(seen: Evidence, progress: PeerStatus) -> tuple[LinkState, st
 
 
 class LinkFigures(NamedTuple):
-    """One link now."""
+    """The figures of one link that metrics show."""
 
     peer: NodeId
     state: LinkState
@@ -93,7 +93,7 @@ class LinkFigures(NamedTuple):
 
 
 class LinkMetrics:
-    """Gauges are set before a scrape; counters as things happen."""
+    """Metrics of the links. Gauges are set before a scrape, counters when something happens."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
@@ -113,7 +113,7 @@ class LinkMetrics:
         self._shown: set[NodeId] = set()
 
     def show(self, links: Iterable[LinkFigures]) -> None:
-        """Every link there is."""
+        """Sets the gauges from all present links."""
         shown = set()
         for peer, state, age_ms, round_trip_ms in links:
             shown.add(peer)

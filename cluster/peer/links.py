@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 
 IDLE_FACTOR = 4
-"""Factor of the limit when nothing has been proposed for IDLE_MS."""
+"""Factor by which the limit is raised when nothing has been proposed for IDLE_MS."""
 
 
 class CatchUp:
-    """Grants bytes to the core by the clock. Event loop only."""
+    """Limits catching up: grants bytes to the core as time passes. Event loop only."""
 
     def __init__(self, raw: RawNode, bytes_per_second: int, wake: Callable[[], None]) -> None:
-        """`bytes_per_second`: 0 for no limit."""
+        """`bytes_per_second` is 0 for no limit."""
         self._raw = raw
         self._wake = wake
         self._bytes_per_second = bytes_per_second
@@ -72,27 +72,28 @@ class CatchUp:
         return self._bytes_per_second * IDLE_FACTOR if idle else self._bytes_per_second
 
 
-# The common part of limits for peers that use bandwidth beside clients: peers that catch up, and peers that fetch.
+# The common part of limits for peers that compete with clients for bandwidth: peers that catch up, and peers that
+# fetch.
 #
 # Clients that write must not wait for these peers. While no client writes, the peers get more.
 
 IDLE_MS = 1000
-"""Without growth of the log for this long, there are no writing clients."""
+"""Milliseconds. If the log has not grown for this long, no client is writing."""
 BURST_S = 0.25
-"""Capacity of the bucket, in seconds of the rate: an idle bucket must not allow a flood."""
+"""Capacity of the token bucket, in seconds of the rate: an idle bucket must not allow a flood."""
 
 
 class Lull:
-    """Time for which a log has not grown, as far as it was checked."""
+    """Measures the time for which a log has not grown, as seen at the checks."""
 
     def __init__(self, last_index: Callable[[], int], known_index: int = -1) -> None:
-        """`known_index`: where it ended before the first look; another end counts as growth."""
+        """`known_index` is the end of the log before the first check; another end counts as growth."""
         self._last_index = last_index
         self._known_index = known_index
         self._since = -math.inf
 
     def lasts(self, now: float) -> float:
-        """Returns the time without growth, in the unit of the clock that `now` is from."""
+        """Returns the time without growth, in the unit of `now`."""
         index = self._last_index()
         if index != self._known_index:
             self._known_index, self._since = index, now
@@ -104,44 +105,46 @@ logger = logging.getLogger(__name__)
 KINDS = frozenset({Kind.PING, Kind.PONG})
 LOOK_EVERY_MS = 200
 INTERVAL_MAX_MS = 86_400_000
-"""Maximum of [ha] send_heartbeat_interval_ms; a peer's higher value is ignored."""
+"""Maximum of [ha] send_heartbeat_interval_ms in milliseconds; a higher value from a peer is ignored."""
 AWAKE_MS = 1000
-"""Milliseconds that count of a longer time without a look: the node stood still, and what it was sent waits to be
-read."""
+"""The most milliseconds between two checks that count as time. The node stood still for the rest, and data that peers
+sent meanwhile waits to be read."""
 READY_FINDING_MS = 10_000
-"""A link that is READY for this long is logged: the peer does not answer."""
+"""Milliseconds. A link that stays READY for this long is logged, because the peer does not answer."""
 _PATIENCE = 3
 """Heartbeats that may be missing before a link counts as paused."""
 
 
 class LinkView(msgspec.Struct, frozen=True, kw_only=True):
-    """One link as this node sees it."""
+    """One link as the answering node sees it."""
 
     peer: int
     state: str
     """READY, HANDSHAKE, TRANSFER, SUSPEND or SHUTDOWN."""
     since_ms: int
-    """When it went into that state, milliseconds since the Unix epoch; times in which the node stood still left out."""
+    """Milliseconds since the Unix epoch when the link entered that state, without times in which the node stood
+    still."""
     age_ms: int
     reason: str
-    """Why it is not TRANSFER; "" if it is."""
+    """The reason why the state is not TRANSFER; "" if it is."""
     control: bool
-    """The connection for heartbeats, votes and acknowledgements is open."""
+    """True if the connection for heartbeats, votes and acknowledgements is open."""
     bulk: bool
-    """The connection for entries and forwarded requests is open."""
+    """True if the connection for entries and forwarded requests is open."""
     silent_ms: int | None
-    """Milliseconds since something was heard of the peer; None: never."""
+    """Milliseconds since data last arrived from the peer; None if it never did."""
     round_trip_ms: float | None
-    """Round trip of the last PING that was answered."""
+    """Round-trip time of the last PING that was answered."""
     match_index: int | None
-    """Highest index known to be on its disk; None unless this node leads."""
+    """The highest index known to be on the peer's disk; None unless the answering node leads."""
     lag_entries: int | None
     finding: str = ""
     """A remark for the operator if the link needs attention, else ""."""
 
 
 def heartbeat_net(config: Config) -> HeartbeatNet:
-    """Returns the addresses of heartbeats besides the peer ports: [peer] heartbeat_* and those of [[peers]]."""
+    """Returns the separate addresses for heartbeats, besides the peer ports: [peer] heartbeat_* and those of
+    [[peers]]."""
     found = {
         NodeId(peer.id): (peer.heartbeat_host or peer.host, peer.heartbeat_port or peer.port)
         for peer in config.peers
@@ -153,7 +156,7 @@ def heartbeat_net(config: Config) -> HeartbeatNet:
 def links_of(
     context: NodeContext, transport: PeerTransport, metrics: LinkMetrics, transfer: Callable[[NodeId], None]
 ) -> Links:
-    """The links of a node. `transfer` hands leadership over."""
+    """Makes the links of a node. `transfer` hands leadership to another node."""
     config = context.config
     raw, patience = context.raw, patience_ms(config.raft)
     slow = SlowTurns(raw, context.clock, context.alarms, transfer, config.ha.send_heartbeat_interval_ms)
@@ -164,23 +167,23 @@ def links_of(
 
 
 class _Record:
-    """The record of one peer."""
+    """The observations of this node about one peer."""
 
     def __init__(self, now_ms: int) -> None:
         self.state = LinkState.SHUTDOWN
         self.reason = ""
         self.since_ms = now_ms
         self.ready_since_ms: int | None = None
-        """Time since which it has been READY, given up here and dialled again meanwhile or not; None: it was heard, or
-        the peer closed it."""
+        """Time since which the link has been READY, even if this node closed and dialled it again meanwhile. None if
+        data arrived, or if the peer closed it."""
         self.lost_ms: int | None = now_ms
-        """Time since which it is not connected both ways; None: it is."""
+        """Time since which a connection is missing in one direction or both; None if none is missing."""
         self.expired = False
-        """Its connections were given up here, and nothing was heard of it since."""
+        """True if this node has closed the connections for silence, and nothing arrived from the peer since."""
         self.made: dict[str, tuple[Link, int]] = {}
-        """Channel -> its connection, and when that was seen first."""
+        """Channel -> (its connection, time when that was first seen)."""
         self.pongs: dict[str, int] = {}
-        """Channel -> when its last PING was answered."""
+        """Channel -> time when its last PING was answered."""
         self.reads = 0
         self.heard_ms: int | None = None
         self.round_trip_ms: float | None = None
@@ -188,11 +191,11 @@ class _Record:
         self.moved_ms = now_ms
         self.progress: PeerStatus | None = None
         self.leaves = False
-        """It says so itself."""
+        """True if the peer itself announces that it is leaving."""
 
 
 class Links:
-    """The links of one node; see the module. Event loop only."""
+    """The links of one node. Event loop only."""
 
     def __init__(
         self,
@@ -205,13 +208,14 @@ class Links:
         slow_turns: SlowTurns,
         away_ms: int = AWAY_MS,
     ) -> None:
-        """`wake`: has the driver look at the core; `away_ms`: silence that puts a peer out of reach."""
+        """`wake` makes the driver look at the core. `away_ms`: silence in milliseconds after which a peer counts as out
+        of reach."""
         self.leaving: Callable[[], bool] = lambda: False
-        """Returns True while this node says that it leaves: clients should go elsewhere."""
+        """Returns True while this node announces that it is leaving, so that clients should use other nodes."""
         self._leaves = False
         self.slow_turns = slow_turns
         self._slow = 0
-        """Slow turns and hand-overs for them, when that was last told."""
+        """The numbers of slow turns and of hand-overs for them, as last sent to the peers."""
         self._reach = Reach(away_ms)
         self._led = False
         self._transport = transport
@@ -220,16 +224,16 @@ class Links:
         self._metrics = metrics
         self._records: dict[NodeId, _Record] = {}
         self._inlets: dict[Inlet, tuple[int, int]] = {}
-        """Inlet -> (what it had read, when that was seen to change)."""
+        """Inlet -> (its number of reads, time when that number was seen to change)."""
         self._asked: dict[int, float] = {}
-        """Number of a PING under way -> when it left."""
+        """Number of an unanswered PING -> time when it was sent."""
         self._number = 0
         self._look_due_ms = 0
         self._ping_due_ms = 0
         self._looked_ms: int | None = None
         self._slept_ms = 0
-        """Milliseconds for which this node itself stood still so far: it did not listen then, so no peer counts as
-        silent."""
+        """Milliseconds for which this node itself stood still so far. It received nothing during that time, so peers do
+        not count as silent then."""
         self._catch_up = CatchUp(raw, ha.catch_up_bytes_per_second, wake)
         self._ha = ha
 
@@ -270,7 +274,8 @@ class Links:
             self._ask_all(awake_ms)
 
     def unreached(self) -> Unreached:
-        """Nodes that the leader reported as unreachable; without a leader, the last leader's report."""
+        """Returns the nodes that the leader reported as unreachable; without a leader, those that the last leader
+        reported."""
         return self._reach.settle(self._transport.roster.membership.node_id, self._raw.leader_id)
 
     def _look_at_connections(self, now_ms: int) -> None:
@@ -338,7 +343,7 @@ class Links:
     # --- frames ------------------------------------------------------------------------------------------------------
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any]) -> None:
-        """A PING or a PONG. Raises WireError."""
+        """Handles a PING or a PONG. Raises WireError."""
         if len(header) < 2 or header[0] not in (CONTROL, BULK) or type(header[1]) is not int:
             raise WireError("malformed heartbeat of a link")
         channel, number = header[0], header[1]
@@ -367,7 +372,8 @@ class Links:
     # --- states ------------------------------------------------------------------------------------------------------
 
     def _judge_all(self, now_ms: int) -> bool:
-        """True if what this node says of itself has changed: whom it reaches, whether it leaves, its slow turns."""
+        """Updates the state of each link. Returns True if this node's reports in PING have changed: the peers that it
+        reaches, its leaving, its slow turns."""
         leads = self._raw.role is Role.LEADER
         out_ms: dict[NodeId, int] = {}
         progress = {peer.node_id: peer for peer in self._raw.status().peers} if leads else {}
@@ -421,8 +427,8 @@ class Links:
         )
 
     def _enter(self, peer: NodeId, record: _Record, state: LinkState, now_ms: int) -> None:
-        """A link that was READY, was given up here and is READY again has been so all the time; one that was anything
-        else in between has not."""
+        """Sets the state of a link. If a READY link was closed here and is READY again, the time in READY goes on;
+        after any other state it begins anew."""
         record.state, record.since_ms = state, now_ms
         if state is LinkState.READY:
             if record.ready_since_ms is None:
@@ -434,8 +440,8 @@ class Links:
         logger.debug("link to node %d: %s", peer, state.value)
 
     def is_silent(self, peer: NodeId) -> bool:
-        """Returns True if nothing has come from a connected peer for so long that its link counts as paused. False if
-        nothing could come yet."""
+        """Returns True if no data has arrived from a connected peer for so long that its link counts as paused. False
+        if it is too early for any data."""
         record = self._records.get(peer)
         if record is None or not record.made:
             return False
@@ -446,7 +452,7 @@ class Links:
     # --- for people --------------------------------------------------------------------------------------------------
 
     def view(self) -> list[LinkView]:
-        """Every link, by node id; the gauges follow."""
+        """Returns every link, by node id, and updates the gauges."""
         now_ms, wall_ms = self._clock.monotonic_ms() - self._slept_ms, self._clock.wall_ms()
         self._metrics.show(
             LinkFigures(peer, record.state, now_ms - record.since_ms, record.round_trip_ms)

@@ -1,8 +1,8 @@
-"""Asks who listens at an address, with a handshake on a channel of its own; the connection ends with the answer.
+"""Asks which node listens at an address, with a handshake on a channel of its own. The connection ends with the answer.
 
-The channel `probe` disturbs nothing: the node that is asked keeps no connection of it, and takes its end for no news of
-the peer. An older node proves itself before it refuses the channel, if the cluster has a secret. Without a secret it
-says nothing, and counts as not reached (docs/wire-protocol.md).
+The channel `probe` disturbs nothing: the node that is asked keeps no connection, and does not take its end as a sign
+that the peer failed. If the cluster has a secret, an older node proves its identity before it refuses the channel.
+Without a secret it does not, and so counts as not reached (docs/wire-protocol.md).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from raftlog.types import NodeId
 PROBE_S = 2.0
 """Seconds for the dial and the handshake together."""
 _SHOWN_MAX = 200
-"""Characters of what was answered that are passed on."""
+"""The most characters of an answer that are passed on."""
 
 
 class Asker(Protocol):
@@ -39,7 +39,8 @@ class Asker(Protocol):
 
 
 async def probe(asker: Asker, node: NodeId, node_uuid: str, address: Address) -> str:
-    """Why that node was not found at the address; "" if it proved there that it is the node with that uuid."""
+    """Returns the reason why that node was not found at the address; "" if the node with that uuid proved its identity
+    there."""
     made: list[Probe] = []
 
     def make() -> Probe:
@@ -60,15 +61,15 @@ async def probe(asker: Asker, node: NodeId, node_uuid: str, address: Address) ->
 
 
 def why_unreachable(error: OSError) -> str:
-    """The reason of a failed dial, in the system's words."""
+    """Returns the reason of a failed dial, in the system's words."""
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return str(error.strerror or error)[:_SHOWN_MAX]
 
 
 def why_another(found: Sequence[object], wanted: Sequence[object]) -> str:
-    """Why who answers is not the wanted node, each as [uuid of the cluster, node id, uuid of the node]; "" if it is.
-    What was found may be anything: it is cut short."""
+    """Returns the reason why the node that answers is not the wanted one; "" if it is. Each is [uuid of the cluster,
+    node id, uuid of the node]. `found` may contain anything and is cut short."""
     cluster, node, node_uuid = found
     if cluster != wanted[0]:
         return f"a node of another cluster answers there ({cluster!s:.36})"
@@ -80,11 +81,11 @@ def why_another(found: Sequence[object], wanted: Sequence[object]) -> str:
 
 
 class Probe(asyncio.Protocol):
-    """One dialled connection that ends when it is known who listens."""
+    """One dialled connection, which ends when the listener's identity is known."""
 
     def __init__(self, asker: Asker, node: NodeId, node_uuid: str) -> None:
         self.found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """The result of `probe`."""
+        """The result of `probe`: the reason, or ""."""
         self._asker = asker
         self._node = node
         self._node_uuid = node_uuid
@@ -94,7 +95,7 @@ class Probe(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Introduces this node."""
+        """Sends this node's HELLO."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         names, cluster = certified(self._transport), self._asker.roster.membership.cluster_uuid
         if names is not None and names != (cluster, self._node_uuid):
@@ -111,7 +112,7 @@ class Probe(asyncio.Protocol):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It said no more."""
+        """Ends the probe without an identity."""
         self._end("it closed the connection before it said who it is")
 
     def data_received(self, data: bytes) -> None:

@@ -1,10 +1,11 @@
-"""Which nodes the leader reaches: routes point the names of the others elsewhere (docs/adr/0010-broker-names.md).
+"""Decides which nodes the leader reaches. Routes direct the broker names of the others to reachable nodes
+(docs/adr/0010-broker-names.md).
 
 Every node judges its own links, but only the leader's judgement counts: two nodes on different sides of a partition
-must not give clients different routes. The leader sends it in PING (docs/wire-protocol.md), at once when it changes. A
-link that flaps moves a name only once: away after the peer was unreachable for a while, back only after a calm period.
-A peer that says that it leaves (it is drained, in maintenance, or stops) counts as away at once: clients move at their
-next route poll, while it still serves them.
+must not give clients different routes. The leader sends its judgement in PING (docs/wire-protocol.md), at once when it
+changes. A link that flaps moves a name only once: away after the peer was unreachable for a while, back only after a
+calm period. A peer that announces that it is leaving (it is drained, in maintenance, or stops) counts as away at once:
+clients move at their next route poll, while the peer still serves them.
 """
 
 from __future__ import annotations
@@ -22,16 +23,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 AWAY_MS = 1000
-"""After this long out of reach, the node's name moves."""
+"""Milliseconds out of reach after which the node's name moves."""
 BACK_MS = 3000
-"""After this long in reach, without a silence of half of AWAY_MS, its name moves back."""
+"""Milliseconds in reach, without a silence of half of AWAY_MS, after which the name moves back."""
 DRAINED, STOPPING, MAINTAINED = "drain", "stop", "maintenance"
 LEAVING = frozenset((DRAINED, STOPPING, MAINTAINED))
-"""The holds on campaigns (`RawNode.hold_campaigns`) with which a node says that it leaves."""
+"""The holds on campaigns (`RawNode.hold_campaigns`) with which a node announces that it is leaving."""
 _HEARTBEATS = 3
-"""Heartbeats that may be missing; more than AWAY_MS only where [raft] makes them slow."""
+"""Heartbeats that may be missing before a peer is out of reach. This is longer than AWAY_MS only if [raft] makes
+heartbeats slow."""
 _NODES_MAX = 1024
-"""Longest list that a peer may send."""
+"""The longest list of nodes that a peer may send."""
 
 Unreached = frozenset[NodeId]
 
@@ -42,17 +44,18 @@ def patience_ms(raft: RaftSection) -> int:
 
 
 class Reach:
-    """One node's judgement of its peers, and the leader's as far as it was heard."""
+    """One node's judgement of its peers, and the leader's judgement as far as it was received."""
 
     def __init__(self, away_ms: int = AWAY_MS) -> None:
-        """`away_ms`: see `patience_ms`."""
+        """`away_ms` is explained at `patience_ms`."""
         self._away_ms = away_ms
         self._well_since: dict[NodeId, int | None] = {}
-        """Peer that is away -> since when it is reached again; None: it is not."""
+        """Peer that counts as away -> time since which it is reached again; None if it is not."""
         self._said: dict[NodeId, Unreached | None] = {}
-        """Peer -> what it said as leader; None: it last spoke when it did not lead."""
+        """Peer -> the nodes that it reported as unreachable when it was the leader; None if it did not lead when it
+        last reported."""
         self._counts: Unreached = frozenset()
-        """Peers out of reach of the last leader that this node heard of."""
+        """The unreachable peers according to the last leader from which this node received a report."""
 
     @property
     def away(self) -> Unreached:
@@ -60,8 +63,8 @@ class Reach:
         return frozenset(self._well_since)
 
     def judge(self, out_ms: Mapping[NodeId, int], now_ms: int, leaving: Collection[NodeId] = ()) -> bool:
-        """`out_ms`: peer -> for how long it has been out of reach, or silent; 0: just heard. `leaving`: those that say
-        that they leave. True if `away` changed."""
+        """Updates `away`; returns True if it changed. `out_ms`: peer -> milliseconds for which it has been out of reach
+        or silent, 0 if data has just arrived. `leaving`: peers that announce that they are leaving."""
         before = self.away
         for peer in before - out_ms.keys():
             del self._well_since[peer]
@@ -79,11 +82,12 @@ class Reach:
     # --- the leader's word ---------------------------------------------------------------------------------------
 
     def word(self, leads: bool) -> list[int] | None:
-        """This node's report: the ids, in order, of the peers that it does not reach; None if it does not lead."""
+        """Returns this node's report for PING: the sorted ids of the peers that it does not reach; None if it does not
+        lead."""
         return sorted(self.away) if leads else None
 
     def heard(self, peer: NodeId, word: object) -> None:
-        """Takes a peer's report. Raises WireError."""
+        """Records a peer's report. Raises WireError."""
         if word is None:
             self._said[peer] = None
             return
@@ -92,7 +96,8 @@ class Reach:
         self._said[peer] = frozenset(NodeId(node) for node in word)
 
     def settle(self, own: NodeId, leader: NodeId) -> Unreached:
-        """The nodes that the leader does not reach. Without a leader, or before it has said so, the last ones stay."""
+        """Returns the nodes that the leader does not reach. Without a leader, or before the leader's first report, the
+        last ones stay."""
         if leader == own:
             self._note(own, self.away)
         elif leader != NOBODY:
@@ -111,7 +116,8 @@ class Reach:
 
 
 def stand_ins(nodes: Collection[NodeId], unreached: Collection[NodeId]) -> dict[NodeId, NodeId]:
-    """Node -> the node that its name leads to: itself, or the next one, by id and round, that is reached."""
+    """Returns node -> the node to which its broker name leads: itself, or the next reachable node in the ring of
+    ids."""
     ring = sorted(nodes)
     living = [node for node in ring if node not in unreached]
     return {

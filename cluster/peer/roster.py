@@ -16,58 +16,58 @@ from raftlog.types import NodeId
 Address = tuple[str, int]
 """Host (name or ip) and port."""
 Addresses = Mapping[NodeId, tuple[Address, ...]]
-"""Addresses at which each node may listen, best first: each is tried in turn."""
+"""The addresses at which each node may listen, best first; they are tried in turn."""
 NODE_ID_MAX = 65535
 GUESTS_MAX = 16
-"""More unknown nodes at once are a mistake, not a membership change."""
+"""The most unknown nodes at once. More are a mistake, not a membership change."""
 REMOVED = "removed"
 SECRET = "secret"
 LEVEL = "level"
 
 
 class Removed(NamedTuple):
-    """A member that left: its uuid, and since when it is out."""
+    """A member that was removed: its uuid, and the entry that removed it."""
 
     node_uuid: str
     since: int
-    """Index of the entry."""
+    """Index of the entry that removed the member."""
 
 
 class Membership(NamedTuple):
-    """The identities that a handshake carries and is checked against: a node of another cluster, or with another disk,
-    is refused."""
+    """The identities that a handshake carries and against which it is checked: a node of another cluster, or with
+    another disk, is refused."""
 
     cluster_uuid: str
     group_id: int
     node_id: NodeId
     node_uuid: str
     members: dict[NodeId, str]
-    """node id -> node uuid of every member."""
+    """Node id -> node uuid of every member."""
     removed: dict[NodeId, Removed] = {}  # noqa: RUF012 - a value, never changed
-    """Those that left, as far as that is committed."""
+    """Members whose removal is committed."""
 
 
 class Refusal(NamedTuple):
-    """Why a handshake is refused."""
+    """The reason why a handshake is refused."""
 
     reason: str
     """The explanation for the operator of the node that is refused."""
     kind: str = ""
-    """REMOVED if it left the cluster, SECRET if it does not prove the cluster's secret, LEVEL if one of the two nodes
-    does not know the level of the cluster, else ""."""
+    """REMOVED if the node was removed from the cluster, SECRET if it does not prove the cluster's secret, LEVEL if one
+    of the two nodes does not know the level of the cluster, else ""."""
     since: int = -1
-    """Index of the entry since which it is out, -1 otherwise."""
+    """Index of the entry that removed the node, -1 otherwise."""
 
 
 class Roster:
     """The nodes that may use the peer port: members, former members and guests."""
 
     def __init__(self, membership: Membership, addresses: Addresses) -> None:
-        """`addresses`: where members listen, as far as known."""
+        """`addresses` are those at which members listen, as far as known."""
         self.membership = membership
         self._addresses: Addresses = {}
         self._guests: dict[NodeId, tuple[str, Address]] = {}
-        """Node id -> (uuid, where it says it listens)."""
+        """Node id -> (uuid, the address that its handshake gave)."""
         self.update(membership, addresses)
 
     def update(self, membership: Membership, addresses: Addresses) -> None:
@@ -83,21 +83,22 @@ class Roster:
         return sorted(self._addresses.keys() | self._guests.keys())
 
     def addresses_of(self, peer: NodeId) -> tuple[Address, ...]:
-        """Returns the addresses at which it may listen, best first; empty if it is not to be dialled."""
+        """Returns the addresses at which the node may listen, best first; empty if it is not to be dialled."""
         if peer in self._addresses:
             return self._addresses[peer]
         return (self._guests[peer][1],) if peer in self._guests else ()
 
     def is_guest(self, peer: NodeId) -> bool:
-        """Known from its handshake only."""
+        """Returns True if the node is known only from its handshake."""
         return peer in self._guests
 
     def leave(self, peer: NodeId) -> None:
-        """A guest disconnected; does nothing for a member."""
+        """Removes a guest that disconnected; does nothing for a member."""
         self._guests.pop(peer, None)
 
     def is_not(self, peer: NodeId, who: list[Any]) -> str:
-        """Why the node that was dialled as `peer` is another one; "" if it is not. `who`: [cluster uuid, id, uuid]."""
+        """Returns the reason why the node that was dialled as `peer` is another one; "" if it is the right one. `who`
+        is its identity: [cluster uuid, id, uuid]."""
         cluster, node_id, node_uuid = who
         me = self.membership
         if cluster != me.cluster_uuid:
@@ -113,7 +114,8 @@ class Roster:
         return ""
 
     def judge(self, header: list[Any], channels: tuple[str, ...], *, itself: bool = False) -> Refusal | None:
-        """Why the handshake is refused, None if it is not. `itself`: this very node may be the one that dials."""
+        """Returns the reason to refuse a handshake, None to accept it. `itself`: True if the dialling node may be this
+        very node."""
         cluster, group, node_id, node_uuid, to_id, channel = header[:6]
         me = self.membership
         if cluster != me.cluster_uuid or group != me.group_id:
@@ -164,7 +166,8 @@ class Roster:
         return None
 
     def greet(self, header: list[Any]) -> bool:
-        """An accepted handshake; True if it is that of a guest, which is to be dialled from now on."""
+        """Records an accepted handshake; returns True if it is that of a new guest, which is to be dialled from now
+        on."""
         peer, address = NodeId(header[2]), _address_in(header)
         if peer in self._addresses or address is None:
             return False
@@ -173,7 +176,7 @@ class Roster:
 
 
 def _address_in(header: list[Any]) -> Address | None:
-    """The address that a handshake names, if it is one."""
+    """Returns the address that a handshake gives; None if there is no valid one."""
     if len(header) < 9:
         return None
     host, port = header[7], header[8]

@@ -1,4 +1,4 @@
-"""This node's secret: its file, when peers must prove it, and the alarm until then.
+"""This node's secret: its file, the point from which peers must prove it, and the alarm until then.
 
     no file             any peer that knows the cluster's uuid is accepted; there is an alarm
     a file, no mark     nodes prove it to each other; those that cannot are accepted, since they may not have it yet
@@ -28,9 +28,10 @@ from raftlog.types import NodeId
 logger = logging.getLogger(__name__)
 
 SECRET = "SECRET"
-"""File name in the data directory, unless peer.secret_file names another file."""
+"""Name of the secret file in the data directory, unless peer.secret_file names another file."""
 MARK = "SECRET_REQUIRED"
-"""File name in the data directory. The text is "raftmq secret required 10", a blank, and the id of the key in hex."""
+"""Name of the mark in the data directory. Its text is "raftmq secret required 10", a blank, and the id of the key in
+hex."""
 MARK_HEAD = b"raftmq secret required 10 "
 ALARM = "peer_secret"
 LOOK_EVERY_MS = 500
@@ -38,18 +39,18 @@ RENEW_EVERY_MS = 5000
 
 
 class Proofs(Protocol):
-    """The part of PeerTransport that proves."""
+    """The part of PeerTransport that handles proofs."""
 
     keyring: Keyring
 
     def set_keyring(self, keyring: Keyring) -> None:
-        """Uses these keys, and their demand for a proof, from now on."""
+        """Uses these keys, and their `demanded` flag, from now on."""
 
     def proven_by(self) -> set[NodeId]:
         """Returns the peers whose every connection to this node has proven the newest key."""
 
     def renew(self) -> None:
-        """Tries to prove the newest key where that has not been done."""
+        """Tries to prove the newest key on connections that have not proven it."""
 
 
 def path_of(config: Config) -> Path:
@@ -63,12 +64,12 @@ def mark_path(config: Config) -> Path:
 
 
 def mark_of(key: bytes) -> bytes:
-    """The bytes of the mark that names this key."""
+    """Returns the bytes of the mark that names this key."""
     return MARK_HEAD + key_id(key).hex().encode() + b"\n"
 
 
 def load(fs: FileSystem, config: Config) -> Keyring:
-    """The keys that this node proves and requires. Raises ConfigError."""
+    """Returns the keys that this node proves and requires. Raises ConfigError."""
     keys, mark = _keys(fs, config), _mark(fs, config)
     if mark is None:
         return Keyring(keys)
@@ -104,7 +105,8 @@ def _keys(fs: FileSystem, config: Config) -> tuple[bytes, ...]:
 
 
 def _mark(fs: FileSystem, config: Config) -> bytes | None:
-    """Id of the key that is demanded; b"" if the mark cannot be read, which demands one all the same."""
+    """Returns the id of the key that the mark names; b"" if the mark cannot be read, and then a proof is required all
+    the same. None without a mark."""
     path = mark_path(config)
     if not fs.exists(path):
         return None
@@ -134,8 +136,8 @@ class SecretKeeper:
         members: Callable[[], Iterable[NodeId]],
         transport: Proofs,
     ) -> None:
-        """`members`: ids of all that are in force, this node's too. `transport`: who proves it, with the keys that
-        `load` found."""
+        """`members` returns the ids of all members in force, this node's too. `transport` proves the keys that `load`
+        found."""
         self._config = config
         self._fs = fs
         self._alarms = alarms
@@ -147,7 +149,8 @@ class SecretKeeper:
 
     @property
     def state(self) -> Literal["none", "admitting", "changing", "required"]:
-        """ "none", "admitting" (peers without it are let in), "changing" (an older key still counts), or "required"."""
+        """The state of the secret: "none", "admitting" (peers without it are accepted), "changing" (an older key is
+        still accepted), or "required"."""
         keyring = self.keyring
         if not keyring.keys:
             return "none"
@@ -162,7 +165,7 @@ class SecretKeeper:
         return sorted(set(self._members()) - proven - {NodeId(self._config.node.id)})
 
     def reload(self) -> bool:
-        """Reads the file again; whether anything is different. Raises ConfigError, having changed nothing."""
+        """Reads the file again; returns True if the keys changed. Raises ConfigError, having changed nothing."""
         keyring = load(self._fs, self._config)
         if keyring == self.keyring:
             return False
@@ -170,7 +173,7 @@ class SecretKeeper:
         return True
 
     def tick(self, now_ms: int) -> None:
-        """Several times a second: demands the newest key once every member has proven it."""
+        """Requires the newest key once every member has proven it. Called several times a second."""
         if now_ms < self._due_ms:
             return
         self._due_ms = now_ms + LOOK_EVERY_MS

@@ -1,7 +1,8 @@
-"""Secret files as commands make them: a key for a new cluster, one more for a running one, the same for a new node.
+"""Secret files as commands make them: a key for a new cluster, another key for a running cluster, a copy for a new
+node.
 
-Files are written with mode 0600 under another name, synced, and renamed. What a running node makes of them is in
-`cluster.peer.secret`.
+Files are written with mode 0600 under another name, synced, and renamed. `cluster.peer.secret` describes how a running
+node uses them.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 
 def new_key() -> bytes:
-    """A key that nobody else has."""
+    """Returns a new random key."""
     return os.urandom(KEY_BYTES)
 
 
 def read_keys(path: Path) -> tuple[bytes, ...]:
-    """The keys in the file, newest first; none if it is not there. Raises LocalError."""
+    """Returns the keys in the file, newest first; none if the file does not exist. Raises LocalError."""
     try:
         with path.open("rb") as file:
             return parse(file.read(FILE_MAX + 1))
@@ -37,7 +38,7 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
 
 
 def write_keys(path: Path, keys: Sequence[bytes], cluster: str) -> None:
-    """Replaces the file; nobody but its owner may read it. Raises LocalError."""
+    """Replaces the file; only its owner may read it. Raises LocalError."""
     _replace(path, encode(keys, cluster), 0o600)
 
 
@@ -63,8 +64,8 @@ def _replace(path: Path, data: bytes, mode: int) -> None:
 
 
 def keys_of_new(configs: Sequence[Config]) -> tuple[bytes, ...]:
-    """The secret for a cluster that is being made: what lies where its configurations say, else a new one. Raises
-    LocalError if there are several."""
+    """Returns the secret for a cluster that is being made: the one that exists in the files its configurations name,
+    else a new one. Raises LocalError if the files differ."""
     found = {keys for config in configs if (keys := read_keys(path_of(config)))}
     if len(found) > 1:
         raise LocalError(
@@ -77,15 +78,15 @@ def keys_of_new(configs: Sequence[Config]) -> tuple[bytes, ...]:
 
 
 def give(config: Config, keys: Sequence[bytes], cluster: str) -> None:
-    """Gives a node of a new cluster the secret, demanded from the beginning. Raises LocalError."""
+    """Gives a node of a new cluster the secret, required from the beginning. Raises LocalError."""
     if not read_keys(path_of(config)):
         write_keys(path_of(config), keys, cluster)
     _replace(mark_path(config), mark_of(keys[0]), 0o644)
 
 
 def complete(configs: Sequence[Config], cluster: str) -> None:
-    """Completes an interrupted creation of a cluster: a node without a secret gets that of the others. Nothing if none
-    has one, which is so in clusters of releases that knew no secret."""
+    """Completes an interrupted creation of a cluster: a node without a secret gets that of the others. Does nothing if
+    no node has one, as in clusters of releases without secrets."""
     having = [config for config in configs if read_keys(path_of(config))]
     for config in configs:
         if having and config not in having:
@@ -93,8 +94,8 @@ def complete(configs: Sequence[Config], cluster: str) -> None:
 
 
 def copy(source: Config, target: Config, cluster: str) -> None:
-    """Gives a node that joins the secret of another one, and what that demands. Nothing if there is none, or the new
-    node has it."""
+    """Gives a joining node the secret and the mark of another one. Does nothing if there is no secret, or if the
+    joining node has one."""
     keys = read_keys(path_of(source))
     if not keys:
         return
@@ -106,9 +107,10 @@ def copy(source: Config, target: Config, cluster: str) -> None:
 
 
 def take(file: Path, target: Config, wanted: str, cluster: str) -> bool:
-    """Gives a node that joins the secret in `file`, brought from another machine; whether it was not there yet.
+    """Gives a joining node the secret in `file`, brought from another machine; returns True if the node did not have it
+    yet.
 
-    `wanted`: what the cluster's newest key is called, in hex. Raises LocalError if that is not in it.
+    `wanted` is the id of the cluster's newest key, in hex. Raises LocalError if the file lacks that key.
     """
     keys = read_keys(file)
     if not keys:
@@ -141,7 +143,7 @@ def _holds(keys: Sequence[bytes], wanted: str) -> bool:
 
 
 def add_key(keys: Sequence[bytes]) -> tuple[bytes, ...]:
-    """Returns the same keys with a new one in front. Raises LocalError while an earlier change is not over."""
+    """Returns the keys with a new one in front. Raises LocalError while an earlier change is not complete."""
     if len(keys) >= KEYS_MAX:
         raise LocalError(
             f"there are {len(keys)} keys already",

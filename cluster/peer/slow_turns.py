@@ -1,13 +1,13 @@
-"""A leader whose turns of the event loop are long hands over, once, to a voter whose turns are not.
+"""Moves leadership once when the leader's turns of the event loop are long, to a voter whose turns are not.
 
-While a turn is long nobody is served and no heartbeat leaves. A leader to which that happens again and again keeps its
-office if each turn is shorter than its followers' patience, and serves badly. Voters tell each other in PING how many
-such turns they had, so that leadership does not go to one that fares no better: if the turns come from what clients ask
-for, or from a machine that all share, the next leader has them as well, and stays.
+During a long turn the node serves nobody and sends no heartbeat. If each turn is shorter than the followers' election
+timeout, a leader with many long turns is not deposed, and serves badly. Voters tell each other in PING how many such
+turns they had, so that leadership does not go to a voter that is no better. If the turns are caused by the clients'
+requests, or by a machine that all nodes share, the next leader has them as well and stays.
 
-A turn that worked and one that was not scheduled count alike. To clients they are the same, and a leader without CPU is
-no better than one that is busy; nor is it moved in vain, since a voter that is starved too has such turns itself. What
-the turn did is told to people, in the alarm.
+A turn that worked and a turn that was not scheduled count alike. To clients they are the same, and a leader without CPU
+is no better than a busy one. The move is not in vain either: if a voter lacks CPU too, it has such turns itself and is
+not chosen. The alarm tells people what the turn did.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from raftlog.types import NOBODY, NodeId, Role
 logger = logging.getLogger(__name__)
 
 SLOW_MS: Final = 500
-"""A turn that takes longer is slow."""
+"""Milliseconds. A turn that takes longer is slow."""
 TURNS: Final = 3
 WINDOW_MS: Final = 60_000
-"""A leader that had TURNS slow turns within it should not lead."""
+"""Milliseconds. A leader that had TURNS slow turns within them should not lead."""
 PAUSE_MS: Final = 300_000
-"""Milliseconds between two such hand-overs of the whole cluster."""
+"""Milliseconds between two hand-overs for slow turns in the whole cluster."""
 TOLD_MS: Final = 5_000
-"""Milliseconds for which a peer's report about itself counts; three intervals of its PINGs if these are longer."""
+"""Milliseconds for which a peer's report about itself is valid; three intervals of its PINGs if these are longer."""
 LAG_MAX: Final = 256
-"""Entries that a successor may be behind: no writes are taken until it has them."""
+"""Entries that a successor may be behind: no writes are accepted until it has them."""
 TURNS_MAX: Final = 1_000_000
 ALARM = "slow_turns"
 
@@ -49,45 +49,46 @@ class _Turn(NamedTuple):
     worked: bool
     what: str
     led: bool
-    """The node led when it ended."""
+    """True if the node was the leader when the turn ended."""
 
 
 class _Word(NamedTuple):
-    """A peer's report about itself."""
+    """A peer's report about its own turns."""
 
     at_ms: int
     turns: int
 
 
 class SlowTurns:
-    """One node's own slow turns, what its peers say of theirs, and what follows. Event loop only."""
+    """The slow turns of one node, the reports of its peers, and the hand-over that may follow. Event loop only."""
 
     def __init__(
         self, raw: RawNode, clock: Clock, alarms: Alarms, transfer: Callable[[NodeId], None], interval_ms: int
     ) -> None:
-        """`transfer`: hands leadership over, or raises; `interval_ms`: of PINGs."""
+        """`transfer` hands leadership over, or raises. `interval_ms` is the interval of PINGs."""
         self._raw, self._clock, self._alarms, self._transfer = raw, clock, alarms, transfer
         self._turns: deque[_Turn] = deque(maxlen=100)
         self._words: dict[NodeId, _Word] = {}
         self._own_ms: int | None = None
-        """When this node last handed over for this."""
+        """Time when this node last handed over for slow turns."""
         self._handed_ms: int | None = None
-        """When any leader did, as far as it said so."""
+        """Time when any leader last did so, as far as its reports tell."""
         self.reload(interval_ms)
         self.total = 0
         """Slow turns since the start."""
         self.handed = 0
-        """Hand-overs of this node for them, since the start."""
+        """Hand-overs of this node for slow turns since the start."""
         self.on_slow: Callable[[], None] = lambda: None
         """Called at each slow turn."""
         self.on_handed: Callable[[], None] = lambda: None
 
     def reload(self, interval_ms: int) -> None:
-        """Another interval of PINGs."""
+        """Takes another interval of PINGs."""
         self._told_ms = max(TOLD_MS, 3 * interval_ms)
 
     def note(self, took_ms: float, *, worked: bool = True, what: str = "") -> None:
-        """A turn took so long. `worked`: it used the processor; if not, it waited for it. `what`: ran then."""
+        """Records a turn that took `took_ms`. `worked`: True if it used the processor, False if it waited for the
+        processor. `what` names what ran."""
         if took_ms > SLOW_MS:
             self.total += 1
             led = self._raw.role is Role.LEADER
@@ -97,14 +98,14 @@ class SlowTurns:
     # --- between nodes -----------------------------------------------------------------------------------------------
 
     def word(self) -> list[int]:
-        """Returns the report for PING: the number of slow turns lately, and milliseconds since this node handed over
-        for them; -1: never. A node does not repeat the report of another one: it would get younger from node to
-        node."""
+        """Returns the report for PING: the number of recent slow turns, and the milliseconds since this node handed
+        over for them, -1 for never. A node does not repeat the report of another node, because its age would be lost on
+        the way."""
         now_ms = self._clock.monotonic_ms()
         return [len(self._lately(now_ms)), -1 if self._own_ms is None else now_ms - self._own_ms]
 
     def heard(self, peer: NodeId, word: object) -> None:
-        """Takes in the report in a peer's PING; None: its release reports nothing. Raises WireError."""
+        """Records the report in a peer's PING; None if the peer's release reports nothing. Raises WireError."""
         if word is None:
             self._words.pop(peer, None)
             return
@@ -115,23 +116,23 @@ class SlowTurns:
             self._handed_ms = max(now_ms - since_ms, -PAUSE_MS if self._handed_ms is None else self._handed_ms)
 
     def may_lead(self, node: NodeId) -> bool:
-        """Returns True if that peer has said lately that it has no slow turns."""
+        """Returns True if that peer has reported recently that it has no slow turns."""
         word = self._words.get(node)
         return word is not None and not word.turns and self._clock.monotonic_ms() - word.at_ms <= self._told_ms
 
     def is_slow(self, node: NodeId) -> bool:
-        """Returns True if that peer says that it has slow turns."""
+        """Returns True if that peer reported slow turns."""
         return node in self._words and self._words[node].turns > 0
 
     @property
     def paused(self) -> bool:
-        """Leadership was handed over for this a short while ago: it stays where it went."""
+        """True if leadership was handed over for slow turns a short while ago; it then stays at the new leader."""
         return self._handed_ms is not None and self._clock.monotonic_ms() - self._handed_ms < PAUSE_MS
 
     # --- by the clock ------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """A chore."""
+        """Hands leadership over if the node had too many slow turns. Called periodically."""
         if not self._turns:
             return
         mine = [turn for turn in self._lately(now_ms) if turn.led]

@@ -49,10 +49,11 @@ REDIAL_MIN_S, REDIAL_MAX_S = 0.05, 0.5
 REDIAL_REMOVED_S = 5.0
 """Seconds between two dials of a node that learned of its removal."""
 DIAL_S = 2.0
-"""A dial into a partition times out and is repeated: the system's own timeout would outlive it by minutes."""
+"""Seconds after which a dial is given up and repeated. Without it a dial into a partition would last minutes, until the
+system's own timeout."""
 
 PLAIN_REFUSAL = pack(Kind.REFUSED, ["it takes TLS only, and this node speaks plain text (peer.tls)", "", -1])
-"""The answer to a node that speaks plain text where TLS is enforced."""
+"""The answer to a node that speaks plain text where TLS is required."""
 
 
 class Handlers(NamedTuple):
@@ -61,18 +62,20 @@ class Handlers(NamedTuple):
     message: Callable[[Message], None]
     closed: Callable[[NodeId], None]
     frame: Callable[[NodeId, int, list[Any], bytes], None]
-    """Forwarded requests, fetches and the replies to both: (peer, kind, header, payload). May raise WireError."""
+    """Called for forwarded requests, fetches and the replies to both: (peer, kind, header, payload). May raise
+    WireError."""
     refused: Callable[[NodeId, Refusal], None] = lambda peer, refusal: None
-    """A peer refuses this node."""
+    """Called when a peer refuses this node."""
 
 
 class HeartbeatNet(NamedTuple):
-    """A network of its own for heartbeats, votes and acknowledgements: the control connections."""
+    """A separate network for heartbeats, votes and acknowledgements: the control connections."""
 
     bind: Address | None = None
-    """The address at which this node listens for them besides its peer port."""
+    """The address at which this node listens for control connections besides its peer port."""
     addresses: Mapping[NodeId, Address] = MappingProxyType({})
-    """The addresses at which it dials peers for them; it dials others at their peer port."""
+    """The addresses at which this node dials peers for control connections. It dials all other peers at their peer
+    port."""
 
 
 class PeerTransport:
@@ -96,11 +99,12 @@ class PeerTransport:
     ) -> None:
         """`addresses`: where each peer may listen, by host name or ip; names are resolved at every dial.
 
-        `incarnation`: another one at every start of the node; 0 is not compared. `advertised`: where others reach this
-        node, for those that do not know it yet. `keyring`: what is proven and asked for; `entropy`: for nonces.
-        `level`: of the commands that this node can apply (`statemachine.commands.LEVEL`); told to its peers. `levels`:
-        where those that peers announce are kept, while they are connected. `cluster_level`: that of the
-        state. `security`, `dialling`: of the connections, which are in plain text without.
+        `incarnation` differs between any two starts of the node; 0 is not compared. `advertised` is the address at
+        which others reach this node, for nodes that do not know it yet. `keyring` holds the keys that are proven and
+        required; `entropy` supplies nonces. `level` is that of the commands that this node can apply
+        (`statemachine.commands.LEVEL`); its peers are told. `levels` receives the levels that peers announce, while
+        they are connected. `cluster_level` returns the level in the applied state. `security` and `dialling` are those
+        of TLS; without them connections are in plain text.
         """
         self.dialling = dialling
         self._security = security
@@ -109,14 +113,14 @@ class PeerTransport:
         self.links: dict[tuple[NodeId, str], Link] = {}
         """The links that carry what this node sends."""
         self.dialled: dict[Link, None] = {}
-        """These, and those whose handshake is not over."""
+        """The open links, and those whose handshake is not over."""
         self.inlets: dict[Inlet, None] = {}
         self.dropped = 0
         self.entry_bytes = 0
         """Bytes of appends handed to connections since the start."""
         self.keyring = keyring
         self.challengers: set[NodeId] = set()
-        """Peers that have asked for a proof: they have a secret, and are waited for."""
+        """Peers that have asked for a proof: they have a secret, so this node waits for theirs."""
         self.admission = Admission()
         self._entropy = entropy
         self._renewals: dict[tuple[NodeId, str], asyncio.Task[None]] = {}
@@ -130,7 +134,7 @@ class PeerTransport:
         self._servers: list[asyncio.Server | Acceptor] = []
         self._heartbeats = heartbeats
         self.dial_errors: dict[NodeId, str] = {}
-        """Peer -> why the last dial failed, unless it was reached since."""
+        """Peer -> the reason why the last dial failed. A peer that was reached since is not in it."""
         self._diallers: dict[NodeId, list[asyncio.Task[None]]] = {}
         self._lookups: set[asyncio.Task[None]] = set()
         self._incarnations: dict[NodeId, object] = {}
@@ -152,7 +156,7 @@ class PeerTransport:
         self._dial_all()
 
     async def close(self) -> None:
-        """Closes every connection, and whatever is accepted while it does."""
+        """Closes every connection, including those accepted while it does so."""
         self._closing = True
         for server in self._servers:
             server.close()
@@ -166,11 +170,12 @@ class PeerTransport:
                 transport.abort()
 
     def set_members(self, membership: Membership, addresses: Addresses) -> None:
-        """The members have changed: dials new ones, informs those that left, closes links to old addresses."""
+        """Takes changed members: dials new ones, informs removed ones, closes links to old addresses."""
         before = {peer: self.roster.addresses_of(peer) for peer in self.roster.peers()}
         self.roster.update(membership, addresses)
-        # Who joined in an entry that was just truncated may be the leader that truncated it. It has said hello as a
-        # member and goes on speaking: without an answer it could not send the entry that makes it a member again.
+        # A node that joined by an entry which was just truncated may be the leader that truncated it. It has sent its
+        # HELLO as a member and goes on sending. If this node did not answer, that leader could not send the entry that
+        # makes it a member again.
         for inlet in self.inlets:
             if inlet.peer is not None and inlet.peer not in membership.removed:
                 self.roster.greet(inlet.introduction)
@@ -211,20 +216,20 @@ class PeerTransport:
                 self.entry_bytes += sum(map(len, data))
 
     def send_on(self, peer: NodeId, channel: str, kind: Kind, header: list[Any]) -> bool:
-        """Sends a frame without payload on that channel; False if the peer cannot be reached there now."""
+        """Sends a frame without payload on that channel; returns False if the peer cannot be reached on it now."""
         return self._write(peer, channel, [pack(kind, header)])
 
     def send_frame(self, peer: NodeId, kind: Kind, header: list[Any], payload: bytes) -> bool:
-        """Sends a forwarded request or its reply; False if the peer cannot be reached now."""
+        """Sends a forwarded request or its reply; returns False if the peer cannot be reached now."""
         return self._write(peer, BULK, [pack(kind, header, len(payload)), payload])
 
     def request_ids(self) -> Iterator[int]:
-        """Numbers for requests to peers, below 2^63: those of two runs of this node differ. An answer to the former run
-        comes over the connection of this one, and must be nobody's here."""
+        """Yields numbers for requests to peers, below 2^63. Those of two runs of this node differ: an answer to the
+        former run may arrive over a connection of this run, and must not match any of its requests."""
         return itertools.count((self.incarnation & 0x7FFF_FFFF) << 32 | 1)
 
     def known_incarnation(self, peer: NodeId) -> object:
-        """The last message of `peer`; None if there was none yet."""
+        """Returns the incarnation in the last HELLO of `peer`; None if there was none yet."""
         return self._incarnations.get(peer)
 
     def connected_members(self) -> list[NodeId]:
@@ -233,7 +238,7 @@ class PeerTransport:
         return [peer for peer in peers if self.connected(peer)]
 
     def connected(self, peer: NodeId) -> bool:
-        """True if something sent now has a connection to travel on."""
+        """Returns True if a frame could be sent to the peer now."""
         return (peer, BULK) in self.links
 
     def _write(self, peer: NodeId, channel: str, parts: list[bytes]) -> bool:
@@ -273,13 +278,14 @@ class PeerTransport:
             delay = min(REDIAL_MAX_S, delay * 2)
 
     async def _last_of(self, link: Link | None) -> None:
-        """Returns when a link, and all that replaced it in turn, are lost."""
+        """Returns when a link, and each link that replaced it in turn, are lost."""
         while link is not None:
             await link.lost
             link = self.links.get((link.peer, link.channel))
 
     async def _renew(self, peer: NodeId, channel: str) -> None:
-        """Makes another connection in the place of one that stands; without a proof from the peer that one stays."""
+        """Makes another connection to replace an open one. If the peer does not prove its identity on it, the old one
+        stays."""
         try:
             done = await self._renew_once(peer, channel)
             while not done and (peer, channel) in self._renew_again:  # the peer has proven the key meanwhile
@@ -311,14 +317,15 @@ class PeerTransport:
         return False
 
     def _addresses(self, peer: NodeId, channel: str) -> tuple[Address, ...]:
-        """Returns the addresses to dial, in this order. Heartbeats go over the peer port when their own address cannot
-        be reached."""
+        """Returns the addresses to dial, in this order. Heartbeats use the peer port when their own address cannot be
+        reached."""
         known = self.roster.addresses_of(peer)
         own = self._heartbeats.addresses.get(peer) if channel == CONTROL and known else None
         return known if own is None else tuple(dict.fromkeys((own, *known)))
 
     async def _leave_old_address(self, peer: NodeId) -> None:
-        """Drops links to an address that none of the peer's names has any more: the dialler makes new ones at once."""
+        """Closes links to an address to which none of the peer's names resolves any more; the dialler makes new ones at
+        once."""
         addresses: set[str] = set()
         for host, port in self._addresses(peer, CONTROL):
             try:
@@ -336,20 +343,20 @@ class PeerTransport:
     # --- called by the protocols ---------------------------------------------------------------------------------
 
     def hello(self, peer: NodeId, channel: str) -> list[Any]:
-        """Returns the header with which this node introduces itself (wire.Kind.HELLO)."""
+        """Returns the header of this node's HELLO (wire.Kind.HELLO)."""
         me = self.roster.membership
         who = [me.cluster_uuid, me.group_id, me.node_id, me.node_uuid, peer, channel, self.incarnation]
         return [*who, *self._advertised] if self._advertised is not None else who
 
     def introduction(self, peer: NodeId, channel: str) -> list[Any]:
-        """Returns the HELLO's header with what is needed to prove it."""
+        """Returns the header of HELLO with nonce, key ids and levels."""
         hello, keyring = self.hello(peer, channel), self.keyring
         nonce = self._entropy(handshake.NONCE_BYTES) if keyring.keys else b""
         return [*handshake.with_keys(hello, nonce, keyring.ids), self._level, self._cluster_level()]
 
     def judge_level(self, header: list[Any], *, proven: bool) -> Refusal | None:
-        """Returns why a node is refused whose HELLO this is, if the cluster has a level that one of the two does not
-        know; else None. A cluster of the baseline has every node."""
+        """Returns the reason to refuse the sender of this HELLO, if the cluster has a level that one of the two nodes
+        does not know; else None. A cluster at the baseline accepts every node."""
         node, theirs, floor, mine = header[2], handshake.level(header), handshake.floor(header), self._cluster_level()
         if theirs < mine and mine > BASELINE:
             return Refusal(
@@ -365,18 +372,18 @@ class PeerTransport:
         return Refusal(f"this node knows levels up to {self._level}, and the cluster has level {floor}")
 
     def keep_to(self, level: int) -> None:
-        """The cluster has that level now: ends connections of nodes that do not know it. They are told when they
-        connect again."""
+        """Ends connections of nodes that do not know the cluster's new level. They learn the reason when they connect
+        again."""
         for inlet in [inlet for inlet in self.inlets if inlet.peer is not None]:
             if handshake.level(inlet.introduction) < level:
                 inlet.abort()
 
     def challenge(self, key: bytes) -> list[Any]:
-        """The challenge for a peer that has this key (wire.Kind.CHALLENGE)."""
+        """Returns the challenge for a peer that has this key (wire.Kind.CHALLENGE)."""
         return [self._entropy(handshake.NONCE_BYTES), key_id(key)]
 
     def who(self) -> list[Any]:
-        """This node's identity, for peers that have proven theirs."""
+        """Returns this node's identity, for peers that have proven theirs."""
         me = self.roster.membership
         return [me.cluster_uuid, me.node_id, me.node_uuid]
 
@@ -385,11 +392,11 @@ class PeerTransport:
         return self.keyring.demanded or peer in self.challengers
 
     def note_refused(self, remote: str, reason: str) -> None:
-        """A connection from there is refused."""
+        """Counts and logs that a connection from the address `remote` is refused."""
         self.admission.note_refused(remote, reason, asyncio.get_running_loop().time())
 
     def on_link_open(self, link: Link) -> None:
-        """A handshake that this node began is over: the link carries what is sent from now on."""
+        """Makes a link whose handshake is complete the one that carries what is sent from now on."""
         before = self.links.get((link.peer, link.channel))
         self.links[link.peer, link.channel] = link
         self.dial_errors.pop(link.peer, None)
@@ -397,7 +404,7 @@ class PeerTransport:
             before.transport.close()
 
     def on_inlet(self, inlet: Inlet) -> None:
-        """A connection was accepted."""
+        """Registers an accepted connection, and closes one if there are too many."""
         self.inlets[inlet] = None
         if self._closing:  # accepted before the port was closed, and heard of only now
             inlet.abort()
@@ -408,7 +415,8 @@ class PeerTransport:
             surplus.abort()
 
     def on_inlet_open(self, inlet: Inlet) -> None:
-        """A peer was let in. One that proves the newest key is dialled again if it did not do so before."""
+        """Handles a peer that was let in. If it proves the newest key, links to it that have not proven that key are
+        renewed."""
         surplus = self.admission.surplus_of_peer(self.inlets, inlet)
         if surplus is not None:
             surplus.abort()
@@ -416,7 +424,7 @@ class PeerTransport:
             self._renew_links(inlet.peer, (BULK, CONTROL))
 
     def proven_by(self) -> set[NodeId]:
-        """Peers whose every connection to this node, of both channels, has proven the newest key."""
+        """Returns the peers that have proven the newest key on all their connections to this node, on both channels."""
         newest, seen = self.keyring.newest, dict[NodeId, dict[str, bool]]()
         for inlet in self.inlets:
             if inlet.peer is not None:
@@ -425,8 +433,8 @@ class PeerTransport:
         return {peer for peer, channels in seen.items() if len(channels) == 2 and all(channels.values()) and newest}
 
     def set_keyring(self, keyring: Keyring) -> None:
-        """Other keys, or another demand, from now on. Connections that prove nothing of it end if it is demanded; the
-        others are replaced without a gap."""
+        """Uses other keys, or another requirement, from now on. If proofs are required, connections without one end;
+        all others are replaced without a gap."""
         self.keyring = keyring
         if keyring.demanded:
             stand: list[Link | Inlet] = [*self.links.values(), *self.inlets]
@@ -436,13 +444,14 @@ class PeerTransport:
         self.renew()
 
     def renew(self) -> None:
-        """Tries to prove the newest key where that has not been done. Begins with the bulk connections: to a peer that
-        knows no secret yet, the end of one more of these is nothing, and that of a control connection news."""
+        """Tries to prove the newest key on connections that have not proven it. Begins with the bulk connections: to a
+        peer without a secret yet, the end of an additional bulk connection means nothing, but that of a control
+        connection looks like a failure."""
         for peer in self.roster.peers():
             self._renew_links(peer, (BULK,))
 
     def renew_certified(self) -> None:
-        """Makes links again whose certificates are not the newest ones, the bulk connections first."""
+        """Renews links whose certificates are not the newest, the bulk connections first."""
         if self.dialling.mode == "disabled":
             return
         for (peer, channel), link in list(self.links.items()):
@@ -451,7 +460,7 @@ class PeerTransport:
                 self._renew_links(peer, (BULK,))
 
     def cut_off(self, peer: NodeId, why: str) -> None:
-        """The peer sent an implausible message: closes its connections; it may connect again."""
+        """Closes the connections of a peer that sent an implausible message; it may connect again."""
         for inlet in [inlet for inlet in self.inlets if inlet.peer == peer]:
             self.note_refused(f"{inlet.remote} (node {peer})", why)
             inlet.abort()
@@ -469,8 +478,9 @@ class PeerTransport:
             self._renewals[peer, channel] = task
 
     def on_hello(self, peer: NodeId, channel: str, header: list[Any]) -> None:
-        """A peer introduced itself. One that lost power, or came back under another address, has left links behind that
-        nobody closes: waiting for them to time out would keep it out for seconds."""
+        """Handles an accepted HELLO. If the peer lost power or has a new address, its old links are still open here and
+        nobody closes them; they are closed now, because waiting for their timeout would keep the peer out for
+        seconds."""
         self._close_older_inlets(peer, channel)
         before = self.roster.addresses_of(peer)
         if self.roster.greet(header):
@@ -493,8 +503,8 @@ class PeerTransport:
         task.add_done_callback(self._lookups.discard)
 
     def _note_level(self, peer: NodeId, *said: int) -> None:
-        """Notes the lowest level that the peer announced on a connection that stands. One of an earlier life may arrive
-        late, and counts until it closes: nobody knows which version runs."""
+        """Records the lowest level that the peer announced on its open connections. A connection of an earlier run may
+        arrive late and counts until it closes, because nobody knows which version runs."""
         levels = [*said, *(handshake.level(inlet.introduction) for inlet in self.inlets if inlet.peer == peer)]
         if levels:
             self._levels[peer] = min(levels)
@@ -502,8 +512,8 @@ class PeerTransport:
             self._levels.pop(peer, None)
 
     def _close_older_inlets(self, peer: NodeId, channel: str) -> None:
-        """Closes all bulk connections of the peer but the newest, so that what the peer passes on keeps its order: an
-        older connection may still hold what the peer has given up since."""
+        """Closes all bulk connections of the peer but the newest. An older one may still hold requests that the peer
+        has given up since, and this keeps the order of what it forwards."""
         if channel != BULK:
             return
         for inlet in [inlet for inlet in self.inlets if inlet.peer == peer and inlet.channel == channel][:-1]:
@@ -511,8 +521,8 @@ class PeerTransport:
                 inlet.transport.abort()
 
     def on_refused(self, peer: NodeId, header: list[Any], *, proven: bool) -> None:
-        """A peer does not let this node in: [reason, kind, index]. That this node was removed is believed only from who
-        has proven to be one of the cluster, once that is demanded: it stops the service."""
+        """Handles a refusal from a peer: [reason, kind, index]. If a proof is required, only a peer that has proven to
+        belong to the cluster is believed when it says that this node was removed, because that stops the service."""
         reason, kind, index = [*header, *("", "", -1)[len(header) :]][:3]
         if not self._is_removed:
             self.dial_errors[peer] = f"it refuses this node: {str(reason)[:500] or 'no reason'}"
@@ -524,7 +534,7 @@ class PeerTransport:
             self._handlers.refused(peer, Refusal(str(reason), str(kind), index if type(index) is int else -1))
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
-        """A frame after the handshake. Raises WireError."""
+        """Handles a frame after the handshake. Raises WireError."""
         assert self._handlers is not None
         if kind in NODE_KINDS:
             self._handlers.frame(peer, kind, header, payload)
@@ -535,8 +545,8 @@ class PeerTransport:
         self._handlers.message(message)
 
     def on_inlet_closed(self, closed: Inlet) -> None:
-        """A connection from a peer closed; it is no news if the same life of the peer has another one in its place. A
-        guest that is gone is not dialled any more."""
+        """Handles the end of a connection from a peer. Nothing is reported if the same run of the peer has another one
+        in its place. A guest without connections is no longer dialled."""
         peer = closed.peer
         assert peer is not None
         others = [inlet for inlet in self.inlets if inlet.peer == peer]
@@ -549,13 +559,13 @@ class PeerTransport:
             self.on_closed(peer)
 
     def on_closed(self, peer: NodeId) -> None:
-        """A control connection from or to the peer closed."""
+        """Reports that a control connection from or to the peer closed."""
         if not self._closing and self._handlers is not None:
             self._handlers.closed(peer)
 
 
 def _is_address(host: str) -> bool:
-    """Returns True if `host` is an address, so that there is nothing to look up."""
+    """Returns True if `host` is an IP address, which needs no name resolution."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -1,7 +1,8 @@
-"""Frames between nodes: `int32 L | u8 kind | u8 version | u16 header length | header (msgpack array) | payload`.
+"""Format of frames between nodes: `int32 L | u8 kind | u8 version | u16 header length | header (msgpack array) |
+payload`.
 
-Raft messages are arrays of their fields; the entries of an AppendEntries follow as payload, the very bytes of the log,
-so a follower writes what it received. Decoding checks both CRCs of every frame of the log (docs/wire-protocol.md).
+Raft messages are arrays of their fields. The entries of an AppendEntries follow as payload, exactly the bytes of the
+log, so a follower writes what it received. Decoding checks both CRCs of every frame of the log (docs/wire-protocol.md).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from raftlog.types import Entry, EntryId, NodeId
 
 VERSION = 10
 FRAME_MAX = 64 << 20
-"""Longest acceptable frame, bytes: a batch of appends, or a forwarded request."""
+"""The longest acceptable frame in bytes: a batch of appends, or a forwarded request."""
 NODE_ID_MAX = 65535
 INDEX_MAX = 1 << 62
 _RANGES: dict[str, tuple[Any, int, int]] = {
@@ -46,17 +47,19 @@ _RANGES: dict[str, tuple[Any, int, int]] = {
     "context": (int, 0, INDEX_MAX),
     "clock_ms": (int, 0, INDEX_MAX),
 }
-"""Field of a Raft message, or of an EntryId in it -> its type, its least and largest value."""
+"""Field of a Raft message, or of an EntryId in it -> its type, least and greatest value."""
 _FLAG = (bool, False, True)
 CONTROL_FRAME_MAX = 64 << 10
-"""Largest frame of the control channel: votes, heartbeats, acknowledgements."""
+"""The longest frame of the control channel in bytes: votes, heartbeats, acknowledgements."""
 
 _APPEND_ENTRIES = 18
-"""Kind.APPEND_ENTRIES: to name a member of an enum costs a look-up, and this one is named for every message."""
+"""The value of Kind.APPEND_ENTRIES as a plain int. Naming a member of an enum costs a look-up, and this one is used for
+every message."""
 _HEAD = struct.Struct(">iBBH")
 _BODY = struct.Struct(">BBH")
 _packer = msgpack.Packer(use_bin_type=True)
-"""One for all: to make one for each frame costs as much as packing it. Event loop only, as all of this file."""
+"""The one packer for all frames: making a packer costs as much as packing a frame. Event loop only, like all of this
+file."""
 
 
 class Kind(IntEnum):
@@ -73,12 +76,12 @@ class Kind(IntEnum):
     FETCH = 4
     FETCHED = 5
     WANT_WRITTEN = 6
-    """[]: asks for reports of writes for a while (`cluster.replication.acks.written`)"""
+    """[]: asks the peer to report writes for a while (`cluster.replication.acks.written`)"""
     WRITTEN = 7
-    """[term, index]: handed to the operating system up to here"""
+    """[term, index]: entries up to here were handed to the operating system"""
     PING = 8
-    """[channel, number, ms between two of the sender's, ids of the nodes that the sender does not reach, or nil if it
-    does not lead, whether it leaves, its slow turns]: answered on the same channel (`cluster.peer.links`)"""
+    """[channel, number, ms between two PINGs of the sender, ids of the nodes that the sender does not reach, or nil if
+    it does not lead, whether it is leaving, its slow turns]: answered on the same channel (`cluster.peer.links`)"""
     PONG = 9
     """[channel, number of the PING]"""
     CHALLENGE = 10
@@ -88,8 +91,8 @@ class Kind(IntEnum):
     WELCOME = 12
     """[cluster uuid, node id, node uuid, the acceptor's proof]"""
     RELAY = 13
-    """A request for a client of the node addressed (`cluster.broker.groups.relay_frame`). An unknown kind ends the
-    connection"""
+    """A request for a client that is connected to the addressed node (`cluster.broker.groups.relay_frame`). An unknown
+    kind ends the connection"""
     RELAY_REPLY = 14
     REQUEST_VOTE = 16
     REQUEST_VOTE_REPLY = 17
@@ -106,17 +109,18 @@ NODE_KINDS = frozenset({*range(Kind.FORWARD, Kind.PONG + 1), Kind.RELAY, Kind.RE
 
 
 class WireError(ValueError):
-    """Not a frame between nodes: the connection is closed."""
+    """The bytes are no valid frame between nodes; the connection is closed."""
 
 
 def pack(kind: Kind, header: list[Any], payload_size: int = 0) -> bytes:
-    """Everything of a frame but its payload, which must follow with exactly `payload_size` bytes."""
+    """Returns a frame without its payload, which must follow with exactly `payload_size` bytes."""
     packed: bytes = _packer.pack(header)
     return _HEAD.pack(4 + len(packed) + payload_size, kind, VERSION, len(packed)) + packed
 
 
 def unpack(buffer: bytes, start: int, stop: int) -> tuple[int, list[Any], bytes]:
-    """Kind, header and payload of the frame at buffer[start:stop] (without its length prefix). Raises WireError."""
+    """Returns kind, header and payload of the frame at buffer[start:stop] (without its length prefix). Raises
+    WireError."""
     try:
         if stop - start < _BODY.size:
             raise WireError(f"a frame of {stop - start} bytes")
@@ -138,7 +142,7 @@ def unpack(buffer: bytes, start: int, stop: int) -> tuple[int, list[Any], bytes]
 
 
 def encode_message(message: Message) -> list[bytes]:
-    """A Raft message as parts to be written one after another; entries are not copied."""
+    """Returns a Raft message as parts to be written one after another; entries are not copied."""
     if isinstance(message, AppendEntries):
         return _encode_append(message)
     kind = _KINDS[type(message)]
@@ -150,7 +154,7 @@ def encode_message(message: Message) -> list[bytes]:
 
 
 def decode_message(kind: int, header: list[Any], payload: bytes, group_id: int) -> Message:
-    """The message of an unpacked frame. Raises WireError."""
+    """Returns the message of an unpacked frame. Raises WireError."""
     message: Message
     try:
         if kind == _APPEND_ENTRIES:
@@ -171,8 +175,9 @@ def decode_message(kind: int, header: list[Any], payload: bytes, group_id: int) 
 
 
 def _check_numbers(kind: int, numbers: list[Any]) -> None:
-    """The core computes with these fields; what is out of its range must not reach it. Entries have checks of their
-    own, and a missing or superfluous field is found when the message is built. Raises ValueError."""
+    """Checks the numbers of a message, because the core computes with them and must not see one out of range. Entries
+    have checks of their own, and a missing or superfluous field is found when the message is built. Raises
+    ValueError."""
     types, lows, highs = _BOUNDS[kind]
     if tuple(map(type, numbers)) == types and all(map(le, lows, numbers)) and all(map(le, numbers, highs)):
         return  # nothing to name
@@ -215,13 +220,13 @@ _TYPES: dict[int, Any] = {
     Kind.INSTALL_SNAPSHOT: InstallSnapshot,
 }
 _ENTRY_ID_AT = {int(Kind.REQUEST_VOTE): 3, int(Kind.APPEND_ENTRIES_REPLY): 5, int(Kind.INSTALL_SNAPSHOT): 4}
-"""Kind of message -> place of the EntryId in its header."""
+"""Kind of message -> index of the EntryId in its header."""
 _KINDS: dict[type, Kind] = {message_type: Kind(kind) for kind, message_type in _TYPES.items()}
 
 
 def _plan_of(kind: Kind) -> tuple[tuple[str, Any, int, int], ...]:
-    """(field, type, least, greatest) of what `_check_numbers` looks at, in its order: an EntryId's fields stand last,
-    but for AppendEntries, whose header names them one by one (`_encode_append`)."""
+    """Returns (field, type, least, greatest) of each number that `_check_numbers` checks, in order. An EntryId's fields
+    come last, except in AppendEntries, whose header lists them one by one (`_encode_append`)."""
     if kind == Kind.APPEND_ENTRIES:
         names = ["from_id", "to_id", "term", "term", "index", "commit_index"]
     else:
@@ -235,9 +240,9 @@ def _plan_of(kind: Kind) -> tuple[tuple[str, Any, int, int], ...]:
 _PLANS: dict[int, tuple[tuple[str, Any, int, int], ...]] = {
     kind: _plan_of(Kind(kind)) for kind in (Kind.APPEND_ENTRIES, *_TYPES)
 }
-"""Made once, so that a message costs one comparison chain per field."""
+"""Kind -> the rows of `_plan_of`, computed once so that a message costs one chain of comparisons per field."""
 _BOUNDS: dict[int, tuple[tuple[Any, ...], tuple[int, ...], tuple[int, ...]]] = {
     kind: tuple(zip(*[row[1:] for row in plan], strict=True))  # type: ignore[misc]
     for kind, plan in _PLANS.items()
 }
-"""The plans as columns: types, least and greatest values."""
+"""The rows of `_PLANS` as columns: types, least and greatest values."""
