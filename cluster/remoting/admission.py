@@ -1,12 +1,13 @@
-"""Admission: who sent a request, and may they? Asked before every request, unless `auth.mode` is off.
+"""Admission: identifies the user of a request and decides if that user may make it. Called before every request, unless
+`auth.mode` is off.
 
-The node that holds the client's connection verifies the signature and judges. When it forwards the request, it tells
-the leader the user's id in the header of FORWARD, and the leader judges once more by its own state: a rule that was
-taken away meanwhile counts. Nothing that a client writes into its own fields says who it is, except its signature.
+The node that holds the client's connection verifies the signature and decides. When it forwards the request, it sends
+the user's id to the leader in the header of FORWARD, and the leader decides once more by its own state, so a rule that
+was removed meanwhile no longer counts. Of all fields that a client writes, only its signature identifies it.
 
-    off       nothing is judged, but for changes of users and rules once there is a Super
+    off       nothing is judged, except changes of users and rules once there is a Super (an administrator)
     observe   every request passes; what enforcing would deny is counted and logged
-    enforce   what is denied is answered with code 16; with 14 while this node cannot tell
+    enforce   a denied request is answered with code 16; with 14 while this node cannot tell
 """
 
 from __future__ import annotations
@@ -40,36 +41,37 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NeedsOf = Callable[[int, Mapping[str, str], bytes], "Sequence[Need] | None"]
-"""(code, ext fields, body) -> what the request needs; None: a Super. Raises Refused for a body that cannot be read."""
+"""(code, ext fields, body) -> the rights that the request needs; None: only a Super may make it. Raises Refused for a
+body that cannot be read."""
 
 SIGNED_BYTES_PER_UNIT: Final = 512
 VERIFY_UNITS: Final = 5
 LOGGED_MAX: Final = 1_024
 LOGGED_EVERY_MS: Final = 10_000
-"""A denial of one user at one address is logged once in this time."""
+"""Milliseconds within which denials of one user at one address are logged only once."""
 CLIENTS_PER_STEP: Final = 64
 
 
 class Figures(Protocol):
-    """Counts requests that are denied."""
+    """Counts denied requests."""
 
     def denied(self, *, enforced: bool) -> None:
-        """One was denied, or would be."""
+        """Counts a request that was denied, or would be if `auth.mode` were enforce."""
 
 
 class _Client:
-    """One connection: the users that have signed on it, and verdicts."""
+    """One connection: the users that have signed requests on it, and earlier decisions."""
 
     __slots__ = ("users", "verdicts")
 
     def __init__(self, address: str) -> None:
         self.verdicts = Verdicts(address)
         self.users: dict[int, bytes] = {}
-        """User id -> the encrypted secret that its signature was verified with."""
+        """User id -> the encrypted secret with which its signature was verified."""
 
 
 class Admission:
-    """Judges the requests of one node. Event loop only."""
+    """Decides for one node if requests may be made. Event loop only."""
 
     def __init__(
         self,
@@ -85,8 +87,8 @@ class Admission:
         figures: Figures | None = None,
         denials: Denials | None = None,
     ) -> None:
-        """`polls`: pulls that wait, which are judged again after a change. `stale`: why this node cannot tell what
-        users may do now; "" if it can. `refuse` answers a request."""
+        """`polls` are the waiting pulls, which are judged again after a change. `stale` returns the reason why this
+        node cannot tell what users may do now; "" if it can. `refuse` answers a request."""
         self._access = access
         self._secrets = secrets
         self._needs = needs
@@ -99,21 +101,22 @@ class Admission:
         self._denials = denials
         self._clients: dict[ReplyPath, _Client] = {}
         self.version = -1
-        """The version of users and rules that it has seen."""
+        """The newest version of users and rules for which connections were checked."""
         self._logged: OrderedDict[tuple[str, str], int] = OrderedDict()
         self.changed()
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def admits(self, frame: Frame) -> bool:
-        """Judges a request of a connection of this node, and names its user. False: it is answered."""
+        """Judges a request of one of this node's connections and records its user. Returns False if the request was
+        refused and answered."""
         frame.judged = self._access.version  # what changes while it is judged counts as newer
         refused = self._judged(frame, self._client(frame.path))
         return self._goes_on(frame, refused)
 
     def admits_again(self, frame: Frame) -> bool:
-        """Judges a request that was forwarded, or held for a leader, by the user whom the node that holds the
-        connection has named. False: it is answered."""
+        """Judges a request that was forwarded, or held for a leader, by the user id that the node with the connection
+        has recorded. Returns False if the request was refused and answered."""
         frame.judged = self._access.version
         if not frame.user:
             return self._goes_on(frame, self._judged(frame, None))
@@ -127,7 +130,7 @@ class Admission:
             return self._goes_on(frame, Refused(Reason.INVALID, str(error)))
 
     def name(self, frame: Frame) -> None:
-        """Names the user of a request that is not judged, if its signature is right."""
+        """Records the user of a request that is not judged, if its signature is right."""
         with contextlib.suppress(CodecError):  # its handler refuses it
             user = self._identified(frame, ext_of(frame.header))
             frame.user = 0 if isinstance(user, Refused) else user.id
@@ -146,7 +149,7 @@ class Admission:
             return Refused(Reason.INVALID, str(error))
 
     def _identified(self, frame: Frame, ext: Mapping[str, str]) -> User | Refused:
-        """The user whose signature the request has."""
+        """Returns the user whose signature the request carries."""
         name, signature = ext.get(ACCESS_KEY), ext.get(SIGNATURE)
         if not name or not signature:
             return Refused(
@@ -217,15 +220,15 @@ class Admission:
     # --- changes -----------------------------------------------------------------------------------------------------
 
     def part(self) -> Part:
-        """Returns its part of the node."""
+        """Returns the hooks through which the node calls this service."""
         return Part(
             name="admission",
             reload=lambda config: self._secrets.reload(config.auth.key_file),
         )
 
     def changed(self) -> None:
-        """Users, rules or the mode changed: pulls that wait are judged again, and connections of users that are gone
-        are closed."""
+        """Reacts to a change of users, rules or the mode: judges waiting pulls again, and closes connections of users
+        that no longer exist."""
         began, self.version = self.version < 0, self._access.version
         self._secrets.tell()
         if began:
@@ -234,12 +237,12 @@ class Admission:
             self._polls.judge_again(self._begin_closing)
 
     def _begin_closing(self) -> None:
-        """Pulls that waited are answered: now their connections may end."""
+        """Begins to close connections of removed users, after their waiting pulls were answered."""
         if self._clients:
             self._turns.begin_later("connections of changed users", self._close_gone())
 
     def _denied_now(self, pull: Pull) -> Refused | None:
-        """Why a pull that waits is refused; None if it may go on waiting."""
+        """Returns the refusal for a pull that waits; None if it may go on waiting."""
         if self._access.mode is not Mode.ENFORCE:
             return None
         puller = pull.puller
@@ -262,6 +265,6 @@ class Admission:
                 path.leave_now()
 
     def _is_gone(self, user_id: int, secret: bytes) -> bool:
-        """Removed, disabled, or with another secret than the connection has proven."""
+        """Returns True if the user was removed or disabled, or has another secret than the connection has proven."""
         user = self._access.by_id.get(user_id)
         return user is None or not user.enabled or user.secret != secret

@@ -1,4 +1,4 @@
-"""Turns the broker's outcomes into answers, response codes and remarks: nothing else does."""
+"""Turns the broker's outcomes into answers, response codes and remarks. No other module does so."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ CODES: dict[Reason, ResponseCode] = {
     Reason.ERROR: ResponseCode.SYSTEM_ERROR,
     Reason.UNKNOWN: ResponseCode.SYSTEM_ERROR,
 }
-"""The code of each refusal; docs/guarantees.md tells which of them mean fail and unknown."""
+"""Reason of a refusal -> response code. docs/guarantees.md tells which codes mean fail and which mean unknown."""
 
 
 def answer_of(refused: Refused) -> tuple[ResponseCode, str]:
-    """Code and remark of a refusal. Only one whose fate is unknown begins with UNKNOWN_REMARK."""
+    """Returns code and remark of a refusal. The remark begins with UNKNOWN_REMARK only if the outcome is unknown."""
     remark = refused.remark
     return CODES[refused.reason], f"{UNKNOWN_REMARK} {remark}" if refused.reason is Reason.UNKNOWN else remark
 
@@ -48,7 +48,7 @@ def refuse(request: Request, refused: Refused) -> None:
 
 
 def refusing(handler: Handler) -> Handler:
-    """The handler, answering with code and remark where it raises Refused."""
+    """Wraps a handler: if it raises Refused, the request is answered with code and remark."""
 
     @functools.wraps(handler)
     def answered(request: Request) -> None:
@@ -61,8 +61,8 @@ def refusing(handler: Handler) -> Handler:
 
 
 def in_steps(services: Services, request: Request, steps: Generator[None]) -> None:
-    """Handles the request step by step (`cluster.runtime.turns.work.Turns`), behind what its client asked for before;
-    ends when the client is gone. Answers with code and remark where a step raises Refused."""
+    """Handles the request step by step (`cluster.runtime.turns.work.Turns`), after its client's earlier requests; stops
+    when the client is gone. If a step raises Refused, answers with code and remark."""
     begin_steps(services.turns, request.connection, _steps_of(request, steps))
 
 
@@ -77,8 +77,8 @@ def _steps_of(request: Request, steps: Generator[None]) -> Generator[None]:
 
 
 def reply_written(request: Request, result: ProposeResult, ext: dict[str, str] | None = None) -> None:
-    """Answers a write: ok 0, fail 14 (nothing was proposed) or 29 (no entry can hold it), unknown 1 with the remark
-    that says so."""
+    """Answers a write: ok with 0; fail with 14 (nothing was proposed) or 29 (no entry can hold it); unknown with 1 and
+    the remark that says so."""
     if result.outcome is Outcome.OK:
         request.reply(ResponseCode.SUCCESS, None, ext)
     elif result.unacceptable:
@@ -88,25 +88,25 @@ def reply_written(request: Request, result: ProposeResult, ext: dict[str, str] |
 
 
 def after_read_index(services: Services, request: Request, answer: Callable[[Request], None]) -> None:
-    """Runs `answer` once applied state is linearizable; 14 if no leader confirms that."""
+    """Runs `answer` once the applied state is linearizable; answers 14 if no leader confirms that."""
     when_confirmed(services, functools.partial(answer, request), functools.partial(refuse, request))
 
 
-# Answers that have as many rows as there are: made in steps, fairly between clients (`cluster.broker.services`).
+# Answers with an unlimited number of rows, made in steps, fairly between clients (`cluster.broker.services`).
 #
-# Room for them is promised before (`cluster.remoting.connection.rooms`). RocketMQ's requests for lists know no pages.
+# Memory for them is reserved before (`cluster.remoting.connection.rooms`). RocketMQ's requests for lists have no pages.
 
 logger = logging.getLogger(__name__)
 
 Answer = Generator[None, None, bytes]
-"""Steps that come to a body."""
+"""Steps that make a body and return it."""
 
 ROWS_PER_STEP = 32
 NAMES_PER_STEP = 256
 
 
 def answer_in_steps(services: Services, request: Request, steps: Answer, ext: dict[str, str] | None = None) -> None:
-    """Answers with the body that the steps come to, or with what they raise."""
+    """Answers with the body that the steps return, or with the error that they raise."""
     begin_steps(services.turns, request.connection, _answered(request, steps, ext))
 
 
@@ -122,7 +122,7 @@ def _answered(request: Request, steps: Answer, ext: dict[str, str] | None) -> Ge
 
 
 def names_body(field: bytes, names: SortedMap[str, Any]) -> Answer:
-    """`{"field":[names in order]}`."""
+    """Makes the body `{"field":[names in order]}`."""
     parts: list[bytes] = []
     after: str | None = None
     while found := names.keys_from(after, NAMES_PER_STEP):
@@ -133,7 +133,7 @@ def names_body(field: bytes, names: SortedMap[str, Any]) -> Answer:
 
 
 def table_body(head: bytes, rows: Iterable[Any], row_of: Callable[[Any], bytes], tail: bytes) -> Answer:
-    """The rows as they come, some in a step."""
+    """Makes a body of `head`, the encoded rows and `tail`, a few rows in each step."""
     parts: list[bytes] = []
     for at, row in enumerate(rows):
         if at % ROWS_PER_STEP == 0:

@@ -1,4 +1,5 @@
-"""The remoting protocol of one node: its ports, the way of a request, and the parts that serve the request codes."""
+"""Assembles the remoting protocol of one node: its ports, the stages of a request, and the parts that serve the request
+codes."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ class Metrics(RequestFigures, Figures, Protocol):
 
 
 class Remoting:
-    """The way of every request of a node, made in the order in which its pieces need each other. Event loop only."""
+    """The stages through which every request of a node passes, made in the order in which they depend on each other.
+    Event loop only."""
 
     def __init__(
         self,
@@ -84,9 +86,9 @@ class Remoting:
         security: Callable[[str, TlsMode], Security],
         metrics: Metrics,
     ) -> None:
-        """`arrived`: sent with sends that come in anew; `figures`: what mqadmin shows; `log_begins`: see Router;
-        `unheard`: why this node may not know of changes of users and rules, or ""; `unreached`: see Routes; `security`:
-        see Listeners."""
+        """`arrived` is sent with sends that come in anew. `figures` are those that mqadmin shows. `log_begins` is
+        explained at Router, `unreached` at Routes, `security` at Listeners. `unheard` returns the reason why this node
+        may have missed changes of users and rules, or ""."""
         self._context, self._broker, self._services = context, broker, services
         self._unreached, self._figures, self._read_entries, self._metrics = unreached, figures, read_entries, metrics
         config, state, handed = context.config, services.state, Signal[[Frame]]()
@@ -184,7 +186,7 @@ class Remoting:
         )
 
     def parts(self) -> tuple[Part, ...]:
-        """Returns the parts on the way of a request, and those that serve it."""
+        """Returns the parts through which a request passes, and those that serve it."""
         broker = self._broker
         return (
             self.forwarder.part(),

@@ -2,9 +2,10 @@
 
 Each code is registered with its needs by the part that serves it; there is no default.
 
-As in RocketMQ 5.3, with a few exceptions that are stricter: a message that is looked up by its position needs Get on
-the cluster, because the topic that the client names may be another one; the end of a transaction must name its topic.
-A code that nobody serves needs a Super. Of `Cluster` resources, the name is that of the cluster.
+The rights are those of RocketMQ 5.3, with a few stricter exceptions: a message that is looked up by its position needs
+Get on the cluster, because the topic that the client names may be another one; the end of a transaction must name its
+topic. A code that no part serves needs a Super (an administrator). The name of a `Cluster` resource is that of the
+cluster.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from statemachine.access.rules import Action, Kind, Need
 
 RETRY, DLQ = "%RETRY%", "%DLQ%"
 DEFAULT_TOPICS: Final = frozenset({"TBW102", "AUTO_CREATE_TOPIC_KEY"})
-"""Producers ask for the route of one before they create a topic."""
+"""Names of the topic whose route producers ask for before they create a topic."""
 PUB, SUB = (Action.PUB,), (Action.SUB,)
 READ, WRITE = (Action.SUB, Action.GET), (Action.SUB, Action.UPDATE)
 ROUTE = (Action.PUB, Action.SUB, Action.GET)
@@ -31,24 +32,26 @@ PUT = (Action.CREATE, Action.UPDATE)
 MANAGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
 Ext = Mapping[str, str]
 Row = Callable[[Ext, bytes, str], Iterator[Need]]
-"""(ext fields, body, name of the cluster) -> needs."""
+"""(ext fields, body, name of the cluster) -> needed rights."""
 
 
 class Code(NamedTuple):
     """A request code as the part that serves it registers it (`cluster.runtime.parts.Part.codes`)."""
 
     handler: Handler | None
-    """None for sends, which the router hands on as they came (`cluster.remoting.handlers.send.SendHandler`)."""
+    """The handler; None for sends, which the router passes on as they came
+    (`cluster.remoting.handlers.send.SendHandler`)."""
     needs: Row
     """The rights that its sender needs."""
 
 
 Codes = Mapping[int, Code]
-"""Request code -> what serves it, and what it needs."""
+"""Request code -> its handler and needed rights."""
 
 
 def topic(name: str, actions: tuple[Action, ...]) -> Need:
-    """Need of a topic. A group's retry topic is the group's; so are its dead letters, but for those who send some."""
+    """Returns the needed right on a topic. The retry topic of a group needs a right on the group; so does its
+    dead-letter topic, except to send to it."""
     on = actions if MANAGES.issuperset(actions) else SUB
     if name.startswith(RETRY):
         return Need(Kind.GROUP, name.removeprefix(RETRY), on)
@@ -58,17 +61,18 @@ def topic(name: str, actions: tuple[Action, ...]) -> Need:
 
 
 def group(name: str, actions: tuple[Action, ...]) -> Need:
-    """Need of a group."""
+    """Returns the needed right on a group."""
     return Need(Kind.GROUP, name.removeprefix(RETRY), actions)
 
 
 def pull_needs(topic_name: str, group_name: str) -> list[Need]:
-    """Needs of a pull."""
+    """Returns the needed rights of a pull."""
     return [topic(topic_name, SUB), group(group_name, SUB)]
 
 
 def row(*, topics: str = "", groups: str = "", on: tuple[Action, ...] = ()) -> Row:
-    """`topics`, `groups`: the ext field that names one; `on`: the actions."""
+    """Makes the needs of a request. `topics` and `groups` are names of the ext fields that name a topic or group; `on`
+    lists the actions."""
 
     def needs(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
         if topics:
@@ -80,7 +84,7 @@ def row(*, topics: str = "", groups: str = "", on: tuple[Action, ...] = ()) -> R
 
 
 def on_cluster(on: tuple[Action, ...]) -> Row:
-    """`on`: the actions."""
+    """Makes the needs of a request about the cluster. `on` lists the actions."""
 
     def needs(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
         yield Need(Kind.CLUSTER, cluster, on)
@@ -89,12 +93,12 @@ def on_cluster(on: tuple[Action, ...]) -> Row:
 
 
 def super_alone(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
-    """A Super. Never called: no set of needs says it."""
+    """Marks a code that only a Super may use. Never called, because no set of rights expresses that."""
     raise NotImplementedError
 
 
 def user_alone(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
-    """Any user."""
+    """Marks a code that any user may use."""
     yield from ()
 
 
@@ -182,7 +186,8 @@ def of_new_group(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
 
 
 def needs_of(codes: Codes, code: int, ext: Ext, body: bytes, cluster: str) -> Sequence[Need] | None:
-    """The needs of a request; None: a Super. Raises Refused if its body cannot be read."""
+    """Returns the needed rights of a request; None if only a Super may make it. Raises Refused if its body cannot be
+    read."""
     served = codes.get(code)
     if served is None or served.needs is super_alone:
         return None

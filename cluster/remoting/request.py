@@ -27,17 +27,17 @@ class Connection(Client, Protocol):
 
     @property
     def forwarded(self) -> bool:
-        """True if another node holds the client's connection, and passed the request on."""
+        """True if another node holds the client's connection and forwarded the request."""
 
     @property
     def age_s(self) -> float:
         """Seconds since the client connected; infinite if another node holds the connection."""
 
     listener: str
-    """Name of the listener the client came through; routes answer with this listener's addresses."""
+    """Name of the listener through which the client connected; routes answer with this listener's addresses."""
 
     def write(self, data: bytes) -> None:
-        """Queues bytes; one transport write per loop iteration. Dropped if closed."""
+        """Queues bytes; one transport write per loop iteration. Dropped if the connection is closed."""
 
 
 class Request(Protocol):
@@ -48,9 +48,9 @@ class Request(Protocol):
     flag: int
     body: bytes
     user: int
-    """Id of the user who signed it; 0: nobody has, or nobody looked."""
+    """Id of the user who signed the request; 0: it is not signed, or the signature was not checked."""
     judged: int
-    """The version of users and rules by which it was judged; 0: it was not."""
+    """The version of users and rules by which the request was judged; 0: it was not."""
 
     @property
     def version(self) -> int:
@@ -66,37 +66,37 @@ class Request(Protocol):
 
     @property
     def ext_json(self) -> bytes:
-        """The same as they came: JSON that nobody has checked."""
+        """The ext fields as they came: JSON that was not checked."""
 
     @property
     def connection(self) -> Connection:
-        """The connection that the request came through; its answer goes back through it."""
+        """The connection through which the request came, and through which its answer goes back."""
 
     def reply(self, code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
-        """Answers in the request's own header form."""
+        """Answers with a header in the request's own encoding."""
 
     def reply_shared(self, answer: SharedAnswer) -> None:
-        """The same with an answer that other requests get as well."""
+        """Answers with an answer that other requests get as well."""
 
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
-        """Returns True if an answer of about `size` bytes may be made now. If not, `again` is called once when it may,
-        unless the client is gone by then; until then no more is taken from its connection."""
+        """Returns True if an answer of about `size` bytes may be made now. Otherwise `again` is called once when it
+        may, unless the client is gone by then; until then no more is read from its connection."""
 
     def hold(self) -> None:
-        """Notes that the request waits for something to happen, as a long poll does: it does not count as slow."""
+        """Marks the request as waiting for an event, as a long poll does, so that it does not count as slow."""
 
     def drop(self) -> None:
-        """Drops its ext fields and body: only its answer is needed."""
+        """Drops the request's ext fields and body, because only its answer is still needed."""
 
     def promise(self, size: int) -> None:
-        """Holds room for an answer that is made later, until it is given; 0 gives the room back."""
+        """Reserves memory for an answer that is made later, until it is given; 0 releases the memory."""
 
 
 Handler = Callable[[Request], None]
 
 
 class SharedAnswer:
-    """An answer that is given to several requests. See `Request.reply` for what it consists of."""
+    """An answer that several requests get. `Request.reply` explains its parts."""
 
     __slots__ = ("body", "code", "ext", "heads", "remark")
 
@@ -106,7 +106,7 @@ class SharedAnswer:
         self.ext = ext
         self.body = body
         self.heads = AlikeHeads(code, len(body), ext=ext, remark=remark)
-        """Heads of its frames in JSON."""
+        """Heads of its frames, encoded in JSON."""
 
 
 _WITH_MESSAGES: Final = frozenset(
@@ -125,8 +125,8 @@ _LIMITS: Final[dict[int, int]] = {
 
 
 def too_long(code: int, size: int) -> str | None:
-    """Why a request of that code has no body of so many bytes; None if it may. What carries messages is judged by its
-    handler, which knows the limits of a message."""
+    """Returns the reason why the body of a request with that code may not have so many bytes; None if it may. A body
+    with messages is checked by its handler, which knows the limits of a message."""
     if code in _WITH_MESSAGES:
         return None
     most = _LIMITS.get(code, OTHER_BODY_BYTES_MAX)
@@ -134,7 +134,7 @@ def too_long(code: int, size: int) -> str | None:
 
 
 NoteChange = Callable[[str, str], None]
-"""Takes what was changed ("topic orders") and what happened to it; see EventLog.note_change."""
+"""Takes the changed object ("topic orders") and a description of the change; see EventLog.note_change."""
 
 
 def asked_by(request: Request, says: str) -> str:
@@ -144,11 +144,11 @@ def asked_by(request: Request, says: str) -> str:
 
 
 _DIGITS_OF_64_BITS = 18
-"""A number of no more characters fits 64 bits."""
+"""The most digits of a number that surely fits 64 bits."""
 
 
 def text(request: Request, name: str) -> str:
-    """A field that must be there, not be empty and not be longer than any name is. Raises Refused (29)."""
+    """Returns a text field, which must exist, not be empty, and not be longer than any name. Raises Refused (29)."""
     value = request.ext.get(name)
     if not value:
         raise Refused(Reason.INVALID, f"request {code_name(request.code)} needs field {name}")
@@ -159,7 +159,8 @@ def text(request: Request, name: str) -> str:
 
 
 def integer(request: Request, name: str, default: int | None = None) -> int:
-    """A whole number of 64 bits; `default` if absent, and if there is none the field must be there. Raises Refused."""
+    """Returns an integer of 64 bits, or `default` if the field is absent; without a default the field must exist.
+    Raises Refused."""
     value = request.ext.get(name)
     if not value and default is not None:
         return default
@@ -174,7 +175,7 @@ def integer(request: Request, name: str, default: int | None = None) -> int:
 
 
 def integers(request: Request, *names: str) -> list[int]:
-    """Several that must be there."""
+    """Returns several integer fields, which must all exist."""
     try:
         texts = [request.ext[name] for name in names]
         numbers = list(map(int, texts))
@@ -187,7 +188,7 @@ def integers(request: Request, *names: str) -> list[int]:
 
 
 def integer_in(request: Request, name: str, low: int, high: int, default: int | None = None) -> int:
-    """The same, in low..high. Raises Refused (29)."""
+    """Returns an integer field in low..high, or `default` if it is absent. Raises Refused (29)."""
     number = integer(request, name, default)
     if not low <= number <= high:
         raise Refused(Reason.INVALID, f"field {name} is {number}; allowed are {low} to {high}")
@@ -195,7 +196,7 @@ def integer_in(request: Request, name: str, low: int, high: int, default: int | 
 
 
 def code_name(code: int) -> str:
-    """A request code for people."""
+    """Returns code and name of a request for people."""
     try:
         return f"{code} {RequestCode(code).name}"
     except ValueError:
@@ -203,19 +204,19 @@ def code_name(code: int) -> str:
 
 
 class RequestFigures(Protocol):
-    """Counts requests: called once for each that is refused, and for each pull or query that is answered."""
+    """Counts requests: called once for each refused request, and for each answered pull or query."""
 
     def refused(self, reason: str) -> None:
-        """A request was refused before anything was proposed; `reason` is one of a few short words."""
+        """Counts a request that was refused before anything was proposed; `reason` is one of a few short words."""
 
     def code_refused(self, code: str, language: str) -> None:
-        """A request of a code that nobody handles was refused; both are out of short lists."""
+        """Counts a request whose code has no handler; both labels have few values."""
 
     def pulled(self, outcome: str) -> None:
-        """A pull was answered: "found", "empty" (long poll ran out), "moved" or "refused"."""
+        """Counts an answered pull: "found", "empty" (the long poll ran out), "moved" or "refused"."""
 
     def messages_out(self, topic: str, messages: int, size_bytes: int) -> None:
-        """A pull was answered with messages."""
+        """Counts the messages of a pull's answer."""
 
     def queried(self, kind: str, outcome: str) -> None:
-        """A query of single messages by "key" or "id" was answered: "found", "none" or "refused"."""
+        """Counts an answered query of single messages by "key" or "id": "found", "none" or "refused"."""

@@ -63,24 +63,25 @@ LEADER_ONLY = WRITES | {
 """Requests that only the leader answers: writes, and reads that must be linearizable."""
 
 ABOUT_A_TOPIC = frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_TOPIC_CONFIG})
-"""Requests that any node answers; but only the leader says "no such topic"."""
+"""Requests that any node answers, except that only the leader may answer "no such topic"."""
 
 
 REMARK_MAX = 1000
-"""Characters of a remark that repeats what a client sent."""
+"""The most characters of a remark that repeats what a client sent."""
 
 PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
-"""Requests that any node answers that has the messages."""
+"""Requests that any node with the messages answers."""
 
 LOCKS = frozenset({RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ})
-"""Requests that are forwarded with what is known of the client that they name."""
+"""Requests that are forwarded with the standing of the client that they name."""
 
 FROM_ROWS = frozenset({RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID})
-"""Requests that are answered from this node's own rows; so are pulls, which read them whenever they are woken."""
+"""Requests that are answered from this node's own rows. Pulls are too, but they check the rows whenever they are
+woken."""
 
 
 COME_BACK = frozenset({RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION})
-"""Requests that their handlers may have to pass on as they came."""
+"""Requests that their handlers may have to forward as they came."""
 
 
 class Router(Dispatch):
@@ -108,10 +109,10 @@ class Router(Dispatch):
         admission: Admission,
         parked: Callable[[RemotingConnection], bool],
     ) -> None:
-        """`known_topic`: virtual topics (TBW102) count as known. `parked`: whether pulls of a connection wait. `turns`:
-        what one read brings goes on in another when this one has no room. `fenced`: whether this node's rows are known
-        to be wrong. `log_begins`: the position below which this node lacks log that others have (`cluster.repair`), 0
-        if it has all. `refuse` answers a code that no handler takes."""
+        """`known_topic` returns True also for virtual topics (TBW102). `parked` returns True if pulls of a connection
+        wait. `turns` continues the requests of one read in another turn when this one has no room. `fenced` returns
+        True if this node's rows are known to be wrong. `log_begins` returns the position below which this node lacks
+        log that others have (`cluster.repair`), 0 if it has all. `refuse` answers a code without a handler."""
         self.rooms = rooms
         self.turns = turns
         self.patience = Patience(self.rooms)
@@ -128,7 +129,7 @@ class Router(Dispatch):
         self._log_begins = log_begins
         self._refuse = refuse
         self.connections: dict[RemotingConnection, None] = {}
-        """The open ones, oldest first."""
+        """The open connections, oldest first."""
         self.closings = closings
         self._members = members
         self._admission = admission
@@ -143,7 +144,7 @@ class Router(Dispatch):
         proposals.unproposed.add(self.reroute)
 
     def part(self) -> Part:
-        """Describes the router to the node."""
+        """Returns the hooks through which the node calls the router."""
         return Part(
             name="clients",
             tick=self._tick,
@@ -162,8 +163,8 @@ class Router(Dispatch):
         self._sends.reload(limits)
 
     def full(self, opening: int = 0, address: str = "") -> str:
-        """Why no more connections may be taken, with `opening` on their way; "" if they may. A client of an `address`
-        that holds few takes the place of an idle one of the address that holds most."""
+        """Returns the reason why no more connections may be accepted, with `opening` on their way; "" if they may. A
+        client of an `address` that has few connections takes the place of an idle one of the address that has most."""
         limit = self._limits.connections_max
         if address:
             self.idle.make_room(address, len(self.connections) + opening, limit, self._evict)
@@ -185,7 +186,8 @@ class Router(Dispatch):
         connection.abort()
 
     def _is_used(self, connection: RemotingConnection) -> bool:
-        """A request of it is under way, a pull of it waits, or its last heartbeat is fresh."""
+        """Returns True if a request of the connection is in progress, a pull of it waits, or its last heartbeat is
+        fresh."""
         return (
             connection.in_flight.bytes > 0
             or connection.unsent_bytes > 0
@@ -219,7 +221,7 @@ class Router(Dispatch):
             self._proposals.end_session(session.producer_id)
 
     def on_request(self, frame: Frame) -> None:
-        """Handles one request. Any failure becomes the answer to this request and affects no other."""
+        """Handles one request. A failure becomes the answer to this request and affects no other."""
         if self._access.judges:
             if not self._admission.admits(frame):
                 return
@@ -244,20 +246,20 @@ class Router(Dispatch):
         return self._sends.intake.take(connection, data, frames, at)
 
     def on_too_long(self, frame: Frame, remark: str) -> None:
-        """Answers it alone; the connection goes on with what follows the body."""
+        """Refuses this request only; the connection goes on with the bytes after the body."""
         self._replies.refuse(frame, Refused(Reason.INVALID, remark))
 
     def on_oversized(self, frame: Frame, remark: str) -> None:
-        """Answers it as a message that is too large is answered: the client does not send it again."""
+        """Refuses the request as a message that is too large, so that the client does not send it again."""
         self._replies.refuse(frame, Refused(Reason.MESSAGE_ILLEGAL, remark))
 
     def on_handed(self, frame: Frame) -> None:
-        """Handles a request that was forwarded to this node, or held until it leads: judged once more."""
+        """Handles a request that was forwarded to this node, or held until it leads; it is judged once more."""
         if not self._access.judges or self._admission.admits_again(frame):
             self.as_leader(frame)
 
     def as_leader(self, frame: Frame) -> None:
-        """Handles a request; also one that was forwarded or held, now that this node leads."""
+        """Handles a request as the leader, including one that was forwarded or held."""
         if self.closings.waiting:
             self.closings.look()
         code = frame.header.code
@@ -313,7 +315,7 @@ class Router(Dispatch):
             self._forwarder.forward(frame, promised=frame.path.room.share(size()))
 
     def reroute(self, sends: list[Send]) -> None:
-        """Takes sends that were queued when leadership was lost: none was proposed, so they go to the new leader."""
+        """Forwards sends to the new leader that were queued when leadership was lost: none was proposed."""
         for send in sends:
             send.connection.in_flight.give_back(send.size)
             try:
@@ -341,17 +343,18 @@ class Router(Dispatch):
 
 
 class Listeners:
-    """The open ports of a node for clients."""
+    """The ports of a node that are open for clients."""
 
     def __init__(self, config: Config, router: Router, security: Callable[[str, TlsMode], Security]) -> None:
-        """`security`: of the listener with that name, whose own key says so."""
+        """`security(name, mode)` returns the TLS settings of the listener with that name, whose own key sets the
+        mode."""
         self._config = config
         self._router = router
         self._security = security
         self._servers: list[asyncio.Server | Acceptor] = []
 
     def part(self) -> Part:
-        """Describes the listeners to the node."""
+        """Returns the hooks through which the node calls the listeners."""
         return Part(
             name="listeners",
             start=self.open,
@@ -360,7 +363,7 @@ class Listeners:
         )
 
     async def open(self) -> None:
-        """Raises OSError if a port cannot be had."""
+        """Opens the ports. Raises OSError if a port cannot be bound."""
         loop = asyncio.get_running_loop()
         for listener in self._config.listeners:
             connection = partial(self._connection, listener.name, loop)
@@ -380,6 +383,6 @@ class Listeners:
         return RemotingConnection(self._router, listener, self._config.limits.frame_bytes_max, loop)
 
     def close(self) -> None:
-        """New clients find another node; those that are connected stay."""
+        """Closes the ports. New clients find another node; connected clients stay."""
         for server in self._servers:
             server.close()

@@ -1,4 +1,4 @@
-"""A request frame as it came from a client. It is handed along until the request is answered."""
+"""A request frame as it came from a client. It is passed along until the request is answered."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ from raftmq_wire.codec import Header
 
 
 class Frame(msgspec.Struct, gc=False):
-    """A frame, made once for each request. It is a Struct: making one calls no Python code on the way of every
-    message."""
+    """A request frame. One is made for each request; as a Struct it is made without running Python code."""
 
     path: ReplyPath
-    """The connection that the frame came through; the answer goes back through it."""
+    """The connection through which the frame came, and through which the answer goes back."""
     serialize_type: int
-    """The form of its header, JSON or RocketMQ's binary one; the answer's header has the same."""
+    """The encoding of its header, JSON or RocketMQ's binary one; the answer's header has the same."""
     header: Header
     header_bytes: bytes
-    """The header as it came: a node that passes the request on changes nothing of it."""
+    """The header as it came. A node that forwards the request forwards these bytes unchanged."""
     body: bytes
     size: int
-    """Bytes of header and body: they count against the limits until it is answered."""
+    """Bytes of header and body. They count against the limits until the request is answered."""
     identity: Identity | None = None
-    """The identity that the node with the client's connection gave to a send; None otherwise."""
+    """The identity of a send, assigned by the node with the client's connection; None otherwise."""
     user: int = 0
-    """Id of the user who signed it, as the node that holds the connection has verified; 0: nobody."""
+    """Id of the user who signed the request, as verified by the node with the connection; 0: no user."""
     judged: int = 0
-    """The version of users and rules by which this node judged it; 0: it did not."""
+    """The version of users and rules by which this node judged the request; 0: it did not."""
 
     @property
     def version(self) -> int:

@@ -1,9 +1,9 @@
-"""Closes clients that hold something of this node and do not move, and clients that say nothing.
+"""Closes clients that use resources of this node without making progress, and clients that are idle.
 
-A client holds something while it takes none of its answers, or sends no more of a frame that it has begun. It is
-closed, and what it held is there for others. A slow client stays connected as long as it makes progress. Only
-connections that have something unfinished are looked at, twice a second. A look that comes late means that this node
-stood still, and then no client could move: that time counts for none of them.
+A client uses resources while it reads none of its answers, or sends no more of a frame that it has begun. Such a
+connection is closed, and its memory is free for others. A slow client stays connected as long as it makes progress.
+Only connections with something unfinished are checked, twice a second. If a check comes late, this node stood still and
+no client could make progress, so that time counts for none of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOOK_MS = 500
 
 
 class _Progress:
-    """Since when a connection has not moved, in both directions."""
+    """Times since which a connection has made no progress, in both directions."""
 
     __slots__ = ("received", "since_ms", "taken", "taken_ms")
 
@@ -35,13 +35,13 @@ class _Progress:
         self.taken, self.taken_ms = connection.handed - connection.unsent_bytes, now_ms
 
     def pardon(self, ms: int) -> None:
-        """Does not count `ms` of the time against the client: it was this node's own."""
+        """Excludes `ms` of the time, in which this node itself stood still."""
         self.since_ms += ms
         self.taken_ms += ms
 
 
 class Patience:
-    """The connections with something unfinished."""
+    """Watches the connections with something unfinished."""
 
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
@@ -52,7 +52,7 @@ class Patience:
         return len(self._watched)
 
     def follow(self, connection: RemotingConnection) -> None:
-        """Looks at it from now on, until nothing of it is unfinished."""
+        """Watches the connection until nothing of it is unfinished."""
         self._watched.setdefault(connection, None)
 
     def forget(self, connection: RemotingConnection) -> None:
@@ -60,7 +60,7 @@ class Patience:
         self._watched.pop(connection, None)
 
     def tick(self, now_ms: int) -> None:
-        """A chore: closes connections without progress for too long."""
+        """Closes connections without progress for too long. Called periodically."""
         if now_ms - self._looked_ms < LOOK_MS:
             return
         late_ms = now_ms - self._looked_ms - LOOK_MS
@@ -80,7 +80,7 @@ class Patience:
                     connection.abort()
 
     def _stands(self, connection: RemotingConnection, progress: _Progress, now_ms: int) -> str:
-        """Why the connection is to be closed; "" if it moves, or has time."""
+        """Returns the reason to close the connection; "" if it makes progress or has time left."""
         stalled_ms = self._rooms.stalled_ms
         taken = connection.handed - connection.unsent_bytes
         if not connection.is_slow or taken != progress.taken:
@@ -100,28 +100,28 @@ class Patience:
         return ""
 
 
-# Clients that say nothing: closed after IDLE_S, as RocketMQ's broker does, and the first to make room for newcomers.
+# Idle clients: closed after IDLE_S, as in RocketMQ's broker, and earlier if newcomers need their places.
 #
-# A client with a pull that waits, or whose heartbeat came within the last 120 s, is not idle (it is a member of a
-# group: `cluster.broker.groups.group_members`). All connections are looked at once in LOOK_S, a slice at each tick. The
-# time in which this node stood still counts for none of them.
+# A client with a waiting pull, or with a heartbeat within the last 120 s, is not idle (it is a member of a group:
+# `cluster.broker.groups.group_members`). All connections are checked within LOOK_S, a slice at each tick. The time in
+# which this node stood still counts for none of them.
 
 IDLE_S = 120.0
-"""RocketMQ: serverChannelMaxIdleTimeSeconds."""
+"""Seconds without data after which a client is closed (RocketMQ: serverChannelMaxIdleTimeSeconds)."""
 LEAVES_S = 5.0
-"""Idle for so long, a connection may lose its place: a write that was forwarded is decided by then."""
+"""Seconds without data after which a connection may be closed for a newcomer. A forwarded write is decided by then."""
 LOOK_S = 5.0
 SLICE = 256
-"""Connections looked at in one tick."""
+"""Connections that one tick checks."""
 TICK_MAX_S = 0.2
-"""A tick that comes later than this was late by this node's own doing."""
+"""Seconds. If a tick comes later than this, the node itself was late."""
 
 
 class Uses(Protocol):
-    """Knows who uses a connection at this moment."""
+    """Tells if a connection is in use at this moment."""
 
     def __call__(self, connection: RemotingConnection) -> bool:
-        """A pull of it waits, or its heartbeat is fresh."""
+        """Returns True if a pull of the connection waits, or its heartbeat is fresh."""
 
 
 class IdleClients:
@@ -130,16 +130,16 @@ class IdleClients:
     def __init__(self, is_used: Uses) -> None:
         self._is_used = is_used
         self._seen: dict[RemotingConnection, tuple[int, float]] = {}
-        """Bytes received at the last look, and when they were found to have grown."""
+        """Connection -> (bytes received at the last check, time at which they were found to have grown)."""
         self._now_s = 0.0
-        """This object's own clock: it goes on by TICK_MAX_S at most with each tick."""
+        """Seconds of this object's own clock. It advances by at most TICK_MAX_S with each tick."""
         self._ticked_ms: int | None = None
         self._round: list[RemotingConnection] = []
         self._due_s = 0.0
         self._places: Places[RemotingConnection] = Places(self._leaving_after)
 
     def opened(self, connection: RemotingConnection) -> None:
-        """A client connected."""
+        """Adds a connection of a client."""
         self._seen[connection] = (connection.received, self._now_s)
         self._places.add(connection.peer_address[0], connection)
 
@@ -149,7 +149,7 @@ class IdleClients:
         self._places.remove(connection.peer_address[0], connection)
 
     def make_room(self, address: str, count: int, limit: int, close: Callable[[RemotingConnection], None]) -> None:
-        """A client of `address` connects while `count` of `limit` places are taken: closes one that is idle, if
+        """Makes room for a client of `address` while `count` of `limit` places are taken: closes an idle connection, if
         addresses have to share."""
         if count < PRESSED * limit:
             return
@@ -160,7 +160,7 @@ class IdleClients:
             close(victim)
 
     def tick(self, now_ms: int) -> None:
-        """A chore: looks at the next slice, and closes what has been idle for IDLE_S."""
+        """Checks the next slice, and closes clients that have been idle for IDLE_S. Called periodically."""
         if self._ticked_ms is not None:
             self._now_s += min((now_ms - self._ticked_ms) / 1000, TICK_MAX_S)
         self._ticked_ms = now_ms

@@ -1,4 +1,4 @@
-"""A request that a handler answers: see `cluster.remoting.request.Request`."""
+"""The implementation of `cluster.remoting.request.Request`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LANGUAGE_MAX = 16
-"""Characters kept of the language that a client reports."""
+"""The most characters that are kept of the language that a client reports."""
 
 
 class RemotingRequest(Untracked):
-    """One request, with its reply path: a `cluster.remoting.request.Request`.
+    """One request, with the path of its reply.
 
     Its connection refers to it until it is closed.
     """
@@ -41,17 +41,18 @@ class RemotingRequest(Untracked):
     _arrived_s: float
     _ext: dict[str, str] | None
     user: int
-    """Id of the user who signed it; 0: nobody has, or nobody looked."""
+    """Id of the user who signed the request; 0: it is not signed, or the signature was not checked."""
     judged: int
-    """The version of users and rules by which it was judged; 0: it was not."""
+    """The version of users and rules by which the request was judged; 0: it was not."""
     received: Frame | None = None
-    """The frame as it came, if another node may have to answer it; None otherwise."""
+    """The frame as it came, if another node may have to answer the request; None otherwise."""
     _answered: bool = False
     _promised: Share | None = None
 
     @classmethod
     def of(cls, frame: Frame, slow: SlowRequests | None = None, *, reads_ext: bool = True) -> RemotingRequest:
-        """Raises CodecError if the ext fields are not an object of values; with `reads_ext` off, `ext` does."""
+        """Makes the request of a frame. Raises CodecError if the ext fields are not an object of values; with
+        `reads_ext` off, the property `ext` raises it instead."""
         header = frame.header
         return cls(
             header,
@@ -113,7 +114,8 @@ class RemotingRequest(Untracked):
         self._promised.hold(size)
 
     def reply(self, code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
-        """Answers once; a oneway request is never answered. An answer that cannot be encoded becomes an error."""
+        """Answers once; a oneway request is never answered. If the answer cannot be encoded, an error is sent
+        instead."""
         if not self._may_answer(code):
             return
         try:
@@ -136,7 +138,8 @@ class RemotingRequest(Untracked):
             self.connection.write_parts(answer.heads.head(self.opaque), answer.body)
 
     def _may_answer(self, code: int) -> bool:
-        """Once; its room is given back, and the request is counted. False for a oneway request as well."""
+        """Returns True for the first answer, gives the request's memory back and counts the request. Returns False for
+        a later answer, and for a oneway request."""
         if self._promised is not None:
             self._promised.hold(0)
             self.connection.room_given_back()

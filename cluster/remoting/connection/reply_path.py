@@ -17,7 +17,8 @@ from raftmq_wire.codes import CHANGES_OF_USERS, RequestCode
 
 
 class ReplyPath:
-    """Takes the answers to a client's requests: the client's own connection, or a forwarding node's stand-in for it."""
+    """Receives the answers to a client's requests: the client's own connection, or the stand-in for a forwarding
+    node."""
 
     __slots__ = (
         "born_host",
@@ -36,8 +37,8 @@ class ReplyPath:
     """True if another node holds the client's connection."""
 
     def __init__(self, peer_address: tuple[str, int], listener: str, room: Room, above: BytesInFlight) -> None:
-        """`peer_address`: the client's own ip and port; `room`: for answers that it has not taken; `above`: the bytes
-        in flight of all clients."""
+        """`peer_address` is the client's own ip and port, `room` the memory for answers that it has not read, `above`
+        the bytes in flight of all clients."""
         self.room = room
         self.peer_address = peer_address
         self.listener = listener
@@ -46,9 +47,9 @@ class ReplyPath:
         self.in_flight = BytesInFlight(above)
         self.born_host = pack_host(*peer_address)
         self.session: ConnectionSession | None = None
-        """The send path's identity for what comes through here (see `replication.identity`)."""
+        """The session of this connection in the send path (`replication.identity`)."""
         self.line: OrderLine | None = None
-        """The order of requests that were held here; None until the first is held."""
+        """The order of requests of this connection that were held here; None until the first one is held."""
 
         self.calls: ClientCalls | None = None
         """Requests to the client that it has not answered; None before the first."""
@@ -62,7 +63,7 @@ class ReplyPath:
         return math.inf
 
     def order_line(self) -> OrderLine:
-        """The connection's line, begun when the first request is held."""
+        """Returns the connection's order line, and makes it for the first held request."""
         if self.line is None:
             self.line = OrderLine()
         return self.line
@@ -72,25 +73,25 @@ class ReplyPath:
         raise NotImplementedError
 
     def write_parts(self, head: bytes, body: bytes) -> None:
-        """The same of a frame in two parts, of which the second may be large."""
+        """Queues a frame in two parts, of which the second may be large."""
         self.write(head + body)
 
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
-        """Returns True if an answer of `size` bytes may be made now. If not, `again` is called when it may, unless the
-        client is gone by then."""
+        """Returns True if an answer of `size` bytes may be made now. Otherwise `again` is called when it may, unless
+        the client is gone by then."""
         if self.room.fits(size):
             return True
         self.room.wait(size, lambda: None if self.closed else again())
         return False
 
     def leave_now(self) -> None:
-        """Ends the connection once queued answers have left; does nothing here, where there is none."""
+        """Ends the connection once the queued answers were sent. Does nothing here, where there is no connection."""
 
     def work_waits(self, count: int) -> None:
-        """Does nothing: only paths that limit the work of their client count it."""
+        """Does nothing here: only paths that limit the work of their client count it."""
 
     def room_given_back(self) -> None:
-        """Lets requests go on that wait behind one whose promised room is free again. Does nothing here."""
+        """Continues requests that wait behind one whose reserved memory is free again. Does nothing here."""
 
     def consumers_changed(self, group: str) -> None:
         self.call_oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
@@ -105,7 +106,7 @@ class ReplyPath:
         return give_up
 
     def call_oneway(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
-        """Sends a server-to-client request that wants no reply."""
+        """Sends a server-to-client request that expects no reply."""
         self.write(encode_frame(code, next_opaque(), FLAG_ONEWAY, ext=ext, body=body, language="JAVA"))
 
 
@@ -113,14 +114,14 @@ _opaque = 0
 
 
 def next_opaque() -> int:
-    """Ids of server-to-client requests: their own space."""
+    """Returns the next id of a server-to-client request. These ids are independent of the clients'."""
     global _opaque
     _opaque = (_opaque + 1) & 0x7FFFFFFF
     return _opaque
 
 
 def pack_host(host: str, port: int) -> bytes:
-    """ip (4 or 16 bytes) and int32 port; a name that is no address counts as 127.0.0.1."""
+    """Encodes ip (4 or 16 bytes) and int32 port. A host that is no ip address is encoded as 127.0.0.1."""
     try:
         packed = socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host.partition("%")[0])
     except OSError:
@@ -140,17 +141,18 @@ class ClientCalls:
         self._waiting: dict[int, Ended] = {}
 
     def begin(self, opaque: int, ended: Ended) -> Callable[[], None]:
-        """`ended` is called with the answer that carries `opaque`. Returns a function that gives up."""
+        """Registers `ended`, which is called with the answer that carries `opaque`. Returns a function that gives up
+        the call."""
         self._waiting[opaque] = ended
         return lambda: self._end(opaque, None)
 
     def on_response(self, header: Header, body: bytes) -> None:
-        """The client answered; nobody may be waiting any more. Raises CodecError for malformed fields."""
+        """Delivers the client's answer, if its call still waits. Raises CodecError for malformed fields."""
         if header.opaque in self._waiting:
             self._end(header.opaque, ClientAnswer(header.code, header.remark or "", ext_of(header), body))
 
     def close(self) -> None:
-        """The connection closed."""
+        """Ends all calls with None, because the connection closed."""
         for opaque in list(self._waiting):
             self._end(opaque, None)
 
@@ -160,12 +162,13 @@ class ClientCalls:
             ended(answer)
 
 
-# The order of one client connection on a node that passes its requests on (docs/guarantees.md, "Consumer offsets").
+# Keeps the order of one client connection on a node that forwards its requests (docs/guarantees.md, "Consumer
+# offsets").
 #
-# What moves offsets, topics or groups, and every send, goes to a leader in the order in which it came, one behind the
-# other on the same connection between the nodes, which keeps that order. Of the writes that have no identity none is
-# handed on a second time, unless the leader said that it did nothing, and no later one has been handed on, or carried
-# out by this node, since.
+# Requests that change offsets, topics or groups, and all sends, are forwarded to a leader in the order in which they
+# came, on one connection between the nodes, which keeps that order. A write without an identity is forwarded a second
+# time only if the leader said that it did nothing, and if no later such write was forwarded, or carried out by this
+# node, since.
 
 SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 ONE_TRY = frozenset(
@@ -182,30 +185,30 @@ ONE_TRY = frozenset(
         *CHANGES_OF_USERS,
     }
 )
-"""Writes that the log cannot recognise when they come again: carried out twice, the second could undo a later one."""
+"""Writes that the log cannot recognise as repeated. A second execution could undo a later one."""
 IN_LINE = ONE_TRY | SENDS | {RequestCode.QUERY_CONSUMER_OFFSET}
 """Requests that keep the order of their connection: a query is answered after the commits before it."""
 
 
 class OrderLine:
-    """The requests of one connection that keep their order, by the numbers under which they are held."""
+    """The requests of one connection whose order must be kept, by the numbers under which they are held."""
 
     __slots__ = ("_newest", "_newest_sent", "_order", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: set[int] = set()
-        """Requests that the present leader has not in hand."""
+        """Numbers of requests that the present leader has not received."""
         self._order: list[int] = []
-        """A heap of their numbers, and of some that wait no more."""
+        """A heap of those numbers; it also contains some of requests that no longer wait."""
         self._newest = self._newest_sent = 0
 
     @property
     def waits(self) -> bool:
-        """Returns True if a request waits that the present leader has not in hand."""
+        """True if a request waits that the present leader has not received."""
         return bool(self._waiting)
 
     def join(self, number: int) -> None:
-        """Takes in a request that came, that comes back from a leader, or whose leader is replaced."""
+        """Adds a request that arrived, that a leader returned, or whose leader was replaced."""
         if number not in self._waiting:
             self._waiting.add(number)
             heappush(self._order, number)
@@ -219,20 +222,21 @@ class OrderLine:
         return not order or order[0] >= number
 
     def sent(self, number: int, code: int) -> None:
-        """Notes that a leader, which may be this node, has the request in hand."""
+        """Records that a leader, which may be this node, has received the request."""
         self._waiting.discard(number)
         if code in ONE_TRY:
             self._newest_sent = max(self._newest_sent, number)
 
     def served(self, code: int) -> None:
-        """This node carries out a later one itself: what a former leader gives back now was overtaken."""
+        """Records that this node itself carries out a later request. A former leader that returns an earlier one now is
+        too late."""
         if code in ONE_TRY:
             self._newest_sent = self._newest + 1
 
     def leave(self, number: int) -> None:
-        """Forgets a request that is answered or given up."""
+        """Forgets a request that was answered or given up."""
         self._waiting.discard(number)
 
     def overtaken(self, number: int, code: int) -> bool:
-        """Returns True if a later request has been handed on: then this one must not go any more."""
+        """Returns True if a later request was forwarded, so that this one must not be forwarded any more."""
         return code in ONE_TRY and self._newest_sent > number

@@ -1,9 +1,10 @@
 """Bounds the memory that the connections of a node hold together, and decides when one of them waits.
 
-Two accounts (`cluster.runtime.room`): bytes of answers that clients have not taken yet, and bytes of frames that they
-have not finished yet. Both are bounded before the work. A client that finds no room is not refused: nothing more is
-read from its connection until there is some. A connection that holds nothing always has room for a small frame and a
-small answer, whatever others hold; one that holds much and does not move is closed, and its room is there again.
+There are two accounts (`cluster.runtime.room`): bytes of answers that clients have not read yet, and bytes of frames
+that have not arrived completely. Memory is reserved in both before the work. A client without room is not refused:
+nothing more is read from its connection until there is room. A connection that holds nothing always has room for a
+small frame and a small answer, whatever others hold. One that holds much and makes no progress is closed, which frees
+its room.
 """
 
 from __future__ import annotations
@@ -24,41 +25,45 @@ if TYPE_CHECKING:
 
 
 SMALL_FRAME_BYTES = 256 << 10
-"""Frames up to here are read whatever others hold: there is one per connection at most."""
+"""Frames up to this many bytes are read whatever others hold, because each connection has at most one."""
 EARLY_BYTES = 64 << 10
-"""Bytes of a larger frame that must come before its room is asked for: saying a length costs its sender nothing."""
+"""Bytes of a larger frame that must arrive before room is reserved for it, because it costs a sender nothing to
+announce a length."""
 FIRST_ANSWER_BYTES = 256 << 10
-"""An answer up to here is made whatever others hold, for a client that has taken all others."""
+"""An answer up to this many bytes is made whatever others hold, for a client that has read all earlier answers."""
 COUNTED_BYTES = 16 << 10
-"""Answers above are counted when they are made, others once per turn of the loop."""
+"""Answers above this many bytes are counted when they are made, smaller ones once per turn of the loop."""
 CLOGGED_BYTES = 64 << 10
-"""Bytes that a transport keeps for a client before it tells that the client is slow (asyncio's high water)."""
+"""Bytes that a transport buffers for a client before it reports that the client is slow (asyncio's high-water mark)."""
 FRAME_HEAD_BYTES = 64 << 10
-"""Room for a header beside a message."""
+"""Bytes allowed for a header besides a message."""
 PROGRESS_BYTES = 4 << 10
-"""Bytes that a client must send of an unfinished frame in `limits.stalled_ms`, unless it finishes one."""
+"""Bytes of an unfinished frame that a client must send within `limits.stalled_ms`, unless it finishes one."""
 PRESSED_MS, PRESSED_BYTES = 1_000, 64 << 10
-"""The same for a client that holds room while others wait for it: it must send so many bytes in so many ms."""
+"""The stricter demand on a client that holds room while others wait for it: it must send so many bytes within so many
+milliseconds."""
 PRESSED_TAKES_MS = 2_000
-"""While others wait for room, a client takes something of its answers in this time (and in `limits.stalled_ms`)."""
+"""Milliseconds within which a client must read some of its answers while others wait for room (besides
+`limits.stalled_ms`)."""
 
 
 class Rooms:
-    """The accounts of one node. `tick` is the only clock in it."""
+    """The accounts of one node. Time advances only with `tick`."""
 
     def __init__(self, limits: LimitsSection, soon: Soon, in_flight: BytesInFlight) -> None:
         self.in_flight = in_flight
-        """Unanswered requests of all connections."""
+        """Bytes of unanswered requests of all connections."""
         self.unsent = Room(limits.node_unsent_bytes_max, soon)
-        """Answers that are made, or about to be, and that no client has taken."""
+        """Bytes of answers that were made, or are about to be, and that no client has read."""
         self.unfinished = Room(limits.node_inflight_bytes_max, soon)
-        """Frames of which a part has come."""
+        """Bytes of frames that have arrived in part."""
         self._oversize = self.unfinished.inside(limits.node_inflight_bytes_max)
-        """Those that are larger than any message: they never take the place of messages."""
+        """The part of `unfinished` for frames larger than any message, so that these never take the place of
+        messages."""
         self.reload(limits)
 
     def reload(self, limits: LimitsSection) -> None:
-        """Takes other limits; what a connection that is open may have unsent stays as it was."""
+        """Takes other limits. The limit on unsent bytes of an open connection stays."""
         self.connection_unsent_max = limits.connection_unsent_bytes_max
         self.stalled_ms = limits.stalled_ms
         self._message_frame_max = limits.message_bytes_max + FRAME_HEAD_BYTES
@@ -68,35 +73,35 @@ class Rooms:
         self._oversize.resize(max(largest, limits.node_inflight_bytes_max // 4))
 
     def frame_room(self, size: int) -> Room:
-        """The room for an unfinished frame of that size."""
+        """Returns the account for an unfinished frame of that size."""
         return self.unfinished if size <= self._message_frame_max else self._oversize
 
     @property
     def pressed(self) -> bool:
-        """Returns True if an unfinished frame waits for room that others hold."""
+        """True if an unfinished frame waits for room that others hold."""
         return bool(self.unfinished.waiting or self._oversize.waiting)
 
 
 # Requests whose answer may be much larger than the request: they wait for memory before anything is read.
 #
-# What an answer may come to is estimated, and held until it is given. Pulls know it better, and ask for room
-# themselves (`cluster.broker.pulls.pull_service`).
+# The size of the answer is estimated, and so many bytes are reserved until it is given. Pulls have a better estimate
+# and reserve memory themselves (`cluster.broker.pulls.pull_service`).
 
 logger = logging.getLogger(__name__)
 
 TOPIC_BYTES, GROUP_BYTES = 80, 640
 """Estimated bytes of one topic's name in a list, and of one group's settings."""
 QUEUE_BYTES, STATS_ROWS_MAX = 240, 10_000
-"""Estimated bytes of one queue's offsets; an answer holds the offsets of at most so many queues."""
+"""Estimated bytes of one queue's offsets, and the most queues in one answer."""
 ROUTE_BYTES = 16 << 10
 CONSUMERS_BYTES = 64 << 10
 
 Sizes = Mapping[int, Callable[[], int]]
-"""Request code -> what its answer may come to now, bytes."""
+"""Request code -> a function that estimates the present size of its answer in bytes."""
 
 
 def sizes(state: BrokerState, limits: Callable[[], LimitsSection]) -> Sizes:
-    """Returns the estimate for each request with a large answer; `limits`: those in force."""
+    """Returns the estimate for each request with a large answer. `limits` returns those in force."""
 
     def topics() -> int:
         return TOPIC_BYTES * len(state.topics)
@@ -121,7 +126,7 @@ def sizes(state: BrokerState, limits: Callable[[], LimitsSection]) -> Sizes:
 
 
 def with_room(handlers: Mapping[int, Handler], sizes: Sizes) -> dict[int, Handler]:
-    """The handlers, those of large answers wrapped."""
+    """Returns the handlers; those with large answers wait for memory first."""
     return {code: _waiting(handler, sizes[code]) if code in sizes else handler for code, handler in handlers.items()}
 
 

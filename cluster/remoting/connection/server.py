@@ -47,60 +47,64 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TLS_BEGINS = b"\x16\x03"
-"""A handshake of TLS, which as a frame would have 353 MiB (`cluster.runtime.tls.security`)."""
+"""First bytes of a TLS handshake. Read as the length of a frame they would mean 353 MiB
+(`cluster.runtime.tls.security`)."""
 LONG_HEADER_BYTES = 4096
-"""Parsing a longer header is charged by itself; that of others is part of taking out the frame."""
+"""Parsing a header longer than this is charged separately; that of others is part of taking out the frame."""
 WORKS_MAX = 16
-"""While so many pieces of a connection's work wait for their turns, no more frames are dispatched."""
+"""The most pieces of a connection's work that may wait for their turns. At this limit no more frames are dispatched."""
 STEP_UNITS = 250
-"""Requests that wait for a turn are handled in steps of about so much work (`raftlog.work`)."""
+"""Units of work (`raftlog.work`) of one step in which requests that wait for a turn are handled."""
 WRITE_BUFFER_MAX = 64 << 20
-"""A connection with more unsent bytes than this is closed although reading is paused: answers to earlier requests, and
-notifications."""
+"""Bytes. A connection with more unsent bytes is closed although reading is paused, because answers to earlier requests
+and notifications still arrive."""
 FAREWELL_S = 2.0
-"""Seconds that a client may take to read why its oversized frame was refused. What it sends meanwhile is dropped."""
+"""Seconds that a client may take to read why its oversized frame was refused. Data that it sends meanwhile is
+dropped."""
 
 
 def raw_frame(serialize_type: int, header: bytes, body: bytes) -> bytes:
-    """A frame without its length prefix, from its parts."""
+    """Joins the parts of a frame, without its length prefix."""
     return b"".join(((serialize_type << 24 | len(header)).to_bytes(4, "big"), header, body))
 
 
 class Dispatch:
-    """Receives the requests of all connections. Subclassed by the node's router."""
+    """Receives the requests of all connections. The node's router implements it."""
 
     rooms: Rooms
     """The memory accounts of all connections."""
     turns: Turns
-    """The shares of the loop's turns."""
+    """Shares the turns of the loop between connections."""
 
     def on_request(self, frame: Frame) -> None:
-        """Takes a request frame; it is called for each, oneway ones included."""
+        """Handles a request frame; called for each one, including oneway ones."""
         raise NotImplementedError
 
     def take_sends(self, connection: RemotingConnection, data: bytes, frames: list[tuple[int, int]], at: int) -> int:
-        """Takes sends among the frames of a read from `at` on; called before `on_request` where there may be sends.
-        Returns the first frame that is to go there."""
+        """Takes sends among the frames of a read, from index `at` on. Called before `on_request` where there may be
+        sends. Returns the index of the first frame for `on_request`."""
         return at
 
     def on_too_long(self, frame: Frame, remark: str) -> None:
-        """Takes a request whose body is longer than its code allows, without the body: it has not arrived."""
+        """Handles a request whose body is longer than its code allows. The body has not arrived and is not passed."""
         raise NotImplementedError
 
     def on_oversized(self, frame: Frame, remark: str) -> None:
-        """Takes a request that is longer than any may be, without the body; its connection ends after the answer."""
+        """Handles a request that is longer than any request may be. The body is not passed, and the connection ends
+        after the answer."""
         raise NotImplementedError
 
     def on_open(self, connection: RemotingConnection) -> bool:
-        """False refuses the connection (too many)."""
+        """Called for a new connection; False refuses it, because there are too many."""
         raise NotImplementedError
 
     def on_close(self, connection: RemotingConnection) -> None:
-        """The connection closed."""
+        """Called when the connection has closed."""
         raise NotImplementedError
 
     def follow(self, connection: RemotingConnection) -> None:
-        """The connection has unfinished work: its progress is watched (`cluster.remoting.connection.patience`)."""
+        """Called when the connection has unfinished work, so that its progress is watched
+        (`cluster.remoting.connection.patience`)."""
         raise NotImplementedError
 
 
@@ -119,7 +123,7 @@ class Leaving(Dispatch):
         self.turns = before.turns
 
     def on_request(self, frame: Frame) -> None:
-        """Refuses it: it was not processed, so it may be sent again to any node."""
+        """Refuses the request. It was not processed, so the client may send it again to any node."""
         header = frame.header
         if not header.flag & FLAG_ONEWAY:
             frame.path.write(
@@ -171,7 +175,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self._loop = loop
         self._out: list[bytes] = []
         self._out_is_large = False
-        """Joining it would copy large bodies."""
+        """True if the queued output contains large bodies, which are not joined, because that would copy them."""
         self._said_goodbye = False
         self._transport: asyncio.Transport | None = None
         self._unsent = self.room.share()
@@ -179,33 +183,34 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self._unfinished: Share | None = None
         """The memory reserved for the arriving frame, if it is a large one."""
         self._wanted: Waiter | None = None
-        """The place in the line for that memory; None if nothing waits."""
+        """The connection's place in the queue for that memory; None if it does not wait."""
         self._waits = 0
-        """Answers that wait for memory, one more while too much work waits for its turn, one while frames do."""
+        """The number of causes to wait: answers that wait for memory, plus one while too much work waits for its turn,
+        plus one while frames do."""
         self._works = 0
-        """Pieces of work that wait for their turns."""
+        """The number of pieces of work that wait for their turns."""
         self._turn_wanted = False
-        """Frames wait for another turn of the loop: the share of this one is used up."""
+        """True while frames wait for another turn of the loop, because the share of this one is used up."""
         self._step_ends: int | None = None
-        """The meter at which the present step of such frames ends; None outside of one."""
+        """Value of the work meter at which the present step of such frames ends; None outside of a step."""
         self._clogged = False
-        """The transport reports that the client is slow."""
+        """True while the transport reports that the client is slow."""
         self._halted = False
-        """No frame is dispatched; received ones are in the backlog."""
+        """True while no frame is dispatched; received ones stay in the backlog."""
         self._pauses = False
-        """The transport reads nothing."""
+        """True while the transport reads nothing."""
         self._backlog: list[tuple[bytes, list[tuple[int, int]]]] = []
         self.received = 0
-        """Bytes received, for `patience`."""
+        """Bytes received, as observed by `patience`."""
         self.handed = 0
         """Bytes given to the transport."""
         self.opened_s = 0.0
-        """When the client connected, by the loop's clock."""
+        """Time at which the client connected, by the loop's clock."""
         self.finished = False
-        """A frame was completed since the last check of `patience`."""
+        """True if a frame was completed since the last check of `patience`."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client connected."""
+        """Registers the connection of a client."""
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         self.opened_s = self._loop.time()
         peer = transport.get_extra_info("peername")
@@ -245,7 +250,8 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             self._bad_frame(error)
 
     def _begin_oversized(self, error: FrameTooLargeError) -> None:
-        """A frame above the limit has begun. Its header says whom to answer; the rest is neither kept nor awaited."""
+        """Handles the beginning of a frame above the limit. Its header tells where to send the answer; the rest is
+        neither kept nor awaited."""
         self._free_frame()
         if error.begun.startswith(TLS_BEGINS):
             self._bad_frame(CodecError("it speaks TLS, and this listener takes plain text (tls.mode is disabled)"))
@@ -325,8 +331,9 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         return METER.units >= self._step_ends
 
     def _want_turn(self) -> None:
-        """The frames that are left go on in a turn that has room, one step of each connection after the other. They are
-        an owner of their own: requests that are cut into steps themselves do not hold back those behind them."""
+        """Makes the remaining frames continue in a turn that has room, one step of each connection after the other.
+        They count as an owner of work of their own, so requests that are cut into steps do not delay the frames behind
+        them."""
         if self._turn_wanted or self.closed:
             return
         self._turn_wanted = True
@@ -381,7 +388,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self._set_reading()
 
     def _free_frame(self) -> None:
-        """The large frame is complete or abandoned: releases its memory."""
+        """Releases the memory of a large frame that is complete or abandoned."""
         if self._unfinished is not None:
             self._unfinished.hold(0)
             self._unfinished = None
@@ -410,7 +417,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         return False
 
     def room_given_back(self) -> None:
-        """Checks whether reading can continue: a small answer, or none, causes no other event."""
+        """Checks if reading can continue. For a small answer, or none, no other event would cause this check."""
         if self._halted and not self._waits:
             self._loop.call_soon(self.go_on)
 
@@ -430,7 +437,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
                 self._loop.call_soon(self.go_on)
 
     def go_on(self) -> None:
-        """Continues with waiting frames and reads if nothing blocks them. Called whenever that may have changed."""
+        """Continues with waiting frames and reading if nothing blocks them. Called whenever that may have changed."""
         if self.closed or not self._halted or self._waits or self._is_over():
             return
         self._halted = False
@@ -462,7 +469,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
     # --- what goes ---------------------------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Queues bytes; all of this loop iteration are sent in one write."""
+        """Queues bytes; all bytes queued in this loop iteration are sent in one write."""
         self._queue((data,), len(data))
 
     def write_parts(self, head: bytes, body: bytes) -> None:
@@ -484,7 +491,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
                 self._halt()
 
     def write_all(self, data: bytes) -> None:
-        """The same for the answers of a whole entry, back to back: they are not held back for more, which would cost
+        """Queues the answers to a whole entry, back to back. They are not held back for more answers, which would cost
         an iteration of the loop. The transport itself joins what is written in one iteration."""
         if self.closed:
             return
@@ -526,11 +533,11 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             self._loop.call_soon(self.go_on)
 
     def pause_writing(self) -> None:
-        """The client reads more slowly than data is sent."""
+        """Called when the client reads more slowly than data is sent."""
         self._clogged = True
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
+        """Called when the client has caught up."""
         self._clogged = False
         if self._unsent.held:
             self.count_unsent()
@@ -539,22 +546,22 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that the transport keeps for the client."""
+        """Bytes that the transport buffers for the client."""
         return self._transport.get_write_buffer_size() if self._transport is not None and not self.closed else 0
 
     @property
     def is_slow(self) -> bool:
-        """Returns True if answers wait for the client to read them."""
+        """True if answers wait for the client to read them."""
         return self._unsent.held > 0
 
     @property
     def is_unfinished(self) -> bool:
-        """Returns True if this node waits for the rest of a frame."""
+        """True if this node waits for the rest of a frame."""
         return self._buffer.buffered > 0 and not self._pauses
 
     @property
     def holds_room(self) -> bool:
-        """Returns True if its frame holds memory that others may need, and the client, not this node, delays it."""
+        """True if its frame holds memory that others may need, and the client, not this node, delays it."""
         return self._unfinished is not None and not self._waits
 
     # --- the end -----------------------------------------------------------------------------------------------------
@@ -574,19 +581,19 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
                 self._transport.close()
 
     def leave_now(self) -> None:
-        """Ends the connection once queued answers have left."""
+        """Ends the connection once the queued answers were sent."""
         self._halted = True
         self.say_goodbye()
         self._loop.call_later(FAREWELL_S, self.abort)
 
     def abort(self) -> None:
-        """Closes at once."""
+        """Closes the connection at once."""
         self._halted = True
         if self._transport is not None:
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client disconnected; notifies the registered callbacks."""
+        """Called when the client has disconnected; calls the registered callbacks."""
         if self.closed:
             return
         self.closed = self._halted = True
@@ -600,5 +607,5 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
 
 
 def unsupported(request: Request) -> None:
-    """The answer to an unsupported code."""
+    """Answers a request with an unsupported code."""
     request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported")

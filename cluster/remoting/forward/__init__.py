@@ -1,1 +1,1 @@
-"""Requests that this node passes on to the leader, and what it says there of who asked."""
+"""Requests that this node forwards to the leader, with what it states about their senders."""

@@ -1,11 +1,13 @@
-"""Requests that only the leader can answer, on a node that does not lead: held, passed on, answered here, once.
+"""Forwards requests that only the leader can answer: a node that does not lead holds them, forwards them and delivers
+the answers, once each.
 
-The node that holds the client's connection stays responsible: it keeps the request until an answer comes, hands a send
-to the next leader when this one goes, and gives every send an identity, so that one handed on twice is stored once.
-Sends and other writes are handed on in the order of their connection (`reply_path`), those without an identity once.
-Whatever else is handed on goes to LEADERS_MAX leaders: one that two of them did not survive may be what ended them. A
-forwarded request is never forwarded again (one hop). At the deadline a write that was handed on is UNKNOWN, one that
-never left is refused (14), and a read of offsets is left unanswered: old clients take any error there for "no offset".
+The node that holds the client's connection stays responsible. It keeps the request until an answer comes, forwards a
+send to the next leader when this one goes, and gives every send an identity, so that a send that is forwarded twice is
+stored once. Sends and other writes are forwarded in the order of their connection (`reply_path`), those without an
+identity only once. Any other request is forwarded to at most LEADERS_MAX leaders, because a request that two of them
+did not survive may have ended them. A forwarded request is never forwarded again (one hop). At the deadline a forwarded
+write is UNKNOWN, one that was never forwarded is refused (14), and a read of offsets is left unanswered: old clients
+take any error there for "no offset".
 """
 
 from __future__ import annotations
@@ -50,36 +52,38 @@ WRITES = (
     | STAGED
     | {RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION, RequestCode.RECALL_MESSAGE}
 )
-"""A second copy of what a consumer sends back does less harm than none; a transaction ends once, and a message that was
-recalled stays so. The log recognises what is asked of staged writes again."""
+"""Requests that change something. A second copy of a message that a consumer sends back does less harm than none. A
+transaction ends only once, and a recalled message stays recalled. The log recognises repeated requests of staged
+writes."""
 CONFIRMED = frozenset({RequestCode.END_TRANSACTION})
-"""Requests that are kept until the leader has confirmed them, also if their client waits for no answer."""
+"""Requests that are kept until the leader has confirmed them, even if their client waits for no answer."""
 SILENT = frozenset({RequestCode.QUERY_CONSUMER_OFFSET})
 LEADERS_MAX = 2
-"""Leaders that may take a request, one after the other, and disconnect without an answer; then it is given up."""
+"""The most leaders that may receive a request, one after the other, and disconnect without an answer; then it is given
+up."""
 
 WORKS_MAX = 256
-"""Pieces of work of one client behind another node that may wait for their turns; what comes above is refused. That
-node cannot stop reading from the client for what happens here, and must not stop passing on what others ask for."""
+"""Pieces of work of one client behind another node that may wait for their turns; requests above that are refused. The
+forwarding node cannot stop reading from the client because of work here, and must not stop forwarding for others."""
 _HELD_PER_UNIT = 8
-"""Requests whose connection is looked at in a microsecond."""
+"""Held requests whose connection is checked in one microsecond of work."""
 _TOO_MUCH = f"{WORKS_MAX} requests of this client wait for their turn on the leader already; try again in a moment"
 
 LocalRoute = Callable[[Frame], None]
 
 
 class NamesSends(Protocol):
-    """Knows the identities of sends (`cluster.remoting.handlers.send`)."""
+    """Assigns identities to sends (`cluster.remoting.handlers.send`)."""
 
     def name_held(self, frame: Frame) -> Identity | None:
-        """The identity of a send that this node takes over; None if it needs none. Raises CodecError."""
+        """Returns the identity for a send that this node takes over; None if it needs none. Raises CodecError."""
 
     def remember_held(self, frame: Frame, identity: Identity) -> None:
-        """The send was never answered for good: its retry takes over the identity."""
+        """Keeps the identity of a send that got no final answer, so that its retry uses the same one."""
 
 
 class Held:
-    """A client's request that this node keeps until somebody has answered it."""
+    """A client's request that this node keeps until an answer came."""
 
     __slots__ = (
         "came_ms",
@@ -99,17 +103,18 @@ class Held:
         self.deadline_ms = deadline_ms
         self.size = frame.size
         self.promised: Share | None = None
-        """The room for its answer, if that may be a large one."""
+        """The memory reserved for its answer, if that may be a large one."""
         self.sent_to: NodeId = NOBODY
         self.was_sent = False
         self.tries = 0
-        """Leaders that it was handed to and that have not handed it back: each may have done it."""
+        """The number of leaders that received the request and did not return it. Each may have carried it out."""
         self.line: OrderLine | None = None
-        """The line of its connection, if its order is to be kept; None otherwise."""
+        """The order line of its connection, if its order must be kept; None otherwise."""
 
     @property
     def one_try(self) -> bool:
-        """True if a leader that took it keeps it: if it came again, nobody could tell."""
+        """True if the request must not be sent again after a leader received it, because a repetition could not be
+        recognised."""
         return self.frame.header.code in ONE_TRY
 
     @property
@@ -119,17 +124,18 @@ class Held:
 
     @property
     def waits_for_leader(self) -> bool:
-        """True if it is kept up to its deadline while there is no leader: nobody waits for an answer meanwhile."""
+        """True if the request is kept up to its deadline while there is no leader. That is harmless, because no client
+        waits for an answer."""
         return self.oneway and self.frame.header.code in CONFIRMED
 
     @property
     def spent(self) -> bool:
-        """True if nobody else may be asked to do it, this node included."""
+        """True if no further node may carry it out, this node included."""
         return self.tries >= (1 if self.one_try else LEADERS_MAX)
 
 
 class ForwardedPath(ReplyPath):
-    """Stands, on the leader, for a client whose connection another node holds."""
+    """The stand-in, on the leader, for a client whose connection another node holds."""
 
     __slots__ = ("_id", "_peer", "_transport", "_works")
 
@@ -146,7 +152,7 @@ class ForwardedPath(ReplyPath):
         works: Counter[Hashable],
         above: BytesInFlight,
     ) -> None:
-        """`works`: owner -> how much cut work waits for its turn; `above`: the bytes in flight of all clients."""
+        """`works`: owner -> pieces of work that wait for their turn. `above`: the bytes in flight of all clients."""
         super().__init__(client, listener, room, above)
         self._works = works
         self._transport = transport
@@ -155,27 +161,30 @@ class ForwardedPath(ReplyPath):
 
     @property
     def owner(self) -> Hashable:
-        """The client behind the forwarding node: neither each of its requests alone, nor all clients of that node."""
+        """The key under which work is counted: the client behind the forwarding node, rather than each of its requests
+        or all clients of that node."""
         return self._peer, self.peer_address, self.listener
 
     def work_waits(self, count: int) -> None:
-        """Counts the work of the client behind the forwarding node: above WORKS_MAX its requests are refused."""
+        """Counts the waiting work of the client behind the forwarding node. Above WORKS_MAX its requests are
+        refused."""
         owner, works = self.owner, self._works
         works[owner] += count
         if works[owner] <= 0:
             del works[owner]
 
     def write(self, data: bytes) -> None:
-        """The answer goes back to the node that holds the connection."""
+        """Sends the answer to the node that holds the connection."""
         self._transport.send_frame(self._peer, Kind.FORWARD_REPLY, [self._id, True], data)
 
     def hand_back(self) -> None:
-        """This node leads no longer and has not proposed the request: the holder passes it on itself (one hop)."""
+        """Returns the request to the node that holds it, because this node no longer leads and has not proposed it. The
+        holder forwards it to the next leader itself (one hop)."""
         self._transport.send_frame(self._peer, Kind.FORWARD_REPLY, [self._id, False], b"")
 
 
 class Forwarder:
-    """Forwards requests: both ends, on the node with the connection and on the leader."""
+    """Forwards requests. It contains both ends: that on the node with the connection, and that on the leader."""
 
     def __init__(
         self,
@@ -195,9 +204,9 @@ class Forwarder:
         trusted: Callable[[], bool] = lambda: False,
         slow: SlowRequests | None = None,
     ) -> None:
-        """`leads`: this node leads and its writes are open; `term`: as this node knows it; `local` handles a request
-        as the leader; `room`: for answers on their way to clients; `trusted`: every peer has proven the cluster's
-        secret, so what it says of a client's user counts."""
+        """`leads` returns True if this node leads and its writes are open; `term` returns the term that it knows.
+        `local` handles a request as the leader. `room` is the memory for answers on their way to clients. `trusted`
+        returns True if every peer has proven the cluster's secret, so that its word about a client's user counts."""
         self._room = room
         self.reload(config)
         self._clock = clock
@@ -211,20 +220,20 @@ class Forwarder:
         self._own_id = config.node_id
         self._held: dict[int, Held] = {}
         self._works: Counter[Hashable] = Counter()
-        """Client behind another node -> how much cut work of its requests waits here."""
+        """Client behind another node -> pieces of work of its requests that wait here."""
         self._early: list[tuple[NodeId, list[Any], bytes]] = []
-        """Requests that were forwarded to this node and wait: it leads and its writes are not open yet, for
-        milliseconds after an election; or it has no connection to the sender yet, and an answer would be lost."""
+        """Requests that were forwarded to this node too early: its writes are not open yet, for milliseconds after its
+        election; or it has no connection to the sender yet, so that an answer would be lost."""
         self._admitting = False
         self._soon = soon
         self._trusted = trusted
         self._slow = slow
-        """Hears of requests that were held for long."""
+        """Receives requests that were held for long."""
         self._ids = transport.request_ids()
         self.in_flight = in_flight
 
     def part(self) -> Part:
-        """Describes the forwarder to the node."""
+        """Returns the hooks through which the node calls the forwarder."""
         return Part(
             name="forwarder",
             tick=lambda _: self.expire(),
@@ -243,9 +252,9 @@ class Forwarder:
     # --- the node that holds the connection --------------------------------------------------------------------------
 
     def forward(self, frame: Frame, promised: Share | None = None) -> None:
-        """Takes a request over and passes it on as soon as there is a leader. Raises CodecError if malformed.
+        """Takes over a request and forwards it as soon as there is a leader. Raises CodecError if it is malformed.
 
-        `promised`: the room for its answer, given back when it is answered or given up.
+        `promised` is the memory reserved for its answer; it is released when the request is answered or given up.
         """
         path, code, size = frame.path, frame.header.code, frame.size
         over = over_limit(self._limits, path, size, self.in_flight.forwarded.bytes)
@@ -269,13 +278,15 @@ class Forwarder:
         self._pass_on(forward_id, held)
 
     def pump(self) -> None:
-        """The leader, or the way to it, changed: passes on what is not in the present leader's hands."""
+        """Forwards the requests that the present leader has not received, because the leader or the connection to it
+        changed."""
         self._admit_early()
         for forward_id, held in list(self._held.items()):
             self._pass_on(forward_id, held)
 
     def _admit_early(self) -> None:
-        """Takes the early requests once writes are open, or another node leads, and there is a way for the answer."""
+        """Handles the early requests once writes are open, or another node leads, and there is a connection for the
+        answer."""
         if not self._early or self._admitting or not (self._leads() or self._leader() != self._own_id):
             return
         ready = [waiting for waiting in self._early if self._transport.connected(waiting[0])]
@@ -296,17 +307,18 @@ class Forwarder:
         self._early = waiting
 
     def clients_closed(self, closed: Collection[ReplyTo]) -> None:
-        """Remembers the sends of connections that closed: they stay in hand, and may come again."""
+        """Remembers the sends of closed connections: they stay forwarded, and their clients may send them again."""
         charge(1 + len(self._held) // _HELD_PER_UNIT)
         for held in self._held.values():
             if held.frame.path in closed:
                 self._remember(held)
 
     def peer_closed(self, peer: NodeId) -> None:
-        """Takes back what that peer had in hand, which may be lost, and drops what it passed on: that comes again.
+        """Takes back the requests that this peer had received, which may be lost, and drops those that it forwarded,
+        because it will forward them again.
 
-        Nothing is passed on to that peer in this call: its other connection may still stand, and would take the next
-        try along with it.
+        Nothing is forwarded to that peer in this call: its other connection may still be open, and the next attempt
+        would be lost with it.
         """
         self._keep_early([waiting for waiting in self._early if waiting[0] != peer])
         for forward_id, held in list(self._held.items()):
@@ -324,7 +336,7 @@ class Forwarder:
             self.pump()
 
     def expire(self) -> None:
-        """Answers what is past its deadline, and passes on what waits; called on a timer."""
+        """Answers requests that are past their deadline, and forwards those that wait; called on a timer."""
         self._admit_early()
         now, leader = self._clock.monotonic_ms(), self._leader()
         for forward_id, held in list(self._held.items()):
@@ -385,7 +397,7 @@ class Forwarder:
         return held
 
     def _look_at(self, held: Held) -> None:
-        """Reports a request that leaves this node's hands late."""
+        """Reports a request that leaves this node late."""
         slow = self._slow
         if slow is None or held.waits_for_leader:
             return
@@ -397,13 +409,13 @@ class Forwarder:
             slow.passed_on(header.code, held.frame.path.peer_address, ext, took_ms, now_ms)
 
     def _wait_again(self, forward_id: int, held: Held) -> None:
-        """Notes that nobody has the request in hand: it is tried again on the next timer or change of leader."""
+        """Records that no leader has the request; it is tried again on the next timer or change of leader."""
         held.sent_to = NOBODY
         if held.line is not None:
             held.line.join(forward_id)
 
     def _on_handed_back(self, forward_id: int, held: Held) -> None:
-        """Takes back a request with which the leader has done nothing."""
+        """Takes back a request with which the leader did nothing."""
         if held.line is not None and held.line.overtaken(forward_id, held.frame.header.code):
             self._drop(forward_id)
             remark = "nothing was done: the leader changed, and a later request overtook it; try again"
@@ -434,7 +446,7 @@ class Forwarder:
     # --- frames between nodes ----------------------------------------------------------------------------------------
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
-        """A forwarded request, or the answer to one. Raises WireError."""
+        """Handles a forwarded request, or the answer to one. Raises WireError."""
         try:
             if kind == Kind.FORWARD:
                 self._on_forward(peer, header, payload)
@@ -449,8 +461,9 @@ class Forwarder:
             if self._early_fits(len(frame)):
                 self._put_early(peer, header, frame)
             return
-        # Meant for the leader of that term: one that comes late, after a partition, was handed to another leader since,
-        # and a commit of an offset, which has no identity, would be done a second time over a newer one.
+        # The request is for the leader of that term. If it arrives late, after a partition, it was forwarded to another
+        # leader since. A commit of an offset, which has no identity, would then be carried out a second time over a
+        # newer one.
         if term != self._term() or not (self._leads() or self._opens_soon(len(frame))):
             self._transport.send_frame(peer, Kind.FORWARD_REPLY, [forward_id, False], b"")
             return
@@ -509,8 +522,8 @@ class Forwarder:
     # --- identities --------------------------------------------------------------------------------------------------
 
     def _settle(self, held: Held, *, stored: bool) -> None:
-        """Settles the identity of a send that is answered for good. A refused retry says nothing about the first
-        attempt: its identity stays to be claimed."""
+        """Settles the identity of a send that got a final answer. If a retry was refused, that says nothing about the
+        first attempt, so its identity stays reserved for a retry."""
         frame = held.frame
         if frame.identity is None or settle(frame.path, frame.identity.producer_id, frame.identity.sequence):
             return
@@ -518,7 +531,7 @@ class Forwarder:
             self._remember(held)
 
     def _remember(self, held: Held) -> None:
-        """Remembers its identity, so that its retry is recognised."""
+        """Remembers the identity of the send, so that its retry is recognised."""
         if held.frame.identity is None:
             return
         self._names.remember_held(held.frame, held.frame.identity)
@@ -536,22 +549,24 @@ def _answer(frame: Frame, code: int, remark: str) -> None:
 
 
 class PullForwards:
-    """Hands a pull that this node cannot answer to another one."""
+    """Forwards pulls that this node cannot answer to another node."""
 
     def __init__(self, forwarder: Forwarder, leads: Callable[[], bool], log_begins: Callable[[], int]) -> None:
-        """`leads`: this node leads and its writes are open; `log_begins`: see `cluster.remoting.router.Router`."""
+        """`leads` returns True if this node leads and its writes are open. `log_begins` is explained at
+        `cluster.remoting.router.Router`."""
         self._forwarder = forwarder
         self._leads = leads
         self._log_begins = log_begins
 
     def elsewhere(self, request: Request, position: int) -> bool:
-        """Forwards a pull to the leader, which has the whole log, if this node lacks it at `position`."""
+        """Forwards a pull to the leader, which has the whole log, if this node lacks the log at `position`. Returns
+        True if it did."""
         # Only where the log is incomplete is a request kept as it was received.
         held = isinstance(request, RemotingRequest) and request.received is not None
         return held and position < self._log_begins() and self.to_leader(request)
 
     def to_leader(self, request: Request) -> bool:
-        """Forwards a pull that only the leader can answer, unless this node leads."""
+        """Forwards a pull that only the leader can answer, unless this node leads. Returns True if it did."""
         if not isinstance(request, RemotingRequest) or request.received is None or self._leads():
             return False
         self._forwarder.forward(request.received)
@@ -562,7 +577,7 @@ _NUMBER_MAX = (1 << 63) - 1
 
 
 class Forwarded(NamedTuple):
-    """Fields of FORWARD."""
+    """The fields of a FORWARD frame."""
 
     forward_id: int
     client: tuple[str, int]
@@ -570,13 +585,13 @@ class Forwarded(NamedTuple):
     listener: str
     identity: Identity | None
     term: int
-    """The term in which the addressee leads."""
+    """The term in which the addressed node leads."""
     user: int
-    """Id of the user who signed it; 0: nobody."""
+    """Id of the user who signed the request; 0: no user."""
 
 
 def decode_forward(header: list[Any]) -> Forwarded:
-    """Raises WireError for what is none."""
+    """Decodes the header of a FORWARD frame. Raises WireError if it is malformed."""
     match header:
         case [int(forward_id), str(ip), int(port), str(listener), identity, int(term), int(user)] if (
             0 <= forward_id <= _NUMBER_MAX

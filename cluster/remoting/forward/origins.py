@@ -1,11 +1,12 @@
-"""Names who asks for a commit of an offset (15) or for a queue lock (41, 42), as its connection's heartbeats told.
+"""States which clients asked for a commit of an offset (15) or for a queue lock (41, 42), from the heartbeats of their
+connection.
 
-Only the node with the connection knows. It says so in an ext field of the request that it forwards, and the leader
-believes that field of a forwarded request alone.
+Only the node with the connection knows these clients. It writes them into an ext field of the request that it forwards,
+and the leader trusts that field in forwarded requests only.
 
-- CLIENTS of a commit: the clients that the connection's heartbeats named for the group. The leader drops what a client
-  commits of a queue that another client holds. The node with the connection cannot decide that: its rows may not show
-  the lock yet.
+- CLIENTS of a commit: the clients that the connection's heartbeats named for the group. The leader drops a commit for a
+  queue that another client holds. The node with the connection cannot decide that, because its rows may not show the
+  lock yet.
 - STANDING of a lock: what the heartbeats said of the client that the request names.
 """
 
@@ -29,17 +30,17 @@ if TYPE_CHECKING:
 
 
 CLIENTS: Final = "raftmqClients"
-"""A JSON list of client ids. A leader that does not know the field takes every commit. A client may set it
-on a connection without heartbeats."""
+"""Name of the ext field with a JSON list of client ids. A leader that does not know the field accepts every commit. A
+client may set it itself on a connection without heartbeats."""
 CLIENTS_MAX = 16
-"""A connection of more clients is not told apart: its commits pass."""
+"""The most clients of one connection. If there are more, they are not told apart, and their commits are accepted."""
 
 _encode = metered_json.encode
 _decode_clients = metered_json.decoder(list[str])
 
 
 def committers(request: Request, group: str, members: Members) -> frozenset[str]:
-    """The clients that may have sent a commit; none if neither the connection nor the commit names any."""
+    """Returns the clients that may have sent a commit; none if neither the connection nor the commit names any."""
     known = members.clients_of(request.connection, group)
     if known:
         return known
@@ -50,7 +51,7 @@ def committers(request: Request, group: str, members: Members) -> frozenset[str]
 
 
 def name_committers(frame: Frame, members: Members) -> Frame:
-    """The commit as it is forwarded. Raises CodecError if its header is malformed."""
+    """Returns the commit with the field CLIENTS, as it is forwarded. Raises CodecError if its header is malformed."""
     ext = ext_of(frame.header)
     clients = members.clients_of(frame.path, ext.get("consumerGroup", ""))
     if frame.path.forwarded or not 0 < len(clients) <= CLIENTS_MAX:
@@ -59,7 +60,7 @@ def name_committers(frame: Frame, members: Members) -> Frame:
 
 
 def with_field(frame: Frame, ext: dict[str, str], name: str, value: str) -> Frame:
-    """The request with these ext fields and one more."""
+    """Returns the request with these ext fields and one more."""
     header = frame.header
     written = encode_frame(
         header.code,
@@ -75,11 +76,12 @@ def with_field(frame: Frame, ext: dict[str, str], name: str, value: str) -> Fram
 
 
 STANDING: Final = "raftmqStanding"
-"""A Standing. A node that does not know the field passes requests on without it: they count as a member's."""
+"""Name of the ext field with a Standing. A node that does not know the field forwards requests without it, and they
+count as a member's."""
 
 
 class _Named(msgspec.Struct, rename="camel"):
-    """The fields of a LockBody that say who asks."""
+    """The fields of a LockBody that identify the asking client."""
 
     consumer_group: GroupName
     client_id: ClientId
@@ -89,7 +91,7 @@ _decode_named = metered_json.decoder(_Named, strict=False)
 
 
 def standing_of(request: Request, group: str, client_id: str, members: Members) -> Standing:
-    """The leader's question."""
+    """Returns the standing of the client that a request names, from the connection or from the forwarded field."""
     if not request.connection.forwarded:
         return _standing(request.connection, group, client_id, members)
     try:
@@ -99,8 +101,8 @@ def standing_of(request: Request, group: str, client_id: str, members: Members) 
 
 
 def gives_up(request: Request, group: str, client_id: str, members: Members) -> bool:
-    """Returns True if the request may end that client's locks. Over a new connection nobody but its host may do that
-    to a client that is there."""
+    """Returns True if the request may end that client's locks. If the connection is new and the client is connected
+    elsewhere, only a request from the client's own host may do so."""
     standing = standing_of(request, group, client_id, members)
     if standing is not Standing.NEW:
         return standing is Standing.MEMBER
@@ -115,7 +117,7 @@ def _standing(connection: Connection, group: str, client_id: str, members: Membe
 
 
 def name_standing(frame: Frame, members: Members) -> Frame:
-    """The request as it is forwarded. Raises CodecError if its header is malformed."""
+    """Returns the request with the field STANDING, as it is forwarded. Raises CodecError if its header is malformed."""
     if frame.path.forwarded:
         return frame
     try:

@@ -1,6 +1,6 @@
-"""Requests before consuming: the queues assigned to a client (400), and whether its filter is one (46).
+"""Requests before consuming: the queues assigned to a client (400), and the check of its filter (46).
 
-400 is sent by consumers that leave the choice of queues to the broker, POP consumers above all. There is no POP here:
+400 is sent by consumers that leave the choice of queues to the broker, above all POP consumers. There is no POP here:
 the answer is mode PULL, RocketMQ's default. Source: RocketMQ's QueryAssignmentProcessor, ClientManageProcessor.
 """
 
@@ -62,7 +62,7 @@ class Assignments:
         self._filters = filters
 
     def codes(self) -> Codes:
-        """Request code -> handler and needs; 400 is the leader's."""
+        """Returns request code -> its handler and needed rights; 400 is answered by the leader only."""
         return {
             RequestCode.QUERY_ASSIGNMENT: Code(refusing(self._query), of_assignment),
             RequestCode.CHECK_CLIENT_CONFIG: Code(refusing(self._check_client), user_alone),
@@ -77,7 +77,7 @@ class Assignments:
         )
 
     def _answer(self, request: Request, question: Question) -> Steps:
-        """A null has the client change nothing."""
+        """Makes the answer. A null in it makes the client change nothing."""
         queues = assigned_queues(
             self._services,
             self._members,
@@ -107,7 +107,7 @@ class Assignments:
         return _encode(rows)[1:-1]
 
     def _check_client(self, request: Request) -> None:
-        """Refuses what is no filter before the consumer starts."""
+        """Refuses an invalid filter before the consumer starts."""
         data = _parse(request.body, _decode_check, "CheckClientRequestBody").subscription_data if request.body else None
         if data is None or self._filters.get(data.expression_type, data.sub_string) is not UNKNOWN:
             request.reply(ResponseCode.SUCCESS)

@@ -40,7 +40,8 @@ class NodeFigures:
     def __init__(
         self, services: Services, clock: Clock, used_percent: Callable[[], float], rates: Rates, started_ms: int
     ) -> None:
-        """`used_percent`: of the disk; `started_ms`: on the monotonic clock."""
+        """`used_percent` returns the used share of the disk. `started_ms` is the node's start on the monotonic
+        clock."""
         self._services = services
         self._clock = clock
         self._used_percent = used_percent
@@ -48,9 +49,9 @@ class NodeFigures:
         self._started_ms = started_ms
 
     def by_name(self) -> dict[str, str]:
-        """Returns what mqadmin's `clusterList` and `brokerStatus` show, by RocketMQ's names. "N", as in RocketMQ,
-        stands for what does not exist here: sends and pulls wait in no queue of threads, and nothing locks the page
-        cache."""
+        """Returns the figures that mqadmin's `clusterList` and `brokerStatus` show, by RocketMQ's names. "N", as in
+        RocketMQ, stands for a figure that does not exist here: sends and pulls wait in no queue of threads, and nothing
+        locks the page cache."""
         uptime_ms = self._services.monotonic_ms() - self._started_ms
         given = self._rates.given()
         rates = {
@@ -76,16 +77,16 @@ class NodeFigures:
 
 
 QUEUES_MAX = 10_000
-"""Queues in one answer of 202: the loop looks up as many in a tenth of a second."""
+"""The most queues in one answer of 202: the loop looks up so many in a tenth of a second."""
 
 Figures = Callable[[], Mapping[str, str]]
-"""The node's, by RocketMQ's names."""
+"""Returns the node's figures by RocketMQ's names."""
 
 _encode = metered_json.encode
 
 
 CONFIG_VERSION = '{"counter":1,"stateVersion":0,"timestamp":0}'
-"""RocketMQ's DataVersion, which its tools demand and do not look at."""
+"""RocketMQ's DataVersion, which its tools require but do not evaluate."""
 
 
 class BrokerFigures:
@@ -97,7 +98,8 @@ class BrokerFigures:
         self._figures = figures
 
     def codes(self) -> Codes:
-        """Request code -> handler and needs; 202 is the leader's, the others are about the node that is asked."""
+        """Returns request code -> its handler and needed rights; 202 is answered by the leader only, the others by each
+        node about itself."""
         return {
             RequestCode.GET_BROKER_CONFIG: Code(self._config, on_cluster(GET)),
             RequestCode.GET_BROKER_RUNTIME_INFO: Code(self._runtime_info, on_cluster(GET)),
@@ -127,7 +129,7 @@ class BrokerFigures:
         after_read_index(self._services, request, answer)
 
     def _row(self, topic: str, topic_id: int, queue_id: int) -> bytes:
-        """`queue: offsets`."""
+        """Encodes one row of the table, `queue: offsets`."""
         state = self._services.state
         first, end = first_offset(state, topic_id, queue_id), state.max_offset(topic_id, queue_id)
         last = state.fetch(topic_id, queue_id, end - 1, 1) if first < end else []
@@ -140,7 +142,8 @@ class BrokerFigures:
         return _encode(queue) + b":" + _encode(offsets)
 
     def _producers(self, request: Request) -> None:
-        """Those that send heartbeats to this node: a producer does so to the brokers whose routes it has."""
+        """Answers with the producers that send heartbeats to this node. A producer sends them to the brokers in its
+        routes."""
         group = text(request, "producerGroup")
         members = self._members.producers.get(group)
         if not members:  # RocketMQ's words and code
@@ -151,9 +154,9 @@ class BrokerFigures:
 
 # A broker's configuration as mqadmin shows it (26, getBrokerConfig and exportConfigs): lines `name=value`.
 #
-# First RocketMQ's names for what means the same here, then every key of the cluster under its own name. What belongs
-# to one host (directories, the store's URL, addresses of peers) is not told to clients. `raftmq config` changes it;
-# 25 is refused.
+# It lists RocketMQ's names for settings that mean the same here, then every key of the cluster under its own name.
+# Settings of one host (directories, the store's URL, addresses of peers) are not shown to clients. `raftmq config`
+# changes the configuration; 25 is refused.
 
 _Value = bool | int | str
 
@@ -190,14 +193,14 @@ ROCKETMQ_NAMES: Final[dict[str, Callable[[Config], _Value]]] = {
 
 
 def broker_settings(config: Config) -> bytes:
-    """The body of the answer."""
+    """Returns the body of the answer."""
     told: dict[str, _Value] = {name: value(config) for name, value in ROCKETMQ_NAMES.items()}
     told |= cluster_values(config)
     return "".join(f"{name}={_text(value)}\n" for name, value in told.items()).encode()
 
 
 def _text(value: _Value) -> str:
-    """Writes a value as Java's Properties reads it: one line, a backslash doubled."""
+    """Formats a value as Java's Properties reads it: one line, a backslash doubled."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value).replace("\\", "\\\\").replace("\r", "\\r").replace("\n", "\\n")

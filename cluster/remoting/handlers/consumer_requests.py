@@ -1,8 +1,8 @@
-"""Takes what operators' tools want of consumers: resets of offsets (222, 314), and requests that a client answers
-itself (307 GET_CONSUMER_RUNNING_INFO, 309 CONSUME_MESSAGE_DIRECTLY).
+"""Operators' requests about consumers: resets of offsets (222, 314), and requests that a client itself answers (307
+GET_CONSUMER_RUNNING_INFO, 309 CONSUME_MESSAGE_DIRECTLY).
 
-The latter go to the client's connection, on whichever node that is, and its answer comes back as it is (RocketMQ:
-AdminBrokerProcessor.callConsumer). The body of 222 is JSON with objects as keys, as the tools expect it.
+307 and 309 are sent on to the client's connection, on whichever node that is, and its answer is returned unchanged
+(RocketMQ: AdminBrokerProcessor.callConsumer). The body of 222 is JSON with objects as keys, as the tools expect it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _encode = metered_json.encode
 
 
 class ConsumerRequests:
-    """Handlers of 222 and 314, the leader's, and of 307 and 309, any node's. `note`: see `cluster.remoting.request`."""
+    """Handlers of 222 and 314 (leader only), and of 307 and 309 (any node). `note` is explained in
+    `cluster.remoting.request`."""
 
     def __init__(self, services: Services, resets: OffsetResets, relay: ClientRelay, note: NoteChange) -> None:
         self._services = services
@@ -42,7 +43,7 @@ class ConsumerRequests:
         self._note = note
 
     def codes(self) -> Codes:
-        """Request code -> handler and needs."""
+        """Returns request code -> its handler and needed rights."""
         return {
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: Code(
                 refusing(self._reset), row(topics="topic", groups="group", on=UPDATE)
@@ -89,7 +90,7 @@ class ConsumerRequests:
         self._resets.clone(source, to, topic, done)
 
     def _consume_directly(self, request: Request) -> None:
-        """The message goes along: the client consumes it at once, and answers what came of it."""
+        """Sends the message to the client, which consumes it at once and answers with the result."""
         try:
             _, position = decode_message_id(text(request, "msgId"))
             stored = message_at(self._services, position)
@@ -119,7 +120,8 @@ class ConsumerRequests:
 
 
 def _reset_wish(request: Request) -> ResetWish:
-    """Fields of 222. A queue and an offset (RocketMQ 5) before a time; a negative time is the end. Raises Refused."""
+    """Decodes the fields of 222. A queue and an offset (RocketMQ 5) take precedence over a time; a negative time means
+    the end. Raises Refused."""
     group, topic = text(request, "group"), text(request, "topic")
     check_group_name(group)
     time_ms = integer(request, "timestamp")

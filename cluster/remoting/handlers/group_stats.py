@@ -36,7 +36,7 @@ class GroupStats:
         self._groups = groups
 
     def codes(self) -> Codes:
-        """Request code -> handler and needs; 208 and 300 are the leader's."""
+        """Returns request code -> its handler and needed rights; 208 and 300 are answered by the leader only."""
         return {
             RequestCode.GET_CONSUMER_CONNECTION_LIST: Code(
                 refusing(self._connections), row(groups="consumerGroup", on=GET)
@@ -46,7 +46,8 @@ class GroupStats:
         }
 
     def _connections(self, request: Request) -> None:
-        """Every node knows all consumers: they send heartbeats to each."""
+        """Answers with the connected consumers of a group. Every node knows all of them, because they send heartbeats
+        to each node."""
         group = text(request, "consumerGroup")
         found = self._members.consumers.get(group)
         if found is None:
@@ -85,7 +86,7 @@ class GroupStats:
         self._services.settle_offsets(group, lambda: after_read_index(self._services, request, answer))
 
     def _row(self, row: Progress) -> bytes:
-        """`queue: offsets`."""
+        """Encodes one row of the table, `queue: offsets`."""
         queue = {
             "brokerName": self._services.config.cluster.broker_name,
             "queueId": row.queue_id,
@@ -118,12 +119,12 @@ def in_order(members: Mapping[str, Member]) -> list[Member]:
 
 
 def connection_row(member: Member) -> bytes:
-    """A client as RocketMQ's Connection JSON."""
+    """Encodes a client as RocketMQ's Connection JSON."""
     return _encode(connection_fields(member))
 
 
 def connection_fields(member: Member) -> dict[str, Any]:
-    """A client as RocketMQ's Connection JSON."""
+    """Returns the fields of RocketMQ's Connection JSON for a client."""
     ip, port = member.connection.peer_address
     return {
         "clientAddr": f"{ip}:{port}",

@@ -1,6 +1,6 @@
-"""Heartbeats, goodbyes and the list of a group's consumers (codes 34, 35, 38).
+"""Heartbeats (34), unregistering clients (35) and the list of a group's consumers (38).
 
-34 and 35 concern the node that holds the connection and are never forwarded; 38 is the leader's to answer.
+34 and 35 concern the node that holds the connection and are never forwarded; the leader answers 38.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 GROUP_UNITS = 15
-"""Noting a client in one group."""
+"""Units of work of recording a client in one group."""
 _MESSAGE_MODELS = (BROADCASTING, CLUSTERING)
 _CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
 _FROM_WHERE = (
@@ -56,7 +56,7 @@ _FROM_WHERE = (
     "CONSUME_FROM_FIRST_OFFSET",
     "CONSUME_FROM_TIMESTAMP",
 )
-"""Java's enums in order of their ordinals, which is what C++ clients send."""
+"""Names of a Java enum in the order of their ordinals, which C++ clients send."""
 
 
 class SubscriptionData(msgspec.Struct, rename="camel", gc=False):
@@ -69,7 +69,7 @@ class SubscriptionData(msgspec.Struct, rename="camel", gc=False):
 
 
 class ConsumerData(msgspec.Struct, rename="camel"):
-    """One consumer group of a heartbeat; enums are names (Java, JS) or ordinals (C++)."""
+    """One consumer group of a heartbeat. Enums are names (Java, JS) or ordinals (C++)."""
 
     group_name: GroupName
     consume_type: Word | Unsigned31 = "CONSUME_PASSIVELY"
@@ -87,7 +87,8 @@ class ProducerData(msgspec.Struct, rename="camel", gc=False):
 
 
 class HeartbeatData(msgspec.Struct, rename="camel"):
-    """Body of HEART_BEAT. `without_sub`: the subscriptions are those of the last heartbeat with this fingerprint."""
+    """Body of HEART_BEAT. `without_sub`: True if the subscriptions are those of the last heartbeat with this
+    fingerprint."""
 
     client_id: ClientId = msgspec.field(name="clientID")
     consumer_data_set: Annotated[list[ConsumerData], msgspec.Meta(max_length=HEARTBEAT_GROUPS_MAX)] | None = None
@@ -110,7 +111,8 @@ class Heartbeats:
         self._lists = ConsumerLists()
 
     def codes(self) -> Codes:
-        """Request code -> handler and needs; 34 and 35 are never forwarded, 38 is the leader's."""
+        """Returns request code -> its handler and needed rights; 34 and 35 are never forwarded, 38 is answered by the
+        leader only."""
         return {
             RequestCode.HEART_BEAT: Code(refusing(self._heartbeat), of_heartbeat),
             RequestCode.UNREGISTER_CLIENT: Code(refusing(self._unregister), of_unregistering),
@@ -126,7 +128,7 @@ class Heartbeats:
         in_steps(self._services, request, self._note(request, data))
 
     def _note(self, request: Request, data: HeartbeatData) -> Generator[None]:
-        """Registers the client in each group, then tells the log what is new, and answers."""
+        """Registers the client in each group, then proposes what is new to the log, and answers."""
         changed = False
         for producer in data.producer_data_set or ():
             charge(GROUP_UNITS)
@@ -144,7 +146,7 @@ class Heartbeats:
         yield from self._propose_news([consumer.group_name for consumer in consumers], request, ext)
 
     def _note_consumer(self, request: Request, data: HeartbeatData, consumer: ConsumerData) -> bool:
-        """Registers one group of a heartbeat. True if the client should send its subscriptions next time."""
+        """Registers one group of a heartbeat. Returns True if the client should send its subscriptions next time."""
         member = _member(request, data.client_id)
         known = self._members.consumers.get(consumer.group_name)
         before = known.members.get(data.client_id) if known is not None else None
@@ -158,8 +160,8 @@ class Heartbeats:
         return changed or not group.subscribed or before is None or before.fingerprint != data.heartbeat_fingerprint
 
     def _propose_news(self, groups: list[str], request: Request, ext: dict[str, str]) -> Generator[None]:
-        """Answers the heartbeat, after the log knows its groups if this node can tell it. Only what no entry can hold
-        is an error: the next heartbeat proposes again what could not be written now."""
+        """Answers the heartbeat, after the groups were written to the log if this node can do that. Only groups that no
+        entry can hold are an error: what could not be written now is proposed again by the next heartbeat."""
 
         def done(result: ProposeResult | None) -> None:
             if result is not None and result.unacceptable:
@@ -199,7 +201,7 @@ class Heartbeats:
 
 
 def _parse(body: bytes) -> HeartbeatData:
-    """Reads a heartbeat: all of it is checked before any of it counts. Raises Refused (29)."""
+    """Decodes a heartbeat. All of it is checked before any part takes effect. Raises Refused (29)."""
     if remark := too_long(RequestCode.HEART_BEAT, len(body)):
         raise Refused(Reason.INVALID, remark)
     try:
@@ -229,7 +231,7 @@ def _subscriptions(consumer: ConsumerData) -> list[Subscription]:
 
 
 def _enum_name(value: str | int, names: tuple[str, ...]) -> str:
-    """Name of a Java enum value given as name or ordinal. Raises Refused (29)."""
+    """Returns the name of a Java enum value given as name or ordinal. Raises Refused (29)."""
     text_value = str(value)
     if text_value in names:
         return text_value
@@ -238,14 +240,14 @@ def _enum_name(value: str | int, names: tuple[str, ...]) -> str:
     raise Refused(Reason.INVALID, f"{text_value[:40]} is none of {', '.join(names)}")
 
 
-# The list of a group's consumers (38) as JSON, built once for all who ask.
+# The list of a group's consumers (38) as JSON, encoded once for all requests.
 #
-# When a member joins, each member asks for the list of all: in a group of 2,000, 2,000 answers of 100 KiB. So the
-# text is kept until the members change. Those who ask while it is built go on with building where another one
-# stopped.
+# When a member joins, each member asks for the list of all: in a group of 2,000, that makes 2,000 answers of 100 KiB.
+# The encoded text is therefore kept until the members change. Requests that come while it is being encoded continue
+# where another one stopped.
 
 PIECE = 256
-"""Ids that one step encodes."""
+"""Client ids that one step encodes."""
 _HEAD, _TAIL = b'{"consumerIdList":[', b"]}"
 
 
@@ -268,7 +270,7 @@ class ConsumerLists:
         self._lists: WeakKeyDictionary[ConsumerGroup, _List] = WeakKeyDictionary()
 
     def body(self, group: ConsumerGroup) -> Generator[None, None, bytes]:
-        """Steps that return the body of an answer: of the group as it was when they began, or later."""
+        """Returns the body of an answer in steps. It shows the group as it was when the steps began, or later."""
         found = self._lists.get(group)
         if found is None:
             found = self._lists[group] = _List()

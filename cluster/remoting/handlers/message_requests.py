@@ -1,7 +1,7 @@
 """Requests about stored messages: finds them by key (12) or by the position in an offsetMsgId (33), sends one back
-(36), recalls one (370), and names the entries of the Raft log that hold them (700005).
+(36), recalls one (370), and finds the entries of the Raft log that hold them (700005).
 
-Each decodes its fields, asks the broker and answers its outcome.
+Each handler decodes the fields, calls the broker and answers with its outcome.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MESSAGES_MAX = 64
-"""RocketMQ: maxMsgsNumBatch."""
+"""The most messages that a query returns (RocketMQ: maxMsgsNumBatch)."""
 UNIQUE_MESSAGES_MAX = 32
-"""RocketMQ: defaultQueryMaxNum, whatever a query for a UNIQ_KEY asks for."""
+"""The most messages that a query for a UNIQ_KEY returns, whatever it asks for (RocketMQ: defaultQueryMaxNum)."""
 UNIQUE_FIELD = "_UNIQUE_KEY_QUERY"
 
 
 class QueryRequests:
-    """Handlers of queries."""
+    """Handlers of queries of single messages, 12 and 33."""
 
     def __init__(
         self, services: Services, metrics: RequestFigures | None = None, evicted_keys: EvictedKeys | None = None
     ) -> None:
-        """`evicted_keys`: see MessageQueries."""
+        """`evicted_keys` is explained at MessageQueries."""
         self._services = services
         self._queries = MessageQueries(services, evicted_keys)
         self._metrics = metrics
 
     def codes(self) -> Codes:
-        """Request code -> handler and needs; none of these is forwarded."""
+        """Returns request code -> its handler and needed rights; none of these is forwarded."""
         return {
             RequestCode.QUERY_MESSAGE: Code(refusing(self._by_key), row(topics="topic", on=READ)),
             RequestCode.VIEW_MESSAGE_BY_ID: Code(refusing(self._by_position), on_cluster(GET)),
@@ -108,22 +108,22 @@ class QueryRequests:
             self._metrics.queried(kind, outcome)
 
 
-# CONSUMER_SEND_MSG_BACK (code 36): the fields decoded, the broker asked, its outcome answered.
+# CONSUMER_SEND_MSG_BACK (code 36): decodes the fields, calls the broker, answers with its outcome.
 #
-# Facts in docs/wire-protocol.md; who decides is `cluster.broker.sends.redelivery`.
+# Facts in docs/wire-protocol.md. The decisions are made in `cluster.broker.sends.redelivery`.
 
 V3_4_9 = 121
-"""Protocol version of the first RocketMQ whose consumers name their own maximum (MQVersion.V3_4_9)."""
+"""Protocol version of the first RocketMQ whose consumers send their own maximum of redeliveries (MQVersion.V3_4_9)."""
 
 
 class SendBackRequests:
-    """Handler of 36, the leader's."""
+    """Handler of 36, on the leader."""
 
     def __init__(self, send_backs: SendBacks) -> None:
         self._send_backs = send_backs
 
     def codes(self) -> Codes:
-        """Request code -> handler and needs."""
+        """Returns request code -> its handler and needed rights."""
         return {RequestCode.CONSUMER_SEND_MSG_BACK: Code(refusing(self._send_back), of_send_back)}
 
     def _send_back(self, request: Request) -> None:
@@ -141,7 +141,7 @@ class SendBackRequests:
 
 
 def parse(request: Request) -> SentBack:
-    """The request's fields. Raises Refused (29)."""
+    """Decodes the request's fields. Raises Refused (29)."""
     group = text(request, "group")
     check_group_name(group)
     position = integer_in(request, "offset", 0, (1 << 63) - 1)
@@ -151,19 +151,19 @@ def parse(request: Request) -> SentBack:
     return SentBack(group, position, delay_level, maximum if named else None, request.ext.get("originTopic", ""))
 
 
-# RECALL_MESSAGE (code 370): the fields decoded, the broker asked, its outcome answered.
+# RECALL_MESSAGE (code 370): decodes the fields, calls the broker, answers with its outcome.
 #
-# Facts in docs/wire-protocol.md; who decides is `cluster.broker.timers.recalls`.
+# Facts in docs/wire-protocol.md. The decisions are made in `cluster.broker.timers.recalls`.
 
 
 class RecallRequests:
-    """Handler of 370, the leader's."""
+    """Handler of 370, on the leader."""
 
     def __init__(self, recalls: Recalls) -> None:
         self._recalls = recalls
 
     def codes(self) -> Codes:
-        """Request code -> handler and needs."""
+        """Returns request code -> its handler and needed rights."""
         return {RequestCode.RECALL_MESSAGE: Code(refusing(self._recall), row(topics="topic", on=PUB))}
 
     def _recall(self, request: Request) -> None:
@@ -182,13 +182,14 @@ class RecallRequests:
         self._recalls.recall(topic, handle, done)
 
 
-# Where messages stand in the Raft log (700005), ours: positions of messages in, index and term of their entries out.
+# Finds messages in the Raft log (700005, a code of RaftMQ): takes positions of messages, returns index and term of
+# their entries.
 #
-# Drawn in docs/wire-protocol.md. Every node answers from its own log, out of the positions of entries that it has in
-# memory or in a segment's sidecar; no message is read.
+# The format is drawn in docs/wire-protocol.md. Every node answers from its own log, using the positions of entries that
+# it has in memory or in a segment's sidecar file; no message is read.
 
 POSITIONS_MAX = 1024
-"""Positions in one request: as many as a pull has messages."""
+"""The most positions in one request: as many as a pull has messages."""
 _POSITION_SIZE = 8
 
 
@@ -200,7 +201,7 @@ class EntryRequests:
         self._read = read
 
     def codes(self) -> Codes:
-        """Request code -> handler and needs; it is not forwarded."""
+        """Returns request code -> its handler and needed rights; it is not forwarded."""
         return {RequestCode.ENTRIES_AT: Code(refusing(self._answer), on_cluster(GET))}
 
     def _answer(self, request: Request) -> None:
@@ -224,7 +225,7 @@ class EntryRequests:
 
 
 def _positions(body: bytes) -> Sequence[int]:
-    """Raises Refused (29) unless they ascend and are few enough."""
+    """Decodes the positions. Raises Refused (29) unless they ascend and are few enough."""
     if len(body) % _POSITION_SIZE or len(body) > POSITIONS_MAX * _POSITION_SIZE:
         raise Refused(Reason.INVALID, f"the body has {len(body)} bytes; at most {POSITIONS_MAX} positions of 8 may be")
     positions: tuple[int, ...] = struct.unpack(f">{len(body) // _POSITION_SIZE}Q", body)

@@ -29,7 +29,7 @@ class OffsetRequests:
         self._offsets = offsets
 
     def codes(self) -> Codes:
-        """Request code -> handler and needs; all of them the leader's."""
+        """Returns request code -> its handler and needed rights; all are answered by the leader only."""
         return {
             RequestCode.QUERY_CONSUMER_OFFSET: Code(
                 refusing(self._query), row(topics="topic", groups="consumerGroup", on=READ)
@@ -60,7 +60,8 @@ class OffsetRequests:
         self._offsets.query(request.connection, group, topic, queue_id, zero_if_whole=set_zero, done=answer)
 
     def _begins_at_time(self, group: str) -> bool:
-        """Returns True if its members want to begin at a time: they look for the offset themselves, missing nothing."""
+        """Returns True if the group's members want to begin at a point in time. Without an offset they then search for
+        one themselves, and miss nothing."""
         found = self._members.consumers.get(group)
         return found is not None and found.consume_from_where == "CONSUME_FROM_TIMESTAMP"
 
@@ -78,9 +79,9 @@ class OffsetRequests:
             self._offsets.commit(group, topic, queue_id, offset, name, lambda result: _answer_update(request, result))
 
     def _other_holder(self, request: Request, group: str, topic: str, queue_id: int) -> str | None:
-        """Returns the client that consumes the queue in order, if it is not the one that asks. RocketMQ takes such a
-        commit and lets the holder read again or skip; what it drops for another reason, a reset, it answers with
-        SUCCESS and a remark."""
+        """Returns the client that consumes the queue in order, if it is not the one that asks. RocketMQ accepts such a
+        commit, and the holder reads again or skips messages. A commit that RocketMQ drops for another reason, a reset,
+        it answers with SUCCESS and a remark."""
         config = self._services.state.topics.get(topic)
         if config is None:
             return None
@@ -126,7 +127,7 @@ class OffsetRequests:
 
 
 def name_of(request: Request) -> Name | None:
-    """The identity that a commit carries, None without one. Raises Refused (29) if it is malformed."""
+    """Returns the identity that a commit carries, None without one. Raises Refused (29) if it is malformed."""
     pid = request.ext.get("raftmqPid")
     if not pid:
         return None
@@ -142,7 +143,7 @@ def name_of(request: Request) -> Name | None:
 
 
 def _answer_update(request: Request, result: ProposeResult) -> None:
-    """A topic deleted meanwhile is the one reason for which apply leaves an offset out."""
+    """Answers a commit. Apply leaves an offset out only if the topic was deleted meanwhile."""
     if result.results and not result.results[0].ok:
         refuse(request, Refused(Reason.NO_TOPIC, "the topic was deleted meanwhile"))
     else:

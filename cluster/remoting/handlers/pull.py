@@ -1,4 +1,5 @@
-"""Pulls (codes 11, 361): any node answers from its own applied state. The table of answers: docs/wire-protocol.md."""
+"""Pulls (codes 11, 361): any node answers from its own applied state. docs/wire-protocol.md has the table of
+answers."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ FLAG_COMMIT_OFFSET = 1
 FLAG_SUSPEND = 2
 FLAG_SUBSCRIPTION = 4
 FLAG_CLASS_FILTER = 8
-"""Bits of a pull's sysFlag; the last: a class of the user's is to filter at the broker."""
+"""Bits of a pull's sysFlag. The last one asks for a filter class of the user's at the broker."""
 V4_0_0 = 212
 """Protocol version of the first RocketMQ under Apache (MQVersion.V4_0_0_SNAPSHOT)."""
 
@@ -45,17 +46,17 @@ _FIGURES: dict[PullOutcome, str] = {
     PullOutcome.MOVED: "moved",
     PullOutcome.BUSY: "refused",
 }
-"""The `outcome` of the metric."""
+"""Outcome of a pull -> label `outcome` of the metric."""
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=TEXT_MAX)]
 Signed64 = Annotated[int, msgspec.Meta(ge=-INT64_MAX - 1, le=INT64_MAX)]
 
 Elsewhere = Callable[[Request, int], bool]
-"""Hands a request to another node where this one lacks the log at a position
+"""Forwards a request if this node lacks the log at a position; returns True if it did
 (`cluster.remoting.forward.forwarder.PullForwards.elsewhere`)."""
 
 ToLeader = Callable[[Request], bool]
-"""Hands a request to the leader, if another node leads
+"""Forwards a request to the leader, if another node leads; returns True if it did
 (`cluster.remoting.forward.forwarder.PullForwards.to_leader`)."""
 
 
@@ -72,11 +73,11 @@ class PullRequests:
 
     @property
     def filters(self) -> KnownFilters:
-        """Those that pulls have asked for."""
+        """The filters that pulls have used."""
         return self._pulls.filters
 
     def codes(self) -> Codes:
-        """Request code -> handler and needs; none of these is forwarded as a whole."""
+        """Returns request code -> its handler and needed rights; the router forwards none of these."""
         return {
             RequestCode.PULL_MESSAGE: Code(self._pull, row(topics="topic", groups="consumerGroup", on=SUB)),
             RequestCode.LITE_PULL_MESSAGE: Code(self._pull, row(topics="topic", groups="consumerGroup", on=SUB)),
@@ -129,7 +130,7 @@ class PullReply(Untracked):
         return self._to_leader(self._request)
 
     def answered(self, answer: PullAnswer) -> None:
-        """Every answer to a pull carries all four numbers: Java clients unbox them unasked."""
+        """Answers the pull. Every answer carries all four numbers, because Java clients unbox them without a check."""
         if answer.for_many is None:
             self._request.reply(_CODES[answer.outcome], answer.remark, _ext_of(answer), answer.body)
         else:
@@ -158,9 +159,10 @@ def _ext_of(answer: PullAnswer) -> dict[str, str]:
 
 
 class PullFields(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """The ext fields of a pull (PullMessageRequestHeader), read at once. Numbers are texts (Java, Go) or numbers (C++).
+    """The ext fields of a pull (PullMessageRequestHeader), decoded at once. Numbers are texts (Java, Go) or numbers
+    (C++).
 
-    What does not fit, or has fields that are not here, is read one by one: that says what is wrong.
+    If they do not match, or contain other fields, they are decoded one by one, which tells what is wrong.
     """
 
     consumerGroup: Name
@@ -188,7 +190,7 @@ _decode = msgspec.json.Decoder(PullFields, strict=False).decode
 
 
 def decode_pull(request: Request) -> PullWish:
-    """The request's fields. Raises Refused (29), or CodecError."""
+    """Decodes the request's fields. Raises Refused (29), or CodecError."""
     try:
         fields = _decode(request.ext_json)
     except MALFORMED:
@@ -214,7 +216,8 @@ def decode_pull(request: Request) -> PullWish:
 
 
 def read_one_by_one(request: Request) -> PullFields:
-    """The same, with a reason for a field that is missing or wrong. Raises Refused (29), or CodecError."""
+    """Decodes the fields one by one, and raises an error that names a missing or wrong field: Refused (29), or
+    CodecError."""
     ext = request.ext
     group, topic = text(request, "consumerGroup"), text(request, "topic")
     queue_id, flags, offset, messages_max = integers(request, "queueId", "sysFlag", "queueOffset", "maxMsgNums")
@@ -235,11 +238,11 @@ def read_one_by_one(request: Request) -> PullFields:
 
 
 def compares_tags(request: Request, expression_type: str | None, flags: int) -> bool:
-    """Returns True if the client drops what does not fit the tags of its subscription, whatever it is sent.
+    """Returns True if the client itself drops messages whose tags do not match its subscription.
 
-    Java does, and C++ (both in PullAPIWrapper), but not for a class filter, nor for anything else than tags; C++ knows
-    nothing else and names no type. Go compares tags, too, but its pulls say TAG whatever it subscribed by. Node.js
-    (ali-ons, which calls itself a Java client of version 121) lets messages without a tag through.
+    Java and C++ clients do (both in PullAPIWrapper), but not with a class filter, nor with anything but tags; C++ has
+    only tags and sends no type. Go compares tags too, but its pulls say TAG whatever its subscription is. Node.js
+    (ali-ons, which calls itself a Java client of version 121) accepts messages without a tag.
     """
     if flags & FLAG_CLASS_FILTER or expression_type not in (None, "", "TAG"):
         return False

@@ -1,4 +1,5 @@
-"""LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42): which client of a group consumes a queue in order.
+"""LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42): locks of queues, so that one client of a group consumes a queue in
+order.
 
 Body of both: `{"consumerGroup", "clientId", "mqSet": [{"topic", "brokerName", "queueId"}, ...]}`; 41 is answered with
 `{"lockOKMQSet": [...]}`, its queues as the client named them. Clients ask every 20 s, at the broker whose name the
@@ -38,7 +39,7 @@ class MessageQueue(msgspec.Struct, rename="camel"):
 
 
 class LockBody(msgspec.Struct, rename="camel"):
-    """RocketMQ's LockBatchRequestBody and UnlockBatchRequestBody; `onlyThisBroker` means nothing here."""
+    """RocketMQ's LockBatchRequestBody and UnlockBatchRequestBody. `onlyThisBroker` is ignored."""
 
     consumer_group: GroupName
     client_id: ClientId
@@ -50,14 +51,14 @@ _encode = metered_json.encode
 
 
 class QueueLockRequests:
-    """Handlers of 41 and 42, the leader's."""
+    """Handlers of 41 and 42, on the leader."""
 
     def __init__(self, locks: QueueLocks, members: Members) -> None:
         self._locks = locks
         self._members = members
 
     def codes(self) -> Codes:
-        """Request code -> handler and needs."""
+        """Returns request code -> its handler and needed rights."""
         return {
             RequestCode.LOCK_BATCH_MQ: Code(refusing(self._lock), of_locks),
             RequestCode.UNLOCK_BATCH_MQ: Code(refusing(self._unlock), of_locks),
@@ -87,7 +88,8 @@ class QueueLockRequests:
         self._locks.unlock(group, client_id, self._named(body), lambda result: reply_written(request, result))
 
     def _named(self, body: LockBody) -> dict[Queue, list[MessageQueue]]:
-        """Queue -> how the client names it. Queues of unknown topics are left out: nobody is granted those."""
+        """Returns queue -> the client's names for it. Queues of unknown topics are left out, and no client gets their
+        locks."""
         named: dict[Queue, list[MessageQueue]] = {}
         for queue in body.mq_set:
             topic_id = self._locks.topic_id(queue.topic)

@@ -1,8 +1,9 @@
 """Requests with an unsupported code: refused with a remark, counted, logged once, and slowed down when repeated.
 
 A client that takes a refusal for "not now" asks again at once: an orderly C++ consumer asks for its queue locks several
-thousand times a second. So the answer to a code that one connection repeats waits, longer each time and never longer
-than DELAY_MAX_MS; its other requests go on meanwhile. What waits is the answer alone, a bounded number of them.
+thousand times a second. The answers to a code that one connection repeats are therefore delayed, longer each time and
+never longer than DELAY_MAX_MS; other requests of the connection go on meanwhile. Only the answers wait, a bounded
+number of them.
 """
 
 from __future__ import annotations
@@ -23,20 +24,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FREE = 5
-"""Refusals of one code that are answered at once: tools that try what a broker can do are not slowed down."""
+"""Refusals of one code that are answered at once, so that tools that try out a broker's codes are not slowed down."""
 DELAY_MAX_MS = 1_000
-"""Below every client's patience (3 s and more)."""
+"""The longest delay in milliseconds, below every client's timeout (3 s and more)."""
 QUIET_MS = 10_000
 """Milliseconds without a refusal after which the count of a code starts again."""
 WAITING_MAX, CONNECTION_WAITING_MAX = 4_096, 32
-"""Answers that wait, per node and per connection; one more is given at once."""
+"""The most answers that wait, per node and per connection; a further one is given at once."""
 LOGGED_MAX = 1_024
-"""Clients and codes that are remembered as logged; the oldest is forgotten, and logged again if it comes again."""
+"""The most pairs of client and code that are remembered as logged. The oldest is forgotten, and logged again if it
+comes again."""
 OTHER = "other"
 
 
 class _Repeats:
-    """Counts how often a connection was refused each code, and when last; keeps the answers that wait."""
+    """The refusals of one connection: their number and last time for each code, and the answers that wait."""
 
     __slots__ = ("cancels", "codes")
 
@@ -46,7 +48,7 @@ class _Repeats:
 
 
 class RefusedCodes:
-    """Answers what no handler takes."""
+    """Answers requests without a handler."""
 
     def __init__(self, services: Services, metrics: RequestFigures | None = None) -> None:
         self._services = services
@@ -57,7 +59,7 @@ class RefusedCodes:
         self._answers = 0
 
     def refuse(self, request: Request) -> None:
-        """Answers 3 (REQUEST_CODE_NOT_SUPPORTED), now or a little later."""
+        """Answers with 3 (REQUEST_CODE_NOT_SUPPORTED), at once or a little later."""
         name = REFUSED_NAMES.get(request.code)
         code = str(request.code) if name else OTHER
         language = request.language if request.language in LANGUAGES else "OTHER"
@@ -76,12 +78,12 @@ class RefusedCodes:
 
     @property
     def waiting(self) -> int:
-        """Answers that wait."""
+        """The number of answers that wait."""
         return self._waiting
 
     @property
     def remembered(self) -> int:
-        """Connections and log lines that are remembered."""
+        """The number of remembered connections and log lines."""
         return len(self._repeats) + len(self._logged)
 
     def _log(self, request: Request, code: str, language: str, name: str | None) -> None:

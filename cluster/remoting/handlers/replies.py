@@ -1,9 +1,10 @@
-"""Replies of RocketMQ's request and reply (324, 325 SEND_REPLY_MESSAGE): each is pushed to the client that asked (326).
+"""Replies of RocketMQ's request-reply messaging (324, 325 SEND_REPLY_MESSAGE): each is pushed to the client that sent
+the request (326).
 
-The reply names that client in its property REPLY_TO_CLIENT; any node takes it, and the one that holds the client's
-connection hands it on (`cluster.broker.groups.client_relay`). It is not stored: RocketMQ keeps a copy in the topic
-`<cluster>_REPLY_TOPIC`, which nobody reads. A reply that the client was handed and has not confirmed is an error to the
-replier, which may send it again: the requester recognises it by its correlation id.
+The property REPLY_TO_CLIENT of the reply names that client. Any node accepts the reply, and the node that holds the
+client's connection delivers it (`cluster.broker.groups.client_relay`). It is not stored: RocketMQ keeps a copy in the
+topic `<cluster>_REPLY_TOPIC`, which nobody reads. If the client does not confirm the reply, the replier gets an error
+and may send it again: the requester recognises it by its correlation id.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ class Replies:
     """Handlers of 324 and 325, on any node."""
 
     def __init__(self, services: Services, relay: ClientRelay, own_address: str) -> None:
-        """`own_address`: "ip:port" of this node, as the requester reads it (storeHost)."""
+        """`own_address` is the "ip:port" of this node, which the requester sees as storeHost."""
         self._services = services
         self._relay = relay
         self._own_address = own_address
 
     def codes(self) -> Codes:
-        """Request code -> handler and needs."""
+        """Returns request code -> its handler and needed rights."""
         handler = refusing(self._push)
         return {
             RequestCode.SEND_REPLY_MESSAGE: Code(handler, row(topics="topic", on=PUB)),
@@ -76,7 +77,7 @@ class Replies:
         self._relay.ask_client(Role.PRODUCER, None, client_id, self._pushed(request, header), answer)
 
     def _checked(self, request: Request) -> SendHeader:
-        """The header of a reply within the limits of a message. Raises Refused."""
+        """Returns the header of a reply that is within the limits of a message. Raises Refused."""
         limits = self._services.config.limits
         if len(request.body) > limits.message_bytes_max:
             remark = f"the reply has {len(request.body)} bytes, limits.message_bytes_max = {limits.message_bytes_max}"
@@ -94,7 +95,8 @@ class Replies:
         return header
 
     def _pushed(self, request: Request, header: SendHeader) -> ClientRequest:
-        """326 (ReplyMessageRequestHeader). Its times are log time, as far as this node has applied."""
+        """Makes the request 326 (ReplyMessageRequestHeader). Its times are log time, as far as this node has
+        applied."""
         ip, port = request.connection.peer_address
         now_ms = str(self._services.state.applied_mark.timestamp_ms)
         properties = header.properties

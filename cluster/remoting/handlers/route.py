@@ -1,10 +1,11 @@
-"""The name server half: where topics are, which topics there are (codes 105, 106, 101, 206, 216, 219, 224, 304, 351).
+"""The requests of a name server: routes of topics, and lists of topics (codes 105, 106, 101, 206, 216, 219, 224, 304,
+351).
 
-Every node answers from its own applied state; only before it calls a topic unknown does it ask the group (ReadIndex),
-so a topic is visible everywhere as soon as the request that made it was answered. Readers see the whole Raft group as
-one broker name: id 0 is the leader, every other node has its own id, addresses are those of the listener that was
-asked. Producers see one more name per node, since they repeat a failed send only at another name
-(docs/adr/0010-broker-names.md). JSON is compact and in key order: the Go client splits it as text.
+Every node answers from its own applied state. Before it calls a topic unknown it asks the group (ReadIndex), so a topic
+is visible everywhere as soon as the request that made it was answered. Readers see the whole Raft group as one broker
+name: id 0 is the leader, every other node has its own id, and addresses are those of the listener that was asked.
+Producers see one more name per node, because they repeat a failed send only at another name
+(docs/adr/0010-broker-names.md). JSON is compact and in key order, because the Go client splits it as text.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 AUTO_CREATE_TOPIC = "TBW102"
 AUTO_CREATE_NAMES = (AUTO_CREATE_TOPIC, "AUTO_CREATE_TOPIC_KEY")
-"""The names by which clients know it; the second is the name that RocketMQ 4.3 gave it."""
+"""The names of the topic from which new topics are created. RocketMQ 4.3 used the second name."""
 
 SYSTEM_TOPICS = frozenset(
     {
@@ -52,30 +53,31 @@ SYSTEM_TOPICS = frozenset(
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 """RocketMQ's namespace of the key-value table for `orderTopicConf`."""
 CLUSTERS_FIELD = "raftmqClusters"
-"""ext field of the reply to 106; RocketMQ's clients do not look at it."""
+"""Name of an ext field of the reply to 106, which RocketMQ's clients ignore."""
 CPP = "CPP"
 JAVA = "JAVA"
 HOLD_MS = 50
-"""Delay of the first route on a connection of a C++ client. 10 ms after the client's start its heartbeat connects to
-every node that it knows by then, and a send that meets that lock fails at once, five times over."""
+"""Milliseconds by which the first route on a connection of a C++ client is delayed. 10 ms after its start the client's
+heartbeat connects to every node that it knows by then, under a lock; a send that finds the lock taken fails at once,
+five times over."""
 
 _encode = metered_json.encode
 
 
 class Routes:
-    """Answers route requests; remembers the last leader, so that a map stays whole while there is none."""
+    """Answers route requests. Remembers the last leader, so that a route stays complete while there is none."""
 
     def __init__(self, services: Services, unreached: Callable[[], Collection[NodeId]], early: EarlyRoutes) -> None:
-        """`unreached`: nodes that the leader does not reach (`cluster.peer.reach`)."""
+        """`unreached` returns the nodes that the leader does not reach (`cluster.peer.reach`)."""
         self._services = services
         self._unreached = unreached
         self._early = early
         self._held: set[Connection] = set()
-        """Open connections of C++ clients that have asked."""
+        """Open connections of C++ clients whose first route was delayed."""
         self._last_leader = NOBODY
 
     def codes(self) -> Codes:
-        """Request code -> handler and needs; none of these is forwarded."""
+        """Returns request code -> its handler and needed rights; none of these is forwarded."""
         return {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: Code(refusing(self._route), of_route),
             RequestCode.GET_BROKER_CLUSTER_INFO: Code(self._cluster_info, user_alone),
@@ -89,10 +91,11 @@ class Routes:
         }
 
     def broker_data(self, listener: str) -> dict[str, Any]:
-        """The BrokerData object: addresses of that listener, "0" the leader's, "n" those of the other nodes n.
+        """Returns the BrokerData object: addresses of that listener; "0" is the leader's, "n" those of the other nodes
+        n.
 
-        Without a leader the last known one keeps its place; if there never was one, no address has id 0 and
-        producers ask again before each send.
+        Without a leader the last known one keeps its place. If there never was one, no address has id 0, and producers
+        ask again before each send.
         """
         addresses = self._services.broker_addresses(listener)
         leader = self._services.leader_id()
@@ -108,8 +111,9 @@ class Routes:
         }
 
     def _readers_data(self, listener: str) -> dict[str, Any]:
-        """The BrokerData object of a route. Where consumers read from followers, the id of one that is out of reach, or
-        leaves, leads to another node: a consumer that was told to read there goes on asking that id for ever."""
+        """Returns the BrokerData object of a route for readers. If consumers may read from followers, the id of a node
+        that is out of reach or leaving leads to another node, because a consumer that was told to read there uses that
+        id for ever."""
         data = self.broker_data(listener)
         if self._services.config.modes.slave_read_enable:
             addresses = self._services.broker_addresses(listener)
@@ -120,10 +124,9 @@ class Routes:
         return data
 
     def _aliases(self, request: Request) -> list[dict[str, Any]]:
-        """A BrokerData object for each node, id 0 the address that its name leads to; none where they would not help.
-
-        Names and their number stay when a node is out of reach, so that a key keeps its queue.
-        """
+        """Returns a BrokerData object for each node, whose id 0 is the address to which its name leads; none for
+        clients that they would not help. Names and their number stay when a node is out of reach, so that a key keeps
+        its queue."""
         cluster = self._services.config.cluster
         addresses = self._services.broker_addresses(request.connection.listener)
         if not cluster.producer_aliases or len(addresses) < 2 or not _repeats_safely(request):
@@ -150,7 +153,7 @@ class Routes:
             answer()
 
     def _is_first(self, request: Request) -> bool:
-        """Returns True if nothing was held back for this connection yet."""
+        """Returns True if no route was delayed for this connection yet."""
         connection = request.connection
         if connection in self._held:
             return False
@@ -163,7 +166,7 @@ class Routes:
         self._answer_about(request, topic, lambda: self._topic_config_body(topic))
 
     def _answer_about(self, request: Request, topic: str, body_of: Callable[[], bytes | None]) -> None:
-        """Answers with the body; if there is none yet, asks the group before saying that the topic is unknown."""
+        """Answers with the body. If there is none, asks the group before it answers that the topic is unknown."""
         body = body_of()
         if body is not None:
             request.reply(ResponseCode.SUCCESS, body=body)
@@ -222,8 +225,8 @@ class Routes:
         return None
 
     def _cluster_info(self, request: Request) -> None:
-        """106. Java's tools look up here what a route called a broker, so there the table has the aliases too. The
-        cluster has one broker for all: who adds up brokers counts the group once."""
+        """Answers 106. Java's tools look up the broker names of a route in this table, so it contains the aliases too.
+        The cluster lists only one broker, so tools that add up brokers count the group once."""
         cluster = self._services.config.cluster
         aliases = self._aliases(request) if request.language == JAVA else []
         brokers = [self.broker_data(request.connection.listener), *aliases]
@@ -248,7 +251,8 @@ class Routes:
         _reply_topics(request, [*SYSTEM_TOPICS, cluster.name, cluster.broker_name])
 
     def _kv_config(self, request: Request) -> None:
-        """101: of the key-value table there is what follows from topics, their order configuration."""
+        """Answers 101. The only rows of the key-value table are order configurations, which are derived from the
+        topics."""
         namespace, key = text(request, "namespace"), text(request, "key")
         config = self._services.state.topics.get(key) if namespace == ORDER_TOPIC_CONFIG else None
         if config is None or not config.order:
@@ -263,7 +267,7 @@ class Routes:
         answer_in_steps(self._services, request, self._order_confs(self._alias_names(request)))
 
     def _order_confs(self, names: list[str]) -> Answer:
-        """The table of topic -> its `orderTopicConf`, of the topics that have one."""
+        """Makes the table of topic -> its `orderTopicConf`, for the topics that have one."""
         table: dict[str, str] = {}
         for at, (name, config) in enumerate(self._services.state.topics.items()):
             if at % NAMES_PER_STEP == 0:
@@ -283,17 +287,18 @@ class Routes:
         return _order_conf(names if names and config.perm & PERM_WRITE else [group], config)
 
     def _succeed(self, request: Request) -> None:
-        """216: a topic's route is gone with the topic (215), there is nothing else to delete."""
+        """Answers 216 with success: a topic's route is deleted with the topic (215), so there is nothing else to
+        delete."""
         request.reply(ResponseCode.SUCCESS)
 
 
 def encode_topic_config(config: TopicConfig) -> bytes:
-    """A topic as the TopicConfig JSON of RocketMQ."""
+    """Encodes a topic as the TopicConfig JSON of RocketMQ."""
     return _encode(topic_config_fields(config))
 
 
 def topic_config_fields(config: TopicConfig) -> dict[str, Any]:
-    """The fields of TopicConfig JSON, in key order."""
+    """Returns the fields of TopicConfig JSON, in key order."""
     return {
         "attributes": dict(sorted(config.attributes.items())),
         "order": config.order,
@@ -317,19 +322,21 @@ def _queue_data(name: str, perm: int, read_queues: int, write_queues: int, sys_f
 
 
 def _repeats_safely(request: Request) -> bool:
-    """False for clients that several names make worse (docs/adr/0010-broker-names.md).
+    """Returns False for clients to which several broker names would do harm (docs/adr/0010-broker-names.md).
 
     Node.js (ali-ons), which calls itself a Java client of version 121, compresses a message again for each repetition
-    and marks it as compressed once: nobody can read it then. C++ calls itself older still, and repeats well.
+    and marks it as compressed once, so that it cannot be read. C++ reports a still older version, and repeats sends
+    correctly.
     """
     return request.language == CPP or request.version >= V4_0_0
 
 
 def _split_by_name(topic: str, queues: dict[str, Any], aliases: list[str]) -> list[dict[str, Any]]:
-    """The group's queues for readers, then the same ones for writers under each alias; unchanged without aliases.
+    """Returns the group's queues for readers, then the same ones for writers under each alias; unchanged without
+    aliases.
 
-    Every alias has all write queues: a client's selector takes `hash % (aliases * queues)`, which is queue
-    `hash % queues` under each of them, so a key keeps its queue when the leader or the number of nodes changes.
+    Every alias has all write queues: a client's selector takes `hash % (aliases * queues)`, which is queue `hash %
+    queues` under each of them, so a key keeps its queue when the leader or the number of nodes changes.
     """
     if not aliases:
         return [queues]
@@ -341,8 +348,8 @@ def _split_by_name(topic: str, queues: dict[str, Any], aliases: list[str]) -> li
 
 
 def _order_conf(names: list[str], config: TopicConfig) -> str:
-    """`name:queues;...`: the queues that producers of an ordered topic use, in their order, whichever broker is known
-    at present. The same ones as in the route, so that a key keeps its queue when `order` is set."""
+    """Returns `name:queues;...`: the queues that producers of an ordered topic use, in their order, whichever broker is
+    known at present. They are the same as in the route, so that a key keeps its queue when `order` is set."""
     return ";".join(f"{name}:{config.write_queues}" for name in names)
 
 

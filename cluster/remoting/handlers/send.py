@@ -1,4 +1,5 @@
-"""Sends (codes 10, 310 and 320): the header decoded, the broker asked, a refusal answered. Fates: `send_reply`.
+"""Sends (codes 10, 310 and 320): decodes the header, calls the broker, answers a refusal. `send_reply` writes the
+outcomes.
 
 This is the hot path: no task, no future, no log line per message.
 """
@@ -65,7 +66,8 @@ _IDENTITY = {"producer_id": "raftmqPid", "sequence": "raftmqSeq", "low_sequence"
 
 
 class SendHeader(msgspec.Struct, gc=False, rename=_LETTERS | _IDENTITY):
-    """SendMessageRequestHeaderV2 (RocketMQ), and `raftmqPid`, `raftmqSeq`, `raftmqLow` (ours, optional)."""
+    """SendMessageRequestHeaderV2 (RocketMQ), and the optional fields `raftmqPid`, `raftmqSeq`, `raftmqLow` of
+    RaftMQ."""
 
     topic: str
     producer_group: str = ""
@@ -100,7 +102,8 @@ _decode_v1 = cast("Callable[[msgspec.Raw], SendHeader]", msgspec.json.Decoder(_S
 
 
 def send_header_of(code: int, ext: dict[str, str]) -> SendHeader:
-    """The same of a request whose fields are decoded already: a reply (324 has long names, 325 letters)."""
+    """Converts fields that are decoded already, those of a reply, to a send header (324 has long names, 325
+    letters)."""
     form = _SendHeaderV1 if code == RequestCode.SEND_REPLY_MESSAGE else SendHeader
     try:
         return cast("SendHeader", msgspec.convert(ext, form, strict=False))
@@ -109,7 +112,7 @@ def send_header_of(code: int, ext: dict[str, str]) -> SendHeader:
 
 
 def decode_send_header(header: Header) -> SendHeader:
-    """The fields of a send request of either form. Raises CodecError naming the field that does not fit."""
+    """Returns the fields of a send request of either form. Raises CodecError naming the field that does not fit."""
     try:
         fields = _decode_v1(header.extFields) if header.code == 10 else _decode_v2(header.extFields)
     except MALFORMED as error:
@@ -118,11 +121,11 @@ def decode_send_header(header: Header) -> SendHeader:
 
 
 V3_4_9 = 121
-"""Protocol version of the first RocketMQ whose consumers name their own maximum (MQVersion.V3_4_9)."""
+"""Protocol version of the first RocketMQ whose consumers send their own maximum of redeliveries (MQVersion.V3_4_9)."""
 
 
 class SendHandler:
-    """Takes send requests on the node that leads, and names those that it holds for a leader."""
+    """Handles send requests on the leader, and assigns identities to those that a node holds for a leader."""
 
     def __init__(
         self,
@@ -137,12 +140,12 @@ class SendHandler:
         self.reload(limits)
 
     def reload(self, limits: LimitsSection) -> None:
-        """Takes other limits; `Sends` has them from the node."""
+        """Takes other limits. `Sends` gets them from the node."""
         self.intake = self._make_intake(limits)
-        """Takes plain ones before their headers are decoded."""
+        """Takes plain sends before their headers are decoded."""
 
     def codes(self) -> Codes:
-        """Request code -> its needs. The router passes sends on as they came."""
+        """Returns request code -> its needed rights. The router passes sends to `on_send` as they came."""
         return {
             RequestCode.SEND_MESSAGE: Code(None, row(topics="topic", on=PUB)),
             RequestCode.SEND_MESSAGE_V2: Code(None, row(topics="b", on=PUB)),
@@ -152,8 +155,8 @@ class SendHandler:
     def on_send(self, frame: Frame, *, confirmed: bool = False) -> None:
         """Handles one request. Raises CodecError if its header is malformed.
 
-        `confirmed`: a majority says that this node leads. Without that, no client is told that its topic is not there,
-        or takes no messages.
+        `confirmed`: True if a majority has confirmed that this node leads. Otherwise no client is told that its topic
+        does not exist or accepts no messages.
         """
         header = frame.header
         wish = decode_send_header(header)
@@ -168,28 +171,26 @@ class SendHandler:
                 self._replies.refuse(frame, refused)
 
     def name_held(self, frame: Frame) -> Identity | None:
-        """The identity under which this node hands a client's send to one leader after the other.
-
-        None: the client has named it, or it is oneway. Raises CodecError if its header is malformed.
-        """
+        """Returns the identity under which this node forwards a client's send to one leader after the other. None if
+        the client has set one, or if the send is oneway. Raises CodecError if its header is malformed."""
         wish = decode_send_header(frame.header)
         return None if frame.header.flag & FLAG_ONEWAY else self._sends.name_held(frame, wish)
 
     def remember_held(self, frame: Frame, identity: Identity) -> None:
-        """Keeps the identity of a send that was handed on and never answered for good."""
+        """Keeps the identity of a send that was forwarded and never got a final answer."""
         self._sends.remember_held(frame, decode_send_header(frame.header), identity)
 
 
-# The short way of plain sends: from the bytes of a read into the queue, by the kernel.
+# The short path of plain sends: the kernel takes them from the bytes of a read into the queue.
 #
-# A send is plain if nothing about it needs a decision of this node beyond the checks of `Sends`: a JSON header of the
-# usual form, an existing topic, no delay, transaction, identity or level of its own. Everything else, and everything
-# that is to be refused, goes the long way through `Router.on_request`, which decides what is right.
+# A send is plain if nothing about it needs a decision of this node beyond the checks of `Sends`: it has a JSON header
+# of the usual form, an existing topic, and no delay, transaction, identity or level of its own. All other sends, and
+# all that must be refused, take the long path through `Router.on_request`, which decides.
 
 
 @twin
 class Intake:
-    """Takes plain sends. In Python there is no shorter way than the long one: it takes none."""
+    """Takes plain sends in the native kernel. This Python version takes none, because it has no shorter path."""
 
     def __init__(
         self,
@@ -202,17 +203,18 @@ class Intake:
         new_key: Callable[[], bytes],
         origin_of: Callable[[ReplyPath, bytes, bytes, int], Frame],
     ) -> None:
-        """`suffix`: properties that the broker adds to every message; `slot_of`: a topic that `Proposals.plain` does
-        not name, None if its sends are not plain; `new_key` makes a UNIQ_KEY; `origin_of` makes the request of a send
-        again, from its path, header, body and size."""
+        """`suffix` contains the properties that the broker adds to every message. `slot_of` returns a topic that
+        `Proposals.plain` does not contain, None if its sends are not plain. `new_key` makes a UNIQ_KEY. `origin_of`
+        makes the request of a send again, from its path, header, body and size."""
 
     def take(self, path: ReplyPath, data: bytes, frames: list[tuple[int, int]], at: int) -> int:
-        """Queues the plain sends among the frames of a read, from `at` on; returns the first that is none."""
+        """Queues the plain sends among the frames of a read, from index `at` on; returns the index of the first other
+        frame."""
         return at
 
 
 def make_intake(proposals: Proposals, sends: Sends[Frame], retries: RetryMemory, limits: LimitsSection) -> Intake:
-    """The intake of a node."""
+    """Makes the intake of a node."""
 
     def slot_of(name: bytes) -> TopicSlot | None:
         topic = name.decode()

@@ -1,4 +1,4 @@
-"""Answers to sends: from byte templates, appended per connection, written once per loop iteration."""
+"""Writes the answers to sends: from byte templates, appended per connection, written once per loop iteration."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _REASONS: dict[int, str] = {
     ResponseCode.TOPIC_NOT_EXIST: "no_topic",
     ResponseCode.INVALID_PARAMETER: "invalid",
 }
-"""Response code -> `reason` of the metric."""
+"""Response code -> label `reason` of the metric."""
 _REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 
 class SendReplyWriter:
-    """Writes the answers to sends; `cluster.broker.sends.send_fates` says which."""
+    """Writes the answers to sends. `cluster.broker.sends.send_fates` decides which answer a send gets."""
 
     def __init__(self, store_host: bytes, broker_name: str, metrics: RequestFigures | None = None) -> None:
-        """`broker_name`: by which clients find the cluster."""
+        """`broker_name` is the name by which clients find the cluster."""
         self._host_hex = store_host.hex().upper().encode()
         self._broker_name = broker_name
         self._metrics = metrics
@@ -53,7 +53,7 @@ class SendReplyWriter:
             _answer_refused(frame, refused)
 
     def fail(self, send: Send, refused: Refused) -> None:
-        """Answers a send that was not stored, or whose fate is unknown."""
+        """Answers a send that was not stored, or whose outcome is unknown."""
         if refused.reason is not Reason.UNKNOWN:
             self._count(refused)
         if not send.oneway:
@@ -65,7 +65,7 @@ class SendReplyWriter:
             self._metrics.refused(_REASONS.get(CODES[refused.reason], "other"))
 
     def acknowledge_plain(self, sends: list[Send], built: Built, at: int) -> int:
-        """Answers plain sends from `at` on, which are stored; returns the first that is none."""
+        """Answers stored plain sends from index `at` on; returns the index of the first other send."""
         return acknowledge(sends, built.offsets, built.positions, at, self._host_hex, _TAIL, _as_json)
 
     def acknowledge(self, send: Send, queue_id: int, offset: int, positions: tuple[int, ...] | int) -> None:
@@ -115,13 +115,14 @@ def acknowledge(
     tail: bytes,
     as_json: Callable[[str], bytes],
 ) -> int:
-    """Answers plain sends that the kernel took, from `at` on; returns the first that is none. Python leaves all to
-    `SendReplyWriter`. `host`: of message ids, in hex; `tail`: of the header, behind the opaque."""
+    """Answers plain sends that the kernel took, from index `at` on; returns the index of the first other send. The
+    Python version leaves all to `SendReplyWriter`. `host` is the hex host of message ids; `tail` is the header after
+    the opaque."""
     return at
 
 
 def _as_json(key: str) -> bytes:
-    """Escapes a key as it stands between the quotes of JSON."""
+    """Escapes a key for a place between the quotes of a JSON string."""
     return (key if key.isalnum() else json.dumps(key)[1:-1]).encode()
 
 

@@ -1,6 +1,7 @@
-"""Requests of staged writes (700001 to 700004), ours: fields decoded, the broker asked, its outcome answered.
+"""Requests of staged writes (700001 to 700004, codes of RaftMQ): decode the fields, call the broker, answer with its
+outcome.
 
-Drawn in docs/wire-protocol.md. What they mean: `cluster.broker.transactions.staged_writes`.
+The formats are drawn in docs/wire-protocol.md. `cluster.broker.transactions.staged_writes` explains their meaning.
 """
 
 from __future__ import annotations
@@ -29,17 +30,18 @@ _Number = Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
 _Winners = Annotated[list[tuple[_Number, _Number]], msgspec.Meta(max_length=WINNERS_MAX)]
 _decode = metered_json.decoder(_Winners)
 COMMITTED_FIELD = "committed"
-"""ext field of the answer: the newest write of the name that is committed; of 700001, if the attempt was not opened."""
+"""Name of an ext field of the answer: the newest committed write of the name. In the answer to 700001 it is present if
+the attempt was not opened."""
 
 
 class StagedWriteHandlers:
-    """Handlers of 700001 to 700004, the leader's."""
+    """Handlers of 700001 to 700004, on the leader."""
 
     def __init__(self, writes: StagedWriteRequests) -> None:
         self._writes = writes
 
     def codes(self) -> Codes:
-        """Request code -> handler and needs."""
+        """Returns request code -> its handler and needed rights."""
         return {
             RequestCode.OPEN_ATTEMPT: Code(refusing(self._open), super_alone),
             RequestCode.STAGE_MESSAGES: Code(refusing(self._stage), row(topics="topic", on=PUB)),
@@ -96,7 +98,7 @@ class StagedWriteHandlers:
 
 
 def _write(request: Request) -> tuple[str, int]:
-    """Name and number of the write. Raises Refused (29)."""
+    """Returns name and number of the write. Raises Refused (29)."""
     name = text(request, "name")
     if len(name) > NAME_MAX:
         raise Refused(Reason.INVALID, f"field name has {len(name)} characters, {NAME_MAX} are allowed")

@@ -1,6 +1,6 @@
-"""Topics and consumer groups made, changed and deleted by administrators (codes 17, 215, 200, 207, 201).
+"""Administration of topics and consumer groups: create, change and delete (codes 17, 215, 200, 207, 201).
 
-Leader only: the server forwards these before they come here. A write is answered after it is applied.
+Leader only: the router forwards these before they come here. A write is answered after it is applied.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 QUEUES_MAX = 1024
-"""Per topic; RocketMQ's own benchmark topic is the largest in use."""
+"""The most queues of a topic; RocketMQ's own benchmark topic is the largest in use."""
 
 _encode = metered_json.encode
 
@@ -63,7 +63,7 @@ class GroupData(msgspec.Struct, rename="camel"):
     attributes: Attributes | None = None
 
     def to_config(self) -> dict[str, Any]:
-        """The `config` argument of put_group."""
+        """Returns the `config` argument of put_group."""
         config = msgspec.structs.asdict(self)
         config["name"] = config.pop("group_name")
         config["group_retry_policy"] = self._policy()
@@ -71,7 +71,8 @@ class GroupData(msgspec.Struct, rename="camel"):
         return config
 
     def _policy(self) -> str:
-        """Encodes the retry policy as it is kept; numbers may be longer than they were sent. Raises Refused (29)."""
+        """Encodes the retry policy in the form in which it is stored; numbers may be longer than they were sent. Raises
+        Refused (29)."""
         policy = _encode(self.group_retry_policy) if self.group_retry_policy else b""
         if len(policy) > RETRY_POLICY_BYTES_MAX:
             remark = f"groupRetryPolicy takes {len(policy)} bytes, {RETRY_POLICY_BYTES_MAX} are allowed"
@@ -87,7 +88,7 @@ _DEFAULT_RETRY_POLICY = msgspec.Raw(b'{"type":"CUSTOMIZED"}')
 
 
 class TopicsAdmin:
-    """Handlers of topic and group administration. `note`: see `cluster.remoting.request`."""
+    """Handlers of topic and group administration. `note` is explained in `cluster.remoting.request`."""
 
     def __init__(self, services: Services, groups: Groups, note: NoteChange) -> None:
         self._services = services
@@ -96,7 +97,7 @@ class TopicsAdmin:
         self._groups = groups
 
     def codes(self) -> Codes:
-        """Request code -> handler and needs; all of them the leader's."""
+        """Returns request code -> its handler and needed rights; all are answered by the leader only."""
         return {
             RequestCode.UPDATE_AND_CREATE_TOPIC: Code(refusing(self._put_topic), row(topics="topic", on=PUT)),
             RequestCode.DELETE_TOPIC_IN_BROKER: Code(refusing(self._delete_topic), row(topics="topic", on=DELETE)),
@@ -142,7 +143,7 @@ class TopicsAdmin:
         self._groups.delete(name, self._deleted(request, f"group {name}", says), clean_offsets=clean)
 
     def _deleted(self, request: Request, about: str, says: str) -> Done:
-        """Answers. Deleting what is not there succeeds: the caller's wish is met."""
+        """Answers a deletion. Deleting what does not exist succeeds, because the caller has what it wanted."""
         trace = asked_by(request, says)
 
         def done(result: ProposeResult) -> None:
@@ -170,7 +171,7 @@ def _reply(request: Request, result: ProposeResult, absent_is_fine: bool = False
 
 
 def attribute_changes(changes: str | None) -> Iterator[tuple[str, str | None]]:
-    """RocketMQ's "+name=value,-name" as names with values, None for those to remove. Raises Refused (29)."""
+    """Yields RocketMQ's "+name=value,-name" as names with values, None for those to remove. Raises Refused (29)."""
     for change in (changes or "").split(","):
         change = change.strip()
         if not change:
@@ -183,7 +184,7 @@ def attribute_changes(changes: str | None) -> Iterator[tuple[str, str | None]]:
 
 
 def group_fields(group: GroupConfig) -> dict[str, Any]:
-    """A group as the SubscriptionGroupConfig JSON of RocketMQ."""
+    """Returns a group as the fields of RocketMQ's SubscriptionGroupConfig JSON."""
     policy = group.group_retry_policy
     return {
         "attributes": dict(sorted(group.attributes.items())),
@@ -204,7 +205,7 @@ def group_fields(group: GroupConfig) -> dict[str, Any]:
 
 
 def _group_row(row: tuple[str, GroupConfig]) -> bytes:
-    """`name: group`."""
+    """Encodes one row, `name: group`."""
     return b"%b:%b" % (_encode(row[0]), _encode(group_fields(row[1])))
 
 
@@ -214,21 +215,20 @@ def _queues(request: Request, name: str) -> int:
 
 # Rows of the name server's key-value table as tools put and delete them (100, 102).
 #
-# There is one namespace, ORDER_TOPIC_CONFIG: which queues producers of an ordered topic use, `name:queues;...`. Its
-# rows are not stored. They follow from the topics (`cluster.remoting.handlers.route`), so that putting one means that
-# the topic is ordered, and deleting it that it is not. A row that says anything else than what will be shown is
-# refused.
+# There is one namespace, ORDER_TOPIC_CONFIG, with the queues that producers of an ordered topic use, `name:queues;...`.
+# Its rows are not stored but derived from the topics (`cluster.remoting.handlers.route`). Putting a row makes the topic
+# ordered, and deleting it makes the topic unordered. A row that differs from the one that will be shown is refused.
 
 
 class OrderConf:
-    """Handlers of 100 and 102; the leader's."""
+    """Handlers of 100 and 102, on the leader."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._topics = Topics(services)
 
     def codes(self) -> Codes:
-        """Request code -> handler and needs."""
+        """Returns request code -> its handler and needed rights."""
         return {
             RequestCode.PUT_KV_CONFIG: Code(refusing(self._put), on_cluster(UPDATE)),
             RequestCode.DELETE_KV_CONFIG: Code(refusing(self._delete), on_cluster(UPDATE)),
@@ -254,7 +254,8 @@ class OrderConf:
             self._topics.put({"name": topic.name, "order": order}, lambda result: reply_written(request, result))
 
     def _check(self, topic: TopicConfig, value: str, listener: str) -> None:
-        """Raises Refused unless each part is a broker name of this cluster and the number of the topic's queues."""
+        """Raises Refused unless each part consists of a broker name of this cluster and the number of the topic's
+        queues."""
         group = self._services.config.cluster.broker_name
         names = {group, *(f"{group}-{node}" for node in self._services.broker_addresses(listener))}
         for part in value.split(";"):
@@ -271,7 +272,7 @@ class OrderConf:
 
 
 def _key(request: Request) -> str:
-    """The row's topic. Raises Refused if the row is of another namespace."""
+    """Returns the topic of the row. Raises Refused if the row is of another namespace."""
     namespace = text(request, "namespace")
     if namespace != ORDER_TOPIC_CONFIG:
         remark = f"the key-value table has the namespace {ORDER_TOPIC_CONFIG} alone, not {namespace[:80]}"

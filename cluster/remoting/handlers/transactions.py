@@ -1,8 +1,9 @@
-"""END_TRANSACTION (37) from producers, and CHECK_TRANSACTION_STATE (39) to them. What they mean: `broker.transactions`.
+"""END_TRANSACTION (37) from producers, and CHECK_TRANSACTION_STATE (39) to them. `broker.transactions` explains their
+meaning.
 
 Clients send 37 without waiting for an answer, to any node. A node that does not lead keeps it until the leader has
-confirmed it, as it keeps a request that is answered (`remoting.forward`); one that leads no longer passes it on. Facts
-in docs/wire-protocol.md; source: RocketMQ's EndTransactionProcessor and Broker2Client.checkProducerTransactionState.
+confirmed it, like a request that is answered (`remoting.forward`); a node that no longer leads forwards it. Facts in
+docs/wire-protocol.md; source: RocketMQ's EndTransactionProcessor and Broker2Client.checkProducerTransactionState.
 """
 
 from __future__ import annotations
@@ -33,22 +34,24 @@ if TYPE_CHECKING:
     from statemachine.delivery.half_messages import HalfMessage
 
 END_FIELD = "raftmqEnd"
-"""ext field of the answer: how the transaction ended (`cluster.broker.transactions.half_messages.End`)."""
+"""Name of an ext field of the answer: the way in which the transaction ended
+(`cluster.broker.transactions.half_messages.End`)."""
 _WISHES = {0x0: Wish.UNKNOWN, 0x8: Wish.COMMIT, 0xC: Wish.ROLLBACK}
-"""RocketMQ: MessageSysFlag's TRANSACTION_NOT_TYPE, TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE."""
+"""The flag of a request -> the end that it asks for. RocketMQ: MessageSysFlag's TRANSACTION_NOT_TYPE,
+TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE."""
 
 
 class TransactionRequests:
-    """Handler of 37, the leader's."""
+    """Handler of 37, on the leader."""
 
     def __init__(self, services: Services, transactions: Transactions, pass_on: Callable[[Frame], None]) -> None:
-        """`pass_on` takes a request of this node's own client to the next leader."""
+        """`pass_on` forwards a request of this node's own client to the next leader."""
         self._services = services
         self._transactions = transactions
         self._pass_on = pass_on
 
     def codes(self) -> Codes:
-        """Request code -> handler and needs."""
+        """Returns request code -> its handler and needed rights."""
         return {RequestCode.END_TRANSACTION: Code(self._end, row(topics="topic", on=PUB))}
 
     def _end(self, request: Request) -> None:
@@ -65,7 +68,8 @@ class TransactionRequests:
             _answer(request, end)
 
     def _goes_on(self, request: Request) -> bool:
-        """Nothing was done, because this node leads no longer: whether another leader has it now."""
+        """Handles a request with which nothing was done, because this node no longer leads; returns True if it was
+        forwarded to another leader."""
         assert isinstance(request, RemotingRequest), request
         if self._services.writes_open() or request.received is None:
             return False
@@ -78,7 +82,7 @@ class TransactionRequests:
 
 
 def parse(request: Request) -> Ending:
-    """The request's fields. Raises Refused (29)."""
+    """Decodes the request's fields. Raises Refused (29)."""
     wish = _WISHES.get(integer(request, "commitOrRollback"))
     if wish is None:
         raise Refused(Reason.INVALID, "field commitOrRollback is none of 0 (unknown), 8 (commit), 12 (roll back)")
@@ -99,13 +103,14 @@ def _answer(request: Request, end: End | Refused) -> None:
 
 
 def ask_producer(relay: ClientRelay, cluster: ClusterSection, group: str, half: HalfMessage, message: Message) -> None:
-    """Asks any producer of the group. Nobody may be there, or nobody answer: the next check comes."""
+    """Asks any producer of the group about a half message. If none is connected or none answers, the next check asks
+    again."""
     request = check_request(half, message, cluster.broker_name)
     relay.ask_client(Role.PRODUCER, group, None, request, lambda _: None)
 
 
 def check_request(half: HalfMessage, message: Message, broker_name: str) -> ClientRequest:
-    """39 about a half message: its body is the message as a consumer would get it."""
+    """Makes the request 39 about a half message; its body is the message as a consumer would get it."""
     key = property_of(message.properties, UNIQUE_MARK).decode("utf-8", "replace")
     topic = property_of(message.properties, b"REAL_TOPIC\x01").decode()
     ext = {

@@ -1,7 +1,8 @@
 """Users and rules as mqadmin of RocketMQ 5 manages them (codes 3001 to 3010), and the mode (700006).
 
-Leader only, and for a Super only. The first Super comes out of a file (`cluster.broker.access.user_admin`). A user is
-answered without its secret (RocketMQ sends it in plain text).
+Leader only, and only for a Super (an administrator). The first Super comes from a file
+(`cluster.broker.access.user_admin`). The answer about a user does not contain its secret (RocketMQ sends it in plain
+text).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _DECISIONS: Final = {"allow": True, "deny": False}
 
 
 class UserInfo(msgspec.Struct, rename="camel", omit_defaults=True):
-    """RocketMQ's UserInfo; null stays as it is."""
+    """RocketMQ's UserInfo. A field that is null stays unchanged."""
 
     username: str | None = None
     password: str | None = None
@@ -80,7 +81,7 @@ class UserRequests:
         self._access = services.state.access
 
     def codes(self) -> Codes:
-        """Request code -> handler and needs; all of them the leader's."""
+        """Returns request code -> its handler and needed rights; all are answered by the leader only."""
         return {
             RequestCode.AUTH_CREATE_USER: Code(refusing(self._create_user), super_alone),
             RequestCode.AUTH_UPDATE_USER: Code(refusing(self._update_user), super_alone),
@@ -96,7 +97,7 @@ class UserRequests:
         }
 
     def _asker(self, request: Request) -> Asker:
-        """The Super who asks. Raises Refused (16)."""
+        """Returns the Super who asks. Raises Refused (16)."""
         if not self._access.supers:
             raise Refused(Reason.NO_PERMISSION, FIRST_SUPER)
         user = self._access.by_id.get(request.user)
@@ -133,7 +134,7 @@ class UserRequests:
         )
 
     def _delete_user(self, request: Request) -> None:
-        """Deleting a user that is not there succeeds: the caller's wish is met."""
+        """Deletes a user. Deleting one that does not exist succeeds, because the caller has what it wanted."""
         asker, name = self._asker(request), text(request, "username")
         if name in self._access.users:
             self._users.remove(asker, name, _answering(request))
@@ -149,7 +150,8 @@ class UserRequests:
         self._users.set_rules(asker, name, rules, _answering(request))
 
     def _remove_rules(self, request: Request) -> None:
-        """Removing a rule that is not there succeeds: mqadmin asks every node of a cluster, and all have one log."""
+        """Removes rules. Removing one that does not exist succeeds, because mqadmin asks every node of a cluster, and
+        all have one log."""
         asker, name = self._asker(request), _subject(request)
         resource = request.ext.get("resource") or None
         policy = _choice("policyType", request.ext.get("policyType"), _POLICIES)
@@ -227,7 +229,7 @@ def _answering(request: Request, *, absent_is_fine: bool = False) -> Told:
 
 
 def _choice(field: str, given: str | None, known: dict[str, Any]) -> Any:
-    """None if it is not given. Raises Refused (29)."""
+    """Returns the known value for `given`, None if it is not given. Raises Refused (29)."""
     if not given:
         return None
     if given.lower() not in known:
@@ -237,7 +239,7 @@ def _choice(field: str, given: str | None, known: dict[str, Any]) -> Any:
 
 
 def _subject(request: Request) -> str:
-    """The name of the user; `User:name` in RocketMQ's words."""
+    """Returns the name of the user, which RocketMQ writes as `User:name`. Raises Refused (29)."""
     subject = text(request, "subject")
     if not subject.startswith(SUBJECT):
         raise Refused(Reason.INVALID, f"the subject is {SUBJECT}name, not {subject[:TEXT_MAX]!r:.80}")
