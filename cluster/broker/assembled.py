@@ -1,4 +1,4 @@
-"""The services of the broker room of one node, made in the order in which they need each other."""
+"""Makes the services of the broker room of one node, in the order in which they depend on each other."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ if TYPE_CHECKING:
 
 
 class EvictedReads(Protocol):
-    """Reads of what was evicted from this node (`cluster.tier`)."""
+    """Reads of messages that were evicted from this node (`cluster.tier`)."""
 
     @property
     def bounds(self) -> EvictedBounds:
-        """Offsets of queues by time, among what was evicted."""
+        """Searches of offsets by time among evicted messages."""
 
     @property
     def keys(self) -> EvictedKeys:
-        """Messages by key, among what was evicted."""
+        """Searches by key among evicted messages."""
 
     @property
     def for_pulls(self) -> tuple[Any, Any]:
-        """The last two arguments of Pulls."""
+        """The last two arguments of `Pulls`."""
 
 
 class Broker:
-    """The services that any front of the node uses, empty of protocol types. Event loop only."""
+    """The services that any protocol front of the node uses, free of protocol types. Event loop only."""
 
     def __init__(
         self,
@@ -75,8 +75,8 @@ class Broker:
         relay_metrics: RelayMetrics,
         transaction_metrics: TransactionMetrics,
     ) -> None:
-        """`route`, `refuse`: see Sends; `reads`: see Pulls; `unreached`: nodes that the leader does not reach; `keyed`:
-        every node has proven the cluster's secret."""
+        """`route` and `refuse` are explained at Sends, `reads` at Pulls. `unreached` returns the nodes that the leader
+        does not reach. `keyed` returns True if every node has proven the cluster's secret."""
         config, environment, clock = context.config, context.environment, context.clock
         self._loop = context.loop
         self.sends: Sends[Any] = Sends(services, clock, proposals, retries, incarnation, route=route, refuse=refuse)
@@ -123,7 +123,7 @@ class Broker:
         return lane
 
     def delivery_parts(self) -> tuple[Part, ...]:
-        """Returns the parts that deliver waiting messages, and those that are told of sends."""
+        """Returns the parts that deliver waiting messages, and those that are informed of sends."""
         loop, timers, staged, long_polls = self._loop, self.timers, self.staged, self.pulls.long_polls
         return (
             Part(

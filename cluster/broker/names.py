@@ -42,7 +42,7 @@ def check_group_name(name: str) -> None:
 
 
 def topic_named(state: BrokerState, name: str) -> TopicConfig:
-    """The topic of that name. Raises Refused."""
+    """Returns the topic of that name. Raises Refused."""
     topic = state.topics.get(name)
     if topic is None:
         raise no_topic(name[:255])
@@ -50,7 +50,7 @@ def topic_named(state: BrokerState, name: str) -> TopicConfig:
 
 
 def group_named(state: BrokerState, name: str) -> GroupConfig:
-    """The consumer group of that name. Raises Refused."""
+    """Returns the consumer group of that name. Raises Refused."""
     group = state.groups.get(name)
     if group is None:
         raise Refused(Reason.NO_GROUP, f"consumer group {name} does not exist")

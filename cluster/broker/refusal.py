@@ -41,7 +41,7 @@ class Reason(Enum):
     ERROR = auto()
     """This node failed to do it."""
     UNKNOWN = auto()
-    """A write was proposed, or may have been, and is undecided: it may still be applied."""
+    """A write was proposed, or may have been, and its outcome is undecided: it may still be applied."""
 
 
 class Refused(Exception):
@@ -54,7 +54,8 @@ class Refused(Exception):
 
 
 class NotTaken(Refused):
-    """The topic, in the state of this node, does not take the message. A former leader may have an outdated state."""
+    """The topic, as this node's state has it, does not accept the message. A former leader may have an outdated
+    state."""
 
 
 def not_written(

@@ -58,7 +58,7 @@ class Services(Protocol):
     """Cuts work that grows with input or data."""
 
     def writes_open(self) -> bool:
-        """True if this node leads and has applied the no-op of its term: its counters are exact."""
+        """Returns True if this node leads and has applied the no-op of its term, so that its counters are exact."""
 
     def leader_id(self) -> NodeId:
         """Returns the leader as far as this node knows it; 0 if unknown."""
@@ -74,7 +74,7 @@ class Services(Protocol):
         """
 
     def log_time_ms(self) -> int:
-        """Log time now, milliseconds. Leader only."""
+        """Returns the log time now, in milliseconds. Leader only."""
 
     def read_index(self, done: Callable[[bool], None]) -> None:
         """Asks for a ReadIndex round, which all requests of a turn share. The callback gets True if the applied state
@@ -91,7 +91,8 @@ class Services(Protocol):
         only."""
 
     def read_log(self, position: int, size: int) -> bytes:
-        """Bytes of the commit log at a logical position (applied messages only). Raises raftlog.errors.StorageError."""
+        """Returns bytes of the commit log at a logical position (applied messages only). Raises
+        raftlog.errors.StorageError."""
 
     def fenced(self) -> bool:
         """Returns True if this node's rows are known to be wrong: it serves no messages."""
@@ -100,19 +101,20 @@ class Services(Protocol):
         """Reports bytes that do not match their CRC, also when read again. The node finds the damage and repairs it."""
 
     def cluster_uuids(self) -> tuple[str, ...]:
-        """The cluster's uuid, then the uuids of the clusters that it continues, newest first."""
+        """Returns the cluster's uuid, then the uuids of the clusters that it continues, newest first."""
 
     def broker_addresses(self, listener: str) -> dict[NodeId, str]:
-        """Node id -> "ip:port" that the named listener of each node advertises."""
+        """Returns node id -> "ip:port" that the named listener of each node advertises."""
 
     def monotonic_ms(self) -> int:
-        """Milliseconds of the loop's clock, for timeouts (virtual in the simulator)."""
+        """Returns the milliseconds of the loop's clock, for timeouts (virtual in the simulator)."""
 
     def awake_ms(self) -> int:
-        """The same clock without the time in which this node stood still. It measures how long a client was silent."""
+        """Returns the same clock without the time in which this node stood still. It measures how long a client was
+        silent."""
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
-        """Schedules on the loop; returns a function that cancels."""
+        """Schedules the callback on the loop; returns a function that cancels it."""
 
     def on_applied(self, callback: Callable[[set[tuple[int, int]]], None]) -> None:
         """Registers a function that gets the (topic_id, queue_id) pairs that grew, once per applied run. It wakes long
@@ -172,8 +174,9 @@ def rows_in_parts(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def propose_in_parts(services: Services, runs: Iterable[list[Command]], done: Done) -> None:
-    """Proposes each part when the one before is applied. `done` hears the result of the last part, or of the first that
-    is not OK. If an earlier part was applied, a failure is reported as UNKNOWN: some of it happened, and not all."""
+    """Proposes each part when the one before is applied. `done` gets the result of the last part, or of the first that
+    is not OK. If an earlier part was applied, a failure is reported as UNKNOWN, because some of the parts took
+    effect."""
     left = iter(runs)
     written = 0
 

@@ -121,7 +121,7 @@ class Measured(NamedTuple):
 
 
 class TopicSizes:
-    """The sizes of all topics, measured on a thread when somebody asks. Event loop only."""
+    """The sizes of all topics, measured on a thread when a caller asks. Event loop only."""
 
     def __init__(self, state: BrokerState, monotonic_ms: Callable[[], int]) -> None:
         self._state = state

@@ -1,4 +1,5 @@
-"""The newest changes of users, as findings need them: whether enforcing has ended, and what the operator did."""
+"""Finds the newest changes of users that the cluster's findings need: the end of enforcing, and the operator's last
+change."""
 
 from __future__ import annotations
 
@@ -11,23 +12,23 @@ if TYPE_CHECKING:
     from statemachine.access.users import Access, AuditRow
 
 LOOKED_AT: Final = 200
-"""The newest changes that are looked at, once after each change."""
+"""The most recent changes that are searched, once after each change."""
 _NEWEST: Final = (1 << 63) - 1
 _ABOUT_MODE: Final = "auth.mode"
 _ABOUT_USER: Final = "User:"
 
 
 class Recent(NamedTuple):
-    """The newest changes, as far as they are remembered."""
+    """The changes that were found."""
 
     turned_off: AuditRow | None
-    """The change by which nothing is judged any more, though it was; None while something is judged."""
+    """The change that turned judging off; None while requests are judged."""
     by_operator: AuditRow | None
-    """The newest change of a user by the operator."""
+    """The newest change of a user by the operator, rather than by a Super."""
 
 
 class RecentChanges:
-    """Looks at the newest changes again when there are new ones."""
+    """Searches the newest changes again whenever there are new ones."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -35,7 +36,8 @@ class RecentChanges:
         self._found = Recent(None, None)
 
     def look(self) -> Recent:
-        """Returns the newest changes. What was found stays while it holds, though 200 later changes hide it."""
+        """Returns the newest changes. A result stays valid until it is replaced, even when 200 later changes hide
+        it."""
         if self._version == self._access.version:
             return self._found
         self._version = self._access.version

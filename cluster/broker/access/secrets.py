@@ -1,10 +1,10 @@
-"""Encrypts and reads the secrets of users. The log holds what this makes; the key is in a file of its own.
+"""Encrypts and decrypts the secrets of users. The log holds the encrypted form; the key is in a file of its own.
 
 The key file has the form of the cluster's secret (`cluster.peer.keyring`): one key per line, base64, the newest first.
-It lies outside the data directory, and nobody but its owner may read it. Which key encrypts the secrets, the state
-says by its id. A node without that key goes on, and can verify no signature: `problem` says why.
+It lies outside the data directory, and only its owner may read it. The state holds the id of the key that encrypts the
+secrets. A node without that key goes on, but can verify no signature; `problem` states the reason.
 
-A secret is bound to its cluster, its user's id and the key: copied to another user's row, it cannot be read.
+A secret is bound to its cluster, its user's id and the key: copied to another user's row, it cannot be decrypted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ALARM = "user_key"
 NONCE_BYTES: Final = 12
 LENGTH_MIN: Final = 8
 LENGTH_MAX: Final = 256
-"""Bytes of a secret."""
+"""The most bytes of a secret."""
 KEPT_MAX: Final = 10_000
 LOOK_EVERY_MS: Final = 1_000
 _HEAD: Final = b"raftmq user secret 1\0"
@@ -50,8 +50,8 @@ class Secrets:
         alarms: Alarms,
         read: Callable[[Path], tuple[bytes, ...]] | None = None,
     ) -> None:
-        """`path`: the key file; "" for none. `clusters`: the cluster's uuid, then those it goes on from. `read` reads
-        the file, as `read_keys` does."""
+        """`path` is the key file; "" for none. `clusters` returns the cluster's uuid, then those of the clusters that
+        it continues. `read` reads the file, as `read_keys` does."""
         self._read = read or read_keys
         self._path = path
         self._access = access
@@ -67,12 +67,13 @@ class Secrets:
         self.look()
 
     def reload(self, path: str) -> None:
-        """Another key file from now on."""
+        """Uses another key file from now on."""
         self._path = path
         self.look()
 
     def look(self) -> None:
-        """Reads the key file, and tells of it. Keeps the keys that are known if it cannot be read any more."""
+        """Reads the key file, and raises or clears the alarm. Keeps the known keys if the file can no longer be
+        read."""
         self._read_file()
         self.tell()
 
@@ -91,14 +92,14 @@ class Secrets:
 
     @property
     def problem(self) -> str:
-        """Why no secret can be read or written here; "" if it can. The file may be there by now: it is looked at again,
-        at most once a second."""
+        """The reason why no secret can be decrypted or encrypted here; "" if it can. If the key was missing, the file
+        is read again, at most once a second."""
         if self._lacks and self._path and self._now_ms() - self._looked_ms >= LOOK_EVERY_MS:
             self.look()
         return self._lack()
 
     def tell(self) -> None:
-        """Raises the alarm while there are secrets that this node cannot read, and ends it."""
+        """Raises the alarm while there are secrets that this node cannot decrypt, and clears it otherwise."""
         lack = self._lack() if self._access.key_id else ""
         if lack:
             self._alarms.raise_alarm(ALARM, f"no signature of a user can be verified here: {lack}")
@@ -114,19 +115,19 @@ class Secrets:
 
     @property
     def _lacks(self) -> bool:
-        """The key that counts is not there."""
+        """True if the key that encrypts the secrets is missing here."""
         wanted = self._access.key_id
         return wanted not in self._keys if wanted else not self._keys
 
     @property
     def key_to_use(self) -> str:
-        """The id of the key for the next secret. Raises Refused."""
+        """The id of the key that encrypts the next secret. Raises Refused."""
         if self.problem:
             raise Refused(Reason.UNAVAILABLE, f"no secret can be stored: {self.problem}")
         return self._access.key_id or next(iter(self._keys))
 
     def encrypted(self, user_id: int, secret: str) -> bytes:
-        """The secret for the row of that user. Raises Refused."""
+        """Encrypts the secret for the row of that user. Raises Refused."""
         plain = secret.encode()
         if not LENGTH_MIN <= len(plain) <= LENGTH_MAX:
             raise Refused(Reason.INVALID, f"a secret has {LENGTH_MIN} to {LENGTH_MAX} bytes, not {len(plain)}")
@@ -135,7 +136,8 @@ class Secrets:
         return nonce + _cipher(self._keys[key]).encrypt(nonce, plain, _bound(self._clusters()[0], user_id, key))
 
     def of(self, user: User) -> bytes | None:
-        """The user's secret; None if this node cannot read it (`problem` says why, or the row is not the user's)."""
+        """Returns the user's secret; None if this node cannot decrypt it (`problem` states the reason, or the row is
+        not the user's)."""
         kept = self._plain.get(user.id)
         if kept is not None and kept[0] == user.secret:
             return kept[1]

@@ -1,6 +1,7 @@
-"""Changes users, rules and the mode: proposes the commands and reads what they came to. Leader only.
+"""Changes users, rules and the mode: proposes the commands and reports their results. Leader only.
 
-Who may ask is decided before: only a Super, or the operator who has the cluster's secret.
+The callers have checked the permission: only a Super (an administrator), or the operator with the cluster's secret, may
+ask for a change.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ class Denial(NamedTuple):
     address: str
     why: str
     last: str
-    """The last of them: a request code, or method and route."""
+    """The last denied request: its code, or method and route."""
     enforced: bool
-    """False if the last one passed, because nothing was enforced."""
+    """False if the last request passed, because the mode was not enforce."""
     times: int
     last_ms: int
-    """The wall clock at the last one."""
+    """The wall clock at the last request."""
 
 
 class Denials:
@@ -62,7 +63,7 @@ class Denials:
         self._kept: OrderedDict[tuple[str, str], Denial] = OrderedDict()
 
     def note(self, address: str, why: str, what: str, *, enforced: bool) -> None:
-        """Counts one."""
+        """Counts a denied request."""
         key = address, why[:TEXT_MAX]
         before = self._kept.pop(key, None)
         times = 1 + (before.times if before is not None else 0)
@@ -71,51 +72,51 @@ class Denials:
             self._kept.popitem(last=False)
 
     def last_hour(self) -> list[Denial]:
-        """Returns those of the last hour, the newest first."""
+        """Returns the denials of the last hour, the newest first."""
         since_ms = self._wall_ms() - HOUR_MS
         return [each for each in reversed(self._kept.values()) if each.last_ms >= since_ms]
 
 
 TRIES: Final = 5
-"""So often a user is proposed whose id another one was given meanwhile."""
+"""The most attempts to propose a user with the next free id, if other users take that id meanwhile."""
 _REASONS: Final = {"not_found": Reason.NOT_FOUND, "refused": Reason.ILLEGAL, "conflict": Reason.UNAVAILABLE}
 
 
 OPERATOR: Final = "operator"
-"""The name of the operator in the audit."""
+"""The name of the operator in the audit log."""
 RESERVED: Final = (OPERATOR, "auth.first_user_file")
-"""Names of askers that are no users."""
+"""Names in the audit log that are no users."""
 LOGIN: Final = "login"
-"""Labels of tokens that a login made begin so."""
+"""Prefix of the labels of tokens that a login made."""
 LOGINS_MAX: Final = 50
-"""Logins of one user at the same time; a further one ends the oldest."""
+"""The most logins of one user at the same time; a further one ends the oldest."""
 
 
 class Asker(NamedTuple):
-    """The Super, or the operator, who asks for a change."""
+    """The person who asks for a change: a Super, or the operator."""
 
     user: str
-    """The Super's name, or that of the operator."""
+    """The name of the Super, or that of the operator."""
     address: str
-    """The client's."""
+    """The address of the client."""
 
 
 Told = Callable[[Refused | None], None]
-"""Called once with None, or with why nothing was changed."""
+"""Called once: with None, or with the reason why nothing was changed."""
 
 
 class UserAdmin:
-    """Changes of users. Methods raise Refused, or tell it later."""
+    """Changes of users. Methods raise Refused, or pass it to `told` later."""
 
     def __init__(self, services: Services, secrets: Secrets, peers_prove: Callable[[], bool]) -> None:
-        """`peers_prove`: every peer has to prove the cluster's secret."""
+        """`peers_prove` returns True if every peer has to prove the cluster's secret."""
         self._peers_prove = peers_prove
         self._services = services
         self._secrets = secrets
         self._access = services.state.access
 
     def user(self, name: str) -> User:
-        """The user of that name. Raises Refused."""
+        """Returns the user of that name. Raises Refused."""
         user = self._access.users.get(name)
         if user is None:
             raise Refused(Reason.NOT_FOUND, f"there is no user {name!r:.80}")
@@ -167,7 +168,7 @@ class UserAdmin:
         is_super: bool | None = None,
         enabled: bool | None = None,
     ) -> None:
-        """Changes what is not None."""
+        """Changes the properties that are not None."""
         user = self.user(name)
         changes: dict[str, Any] = {}
         if secret is not None:
@@ -185,15 +186,15 @@ class UserAdmin:
         self._tell([REMOVE_USER, self._origin(asker), self.user(name).id], told)
 
     def set_rules(self, asker: Asker, name: str, rules: list[list[Any]], told: Told) -> None:
-        """Sets rules, as `statemachine.access.rules.parse_rule` takes them."""
+        """Sets rules in the form that `statemachine.access.rules.parse_rule` accepts."""
         self._tell([SET_RULES, self._origin(asker), self.user(name).id, rules], told)
 
     def remove_rules(self, asker: Asker, name: str, policy: int | None, resource: str | None, told: Told) -> None:
-        """Removes one rule, or all."""
+        """Removes one rule, or all rules of a policy."""
         self._tell([REMOVE_RULES, self._origin(asker), self.user(name).id, policy, resource], told)
 
     def put_token(self, asker: Asker, user: User, digest: bytes, ends_ms: int, label: str, told: Told) -> None:
-        """Adds a token. Tokens of that user that have ended go; if there are many, so do the oldest logins."""
+        """Adds a token. Removes expired tokens of that user, and its oldest logins if there are too many."""
         kept = sorted((row.ends_ms, each) for each in user.tokens if (row := self._access.tokens.get(each)) is not None)
         now_ms = self._services.log_time_ms()
         going = [each for ends_ms, each in kept if ends_ms <= now_ms]
@@ -208,12 +209,12 @@ class UserAdmin:
         return row is not None and row.label.startswith(LOGIN)
 
     def remove_token(self, asker: Asker, digest: bytes, told: Told) -> None:
-        """Takes a token away."""
+        """Removes a token."""
         self._tell([REMOVE_TOKEN, self._origin(asker), digest], told)
 
     def set_mode(self, asker: Asker, mode: str, told: Told) -> None:
-        """Sets the weight of a verdict. Nothing is enforced while this node could verify no signature, or while a peer
-        may connect that has not proven the cluster's secret: what it says of a user would count for nothing."""
+        """Sets `auth.mode`. Refuses enforce while this node could verify no signature, or while a peer may connect that
+        has not proven the cluster's secret, because such a peer could name any user."""
         if mode == Mode.ENFORCE and self._secrets.problem:
             raise Refused(Reason.ILLEGAL, f"this node could verify no signature: {self._secrets.problem}")
         if mode == Mode.ENFORCE and not self._peers_prove():
@@ -227,7 +228,7 @@ class UserAdmin:
         self._propose([command], lambda _, refused: told(refused))
 
     def _propose(self, run: list[Command], done: Callable[[CommandResult | None, Refused | None], None]) -> None:
-        """`done` gets the result of the last command, and why it had no effect."""
+        """Proposes the commands. `done` gets the result of the last command, and the reason why it had no effect."""
 
         def applied(result: ProposeResult) -> None:
             if result.unacceptable:
@@ -242,10 +243,10 @@ class UserAdmin:
         self._services.propose(run, applied)
 
 
-# The first Super of a cluster, out of a file: for containers and scripts, which cannot type a command.
+# Creates the first Super of a cluster from a file, for containers and scripts, which cannot type a command.
 #
-# The file has two lines, the user's name and its secret, and mode 0600. A leader proposes the user if none was ever
-# made; the log refuses it if another one came first. It never changes a user that exists.
+# The file has two lines, the user's name and its secret, and mode 0600. A leader proposes the user if no user was ever
+# created; the log refuses it if another one came first. It never changes an existing user.
 
 logger = logging.getLogger(__name__)
 
@@ -254,23 +255,24 @@ FILE_MAX: Final = 1_024
 
 
 class FirstUser:
-    """Proposes the first Super when this node takes writes, and the cluster has the level that users need."""
+    """Proposes the first Super when this node accepts writes and the cluster has the level that users need."""
 
     def __init__(self, path: str, services: Services, users: UserAdmin) -> None:
-        """`path`: the file; "" for none."""
+        """`path` is the file; "" for none."""
         self._path = path
         self._services = services
         self._users = users
         self._due = False
 
     def writes_opened(self) -> None:
-        """Called when this node takes writes."""
+        """Called when this node begins to accept writes."""
         self._due = bool(self._path) and self._services.state.access.next_id <= 1
         if self._due and self._services.state.level < ACCESS_LEVEL:
             logger.info("auth.first_user_file waits for level %d of the cluster (raftmq upgrade plan)", ACCESS_LEVEL)
 
     def tick(self, _: int) -> None:
-        """Called several times a second: cheap. A new cluster gets its level just after it takes writes."""
+        """Called several times a second; cheap. Waits for the level, which a new cluster gets just after it accepts
+        writes."""
         if self._due and self._services.state.level >= ACCESS_LEVEL:
             self._due = False
             if self._services.writes_open():
@@ -295,7 +297,7 @@ class FirstUser:
 
 
 def _read(path: Path) -> tuple[str, str]:
-    """Name and secret. Raises OSError, ValueError; no text of the file is told."""
+    """Returns name and secret. Raises OSError, ValueError; their messages contain no text of the file."""
     with path.open("rb") as file:
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:

@@ -35,7 +35,7 @@ class Role(Enum):
     LITERAL = auto()
     CONDITION = auto()
     NEGATIVE = auto()
-    """-x."""
+    """The negative of an operand, -x."""
 
 
 class Operand(NamedTuple):
@@ -61,7 +61,7 @@ class Operand(NamedTuple):
 
 
 def property_(name: str, at: int) -> Operand:
-    """The value of a property."""
+    """Makes an operand that reads a property."""
 
     def evaluate(properties: Properties) -> str | None:
         return properties.get(name)
@@ -70,7 +70,7 @@ def property_(name: str, at: int) -> Operand:
 
 
 def literal(kind: Kind, value: Any, text: str, at: int) -> Operand:
-    """A constant."""
+    """Makes a constant operand."""
 
     def evaluate(properties: Properties) -> Any:
         return value
@@ -79,7 +79,7 @@ def literal(kind: Kind, value: Any, text: str, at: int) -> Operand:
 
 
 def negative(of: Operand) -> Operand:
-    """-x. It is missing unless x is a number, and only a literal can be one."""
+    """Makes -x. It is missing unless x is a number, and only a literal can be one."""
 
     def number(inner: Evaluate) -> Evaluate:
         return lambda properties: -inner(properties)
@@ -96,7 +96,7 @@ def negative(of: Operand) -> Operand:
 
 
 def not_(of: Operand) -> Operand:
-    """NOT x."""
+    """Makes NOT x."""
 
     def make(inner: Evaluate) -> Evaluate:
         def evaluate(properties: Properties) -> bool | None:
@@ -109,19 +109,19 @@ def not_(of: Operand) -> Operand:
 
 
 def and_(operands: Sequence[Operand]) -> Operand:
-    """x AND y AND z, evaluated from left to right up to the first false one. Those behind it are not evaluated and may
-    be incomparable."""
+    """Makes x AND y AND z, evaluated from left to right up to the first false one. Those behind it are not evaluated
+    and may be incomparable."""
     return _joined(operands, decides=False)
 
 
 def or_(operands: Sequence[Operand]) -> Operand:
-    """x OR y OR z, evaluated from left to right up to the first true one."""
+    """Makes x OR y OR z, evaluated from left to right up to the first true one."""
     return _joined(operands, decides=True)
 
 
 def equal(left: Operand, right: Operand) -> Operand:
-    """x = y. If only x is missing the result is unknown, if only y is missing it is false, and two missing values are
-    equal."""
+    """Makes x = y. If only x is missing the result is unknown, if only y is missing it is false, and two missing values
+    are equal."""
     for operand in (left, right):
         if operand.role is Role.LITERAL and operand.literal is None:
             raise FilterError("nothing compares with NULL, which is asked for with IS NULL", operand.at)
@@ -131,13 +131,13 @@ def equal(left: Operand, right: Operand) -> Operand:
 
 
 def is_null(of: Operand) -> Operand:
-    """x IS NULL."""
+    """Makes x IS NULL."""
     return _equal(of, literal(Kind.MISSING, None, "NULL", of.at))
 
 
 def ordered(left: Operand, right: Operand, holds: Callable[[int], bool]) -> Operand:
-    """x < y and similar comparisons. `holds` interprets the outcome of the comparison. The result is unknown if either
-    value is missing."""
+    """Makes x < y and similar comparisons. `holds` interprets the outcome of the comparison. The result is unknown if
+    either value is missing."""
     for operand in (left, right):
         if operand.role is Role.CONDITION or (operand.role is Role.LITERAL and operand.kind not in NUMBERS):
             what = operand.text or "a condition"
@@ -158,7 +158,7 @@ def ordered(left: Operand, right: Operand, holds: Callable[[int], bool]) -> Oper
 
 
 def between(of: Operand, low: Operand, high: Operand) -> Operand:
-    """x BETWEEN low AND high, both included."""
+    """Makes x BETWEEN low AND high, both included."""
     within = and_((ordered(of, low, at_least), ordered(of, high, at_most)))
     if low.role is high.role is Role.LITERAL and comparison(low.kind, high.kind)(low.literal, high.literal) > 0:
         raise FilterError(f"BETWEEN {low.text} AND {high.text} begins above its end", low.at)
@@ -166,12 +166,12 @@ def between(of: Operand, low: Operand, high: Operand) -> Operand:
 
 
 def not_between(of: Operand, low: Operand, high: Operand) -> Operand:
-    """x NOT BETWEEN low AND high."""
+    """Makes x NOT BETWEEN low AND high."""
     return or_((ordered(of, low, below), ordered(of, high, above)))
 
 
 def in_(of: Operand, texts: Sequence[str]) -> Operand:
-    """x IN (...), compared as texts. The result is unknown if the property is missing."""
+    """Makes x IN (...), compared as texts. The result is unknown if the property is missing."""
     if of.role is not Role.PROPERTY:
         raise FilterError("only a property can be IN a list, and this is none", of.at)
     wanted = frozenset(texts)
@@ -187,7 +187,7 @@ def in_(of: Operand, texts: Sequence[str]) -> Operand:
 
 
 def matches_text(of: Operand, test: Callable[[str, str], bool], text: str, *, wanted: bool) -> Operand:
-    """x CONTAINS 'text' and similar tests; with `wanted=False`, x NOT CONTAINS 'text'.
+    """Makes x CONTAINS 'text' and similar tests; with `wanted=False`, x NOT CONTAINS 'text'.
 
     The result is false rather than unknown if x is missing or not a text, or if 'text' is empty, also behind NOT.
     """

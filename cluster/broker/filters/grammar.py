@@ -96,7 +96,7 @@ def parse(text: str) -> Operand:
 
 
 def parsing(text: str) -> Generator[None, None, Operand]:
-    """Does the same in steps of a few tokens, each charged before it is parsed."""
+    """Parses a filter in steps of a few tokens, each charged before it is parsed. Raises FilterError."""
     from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
     charge(STAR_UNITS * text.count("*"))

@@ -161,17 +161,17 @@ class IncomparableError(ValueError):
     """Two values cannot be compared, most often a number and a property that is not a number."""
 
 
-# Whether a text occurs in another, in a time that does not depend on what the two are.
+# Tests if a text occurs in another, in a time that does not depend on their contents.
 #
-# CPython's search takes time by the product of both lengths for some sizes: 6 ms for 9,000 letters in 10,000. From
-# 30,000 letters on it takes the two-way algorithm, whose time is linear; a shorter text is therefore filled up.
+# For some sizes the time of CPython's search grows with the product of both lengths: 6 ms for 9,000 letters in 10,000.
+# From 30,000 letters on it uses the two-way algorithm, whose time is linear; a shorter text is therefore padded.
 
 PLAIN_MAX = 1 << 16
 """The product of both lengths up to which Python's search is quick for every input."""
 SHORT_TEXT = 6
 """Length below which Python searches a text without the two-way algorithm, whatever the length of the other one."""
 FILLED = 1 << 15
-"""No property is longer."""
+"""The length to which a text is padded. No property is longer."""
 SEARCH_UNITS_MAX = 140
 """The most units that one search costs."""
 

@@ -75,7 +75,7 @@ def term(evaluate: Callable[[Any], Any], cost: Cost, names: tuple[str, ...]) -> 
     return resume
 
 
-# What judging one message costs at most, in units of the meter (`raftlog.work`), by what the terms of a filter do.
+# The highest cost of judging one message, in units of the meter (`raftlog.work`), from the terms of a filter.
 #
 # Measured on 2 cores with CPython 3.11, worst input of each kind, rounded up. The factors must not be too small: a
 # filter that costs more than it is charged makes a turn of the event loop longer than its share.

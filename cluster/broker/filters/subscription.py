@@ -53,7 +53,7 @@ def tag_hashes(sub_string: str) -> TagFilter:
 
 
 def hashing(sub_string: str) -> Generator[None, None, TagFilter]:
-    """Does the same in bounded steps, for a text whose length was checked."""
+    """Computes the hashes of `tag_hashes` in bounded steps, for a text whose length was checked."""
     if sub_string.strip() in ("", "*"):
         return None
     charge_bytes(len(sub_string))

@@ -1,10 +1,11 @@
-"""Requests to clients, whichever node holds their connection: 39, 220, 307, 309, 326 in RocketMQ's numbers (ADR 0051).
+"""Sends requests to clients, whichever node holds their connection: 39, 220, 307, 309, 326 in RocketMQ's numbers (ADR
+0051).
 
 A client that is connected to this node is asked directly. Otherwise this node asks the other nodes, one after another,
 to pass the request on (`cluster.broker.groups.relay_frame`), because only the node that holds a connection knows the
 client behind it. A peer that says nothing for SILENCE_MS is skipped, although it may have passed the request on: **a
-request may reach clients twice**, and must be one that tolerates it. Nothing is kept after the deadline, and nothing is
-in the log.
+request may reach clients twice**, so it must tolerate that. Nothing is kept after the deadline, and nothing is in the
+log.
 """
 
 from __future__ import annotations
@@ -185,7 +186,7 @@ class ClientRelay:
             asked.done(outcome)
 
     def part(self) -> Part:
-        """Describes the relay to the node."""
+        """Returns the hooks through which the node calls the relay."""
         return Part(
             name="relay",
             peer_closed=self.peer_closed,

@@ -67,8 +67,8 @@ class EarlyRoutes:
         self._asks: dict[Client, dict[str, _Asks]] = {}
         """Open connection -> group."""
         self._unaware: dict[int, dict[Client, str]] = {}
-        """Retry topic's id -> the connections that got its route without brokers since the topic last grew, and the
-        group."""
+        """Retry topic's id -> the connections that got its route without brokers since the topic last grew, each with
+        its group."""
         services.on_applied(self._on_applied)
 
     @property
@@ -191,6 +191,6 @@ def _pushes(group: ConsumerGroup) -> bool:
 
 
 def _asks_early(member: Member) -> bool:
-    """Returns True for Java clients only. Where one route names no broker, C++ and Node.js divide no queue at all; Go
-    asks for routes over connections without heartbeats. Node.js (ali-ons) calls itself a Java client of version 121."""
+    """Returns True for Java clients only. If one route names no broker, C++ and Node.js divide no queue at all; Go asks
+    for routes over connections without heartbeats. Node.js (ali-ons) calls itself a Java client of version 121."""
     return member.language == "JAVA" and member.version >= V4_0_0

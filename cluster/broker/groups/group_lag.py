@@ -53,7 +53,7 @@ class QueueLag(NamedTuple):
 def lag_steps(
     state: BrokerState, group: GroupConfig, count_max: int | None = None
 ) -> Generator[None, None, list[QueueLag]]:
-    """Does the same in steps, or for the first `count_max` queues."""
+    """Returns the lag of `each_lag` in steps, or that of the first `count_max` queues."""
     lags: list[QueueLag] = []
     for each in islice(each_lag(state, group), count_max):
         if len(lags) % QUEUES_PER_STEP == 0:

@@ -1,4 +1,4 @@
-"""The clients that produce and consume through this node. Heartbeats tell of them; they are forgotten when they
+"""The clients that produce and consume through this node. Heartbeats announce them; they are forgotten when they
 disconnect or after 120 s of silence.
 
 The lists are local by design: consumers send heartbeats to every node of the group, so each node knows all of them, and
@@ -86,7 +86,7 @@ class ConsumerGroup:
         self.version = 0
         """The version of the list of ids. It differs after each change."""
         self.ids_bytes = 0
-        """The number of characters of all ids together."""
+        """The number of characters of all client ids together."""
         self.budget = Budget()
         self.subscriptions: dict[str, Subscription] = {}
         self.subscribed = False
@@ -136,7 +136,7 @@ class Members:
         self._began_ms = services.awake_ms()
 
     def consumer_ids(self, group: str) -> list[str]:
-        """Client ids of a consumer group, sorted; every node gives the same list."""
+        """Returns the client ids of a consumer group, sorted; every node returns the same list."""
         found = self.consumers.get(group)
         return list(found.members) if found is not None else []
 
@@ -146,7 +146,7 @@ class Members:
         return found.subscriptions.get(topic) if found is not None else None
 
     def clients_of(self, connection: Client, group: str) -> frozenset[str]:
-        """Ids of the group's consumers that this connection's heartbeats named."""
+        """Returns the ids of the group's consumers that this connection's heartbeats named."""
         mine = self._groups_of.get(connection)
         return frozenset(mine.ids.get((Role.CONSUMER, group), ())) if mine is not None else frozenset()
 
@@ -164,7 +164,7 @@ class Members:
         return self._services.awake_ms() - self._began_ms < FIRST_HEARTBEAT_MS
 
     def of(self, connection: Client) -> list[tuple[Role, str, Member]]:
-        """Yields (role, group, member) for each group that this connection's heartbeats named."""
+        """Returns (role, group, member) for each group that this connection's heartbeats named."""
         found = []
         mine = self._groups_of.get(connection)
         for (role, group), client_ids in mine.ids.items() if mine is not None else ():
@@ -244,7 +244,7 @@ class Members:
     def remove(
         self, connection: Client, client_id: str, consumer_group: str | None, producer_group: str | None
     ) -> None:
-        """Removes a client that says goodbye to a group (35). If another connection named it last, it stays."""
+        """Removes a client that unregisters from a group (35). It stays if another connection named it later."""
         for role, group in ((Role.PRODUCER, producer_group), (Role.CONSUMER, consumer_group)):
             if group:
                 member = self._members_of(role, group).get(client_id)
@@ -379,7 +379,7 @@ class _Memberships:
         self.ids: dict[tuple[Role, str], dict[str, None]] = {}
         """(role, group) -> client ids, in the order in which they came."""
         self.count = 0
-        """The number of all of them."""
+        """The number of all clients in `ids`."""
 
     def add(self, role: Role, group: str, client_id: str) -> int:
         """Adds a client. Returns 1 if it is new, else 0."""

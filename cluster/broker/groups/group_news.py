@@ -1,5 +1,4 @@
-"""Proposes, once, what the log does not know yet about a consumer group: the group, its %RETRY% topic, its
-subscriptions.
+"""Proposes, once, the facts about a consumer group that the log lacks: the group, its %RETRY% topic, its subscriptions.
 
 The members of a group tell every node their subscriptions; the leader brings the applied state up to date.
 """

@@ -119,11 +119,11 @@ class Offsets:
     # --- bounds ------------------------------------------------------------------------------------------------------
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """The offset behind the queue's last message. Raises Refused."""
+        """Returns the offset behind the queue's last message. Raises Refused."""
         return self._services.state.max_offset(self._queue(topic, queue_id).id, queue_id)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """The offset of the queue's first message, here or in the tier. Raises Refused."""
+        """Returns the offset of the queue's first message, here or in the tier. Raises Refused."""
         return first_offset(self._services.state, self._queue(topic, queue_id).id, queue_id)
 
     def offset_by_time(
@@ -146,11 +146,11 @@ class Offsets:
         return config
 
 
-# Commits of offsets that carry an identity: done once, however often they come.
+# Commits of offsets that carry an identity: each is carried out once, however often it is repeated.
 #
-# What was done is in the log as a session of its sender, like that of a producer, so the next leader knows it too. A
-# sender says with each commit which of its older ones it has settled: one of those that comes late moves nothing
-# back.
+# The log records each commit in a session of its sender, like a producer's session, so the next leader knows it too.
+# With each commit a sender states which of its older ones it has settled; if such an older one arrives late, it moves
+# no offset back.
 
 SENDERS_MAX = 65_536
 UNSETTLED_MAX = 4096
@@ -184,7 +184,7 @@ class NamedCommits:
 
     def commit(self, row: list[object], name: Name, done: Done) -> None:
         """Proposes the row [group, topic_id, queue_id, offset] unless a commit of that name was proposed before. `done`
-        hears the outcome either way. Raises Refused."""
+        gets the outcome in both cases. Raises Refused."""
         sender = self._sender(name)
         if name.sequence in sender.proposed and not self._is_done(name):
             self._wait_for_first(row, name, done)
@@ -226,8 +226,8 @@ class NamedCommits:
         self._services.propose(run, done, session)
 
     def _wait_for_first(self, row: list[object], name: Name, done: Done) -> None:
-        """Waits for a commit of the same name that is on its way, or was lost with an earlier term: what is proposed
-        now comes behind it."""
+        """Waits for a commit of the same name that is in flight, or was lost with an earlier term. A new proposal is
+        placed behind it in the log."""
 
         def decided(result: ProposeResult) -> None:
             if result.outcome is not Outcome.OK:

@@ -65,7 +65,7 @@ class QueueLocks:
         self._unheard = Unheard(ttl_ms)
 
     def topic_id(self, name: str) -> int | None:
-        """The topic's id; None if it does not exist."""
+        """Returns the topic's id; None if it does not exist."""
         topic = self._node.state.topics.get(name)
         return None if topic is None else topic.id
 
@@ -77,7 +77,7 @@ class QueueLocks:
         standing: Standing,
         done: Callable[[Granted | Refused], None],
     ) -> None:
-        """Tells which of the queues the client holds now, for at least half of the lock's time."""
+        """Calls `done` with those of the queues that the client holds now, for at least half of the lock's time."""
         wanted = frozenset(queues)
         if len(wanted) > QUEUES_MAX:
             done(Refused(Reason.INVALID, f"{len(wanted)} queues, {QUEUES_MAX} are allowed"))

@@ -41,7 +41,7 @@ _STATUSES = frozenset(int(status) for status in RelayStatus)
 
 
 class Relayed(NamedTuple):
-    """Fields of RELAY."""
+    """The fields of a RELAY frame."""
 
     relay_id: int
     role: Role

@@ -1,1 +1,1 @@
-"""Answers pulls: at once from the applied state, in steps where there is a filter, or when messages come."""
+"""Answers pulls: at once from the applied state, in steps if there is a filter, or when messages arrive."""

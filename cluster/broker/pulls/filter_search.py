@@ -27,7 +27,7 @@ SEARCH_MAX = 1024
 """The most messages that one pull looks at. RocketMQ looks at 800."""
 SEARCH_WINDOW = 32
 SEARCH_WINDOW_BYTES = 64 << 10
-"""The most messages, and bytes of them, per fetch and read."""
+"""The most messages, and the most of their bytes, per fetch and read."""
 SEARCH_BYTES_MAX = 8 << 20
 SEARCH_UNITS_MAX = 20_000
 """The most units (`raftlog.work`) that one pull may cost. Above it the pull ends behind the message that it is looking

@@ -80,13 +80,14 @@ class LongPolls:
         services.on_applied(self.wake)
 
     def judge_by(self, denied: Callable[[Pull], Refused | None]) -> None:
-        """`denied` says why a pull that waits is refused. A pull is asked about once for each version of users and
-        rules, before it is given anything: the apply lane publishes them before the messages that come after them."""
+        """`denied` returns the refusal for a waiting pull, or None. It is called for a pull once for each version of
+        users and rules, before the pull gets any message: the apply lane publishes a new version before the messages
+        that come after it."""
         self._denied = denied
 
     def judge_again(self, then: Callable[[], None]) -> None:
-        """Users or rules changed: pulls that wait and are denied now are refused. `then` is called when all are
-        told."""
+        """Refuses waiting pulls that are denied after a change of users or rules. `then` is called when all of them
+        were answered."""
         self._services.turns.begin_later("pulls that are judged again", self._judge_all(then))
 
     def _judge_all(self, then: Callable[[], None]) -> Steps:
@@ -101,8 +102,9 @@ class LongPolls:
         then()
 
     def is_allowed(self, pull: Pull) -> bool:
-        """Judges a pull again if users or rules changed since it was judged. False: it is refused. One that came while
-        nothing was judged is answered that no message came: its client asks again, and is judged then."""
+        """Judges a pull again if users or rules changed since it was judged. Returns False if it was refused. If the
+        pull came while requests were not judged, its client is told that no message came; it asks again, and is judged
+        then."""
         version = self._access.version
         refused = None if self._denied is None or pull.judged == version else self._denied(pull)
         pull.judged = version
@@ -332,7 +334,7 @@ class _Woken:
         self.waves = 0
         """The number of times that pulls were taken from the tables."""
         self._taken: deque[tuple[Lines, int]] = deque()
-        """Not divided among the clients yet, and the wave they are part of."""
+        """Pulls that are not divided among the clients yet, with the number of their wave."""
         self._waiting: dict[Client, deque[Iterator[Pull]]] = {}
         self._turns: deque[Client] = deque()
         """Clients that have woken pulls."""
@@ -377,7 +379,7 @@ class _Woken:
 
 
 def wish_of(pull: Pull) -> Wish:
-    """Returns the wish of a pull without a filter."""
+    """Returns the `Wish` of a pull without a filter."""
     return pull.topic_id, pull.queue_id, pull.offset, pull.group, pull.messages_max, pull.bytes_max
 
 

@@ -220,8 +220,7 @@ class Pulls:
             pull.puller.refused(Refused(Reason.ERROR, f"reading {pull.topic} failed: {error}"))
 
     def _answer_woken(self, pull: Pull, answers: Answers) -> bool:
-        """Does the same for one of many pulls that are woken together. An equal pull gets the answer that the first one
-        got."""
+        """Attempts one of many pulls that are woken together. An equal pull gets the answer that the first one got."""
         answer = answers.get(wish_of(pull))
         if answer is None:
             charge(ANSWER_UNITS)
@@ -354,8 +353,8 @@ class Pulls:
     # --- replies ---
 
     def _give(self, pull: Pull, answer: PullAnswer) -> None:
-        """Answers the pull, unless a change of users or rules since its arrival denies it: it may have waited for its
-        topic, for room, for a filter or for the tier."""
+        """Answers the pull, unless users or rules changed since its arrival and now deny it: it may have waited for its
+        topic, for memory, for a filter or for the tier."""
         if pull.judged == self._access.version or self.long_polls.is_allowed(pull):
             pull.puller.answered(answer)
 

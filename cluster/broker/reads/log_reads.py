@@ -15,7 +15,7 @@ from statemachine.query import QueueItem
 logger = logging.getLogger(__name__)
 
 GAP_BYTES = 8 << 10
-"""The most bytes of other queues, per message, that are read along rather than skipped: copying them costs less than
+"""The most bytes of other queues, per message, that are read too rather than skipped: copying them costs less than
 another read. This and `pull_values.MESSAGES_MAX` bound the bytes that one pull reads."""
 WHOLE_BYTES = 256 << 10
 """Bytes up to which only the mean of the gaps counts. Above it each gap is compared: behind a gap of a megabyte there
@@ -52,7 +52,7 @@ def read_body(
 
 
 def read_intact(services: Log, items: Sequence[QueueItem], *, told: int = logging.ERROR) -> list[bytes]:
-    """Returns the same, each message by itself."""
+    """Reads the messages of `items` as `read_body` does, but returns each by itself."""
     body, count = read_body(services, b"".join([ITEM.pack(*item[1:]) for item in items]), told=told)
     pieces: list[bytes] = []
     at = 0

@@ -131,11 +131,12 @@ def read(services: Services, chosen: Chosen) -> Found:
     return Found(count, body, bad.queue_offset, unread=bad)
 
 
-# Blocks of consume queues that were read lately: whoever reads a queue in order needs each of them several times.
+# Caches blocks of consume queues that were read recently, because a reader of a queue in order needs each of them
+# several times.
 #
-# A closed block never changes, a topic's id is never used again, and who asks has just looked up the queue's bounds:
-# so nothing here becomes wrong. Rows that were trimmed since lead to log that is gone, as rows read a moment earlier
-# do.
+# Cached rows stay right: a closed block never changes, a topic's id is never used again, and the caller has just looked
+# up the queue's bounds. Rows that were trimmed since refer to log that is gone, as do rows that were read a moment
+# earlier.
 
 BLOCKS_MAX = 512
 """The most blocks in memory: 4 MiB. Above it the block that was read first is dropped: its reader no longer needs it,

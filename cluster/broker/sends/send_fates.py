@@ -1,4 +1,4 @@
-"""The fate of each send: its answer, and whether its identity is settled or kept for a repeated send (`identity`).
+"""Decides the answer to each send, and whether its identity is settled or kept for a repeated send (`identity`).
 
 A send that was not answered, or was answered UNKNOWN, is *unanswered*: its identity is remembered, so that its
 repetition is recognised. A send that got a final answer is settled, and never remembered.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class SendAnswers(Protocol):
-    """Tells clients the fate of their sends."""
+    """Answers the clients' sends."""
 
     def acknowledge(self, send: Send, queue_id: int, offset: int, positions: tuple[int, ...] | int) -> None:
         """Answers that the message is stored: its queue, queue offset and position, or those of a batch."""
@@ -33,7 +33,7 @@ class SendAnswers(Protocol):
         needs more."""
 
     def fail(self, send: Send, refused: Refused) -> None:
-        """Answers that the message was not stored; with the reason UNKNOWN, that nobody knows."""
+        """Answers that the message was not stored; with the reason UNKNOWN, that the outcome is not known."""
 
 
 class SendFates:
@@ -48,7 +48,7 @@ class SendFates:
         answers: SendAnswers,
         closings: Closings,
     ) -> None:
-        """`incarnation`: the prefix of the producer ids that this node gave out."""
+        """`incarnation` is the prefix of the producer ids that this node has assigned."""
         self._clock = clock
         self._state = state
         self._retries = retries

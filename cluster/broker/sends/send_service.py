@@ -205,7 +205,7 @@ class Sends(Generic[_Origin]):
 
     def _hold(self, origin: _Origin) -> Callable[[], bool]:
         """Counts a waiting send against the limits. The returned function ends that, and returns True if the client is
-        still there. If it is not, nothing was stored and nobody is told."""
+        still connected. If it is not, nothing was stored and no answer is sent."""
         path, size, proposals = origin.path, origin.size, self._proposals
         path.in_flight.take(size)
         proposals.in_flight.sends.take(size)
@@ -480,7 +480,8 @@ class Sends(Generic[_Origin]):
         return True
 
     def _known_unique(self, send: Send) -> bool:
-        """Handles dedup=strict: any second message with the same key and body counts as the first one."""
+        """Handles dedup=strict: any second message with the same key and body counts as a repetition of the first
+        one."""
         if send.batch:
             return False
         row = self._state.unique(send.slot.topic_id, key_hash_of(send.unique_key), crc32(send.body))

@@ -87,14 +87,15 @@ class PlainBatches:
 
 # Sends to `%RETRY%group`: a consumer whose request 36 was refused sends the message there itself.
 #
-# It asks for a delay (property DELAY) and tells how often the message was tried. Past the maximum the message goes to
+# It asks for a delay (property DELAY) and states how often the message was tried. Past the maximum the message goes to
 # the dead letters of the group, without a delay. Source: RocketMQ's SendMessageProcessor.handleRetryAndDLQ.
 #
-# An orderly Java consumer sends here what it gives up, after as many tries as it may. Up to version 5.1.0 it counts
-# only those before the last, so that its count never passes the maximum. What it asks for tells it from a concurrent
-# one, which has a try left at that count: both ask for the level `3 + tries before`, and the concurrent one's count
-# is one ahead. RocketMQ 4.9 looks at the count alone, and takes the last try from concurrent consumers; from 5.1.1 on
-# it takes every send to here for a dead letter while any queue of the group is locked, which no client needs.
+# An orderly Java consumer sends a message here when it gives the message up, after the maximum of tries. Up to version
+# 5.1.0 it counts only the tries before the last, so that its count never passes the maximum. A concurrent consumer with
+# the same count has one try left. The delay that they ask for tells them apart: both ask for the level `3 + tries
+# before`, and the concurrent one's count is one ahead. RocketMQ 4.9 looks at the count alone, and takes the last try
+# from concurrent consumers; from 5.1.1 on it takes every send to this topic for a dead letter while any queue of the
+# group is locked, which no client needs.
 
 V5_1_1 = 435
 """Protocol version of the first RocketMQ whose orderly consumers count the last try (MQVersion.V5_1_1)."""

@@ -126,8 +126,8 @@ def is_gone(state: BrokerState, row: TimerRow) -> bool:
     trim_position = state.trim_position
     if row.place >= trim_position:
         return False
-    # The row may have been carried forward since it was read, and the log trimmed behind it. In this order: a row that
-    # is read after the log began there, and lies below, will never lie above.
+    # The row may have been carried forward since it was read, and the log trimmed behind it. This order of the checks
+    # is safe: a row that is read after the log was trimmed, and lies below its beginning, will never lie above it.
     now = state.timers.get(*row.name)
     return now is not None and now.place < trim_position
 

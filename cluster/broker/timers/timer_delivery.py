@@ -108,7 +108,7 @@ class TimerDelivery:
             self._lane.close()
 
     def writes_opened(self) -> None:
-        """A new term of leadership: nothing is in flight."""
+        """Begins a new term of leadership, in which nothing is in flight."""
         self._term = _Term()
         self._soon()
 

@@ -315,13 +315,13 @@ def refusal(outcome: Outcome, why: str) -> Refused | None:
 
 
 def _nobody(end: End | Refused) -> None:
-    """Does nothing, because nobody waits for the outcome."""
+    """Ignores the outcome of a request for which nobody waits."""
 
 
-# Asks producers what is to become of half messages that nobody has ended (docs/adr/0050).
+# Asks producers about half messages that nobody has ended (docs/adr/0050).
 #
-# The number of checks is part of the log's state, so it goes on with the next leader, and a check counts whether or
-# not a producer of the group is connected anywhere. After `transaction.check_max` of them the message is parked.
+# The number of checks is part of the log's state, so the next leader continues it, and a check counts whether or not a
+# producer of the group is connected anywhere. After `transaction.check_max` checks the message is parked.
 
 BATCH_MAX = 256
 """The most half messages in one command, and in one turn."""

@@ -151,12 +151,12 @@ class StagedDelivery:
             self._lane.close()
 
     def writes_opened(self) -> None:
-        """A new term of leadership: nothing is in flight."""
+        """Begins a new term of leadership, in which nothing is in flight."""
         self._term = _Term()
         self._soon()
 
     def tick(self, now_ms: int) -> None:
-        """Goes on with what is to be ended. While there is nothing, this costs two comparisons."""
+        """Continues to end attempts. While there is nothing to do, this costs two comparisons."""
         services = self._services
         if now_ms >= self._expire_ms and not self._expiring:
             self._expire_ms = now_ms + EXPIRE_EVERY_MS
@@ -170,7 +170,7 @@ class StagedDelivery:
     # -- what nobody commits
 
     def _expire(self) -> Steps:
-        """Discards what is idle for too long; the leader warns when half of that time has passed."""
+        """Discards attempts that are idle for too long; the leader warns when half of that time has passed."""
         try:
             yield from self._look_for_idle()
         finally:
@@ -211,7 +211,7 @@ class StagedDelivery:
     # -- looking
 
     def _look(self, term: _Term, now_ms: int) -> None:
-        """Has the next rows read, or removed, if there is room for them."""
+        """Lets the lane read the next rows, or removes rows, if there is room for them."""
         state = self._services.state
         term.end_gone(state.timers)
         if self._asked or len(term.inflight) >= ROWS_MAX or term.bytes >= BYTES_MAX or now_ms < term.again_ms:
@@ -320,7 +320,7 @@ class StagedDelivery:
         self._services.propose([[DROP_STAGED, number, DROP_ROWS]], done)
 
     def _soon(self) -> None:
-        """Looks again in a moment, once for all that ended in this turn."""
+        """Looks again in a moment, once for all rows that ended in this turn."""
         if not self._planned:
             self._planned = True
             self._services.call_later(0, self._again)

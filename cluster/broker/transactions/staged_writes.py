@@ -1,7 +1,7 @@
 """Staged writes on the leader: attempts are opened, messages staged for them, a write committed (docs/adr/0068).
 
-Everything here may be asked twice, also at two leaders one after the other. A slice of messages is named by its attempt
-and a sequence number, as sends are by their producer, and a commit that came before is told as such.
+Every request here may be repeated, also at two leaders one after the other. A slice of messages is identified by its
+attempt and a sequence number, as a send is by its producer, and a repeated commit is answered as such.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STAGED_TOPIC = "RAFTMQ_SYS_STAGED"
 _FIELD = topic_field(STAGED_TOPIC)
 _PRODUCER = b"raftmq-w"
 DISCARDED_MAX = 1_024
-"""Attempts that one command discards."""
+"""The most attempts that one command discards."""
 
 
 class StagedSlice(NamedTuple):
@@ -45,26 +45,26 @@ class StagedSlice(NamedTuple):
 
     attempt: int
     sequence: int
-    """The number of the slice, beginning with 1; each attempt stages one after the other."""
+    """The number of the slice, beginning with 1; each attempt stages its slices one after the other."""
     topic: str
     queue_id: int
-    """-1: the broker chooses."""
+    """The queue; -1 if the broker chooses one."""
     born_ms: int
     body: bytes
-    """The messages as a batch request has them."""
+    """The messages in the form of a batch request."""
 
 
 class CommitAnswer(NamedTuple):
-    """A write is committed."""
+    """The answer that a write is committed."""
 
     write: int
-    """The newest of its name."""
+    """The newest committed write of its name."""
     earlier: bool
-    """It was before: nothing changed."""
+    """True if the write was committed before, so that nothing changed."""
 
 
 class StagedWriteRequests:
-    """The leader's; callers forward to it."""
+    """Handles requests of staged writes. Leader only; callers forward to it."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class StagedWriteRequests:
         self._split = split
 
     def open(self, name: str, write: int, done: Callable[[int | CommitAnswer | Refused], None]) -> None:
-        """A new attempt at the write: its number, unless the write is committed."""
+        """Opens a new attempt at the write; `done` gets its number, or the CommitAnswer if the write is committed."""
 
         def opened(result: ProposeResult) -> None:
             if result.outcome is not Outcome.OK:
@@ -97,7 +97,7 @@ class StagedWriteRequests:
         self._services.propose([[OPEN_ATTEMPT, name, write, self._services.log_time_ms()]], opened)
 
     def stage(self, path: SendPath, asked: StagedSlice, done: Callable[[Refused | None], None]) -> None:
-        """Stores messages of an attempt; `done` is told why not, or None. Raises Refused."""
+        """Stores messages of an attempt; `done` gets None, or the reason why they were not stored. Raises Refused."""
         proposals = self._proposals
         size = len(asked.body)
         limits = self._services.config.limits
@@ -155,7 +155,8 @@ class StagedWriteRequests:
     def commit(
         self, name: str, write: int, winners: Sequence[tuple[int, int]], done: Callable[[CommitAnswer | Refused], None]
     ) -> None:
-        """Commits the write with these attempts, (number, messages) each. Refused if one is not there or not whole."""
+        """Commits the write with these attempts, each given as (number, messages). Refused if an attempt does not exist
+        or is incomplete."""
 
         def decided(result: ProposeResult) -> None:
             if result.outcome is not Outcome.OK:
@@ -173,13 +174,13 @@ class StagedWriteRequests:
         self._services.propose([[COMMIT_WRITE, name, write, self._services.log_time_ms(), rows]], decided)
 
     def abort(self, name: str, write: int, done: Callable[[int | Refused], None]) -> None:
-        """Discards what is open for the write: how many attempts."""
+        """Discards all open attempts at the write; `done` gets their number."""
         self._services.turns.begin(self, self._abort(name, write, done))
 
     # -- inside
 
     def _abort(self, name: str, write: int, done: Callable[[int | Refused], None]) -> Steps:
-        """A command for each page of attempts; `done` is told when all are applied."""
+        """Proposes a command for each page of attempts; `done` is called when all are applied."""
         waiting, total = 1, 0
         refused: Refused | None = None
 
@@ -243,7 +244,7 @@ def _not_written(result: ProposeResult) -> Refused:
 
 
 class StagedMetrics:
-    """Gauges, fed before a scrape."""
+    """Gauges of staged writes, updated before a scrape."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         gauge = partial(Gauge, registry=registry)
@@ -251,6 +252,6 @@ class StagedMetrics:
         self._bytes = gauge("raftmq_staged_bytes", "Stored bytes of staged messages")
 
     def update(self, writes: StagedWrites) -> None:
-        """The gauges, as the state is now."""
+        """Sets the gauges from the present state."""
         self._messages.set(writes.left)
         self._bytes.set(writes.left_bytes)
