@@ -1,4 +1,4 @@
-"""Frames of one queue as an Arrow batch of the columns that are asked for."""
+"""Turns frames of one queue into an Arrow batch with the requested columns."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from raftmq_wire.message_format import parse_properties
 
 _US = 1000
 _PROPERTY = {"tag": b"TAGS", "keys": b"KEYS", "message_id": b"UNIQ_KEY"}
-"""Columns that hold one property."""
+"""Column -> the message property that it shows."""
 
 
 class _Rows:
-    """The frames of one batch; what several columns need is made once."""
+    """The frames of one batch; values that several columns need are computed once."""
 
     def __init__(self, frames: Frames, topic: str, names: Sequence[str]) -> None:
         self.frames = frames
@@ -36,10 +36,10 @@ class _Rows:
 
 
 def to_batch(frames: Frames, topic: str, names: Sequence[str]) -> pa.RecordBatch:
-    """One row per frame, in order, in the columns `names`. All frames are of `topic`; `index` and `term` are there if
-    they are among the columns.
+    """Returns a batch with one row per frame, in order, and the columns `names`. All frames are of `topic`; the frames
+    have `index` and `term` if these are among the columns.
 
-    Raises Failed for a compressed body that this client does not read.
+    Raises Failed for a body whose compression this client cannot read.
     """
     schema = arrow_schema(names)
     if not len(frames.head):

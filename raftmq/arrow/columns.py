@@ -1,4 +1,5 @@
-"""The columns of a topic: names, order and types are part of the interface. Add at the end, change nothing."""
+"""The columns of a topic: their names, order and types are part of the interface. New columns go to the end; existing
+ones never change."""
 
 from __future__ import annotations
 
@@ -27,18 +28,18 @@ COLUMNS: dict[str, str] = {
     "index": "int64",
     "term": "int64",
 }
-"""Name -> type in Arrow. `keys` holds all keys separated by blanks, as RocketMQ stores them; `tag` and `keys` are null
-if there are none. Times are milliseconds since the epoch: born at the producer, stored in log time. `store_time` is
-`store_ms` as a time. `position` is where the message begins in the commit log, in bytes. `index` and `term` are those
-of the entry of the Raft log that holds it."""
+"""Column name -> its type in Arrow. `keys` holds all keys separated by blanks, as RocketMQ stores them; `tag` and
+`keys` are null if there are none. Times are milliseconds since the epoch: `born` by the producer's clock, `stored` in
+log time. `store_time` is `store_ms` as a timestamp. `position` is the byte position in the commit log at which the
+message begins. `index` and `term` are those of the entry of the Raft log that contains it."""
 ENTRY_COLUMNS = frozenset({"index", "term"})
-"""Columns that cost a request, or another look at the log: only a caller that names them gets them."""
+"""Columns that cost a further request, or a second look at the log: they are read only if the caller names them."""
 DEFAULT_COLUMNS = tuple(name for name in COLUMNS if name not in ENTRY_COLUMNS)
-"""The columns that are read unless others are named."""
+"""The columns that are read if the caller names none."""
 
 
 def require_arrow() -> None:
-    """Raises LocalError, with what to install, where pyarrow or numpy is missing."""
+    """Raises LocalError, which says what to install, if pyarrow or numpy is missing."""
     missing = [name for name in ("pyarrow", "numpy") if importlib.util.find_spec(name) is None]
     if missing:
         raise LocalError(
@@ -49,7 +50,7 @@ def require_arrow() -> None:
 
 
 def arrow_schema(names: Sequence[str]) -> pa.Schema:
-    """The schema of these columns, all nullable."""
+    """Returns the schema of these columns, all nullable."""
     import pyarrow as pa
 
     types = {

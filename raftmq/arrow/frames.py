@@ -1,7 +1,7 @@
-"""Stored messages, many at once: the body of pull replies as arrays of numbers, one element per message.
+"""Stored messages, many at once: parses the body of pull replies into arrays, with one element per message.
 
-The format is that of `raftmq_wire.message_format`, which stays the reference: what fails a check here is parsed again
-there, so that both ways raise the same error. Each message's body CRC is checked, as there.
+The format is that of `raftmq_wire.message_format`, which stays the reference: bytes that fail a check here are parsed
+again there, so that both ways raise the same error. Each message's body CRC is checked, as there.
 """
 
 from __future__ import annotations
@@ -37,20 +37,21 @@ _HEAD = np.dtype(
         ("born_ms", ">i8"),
     ]
 )
-"""`message_format.HEAD`, field by field."""
+"""The fields of a message before the body, as in `message_format.HEAD`."""
 _BODY_HEAD = np.dtype([("reconsume_times", ">i4"), ("prepared_position", ">i8"), ("body_length", ">u4")])
-"""`message_format.BODY_HEAD`."""
+"""The fields directly before the body, as in `message_format.BODY_HEAD`."""
 _I64 = np.dtype(">i8")
 _AFTER_BODY_MIN = 3
-"""Bytes after the body of the smallest message: the lengths of topic and properties."""
+"""Bytes that follow the body of the smallest message: the lengths of topic and properties."""
 
 
 class Frames(NamedTuple):
-    """Arrays of equal length, one element per message, in order. `*_at` and `*_end` are byte positions in `data`."""
+    """Messages as arrays of equal length, one element per message, in order. `*_at` and `*_end` are byte positions in
+    `data`."""
 
     data: bytes
     head: Any
-    """A structured array of _HEAD."""
+    """A structured array of type _HEAD."""
     store_ms: Any
     body_at: Any
     body_end: Any
@@ -59,14 +60,15 @@ class Frames(NamedTuple):
     properties_at: Any
     properties_end: Any
     index: Any = None
-    """Index of the entry of the Raft log (int64); None, and `term` likewise, unless somebody looked it up."""
+    """Index of the entry of the Raft log that contains each message (int64); None unless it was looked up, and `term`
+    likewise."""
     term: Any = None
 
 
 @twin
 def message_starts(data: bytes) -> bytes | None:
-    """Returns the offset at which each message in `data` begins, as int64 one behind the other. None unless they are
-    back to back, and each body lies in its message and matches its CRC: nothing else is checked."""
+    """Returns the offsets at which the messages in `data` begin, as packed int64. Returns None unless the messages are
+    back to back, and each body lies within its message and matches its CRC. Nothing else is checked."""
     starts = array("q")
     view, size = memoryview(data), len(data)
     at = 0
@@ -86,7 +88,7 @@ def message_starts(data: bytes) -> bytes | None:
 
 
 def parse_frames(data: bytes) -> Frames:
-    """Every message in `data`, which holds whole stored messages back to back. Raises MessageFormatError."""
+    """Parses every message in `data`, which contains whole stored messages back to back. Raises MessageFormatError."""
     starts = message_starts(data)
     if starts is None:
         _refuse(data)
@@ -94,8 +96,8 @@ def parse_frames(data: bytes) -> Frames:
 
 
 def parse_checked(data: bytes, sizes: Any) -> Frames:
-    """Parses messages of these sizes, whose bytes were compared with a checksum of theirs already, as `parse_frames`
-    does."""
+    """Parses messages of the given sizes like `parse_frames`; their bytes were already compared with a checksum by the
+    caller."""
     ends = np.cumsum(sizes)
     starts = ends - sizes
     _check(data, sizes >= HEAD.size, ends[-1:] == len(data))
@@ -105,7 +107,7 @@ def parse_checked(data: bytes, sizes: Any) -> Frames:
 
 
 def _parse(data: bytes, starts: Any) -> Frames:
-    """The messages that begin at `starts`."""
+    """Parses the messages that begin at `starts`."""
     raw = np.frombuffer(data, dtype=np.uint8)
     head = _gather(raw, starts, _HEAD)
     ends = starts + head["total"]
@@ -128,7 +130,7 @@ def _parse(data: bytes, starts: Any) -> Frames:
 
 
 def are_of_topic(frames: Frames, topic: str) -> Any:
-    """Returns a mask of the messages that are of `topic`."""
+    """Returns a mask that is true for the messages of `topic`."""
     name = np.frombuffer(topic.encode(), dtype=np.uint8)
     fits = frames.topic_end - frames.topic_at == len(name)
     long_enough = np.flatnonzero(fits)
@@ -139,12 +141,12 @@ def are_of_topic(frames: Frames, topic: str) -> Any:
 
 
 def _gather(raw: Any, at: Any, dtype: Any) -> Any:
-    """The `dtype` that begins at each of the positions `at`."""
+    """Returns the value of type `dtype` at each of the positions `at`."""
     return windows(raw, at, dtype.itemsize).view(dtype)[:, 0]
 
 
 def windows(raw: Any, at: Any, width: int) -> Any:
-    """A row of `width` bytes of `raw` for each position in `at`."""
+    """Returns for each position in `at` a row with the `width` bytes of `raw` from there on."""
     if not len(at) or not width:
         return np.zeros((len(at), width), dtype=np.uint8)
     # One item per position, overlapping: what is taken is copied `width` bytes at a time.
@@ -162,7 +164,7 @@ def _check(data: bytes, *fits: Any) -> None:
 
 
 def _refuse(data: bytes) -> NoReturn:
-    """Raises what the reference says of these bytes."""
+    """Raises the error that the reference parser raises for these bytes."""
     for _ in message_format.decode_messages(data, hosts=False):
         pass
     raise MessageFormatError(f"{len(data)} bytes are not a sequence of stored messages")

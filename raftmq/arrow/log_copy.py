@@ -1,7 +1,7 @@
-"""The questions that every copy of the log answers, and the cut of a read into parts.
+"""The interface that every copy of the log implements, and the division of a read into parts.
 
-A part belongs to one segment. It has a span of each queue that is read there, so the bytes of the log are read once,
-however many queues they belong to.
+A part belongs to one segment. It has a span of each queue that is read in that segment, so the bytes of the log are
+read once, however many queues they belong to.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import NamedTuple, Protocol
 from raftmq.arrow.ranges import Catalog, QueueRange, Unreadable
 
 PART_BYTES = 64 << 20
-"""About so much of the log is in a part, unless more parts are asked for."""
+"""Bytes of the log that a part covers at most, approximately, unless more parts are requested."""
 
 
 FILES, TIER = "files", "tier"
-"""Kinds of copies, as the option `readFrom` names them."""
+"""The kinds of copies, as the option `readFrom` names them."""
 
 
 class CopySource(NamedTuple):
-    """The location of a copy. `path`: a folder or the store's URL; `cluster`: of a tier, its uuid."""
+    """The location of a copy. `path`: a folder or the store's URL; `cluster`: the uuid of a tier's cluster."""
 
     kind: str
     path: str
@@ -29,11 +29,11 @@ class CopySource(NamedTuple):
 
 
 class CopyError(Unreadable):
-    """The copy lacks what was asked for, or it is damaged. `what` names the file and the position in the log."""
+    """The copy lacks data that was asked for, or it is damaged. `what` names the file and the position in the log."""
 
 
 class Place(NamedTuple):
-    """A file or object with the log's bytes [base, end)."""
+    """A file or object that contains the log's bytes [base, end)."""
 
     base: int
     end: int
@@ -41,7 +41,8 @@ class Place(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A segment of the copy, as it crosses processes. `index_file`: (name, size), if it has one."""
+    """A segment of the copy, in a form that can be sent to other processes. `index_file`: (name, size), if it has
+    one."""
 
     base: int
     end: int
@@ -50,7 +51,8 @@ class Segment(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Offsets [start, end) of one queue, all of which lie in one segment. `first_offset`: the queue's first there."""
+    """Offsets [start, end) of one queue that all lie in one segment. `first_offset`: the queue's first offset in that
+    segment."""
 
     topic: str
     topic_id: int
@@ -68,48 +70,49 @@ class CopyPart(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """The number of rows that there will be."""
+        """The number of rows that reading the part gives."""
         return sum(span.end - span.start for span in self.spans)
 
 
 class Reads(Protocol):
-    """The bytes of a copy."""
+    """Access to the bytes of a copy."""
 
     name: str
-    """Folder or URL, for people."""
+    """Folder or URL of the copy, to be shown to people."""
 
     def read(self, place: Place, start: int, stop: int) -> bytes:
-        """The log's bytes [start, stop), which lie in `place`; fewer if the file ends before. Raises CopyError."""
+        """Returns the log's bytes [start, stop), which lie in `place`; fewer if the file ends before. Raises
+        CopyError."""
 
     def found(self, place: Place) -> Place:
-        """The place, with the name under which it was read: for people."""
+        """Returns the place with the name under which it was actually read, to be shown to people."""
 
 
 class LogCopy(Catalog, Reads, Protocol):
-    """Opened on the driver, and again by each task. Every call raises CopyError."""
+    """A copy of the log. It is opened on Spark's driver, and again by each task. Every call raises CopyError."""
 
     read_bytes: int
-    """Bytes that one read should have: a request of a store costs more than one of a disk."""
+    """Bytes that one read should have; larger for a store, where a request costs more than on a disk."""
 
     def topics(self) -> list[str]:
-        """Names of all topics but the system's own, sorted."""
+        """Returns the names of all topics but the system's own, sorted."""
 
     def segments(self, ranges: Sequence[QueueRange]) -> list[CopyPart]:
-        """The ranges by segment, lowest first: together exactly the ranges."""
+        """Divides the ranges by segment, lowest first: the parts together are exactly the ranges."""
 
     def log(self) -> list[Segment]:
-        """Every segment, lowest first."""
+        """Returns every segment of the copy, lowest first."""
 
     def items(self, segment: Segment, span: Span) -> bytes:
-        """The packed items (`statemachine.payload.ITEM`) of the span; fewer if the copy has no more."""
+        """Returns the packed items (`statemachine.payload.ITEM`) of the span; fewer if the copy has no more."""
 
     def close(self) -> None:
-        """Closes files and connections."""
+        """Closes the copy's files and connections."""
 
 
 def cut(whole: Sequence[CopyPart], at_least: int | None, most_records: int | None) -> list[CopyPart]:
-    """The same offsets in more parts: at least `at_least` of them if there are so many messages, none of more than
-    `most_records` messages, and none of much more than PART_BYTES of the log."""
+    """Divides parts further: into at least `at_least` parts if there are that many messages, none with more than
+    `most_records` messages, and none that covers much more than PART_BYTES of the log."""
     total = sum(part.messages for part in whole)
     size = total if at_least is None else max(1, total // at_least)
     if most_records is not None:
@@ -118,7 +121,8 @@ def cut(whole: Sequence[CopyPart], at_least: int | None, most_records: int | Non
 
 
 def _cut(part: CopyPart, size: int) -> list[CopyPart]:
-    """Shares of each queue: queues grow together, so equal shares of them lie close together in the segment."""
+    """Divides a part into equal shares of each queue: queues grow together, so equal shares of them lie close together
+    in the segment."""
     count = max(-(-part.messages // size), -(-(part.segment.end - part.segment.base) // PART_BYTES))
     pieces = []
     for number in range(count):
@@ -128,7 +132,7 @@ def _cut(part: CopyPart, size: int) -> list[CopyPart]:
 
 
 def _fill(part: CopyPart, size: int) -> Iterator[CopyPart]:
-    """The part itself, unless rounding its shares made it larger than `size` messages."""
+    """Yields the part itself; if rounding its shares made it larger than `size` messages, yields smaller parts."""
     taken: list[Span] = []
     room = size
     for span in part.spans:
@@ -151,7 +155,7 @@ def _share(span: Span, number: int, count: int) -> Span:
 
 
 def place_of(places: Sequence[Place], position: int) -> Place:
-    """The one with the byte at `position`. Raises CopyError."""
+    """Returns the place that contains the byte at `position`. Raises CopyError."""
     number = bisect_right(places, position, key=lambda place: place.base) - 1
     if number < 0 or position >= places[number].end:
         raise CopyError(

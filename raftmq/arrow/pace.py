@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 
 BURST_S = 0.5
-"""A reader that paused may later read at once what it would have read in this time."""
+"""Seconds of reading that a reader may catch up on at once after a pause."""
 
 
 class Pace:
-    """Bytes per second, on average since the first read; None: no limit."""
+    """Limits a reader to a number of bytes per second, averaged since its first read; None: no limit."""
 
     def __init__(
         self,
@@ -22,10 +22,10 @@ class Pace:
         self._clock = clock
         self._sleep = sleep
         self._due = clock()
-        """The time when everything read so far would have been read at this pace."""
+        """The time at which everything read so far would have been read at this pace."""
 
     def took(self, size: int) -> None:
-        """Notes that so many bytes were read; returns when more may be."""
+        """Notes that `size` bytes were read; sleeps until the reader may read more."""
         if self._bytes_per_s is None:
             return
         now = self._clock()

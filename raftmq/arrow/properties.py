@@ -1,7 +1,7 @@
-"""The properties of many messages at once: `name \\x01 value \\x02`, repeated.
+"""Parses the properties of many messages at once: `name \\x01 value \\x02`, repeated.
 
 As in `message_format.parse_properties`, an entry with an empty name or value is skipped, and a later duplicate wins.
-The native kernel does it in one pass (`split_properties`); here it is done with arrays, without a step per message.
+The native kernel does it in one pass (`split_properties`); this module does it with arrays, without a step per message.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from raftmq_wire.kernel import twin
 
 _NAME_ENDS, _ENTRY_ENDS = 1, 2
 _ENTRIES_MAX = 64
-"""Entries of a row: one with more takes the long way, as one does that has a name twice."""
+"""The most entries of a row in the fast path; a row with more, or with a name twice, is parsed the slow way."""
 _WANTED_MAX = 8
 _COLUMN_BYTES_MAX = (1 << 31) - 1
 _I32 = 4
 
 Texts = tuple[bytes, bytes, bytes]
-"""Buffers of a column of Arrow: a bit per row that is set where there is a text, where each text ends (int32, one more
-than rows), and the texts."""
+"""The buffers of an Arrow column of texts: a bit per row that is set if the row has a text, where each text ends
+(int32, one more than rows), and the texts."""
 MapParts = tuple[bytes, bytes, bytes, bytes, bytes, bool]
-"""The ends of each row's entries (int32, one more than rows), the two buffers of the names, those of the values, and
-True if a row has a name twice, or more than 64 entries."""
+"""The buffers of an Arrow column of maps: the ends of each row's entries (int32, one more than rows), two buffers for
+the names, two for the values, and True if a row has a name twice, or more than 64 entries."""
 
 
 class Entries(NamedTuple):
-    """Arrays of equal length, one element per entry with a name and a value, in order of rows and within them.
-    Positions are those in `packed`."""
+    """The entries of many properties, as arrays of equal length: one element per entry with a name and a value, in
+    order of rows and within them. Positions are those in `packed`."""
 
     packed: Any
     """The properties of all rows, back to back."""
@@ -40,17 +40,17 @@ class Entries(NamedTuple):
     name_at: Any
     name_end: Any
     value_end: Any
-    """The value begins one after `name_end`."""
+    """The end of the value, which begins one byte after `name_end`."""
 
 
 @twin
 def split_properties(
     data: bytes, at: Any, end: Any, names: tuple[bytes, ...], as_map: bool
 ) -> tuple[list[Texts], MapParts | None]:
-    """Returns the values of properties: each row's value of each of at most eight `names`, and, if wanted, all
-    properties. The rows' properties are `data[at:end]` (int64, ascending, not overlapping).
+    """Returns values of properties: each row's value of each of at most eight `names` and, if `as_map`, all properties.
+    The rows' properties are `data[at:end]` (int64, ascending, not overlapping).
 
-    Raises ValueError for places outside of the data.
+    Raises ValueError for positions outside of the data.
     """
     if len(names) > _WANTED_MAX:
         raise ValueError(f"{len(names)} names, of at most {_WANTED_MAX}")
@@ -66,7 +66,7 @@ def split_properties(
 
 
 def _find_entries(properties: pa.BinaryArray) -> Entries:
-    """The entries of each row's properties. `properties` is not a slice and has no nulls."""
+    """Returns the entries of each row's properties. `properties` is not a slice and has no nulls."""
     rows = len(properties)
     _, bounds_buffer, data = properties.buffers()
     bounds = np.frombuffer(bounds_buffer, dtype=np.int32, count=rows + 1).astype(np.int64)
@@ -95,7 +95,7 @@ def _find_entries(properties: pa.BinaryArray) -> Entries:
 
 
 def _values_of(entries: Entries, name: bytes) -> Texts:
-    """Each row's value of the property `name`."""
+    """Returns each row's value of the property `name`."""
     long_enough = np.flatnonzero(entries.name_end - entries.name_at == len(name))
     letters = windows(entries.packed, entries.name_at[long_enough], len(name))
     found = long_enough[(letters == np.frombuffer(name, np.uint8)).all(axis=1)]
@@ -110,7 +110,7 @@ def _values_of(entries: Entries, name: bytes) -> Texts:
 
 
 def _map_of(entries: Entries) -> MapParts:
-    """Each row's entries in order."""
+    """Returns each row's entries, in order."""
     names = _packed(entries.packed, entries.name_at, entries.name_end)
     values = _packed(entries.packed, entries.name_end + 1, entries.value_end)
     bounds = np.searchsorted(entries.row, np.arange(entries.rows + 1)).astype(np.int32)
@@ -128,7 +128,7 @@ def _is_repeated(entries: Entries, names: tuple[bytes, bytes], per_row: Any) -> 
 
 
 def _packed(packed: Any, at: Any, end: Any) -> tuple[bytes, bytes]:
-    """The two buffers of a column of these texts."""
+    """Returns the two buffers of a column of these texts."""
     bounds = np.zeros(len(at) + 1, dtype=np.int32)
     np.cumsum(end - at, out=bounds[1:])
     _, _, data = spans(pa.py_buffer(packed), at, end).buffers()
@@ -136,14 +136,14 @@ def _packed(packed: Any, at: Any, end: Any) -> tuple[bytes, bytes]:
 
 
 def text_column(texts: Texts) -> pa.BinaryArray:
-    """The texts as bytes, null where the row has none."""
+    """Returns the texts as a column of bytes, null where the row has none."""
     present, ends, data = texts
     return _binary(len(ends) // _I32 - 1, present, ends, data)
 
 
 def map_column(parts: MapParts) -> pa.MapArray | None:
-    """The rows' properties. None if a row has a name twice, or very many, and for bytes that are not UTF-8: then the
-    rows are to be made one by one."""
+    """Returns a column with the rows' properties. Returns None if a row has a name twice or too many entries, and for
+    bytes that are not UTF-8; the caller then builds the rows one by one."""
     bounds, name_ends, names, value_ends, values, repeated = parts
     if repeated:
         return None
@@ -162,7 +162,7 @@ def _binary(count: int, present: bytes | None, ends: bytes, data: bytes) -> pa.B
 
 
 def as_text(values: pa.BinaryArray) -> pa.StringArray | None:
-    """The same bytes as text; None if they are not all UTF-8."""
+    """Returns the same bytes as text; None if they are not all UTF-8."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -170,7 +170,7 @@ def as_text(values: pa.BinaryArray) -> pa.StringArray | None:
 
 
 def spans(data: pa.Buffer, at: Any, end: Any) -> pa.BinaryArray:
-    """`data[at:end]` of each pair; the pairs ascend and do not overlap."""
+    """Returns a column with `data[at:end]` for each pair; the pairs ascend and do not overlap."""
     count = len(at)
     if not count:
         return pa.array([], pa.binary())

@@ -14,24 +14,25 @@ LATEST = "latest"
 
 
 class AtTime(NamedTuple):
-    """The first offset stored at or after this log time, milliseconds since the epoch; the end if there is none."""
+    """A time as the bound of a read: the first offset stored at or after this log time, milliseconds since the epoch;
+    the queue's end if there is none."""
 
     ms: int
 
 
 Bound = int | str | AtTime
-"""An offset, EARLIEST, LATEST, or a time."""
+"""A bound of a read: an offset, EARLIEST, LATEST, or a time."""
 
 
 class Bounds(NamedTuple):
-    """The beginning or the end of a read in each queue: `default` where `by_queue` names none."""
+    """The start or the end of a read in each queue: `by_queue` where it names the queue, else `default`."""
 
     default: Bound
     by_queue: Mapping[int, Bound] = {}
 
 
 class QueueRange(NamedTuple):
-    """Messages from offset `start` up to, not including, `end`; all of them, or the read fails."""
+    """Messages of a queue from offset `start` up to, not including, `end`. A read returns all of them or fails."""
 
     topic: str
     queue_id: int
@@ -43,7 +44,7 @@ class QueueRange(NamedTuple):
 
 
 class Unreadable(Failed):
-    """The data that the caller asked for is not there, or not any more. `what`, `why` and `hint` are three lines for a
+    """The data that the caller asked for does not exist, or no longer. `what`, `why` and `hint` are three lines for a
     person."""
 
     def __init__(self, what: str, why: str, hint: str) -> None:
@@ -56,7 +57,7 @@ class Unreadable(Failed):
 
 
 class Described(Protocol):
-    """A topic as far as it is known."""
+    """The description of a topic, as far as a read needs it."""
 
     @property
     def queues(self) -> list[QueueInfo]:
@@ -67,20 +68,22 @@ class Catalog(Protocol):
     """A source of the bounds of topics: raftmq's Admin, or a copy of the log."""
 
     def describe_topic(self, name: str) -> Described:
-        """Raises NotFound."""
+        """Returns the description of a topic. Raises NotFound."""
 
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """The first offset stored at or after the log time, milliseconds since the epoch; the end if there is none."""
+        """Returns the first offset stored at or after the log time, milliseconds since the epoch; the queue's end if
+        there is none."""
 
 
 def plan_topic(
     admin: Catalog, topic: str, starting: Bounds, ending: Bounds, *, clamp: bool = False, words: tuple[str, str]
 ) -> list[QueueRange]:
-    """One range per queue, in order of queue ids; empty ones are kept.
+    """Returns one range per queue, in order of queue ids, including empty ranges.
 
-    The leader confirms its leadership for each bound: everything acknowledged before is in. `clamp` moves offsets that
-    the queue does not have to the nearest that it has. `words`: what the caller calls the two bounds. Raises NotFound
-    for no such topic, Unreadable for a queue or offset that is not there, and other RaftMQErrors.
+    The leader confirms its leadership for each bound, so everything acknowledged before is included. `clamp` moves
+    offsets that the queue does not have to the nearest one that it has. `words`: the caller's names of the two bounds,
+    for errors. Raises NotFound if there is no such topic, Unreadable for a queue or offset that does not exist, and
+    other RaftMQErrors.
     """
     queues = admin.describe_topic(topic).queues
     _check_queues(topic, words[0], starting, queues)
@@ -125,7 +128,8 @@ def _range(
 
 
 def offset_of(admin: Catalog, topic: str, queue: QueueInfo, bound: Bound) -> int:
-    """The offset that `bound` is in this queue, within what it keeps unless it is an offset itself."""
+    """Returns the offset that `bound` means in this queue. It lies within the offsets that the queue keeps, unless
+    `bound` is an offset itself."""
     if isinstance(bound, AtTime):
         return min(max(admin.offset_at(topic, queue.queue_id, bound.ms), queue.min_offset), queue.max_offset)
     if isinstance(bound, int):
@@ -134,7 +138,8 @@ def offset_of(admin: Catalog, topic: str, queue: QueueInfo, bound: Bound) -> int
 
 
 def bounds_of(word: str, value: object, default: Bound) -> Bounds:
-    """Bounds as callers of `read_arrow` write them: one for all queues, or a table by queue. Raises ValueError."""
+    """Returns the bounds that a caller of `read_arrow` wrote: one value for all queues, or a table by queue. `word`
+    names the argument in errors. Raises ValueError."""
     if isinstance(value, Mapping):
         return Bounds(default, {_queue(word, queue): _bound(word, value[queue]) for queue in value})
     return Bounds(_bound(word, value))

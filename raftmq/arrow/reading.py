@@ -1,7 +1,7 @@
-"""Reading one planned range: every message of it, in order, as Arrow batches, or an error.
+"""Reads one planned range: returns every message of it, in order, as Arrow batches, or raises an error.
 
-Reads go to a follower unless told otherwise. A follower that lacks what the plan saw, or that does not answer, is left
-for the leader, so a range is read whole although nodes come and go.
+Reads go to a follower unless told otherwise. If a follower lacks messages that the plan includes, or does not answer,
+the reader continues at the leader, so a range is read completely although nodes come and go.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ logger = logging.getLogger(__name__)
 
 MAX_PULL_MESSAGES = 1024
 POSITIONS_MAX = 1024
-"""Positions in one request for entries."""
+"""The most positions in one request for entries."""
 _RUN = np.dtype([("index", ">u8"), ("term", ">u8"), ("count", ">u4")])
-"""The answer to request 700005: one record for each run of positions in one entry."""
+"""A record of the answer to request 700005: one for each run of positions in one entry."""
 MAX_BATCH_BYTES = 8 << 20
-"""A batch is closed when its frames reach this, whatever its row count: it is held in memory twice."""
+"""A batch is closed when its frames reach this many bytes, whatever its row count, because it is held in memory
+twice."""
 LAG_PATIENCE_S = 30.0
-"""Time that the leader may lack what the plan saw, in seconds. A new leader applies what it has within moments of its
-election."""
+"""Time in seconds for which the leader may lack messages that the plan includes. A new leader applies the entries that
+it has within moments of its election."""
 _FOLLOWER_PATIENCE_S = 2.0
 _WAIT_S = 1.0
 
 
 class Puller(Protocol):
-    """The part of raftmq.Client that is needed here."""
+    """The part of raftmq.Client that a range reader needs."""
 
     def pull_frames_soon(
         self,
@@ -56,16 +57,16 @@ class Puller(Protocol):
         wait_s: float,
         timeout_s: float,
     ) -> concurrent.futures.Future[PulledFrames]:
-        """Pulls as `raftmq.client.sync.Client.pull_frames_soon` does."""
+        """Begins a pull, as `raftmq.client.sync.Client.pull_frames_soon` does."""
 
     def entries_at(self, positions: bytes, *, node: str | None, timeout_s: float) -> bytes:
-        """Asks as `raftmq.client.sync.Client.entries_at` does."""
+        """Returns log entries, as `raftmq.client.sync.Client.entries_at` does."""
 
 
 class RangeReader:
     """Reads one range once. `node` ("host:port") is asked first; None: the leader.
 
-    `skip_lost`: go on behind what retention removed, with a warning, instead of raising Unreadable.
+    With `skip_lost`, messages that retention removed are skipped with a warning, instead of raising Unreadable.
     """
 
     def __init__(
@@ -87,11 +88,13 @@ class RangeReader:
 
     @property
     def node(self) -> str | None:
-        """The node that is asked at present; None: the leader, perhaps in place of a follower that failed or lags."""
+        """The node that is asked at present; None means the leader, possibly in place of a follower that failed or
+        lags."""
         return self._node
 
     def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
-        """Batches of at most `batch_rows` consecutive messages, together exactly the range. Raises Unreadable."""
+        """Yields batches of at most `batch_rows` consecutive messages, together exactly the range. Raises
+        Unreadable."""
         with_entries = not ENTRY_COLUMNS.isdisjoint(columns)
         for first, next_offset, data in self._runs(batch_rows):
             frames = self._parse(first, next_offset, data)
@@ -103,7 +106,8 @@ class RangeReader:
                 yield batch.slice(at, min(batch_rows, wanted - at))
 
     def _runs(self, batch_rows: int) -> Iterator[tuple[int, int, bytes]]:
-        """(first offset, the offset after the last, frames of all between), each about as long as a batch may be."""
+        """Yields (first offset, the offset after the last, frames of all between), each about as long as a batch may
+        be."""
         parts: list[bytes] = []
         first = following = size = 0
         for offset, pulled in self._pulls():
@@ -122,9 +126,10 @@ class RangeReader:
             yield first, following, b"".join(parts)
 
     def _pulls(self) -> Iterator[tuple[int, PulledFrames]]:
-        """Yields the result of each pull, with its first offset. The next pull is on its way while this one is used.
+        """Yields the result of each pull, with its first offset. The next pull is in flight while this one is used.
 
-        Invariant: offsets handed out and those that `skip_lost` left out are all from the start up to `offset`.
+        Invariant: the offsets handed out and those left out by `skip_lost` are all offsets from the start up to
+        `offset`.
         """
         offset = self._planned.start
         give_up_at = self._clock() + LAG_PATIENCE_S
@@ -158,7 +163,7 @@ class RangeReader:
         )
 
     def _result(self, pending: concurrent.futures.Future[PulledFrames], offset: int) -> PulledFrames | None:
-        """Returns the result of the pull; None if a follower failed, and the leader is to be asked from now on."""
+        """Returns the result of the pull; None if a follower failed, so that the leader is asked from now on."""
         try:
             return pending.result()
         except RaftMQError as error:
@@ -173,7 +178,7 @@ class RangeReader:
             ) from error
 
     def _after(self, offset: int, pulled: PulledFrames, *, too_late: bool) -> int:
-        """Returns the offset at which to go on. Raises Unreadable if planned messages are not there."""
+        """Returns the offset at which to continue. Raises Unreadable if planned messages are missing."""
         if pulled.status is PullStatus.FOUND:
             if pulled.next_offset <= offset:
                 raise self._gap(offset, f"the cluster sent messages, and says to go on at {pulled.next_offset}")
@@ -196,7 +201,8 @@ class RangeReader:
         return first
 
     def _parse(self, first: int, next_offset: int, data: bytes) -> Frames:
-        """The frames of the offsets from `first` up to `next_offset`. Raises Unreadable if they are anything else."""
+        """Parses the frames of the offsets from `first` up to `next_offset`. Raises Unreadable if they are anything
+        else."""
         try:
             frames = parse_frames(data)
         except MessageFormatError as error:
@@ -215,7 +221,8 @@ class RangeReader:
         return frames
 
     def _with_entries(self, first: int, frames: Frames) -> Frames:
-        """The same with the entries of the Raft log that the messages, from offset `first` on, are in."""
+        """Returns the frames, from offset `first` on, with the index and term of the Raft entries that contain the
+        messages."""
         positions = frames.head["position"].astype(">u8")
         pieces = [positions[at : at + POSITIONS_MAX] for at in range(0, len(positions), POSITIONS_MAX)]
         found = [self._entries(first + number * POSITIONS_MAX, piece) for number, piece in enumerate(pieces)]
@@ -223,7 +230,8 @@ class RangeReader:
         return frames._replace(index=index, term=term)
 
     def _entries(self, offset: int, positions: Any) -> tuple[Any, Any]:
-        """(index, term) of each position; the first is that of the message at `offset`. Raises Unreadable."""
+        """Returns (index, term) for each position; the first position is that of the message at `offset`. Raises
+        Unreadable."""
         packed = positions.tobytes()
         if self._node is not None:
             try:
@@ -250,7 +258,7 @@ class RangeReader:
 
 
 def _unpacked(answer: bytes, count: int) -> tuple[Any, Any]:
-    """(index, term) of each of `count` positions. Raises Failed if the answer is of another number."""
+    """Returns (index, term) for each of `count` positions. Raises Failed if the answer covers another number."""
     if len(answer) % _RUN.itemsize == 0:
         runs = np.frombuffer(answer, dtype=_RUN)
         if runs["count"].sum(dtype=np.int64) == count:

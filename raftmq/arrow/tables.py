@@ -1,4 +1,4 @@
-"""`read_arrow` and `read_pandas`: a range of a topic as one table, and the batches that it is made of."""
+"""`read_arrow` and `read_pandas`: a range of a topic as one table; and its parts, the selection and the batches."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ BATCH_ROWS = 8192
 FOLLOWER = "follower"
 LEADER = "leader"
 Position = str | int | datetime.datetime
-"""earliest, latest, a queue offset, or a time (aware datetime)."""
+"""A bound as a user writes it: earliest, latest, a queue offset, or a time (aware datetime)."""
 
 
 class Selection(NamedTuple):
-    """The part of a topic that is to be read: `ranges` were fixed when the selection was made."""
+    """The part of a topic to be read: `ranges` were fixed when the selection was made."""
 
     columns: tuple[str, ...]
     ranges: tuple[QueueRange, ...]
@@ -30,7 +30,7 @@ class Selection(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """The number of rows that there will be."""
+        """The number of rows that reading the selection gives."""
         return sum(planned.end - planned.start for planned in self.ranges)
 
 
@@ -43,12 +43,12 @@ def read_arrow(
     servers: str | Iterable[str] | None = None,
     read_from: str = FOLLOWER,
 ) -> pa.Table:
-    """The messages of `topic` as a table: queue by queue, in the order of their offsets.
+    """Reads messages of `topic` into a table: queue by queue, in the order of their offsets.
 
     `start` is inclusive and `end` exclusive; each is one position for all queues, or a dict by queue id. Both are fixed
-    before the first message is read, and everything acknowledged by then is in. `read_from`: "follower" spares the
-    leader. Raises ValueError for what is not understood, NotFound for no such topic, Unreadable if an offset is not
-    there or not any more, other RaftMQErrors, and LocalError where pyarrow is missing.
+    before the first message is read, and everything acknowledged by then is included. `read_from`: "follower" spares
+    the leader. Raises ValueError for arguments that are not understood, NotFound if there is no such topic, Unreadable
+    if an offset does not exist, or no longer, other RaftMQErrors, and LocalError if pyarrow is missing.
     """
     require_arrow()
     import pyarrow as pa
@@ -80,7 +80,7 @@ def select(
     columns: Sequence[str] | None = None,
     read_from: str = FOLLOWER,
 ) -> Selection:
-    """Fixes what is read. Raises as `read_arrow`."""
+    """Fixes the part of a topic that is to be read. Raises as `read_arrow` does."""
     names = DEFAULT_COLUMNS if columns is None else tuple(columns)
     for name in names:
         if name not in COLUMNS:
@@ -93,7 +93,7 @@ def select(
 
 
 def read_batches(mq: Client, selection: Selection) -> Iterator[pa.RecordBatch]:
-    """The selection, queue by queue. Raises Unreadable."""
+    """Yields the batches of the selection, queue by queue. Raises Unreadable."""
     from raftmq.arrow.reading import RangeReader
 
     followers = followers_of(mq) if selection.read_from == FOLLOWER else []
@@ -106,12 +106,12 @@ def read_batches(mq: Client, selection: Selection) -> Iterator[pa.RecordBatch]:
 
 
 def followers_of(mq: Client) -> list[str]:
-    """Addresses of the nodes that do not lead, in order of their ids."""
+    """Returns the addresses of the followers, in order of their ids."""
     members = mq.admin.members()
     return [members[broker_id] for broker_id in sorted(members, key=int) if broker_id != "0"]
 
 
 def node_for(queue_id: int, followers: Sequence[str]) -> str | None:
-    """Returns the follower from which a queue is read: they share the queues. None: the leader, as there is no
-    other."""
+    """Returns the follower from which a queue is read, since followers share the queues; None if there is none: then
+    the leader is read."""
     return followers[queue_id % len(followers)] if followers else None

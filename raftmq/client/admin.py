@@ -1,4 +1,5 @@
-"""AsyncAdmin: topics, groups, offsets and members, over the same protocol as everything else."""
+"""AsyncAdmin: manages topics, groups, offsets and users, and lists members, over the protocol that the client uses for
+messages."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ class _TopicConfig(msgspec.Struct):
 
 
 class QueueInfo(NamedTuple):
-    """A queue's kept range: messages are at min_offset up to, not including, max_offset."""
+    """The range of offsets that a queue keeps: its messages are at min_offset up to, not including, max_offset."""
 
     queue_id: int
     min_offset: int
@@ -45,7 +46,7 @@ class QueueInfo(NamedTuple):
 
 
 class TopicInfo(NamedTuple):
-    """A topic. `perm`: 4 readable, 2 writable."""
+    """A topic, its configuration and the ranges of its queues. `perm` is a sum of 4 (readable) and 2 (writable)."""
 
     name: str
     queues: list[QueueInfo]
@@ -55,12 +56,13 @@ class TopicInfo(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """The number of messages that are kept."""
+        """The number of messages that the topic's queues keep."""
         return sum(q.max_offset - q.min_offset for q in self.queues)
 
 
 class GroupOffset(NamedTuple):
-    """A group in one queue. `committed` is None before its first commit; `lag` counts from it, or from the start."""
+    """The position of a consumer group in one queue. `committed` is the group's committed offset, None before its first
+    commit."""
 
     queue_id: int
     committed: int | None
@@ -69,14 +71,16 @@ class GroupOffset(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """Messages kept and not committed."""
+        """The number of messages that are kept and that the group has not committed; all kept messages before its first
+        commit."""
         return self.max_offset - max(self.min_offset, self.committed or 0)
 
 
 class AsyncAdmin(Offsets):
-    """Asked again until answered or out of time; every call here may be carried out twice without harm.
+    """Administrative calls to the cluster. Each is repeated until it is answered or its time is over: carrying any of
+    them out twice does no harm.
 
-    Nobody listening is told sooner than nobody answering: after 3 s in which every server refuses connections.
+    If every server refuses connections, a call fails after 3 s, earlier than if servers merely do not answer.
     """
 
     def __init__(self, view: ClusterView, timeout_s: float = 10.0, refused_s: float = 3.0) -> None:
@@ -109,18 +113,18 @@ class AsyncAdmin(Offsets):
         self._view.forget_route(name)
 
     async def topics(self) -> list[str]:
-        """All names, sorted; those that the system makes for itself included."""
+        """Returns the names of all topics, sorted, including the topics that the cluster creates for itself."""
         return sorted(await self._topic_list(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, "list topics"))
 
     async def system_topics(self) -> list[str]:
-        """The names that the system makes for itself."""
+        """Returns the names of the topics that the cluster creates for itself."""
         return sorted(await self._topic_list(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, "list system topics"))
 
     async def _topic_list(self, code: int, what: str) -> list[str]:
         return _decode(await self._read(code, {}, what), _TopicList, what).topicList
 
     async def describe_topic(self, name: str) -> TopicInfo:
-        """Configuration and the range of every queue. Raises NotFound."""
+        """Returns the topic's configuration and the range of each of its queues. Raises NotFound."""
         what = f"describe topic {name}"
         config = _decode(await self._read(RequestCode.GET_TOPIC_CONFIG, {"topic": name}, what), _TopicConfig, what)
         queues = [await self._queue(name, q) for q in range(max(config.readQueueNums, config.writeQueueNums))]
@@ -130,20 +134,20 @@ class AsyncAdmin(Offsets):
         return QueueInfo(queue_id, await self.min_offset(topic, queue_id), await self.max_offset(topic, queue_id))
 
     async def groups(self) -> list[str]:
-        """All consumer groups, sorted."""
+        """Returns the names of all consumer groups, sorted."""
         what = "list groups"
         reply = await self._read(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {}, what)
         return sorted(_decode(reply, _GroupTable, what).subscriptionGroupTable)
 
     async def group_members(self, group: str) -> list[str]:
-        """Client ids of the connected members; empty if there are none."""
+        """Returns the client ids of the group's connected members, sorted; an empty list if there are none."""
         what = f"members of group {group}"
         ext = {"consumerGroup": group}
         reply = await self._call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext, what=what, accept=(0, 1))
         return sorted(_decode(reply, _Members, what).consumerIdList) if reply.code == 0 else []
 
     async def create_group(self, group: str) -> None:
-        """Creates the group with RocketMQ's defaults; consumers do so by joining."""
+        """Creates the consumer group with RocketMQ's defaults. A consumer that joins a group creates it too."""
         body = msgspec.json.encode(
             {
                 "groupName": group,
@@ -160,14 +164,15 @@ class AsyncAdmin(Offsets):
         await self._write(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, f"create group {group}", body)
 
     async def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
-        """Deletes the group, with its offsets unless told otherwise. Raises NotFound."""
+        """Deletes the group, and its committed offsets unless `clean_offsets` is False. Raises NotFound."""
         if group not in await self.groups():
             raise NotFound(f"delete group {group}: there is no such group")
         ext = {"groupName": group, "cleanOffset": "true" if clean_offsets else "false"}
         await self._write(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext, f"delete group {group}")
 
     async def offsets(self, group: str, topic: str) -> list[GroupOffset]:
-        """Returns the group's offset in each queue. Raises NotFound for no such topic."""
+        """Returns the group's committed offset in each queue of the topic. Raises NotFound if there is no such
+        topic."""
         route = await self._route(topic)
         found = []
         for queue_id in range(route.read_queues):
@@ -177,21 +182,22 @@ class AsyncAdmin(Offsets):
         return found
 
     async def create_user(self, name: str, secret: str, *, is_super: bool = False) -> None:
-        """Creates a user. As a Super only, like the other calls about users. Raises Refused."""
+        """Creates a user. Only a user of type Super may make this call and the other calls about users. Raises
+        Refused."""
         body = {"username": name, "password": secret, "userType": "Super" if is_super else "Normal"}
         await self._write(
             RequestCode.AUTH_CREATE_USER, {"username": name}, f"create user {name}", msgspec.json.encode(body)
         )
 
     async def delete_user(self, name: str) -> None:
-        """Deletes a user with its rules; its connections end."""
+        """Deletes a user and its rules; the cluster ends the user's connections."""
         await self._write(RequestCode.AUTH_DELETE_USER, {"username": name}, f"delete user {name}")
 
     async def set_rule(
         self, user: str, resource: str, actions: Sequence[str], *, allow: bool = True, sources: Sequence[str] = ()
     ) -> None:
-        """Allows or denies actions ("Pub", "Sub") on "Topic:orders", "Topic:orders*", "Group:*" or "*". Replaces the
-        user's rule for that resource."""
+        """Sets a rule of the user: allows or denies the actions ("Pub", "Sub") on a resource: "Topic:orders",
+        "Topic:orders*", "Group:*" or "*". Replaces the user's earlier rule for that resource."""
         entry = {"resource": resource, "actions": list(actions), "sourceIps": list(sources)}
         entry["decision"] = "Allow" if allow else "Deny"
         body = {"subject": f"User:{user}", "policies": [{"policyType": "Custom", "entries": [entry]}]}
@@ -204,15 +210,15 @@ class AsyncAdmin(Offsets):
         await self._write(RequestCode.AUTH_DELETE_ACL, ext, f"delete a rule of {user}")
 
     async def set_auth_mode(self, mode: str) -> None:
-        """Sets `auth.mode`: off, observe or enforce."""
+        """Sets the cluster's `auth.mode` to off, observe or enforce."""
         await self._write(RequestCode.SET_AUTH_MODE, {"mode": mode}, f"set auth.mode to {mode}")
 
     async def members(self) -> dict[str, str]:
-        """broker id -> "host:port"; "0" is the leader."""
+        """Returns the nodes of the cluster as broker id -> "host:port"; "0" is the leader."""
         return await self._members()
 
     async def view_message(self, topic: str, position: int) -> Message:
-        """The message whose first byte is at `position` in the commit log. Raises NotFound."""
+        """Returns the message whose first byte is at `position` in the commit log. Raises NotFound."""
         what = f"message at position {position}"
         ext = {"topic": topic, "offset": str(position)}
         reply = await self._call(RequestCode.VIEW_MESSAGE_BY_ID, ext, what=what, accept=(0, 1))
@@ -231,10 +237,11 @@ class AsyncAdmin(Offsets):
         end_ms: int = _TIME_MAX,
         count_max: int = 32,
     ) -> list[Message]:
-        """The newest messages with this message id or word of their key, newest first; [] if there are none.
+        """Returns the newest messages that have `key` as their message id or as a word of their key, newest first; []
+        if there are none.
 
-        `unique`: it is a message id, nothing else. Times (log time, inclusive) are those of storing. The server gives
-        at most 64. Raises NotFound for no such topic.
+        With `unique`, `key` is compared with message ids only. `begin_ms` and `end_ms` (inclusive) bound the time of
+        storing in log time. The server returns at most 64 messages. Raises NotFound if there is no such topic.
         """
         what = f"messages of {topic} with key {key}"
         ext = {

@@ -1,4 +1,4 @@
-"""AsyncClient: one view of a cluster, and what is made from it."""
+"""AsyncClient: one view of a cluster, and the producers and consumers that are made from it."""
 
 from __future__ import annotations
 
@@ -45,21 +45,20 @@ def aconnect(
     on_retry: OnRetry | None = None,
     environment: Environment = REAL,
 ) -> AsyncClient:
-    """A client for `async with`. `servers` is "host:port;host:port"; without it RAFTMQ_SERVERS, the local cluster's
-    file, or 127.0.0.1:9876-9878. `access_key` and `secret_key` are the name and the secret of a user: every request is
-    signed with them. `on_retry(retry)` is called on the event loop for each attempt that failed and is made again.
-    `tls` is Tls(ca=FILE, cert=FILE, key=FILE), or True for the CAs of the operating system; without it RAFTMQ_TLS,
-    RAFTMQ_TLS_CA, RAFTMQ_TLS_CERT and RAFTMQ_TLS_KEY. Nothing is dialled before it is needed. Raises ValueError
-    for a bad address, and for files that cannot be used.
-    """
+    """Returns a client of a cluster, for `async with`. `servers` is "host:port;host:port"; without it RAFTMQ_SERVERS,
+    the local cluster's file, or 127.0.0.1:9876-9878 say where the cluster is. `access_key` and `secret_key` are the
+    name and the secret of a user: every request is signed with them. `on_retry(retry)` is called on the event loop for
+    each attempt that failed and is repeated. `tls` is Tls(ca=FILE, cert=FILE, key=FILE), or True for the CAs of the
+    operating system; without it RAFTMQ_TLS, RAFTMQ_TLS_CA, RAFTMQ_TLS_CERT and RAFTMQ_TLS_KEY decide. The client opens
+    no connection before it needs one. Raises ValueError for a bad address, and for files that cannot be used."""
     found = find_servers(servers)
     environment = with_tls(with_credentials(environment, access_key, secret_key), tls, found)
     return AsyncClient(found, timeout_s=timeout_s, on_retry=on_retry, environment=environment)
 
 
 class AsyncClient:
-    """Everything on the event loop it was first used on; on another one RuntimeError says so. `timeout_s` bounds each
-    send of the default producer."""
+    """A client of one cluster. It belongs to the event loop on which it was first used; a call on another loop raises
+    RuntimeError. `timeout_s` bounds each send of the default producer."""
 
     def __init__(
         self,
@@ -92,10 +91,10 @@ class AsyncClient:
         max_messages: int = MAX_MESSAGES,
         max_bytes: int = MAX_BYTES,
     ) -> AsyncProducer:
-        """A producer session of its own.
+        """Returns a new producer session.
 
-        `timeout_s` bounds each send (else that of the client), and `attempt_timeout_s` is how long one attempt may stay
-        without an answer before the next one. At most `max_messages` and `max_bytes` are unsettled.
+        `timeout_s` bounds each send; the default is the client's. After `attempt_timeout_s` without an answer, a send
+        is attempted again. At most `max_messages` and `max_bytes` may be unsettled.
         """
         producer = AsyncProducer(
             self._view,
@@ -111,10 +110,11 @@ class AsyncClient:
     def transaction_producer(
         self, group: str, *, check: AsyncCheck, timeout_s: float | None = None
     ) -> AsyncTransactionProducer:
-        """A member of the producer group `group`, for `async with`.
+        """Returns a producer of transactions that is a member of the producer group `group`, for `async with`.
 
-        `check` gets a message whose transaction was not ended in time, of any program of the group, and says what
-        became of it. It runs on the event loop, one message at a time.
+        The cluster asks `check` about a message whose transaction was not ended in time, sent by any program of the
+        group. `check` gets the message and returns the outcome of its transaction. It runs on the event loop, for one
+        message at a time.
         """
         producer = AsyncTransactionProducer(self._view, group, check, timeout_s=timeout_s or self._timeout_s)
         self._transaction_producers.append(producer)
@@ -126,16 +126,17 @@ class AsyncClient:
         return self._producer
 
     async def send(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> SendResult:
-        """Sends through the client's own producer; see AsyncProducer.send."""
+        """Sends one message through the client's default producer; see AsyncProducer.send."""
         return await self._default_producer().send(topic, body, **options)
 
     async def send_batch(self, topic: str, bodies: Sequence[bytes], **options: Unpack[SendOptions]) -> list[SendResult]:
-        """Sends through the client's own producer; see AsyncProducer.send_batch."""
+        """Sends a batch through the client's default producer; see AsyncProducer.send_batch."""
         return await self._default_producer().send_batch(topic, bodies, **options)
 
     async def recall(self, topic: str, recall_handle: str, *, timeout_s: float = 10.0) -> None:
-        """Takes back a message that is delivered later, by its `SendResult.recall_handle`. Returns if it will not be
-        delivered, also if it was recalled before. Raises Refused if it is due already."""
+        """Recalls a message whose delivery is delayed, named by its `SendResult.recall_handle`. Returns once it is
+        certain that the message will not be delivered, also if it was recalled before. Raises Refused if the message is
+        due already."""
         ext = {"producerGroup": "raftmq", "topic": topic, "recallHandle": recall_handle}
         what = f"recall of a message of {topic}"
         await self._view.call(RequestCode.RECALL_MESSAGE, ext, what=what, timeout_s=timeout_s, writes=True)
@@ -154,14 +155,16 @@ class AsyncClient:
         max_retries: int | None = None,
         manual_ack: bool = False,
     ) -> AsyncConsumer:
-        """A member of `group` that reads one topic or several, for `async with` and `async for`.
+        """Returns a consumer that is a member of `group` and reads one topic or several, for `async with` and `async
+        for`.
 
-        `start` is for queues without a committed offset. `tags` is "a || b"; `filter` is an SQL92 expression over
-        properties, for example "price > 10 AND TAGS = 'new'", and a wrong one raises Refused when the block is entered.
-        `follow=False` ends the iteration at what is stored when it begins; `max_wait_s` ends it when nothing came for
-        so long. `ordered` reads each queue in its order, by one consumer of the group at a time. `max_retries` is how
-        often a message may come again before it is a dead letter (else the group's `retryMaxTimes`, 16; in an ordered
-        consumer without end). `manual_ack`: a message is dealt with once `ack(message)` says so.
+        `start` says where to begin in queues without a committed offset. `tags` is "a || b"; `filter` is an SQL92
+        expression over properties, for example "price > 10 AND TAGS = 'new'", and a wrong one raises Refused when the
+        block is entered. `follow=False` ends the iteration at the messages that are stored when it begins; `max_wait_s`
+        ends it when no message came for that long. With `ordered`, each queue is read in its order, by one consumer of
+        the group at a time. `max_retries` is the number of times that a message may come again before it is a dead
+        letter (the default is the group's `retryMaxTimes`, 16; an ordered consumer has no limit). With `manual_ack`, a
+        message counts as handled only once `ack(message)` is called.
         """
         consumer = AsyncConsumer(
             self._view,
@@ -192,9 +195,10 @@ class AsyncClient:
         wait_s: float = 0.0,
         timeout_s: float = 10.0,
     ) -> PullResult:
-        """One pull. `node` ("host:port") asks that node for what it has applied itself, and no other.
+        """Pulls messages of one queue once. With `node` ("host:port"), only that node is asked, and it answers from the
+        entries that it has applied itself.
 
-        Without `node` the leader is asked, again if it changes. Raises RaftMQError.
+        Without `node` the leader is asked, and the new leader if it changes. Raises RaftMQError.
         """
         wanted = subscription(tags, filter)
         request = PullRequest(topic, queue_id, offset, max_messages=max_messages, subscription=wanted, wait_s=wait_s)
@@ -211,14 +215,15 @@ class AsyncClient:
         wait_s: float = 0.0,
         timeout_s: float = 10.0,
     ) -> PulledFrames:
-        """Pulls like `pull`; the messages stay as they are stored, for `raftmq.arrow`."""
+        """Pulls like `pull`, but leaves the messages in their stored form, for `raftmq.arrow`."""
         request = PullRequest(topic, queue_id, offset, max_messages=max_messages, wait_s=wait_s)
         return await self._pull(request, node, timeout_s, read_frames)
 
     async def entries_at(self, positions: bytes, *, node: str | None = None, timeout_s: float = 10.0) -> bytes:
-        """Returns the entries of stored messages, as request 700005 answers: `positions` packed, at most 1,024.
+        """Returns the log entries of stored messages, in the form in which request 700005 answers. `positions` holds
+        the messages' positions, packed, at most 1,024.
 
-        `node` ("host:port") asks that node, once; without it the leader is asked. Raises RaftMQError.
+        With `node` ("host:port") that node is asked, once; without it the leader is asked. Raises RaftMQError.
         """
         what = f"entries of {len(positions) // 8} messages"
         if node is None:
@@ -264,8 +269,8 @@ class AsyncClient:
             await asyncio.sleep(pause)
 
     async def close(self, *, current_done: bool = True) -> None:
-        """Closes consumers, flushes and closes producers, ends the connections. `current_done=False`: the messages that
-        were handed out last are not dealt with."""
+        """Closes consumers, flushes and closes producers, and ends the connections. With `current_done=False`, the
+        message that each consumer handed out last counts as not handled."""
         self._view.bind_loop()
         for consumer in self._consumers:
             await consumer.close(current_done=current_done)

@@ -1,6 +1,7 @@
-"""One TCP connection to a server: frames in, frames out, replies matched by `opaque`. And a small pool of them.
+"""One TCP connection to a server, which sends and receives frames and matches replies to requests by `opaque`; and a
+small pool of connections.
 
-All frames of a read are parsed in one loop; all writes of a loop iteration leave in one call.
+All frames of one read are parsed in one loop; all writes of one loop iteration leave in one call.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, de
 from raftmq_wire.signature import Credentials
 
 MAX_FRAME_BYTES = 64 << 20
-"""More than any server sends (16 MiB plus what a reader asks for): beyond it the stream is not the protocol."""
+"""The largest frame that a client accepts. It is more than any server sends (16 MiB plus the bytes that a reader asks
+for), so a longer one shows that the stream is not the protocol."""
 DIAL_TIMEOUT_S = 1.0
 _PREFIX = struct.Struct(">ii")
 
 OnRequest = Callable[[Header, bytes], None]
-"""Takes a request of the server: what it wants answered comes back as a request of the client (RocketMQ's oneways)."""
+"""A function that takes a request of the server. It returns nothing: requests of RocketMQ's servers are oneways, and an
+answer goes back as a request of the client."""
 
 
 _CLOSED = "closed the connection"
@@ -32,7 +35,7 @@ _HTTP = "speaks HTTP: it is not the port of clients, which is that of the name s
 
 
 class Reply(NamedTuple):
-    """A response, its ext fields decoded."""
+    """A response with decoded ext fields."""
 
     code: int
     remark: str | None
@@ -41,10 +44,11 @@ class Reply(NamedTuple):
 
 
 class Connection(asyncio.Protocol):
-    """Both directions of one connection. Lifecycle: made by a dial, usable until `closed`, never reopened.
+    """One connection, in both directions. Lifecycle: made by `dial`, usable until `closed`, never reopened.
 
     `on_response(header, body)` gets responses that no `call` waits for, `on_read()` runs after each read,
-    `on_request(header, body)` gets what the server asks of its own accord, `on_lost(self)` runs once at the end.
+    `on_request(header, body)` gets requests that the server sends on its own initiative, and `on_lost(self)` runs once
+    at the end.
     """
 
     def __init__(
@@ -61,7 +65,7 @@ class Connection(asyncio.Protocol):
         self._credentials = credentials
         self.closed = False
         self.ending = ""
-        """The reason why it ended, as it follows the address in a sentence."""
+        """The reason why the connection ended, worded to follow its address in a sentence."""
         self._on_response = on_response
         self._on_read = on_read
         self._on_request = on_request
@@ -75,7 +79,8 @@ class Connection(asyncio.Protocol):
         self._need = _PREFIX.size
 
     async def call(self, code: int, ext: dict[str, str], body: bytes = b"", *, timeout_s: float) -> Reply:
-        """One request and its reply. Raises TimeoutError, or ConnectionError when the connection ends first."""
+        """Sends one request and returns its reply. Raises TimeoutError, or ConnectionError if the connection ends
+        first."""
         if self.closed:
             raise ConnectionResetError(f"connection to {self.address} is closed")
         opaque = next(self._opaque) & 0x7FFFFFFF
@@ -89,7 +94,7 @@ class Connection(asyncio.Protocol):
             self._calls.pop(opaque, None)
 
     def tell(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
-        """A request that wants no reply."""
+        """Sends a request that wants no reply."""
         opaque = next(self._opaque) & 0x7FFFFFFF
         self.write((encode_frame(code, opaque, FLAG_ONEWAY, ext=self._signed(ext, body), body=body),))
 
@@ -97,7 +102,8 @@ class Connection(asyncio.Protocol):
         return ext if self._credentials is None else self._credentials.signed(ext, body)
 
     def write(self, frames: Iterable[bytes]) -> None:
-        """Queues frames for the end of this loop iteration; dropped when closed (on_lost tells)."""
+        """Queues frames, which are sent at the end of this loop iteration. On a closed connection they are dropped;
+        `on_lost` has reported its end."""
         if self.closed:
             return
         if not self._out:
@@ -110,13 +116,13 @@ class Connection(asyncio.Protocol):
             self._transport.writelines(out)
 
     def close(self) -> None:
-        """Closes after what is queued has left."""
+        """Closes the connection after the queued frames have been sent."""
         self._flush()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self, ending: str = "was given up") -> None:
-        """Ends it now, whatever is queued, for this reason."""
+        """Ends the connection now and drops queued frames; `ending` is the reason."""
         self.ending = self.ending or ending
         if self._transport is not None:
             self._transport.abort()
@@ -201,7 +207,7 @@ def _why_ended(exc: Exception) -> str:
 
 
 async def dial(environment: Environment, connection: Connection) -> Connection:
-    """Opens `connection` to its address. Raises OSError (a TimeoutError after a second without an answer)."""
+    """Opens `connection` to its address. Raises OSError, which is a TimeoutError after a second without an answer."""
     host, port = split_address(connection.address)
     async with asyncio.timeout(DIAL_TIMEOUT_S):
         await environment.dial(host, port, lambda: connection)
@@ -209,7 +215,8 @@ async def dial(environment: Environment, connection: Connection) -> Connection:
 
 
 class ConnectionPool:
-    """Connections by address, one each, dialled when first asked for. `on_lost(address)` runs when one has ended."""
+    """Connections by address, at most one for each, dialled when first asked for. `on_lost(address)` runs when one has
+    ended."""
 
     def __init__(
         self,
@@ -224,7 +231,7 @@ class ConnectionPool:
         self._dialling: dict[str, asyncio.Task[Connection]] = {}
 
     async def get(self, address: str) -> Connection:
-        """The open connection to `address`. Raises OSError."""
+        """Returns the open connection to `address`; dials it if there is none. Raises OSError."""
         connection = self._open.get(address)
         if connection is not None and not connection.closed:
             return connection
@@ -250,13 +257,13 @@ class ConnectionPool:
             self._on_lost(connection.address)
 
     def drop(self, address: str) -> None:
-        """Ends the connection to `address`: its calls fail now, the next `get` dials anew."""
+        """Ends the connection to `address`: its calls fail at once, and the next `get` dials a new one."""
         connection = self._open.pop(address, None)
         if connection is not None:
             connection.abort()
 
     def close(self) -> None:
-        """Ends all of them."""
+        """Ends all connections and dials of the pool."""
         for task in list(self._dialling.values()):
             task.cancel()
         for connection in self._open.values():

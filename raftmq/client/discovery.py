@@ -1,4 +1,5 @@
-"""The search for the cluster: an explicit list, RAFTMQ_SERVERS, the local cluster's file, or the default ports."""
+"""The search for the cluster's servers: an explicit list, RAFTMQ_SERVERS, the local cluster's file, or the default
+ports."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ DEFAULT_SERVERS = ("127.0.0.1:9876", "127.0.0.1:9877", "127.0.0.1:9878")
 def find_servers(
     servers: str | Iterable[str] | None = None, *, environ: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> tuple[str, ...]:
-    """The "host:port" of each server to ask, in order.
+    """Returns the "host:port" of each server to ask, in order.
 
-    Raises ValueError for an address that is none, and if RAFTMQ_DATA names a directory without a cluster.
+    Raises ValueError for a malformed address, and if RAFTMQ_DATA names a directory without a cluster.
     """
     environ = os.environ if environ is None else environ
     if servers is not None:
@@ -29,7 +30,8 @@ def find_servers(
 
 
 def parse_servers(servers: str | Iterable[str]) -> tuple[str, ...]:
-    """Splits "h1:p;h2:p" (commas and blanks too). Raises ValueError naming the part that is not host:port."""
+    """Splits "h1:p;h2:p" (also at commas and blanks) into addresses. Raises ValueError naming the part that is not
+    host:port."""
     if isinstance(servers, str):
         servers = servers.replace(",", ";").replace(" ", ";").split(";")
     parsed = tuple(dict.fromkeys(part.strip() for part in servers if part.strip()))
@@ -41,7 +43,7 @@ def parse_servers(servers: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """("host", port) of "host:port" or "[v6]:port". Raises ValueError."""
+    """Returns ("host", port) of "host:port" or "[v6]:port". Raises ValueError."""
     if "://" in address:
         raise ValueError(f'"{address}" is a URL; write host:port, for example "{_without_scheme(address)}"')
     host, _, port = address.rpartition(":")
@@ -51,7 +53,8 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def _without_scheme(address: str) -> str:
-    """The part between the scheme and the path. With the port of clients: a URL has none, or that of the HTTP API."""
+    """Returns the host of a URL with port 9876, the one for clients: a URL names no port, or the port of the HTTP
+    API."""
     host = address.partition("://")[2].partition("/")[0].rpartition("@")[2]
     if host.startswith("["):
         return f"{host.partition(']')[0]}]:9876"
@@ -59,7 +62,8 @@ def _without_scheme(address: str) -> str:
 
 
 def cluster_file(environ: Mapping[str, str], cwd: Path) -> Path | None:
-    """cluster.json of RAFTMQ_DATA, else of the nearest `.raftmq` at or above `cwd`; None if there is none."""
+    """Returns the path of cluster.json in RAFTMQ_DATA, or else in the nearest `.raftmq` at or above `cwd`; None if
+    there is none."""
     if environ.get("RAFTMQ_DATA"):
         candidates = [Path(environ["RAFTMQ_DATA"])]
     else:
@@ -68,11 +72,12 @@ def cluster_file(environ: Mapping[str, str], cwd: Path) -> Path | None:
 
 
 LOCAL_CA = Path("tls", "ca.crt")
-"""The CA of a local cluster that speaks TLS, beside its cluster.json."""
+"""Path of the CA of a local cluster that speaks TLS, relative to the folder of its cluster.json."""
 
 
 def local_ca(servers: Iterable[str], environ: Mapping[str, str], cwd: Path) -> str:
-    """The CA of the local cluster that is found from here, if these are its servers and it speaks TLS; else ""."""
+    """Returns the path of the local cluster's CA if these servers are those of the local cluster found from `cwd`, and
+    if it speaks TLS; else ""."""
     path = cluster_file(environ, cwd)
     if path is None or not _is_there(path.parent / LOCAL_CA):
         return ""

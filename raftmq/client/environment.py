@@ -1,4 +1,4 @@
-"""The client's seams to the outside world besides the event loop, so that a simulator can stand in."""
+"""The client's interfaces to the outside world besides the event loop, so that a simulator can replace them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from raftmq.client.tls import Tls, TlsDialler, find_tls
 from raftmq_wire.signature import Credentials
 
 Dial = Callable[[str, int, Callable[[], asyncio.Protocol]], Awaitable[object]]
-"""Opens a byte stream to (host, port) and attaches the protocol; raises OSError."""
+"""A function that opens a byte stream to (host, port) and attaches the protocol; raises OSError."""
 
 
 class Environment(NamedTuple):
-    """Wall clock, randomness and network. Timeouts come from the running loop's own clock."""
+    """The wall clock, randomness and network that a client uses. Timeouts come from the running loop's own clock."""
 
     now_ms: Callable[[], int]
     entropy: Callable[[int], bytes]
     dial: Dial
     members_every_s: float = 5.0
-    """Interval at which the leader is asked for the nodes; 0: only on trouble."""
+    """Interval in seconds at which the leader is asked for the list of nodes; 0: only on trouble."""
     credentials: Credentials | None = None
-    """The user in whose name requests are signed; None: they are not."""
+    """The user in whose name requests are signed; None: requests are not signed."""
     ended: Callable[[], Awaitable[None]] | None = None
-    """Waits until closed connections are gone; None: nobody need wait."""
+    """Waits until closed connections are gone; None if nobody need wait."""
 
 
 def _wall_clock_ms() -> int:
@@ -43,8 +43,9 @@ REAL = Environment(_wall_clock_ms, os.urandom, _dial_tcp)
 def with_credentials(
     environment: Environment, access_key: str, secret_key: str, environ: Mapping[str, str] = os.environ
 ) -> Environment:
-    """The environment in which requests are signed with these, or with RAFTMQ_ACCESS_KEY and RAFTMQ_SECRET_KEY; itself
-    if there are none. Raises ValueError for one of both."""
+    """Returns the environment in which requests are signed with these keys, or with RAFTMQ_ACCESS_KEY and
+    RAFTMQ_SECRET_KEY; the same environment if there are no keys. Raises ValueError if only one of the two keys is
+    given."""
     if not access_key and not secret_key:
         access_key, secret_key = environ.get("RAFTMQ_ACCESS_KEY", ""), environ.get("RAFTMQ_SECRET_KEY", "")
     if bool(access_key) != bool(secret_key):
@@ -57,8 +58,8 @@ def with_credentials(
 def with_tls(
     environment: Environment, tls: Tls | bool | None, servers: Iterable[str], environ: Mapping[str, str] = os.environ
 ) -> Environment:
-    """The environment that dials over TLS if it is given or in RAFTMQ_TLS, or if the servers are those of a local
-    cluster that speaks it; itself if not. Raises ValueError."""
+    """Returns the environment that dials over TLS if `tls` or RAFTMQ_TLS asks for it, or if the servers are those of a
+    local cluster that speaks TLS; else the same environment. Raises ValueError."""
     found = find_tls(tls, environ, servers)
     if found is None:
         return environment

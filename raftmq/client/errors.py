@@ -1,7 +1,7 @@
-"""The client's errors, and what is known of the outcome.
+"""The client's errors, and what each says of the operation's outcome.
 
-Every operation ends as ok, fail or unknown. The class tells which, `retryable` whether asking again as it is can help,
-`code` is the protocol's response code (0 when no server answered) and `hint` says what to do about it.
+Every operation ends as ok, fail or unknown. The class of the error says which. `retryable` says if repeating the same
+call can help, `code` is the protocol's response code (0 when no server answered) and `hint` says what to do.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from raftmq_wire.codes import UNKNOWN_REMARK, ResponseCode
 
 
 class RaftMQError(Exception):
-    """Base of everything the client raises on behalf of the cluster.
+    """Base of all errors that the client raises for operations of the cluster.
 
-    `message_ids` names the messages of a failed send (empty otherwise), so that an unknown one can be looked up.
+    `message_ids` names the messages of a failed send (empty otherwise), so that a message with an unknown outcome can
+    be looked up.
     """
 
     default_hint: ClassVar[str] = ""
@@ -37,7 +38,7 @@ class RaftMQError(Exception):
             self.add_note(self.hint)  # a traceback shows it below the message
 
     def about(self, message_ids: tuple[str, ...]) -> RaftMQError:
-        """The same error, of these messages: an exception object belongs to one future."""
+        """Returns a copy of the error for these messages, since an exception object belongs to one future."""
         return type(self)(str(self), code=self.code, retryable=self.retryable, hint=self.hint, message_ids=message_ids)
 
 
@@ -118,21 +119,22 @@ _REFUSED = frozenset(
     )
 )
 TRY_AGAIN = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE))
-"""Refused before proposing, for a reason that passes by itself."""
+"""Response codes of requests that were refused before they were proposed, for a reason that passes by itself."""
 
 
 def is_unknown(code: int, remark: str | None) -> bool:
-    """True for "proposed and undecided": SYSTEM_ERROR whose remark starts with the mark."""
+    """Returns True if the reply says "proposed and undecided": code SYSTEM_ERROR and a remark that starts with
+    UNKNOWN_REMARK."""
     return code == ResponseCode.SYSTEM_ERROR and (remark or "").startswith(UNKNOWN_REMARK)
 
 
 def is_disk_full(code: int, remark: str | None) -> bool:
-    """True for a refusal that lasts until somebody frees space: no election ends it."""
+    """Returns True for a refusal because the disk is full. It lasts until somebody frees space; no election ends it."""
     return code == ResponseCode.SERVICE_NOT_AVAILABLE and (remark or "").startswith("the disk is full")
 
 
 def is_unreadable(code: int, remark: str | None) -> bool:
-    """True for a pull of messages that only the tier has, and that it does not give."""
+    """Returns True for a failed pull of messages that only the tier holds and that cannot be read from it."""
     return code == ResponseCode.SYSTEM_BUSY and (remark or "").startswith("the tier does not give")
 
 
@@ -146,9 +148,9 @@ def hint_of(code: int, remark: str | None) -> str:
 def error_of(
     code: int, remark: str | None, what: str, *, maybe: bool = False, message_ids: tuple[str, ...] = ()
 ) -> RaftMQError:
-    """The error for a reply that is not a success. `maybe`: an earlier attempt may have been carried out, which makes
-    every later "no" an unknown. A code outside the table is unknown too: nothing says that it came before the write.
-    """
+    """Returns the error for a reply that is not a success. `maybe` says that an earlier attempt may have been carried
+    out, which makes every later refusal an Unknown. A code outside the table gives Unknown too: nothing proves that the
+    refusal came before the write."""
     text = f"{what}: {remark or _in_words(code)}"
     hint = hint_of(code, remark)
     again = code in TRY_AGAIN
@@ -180,5 +182,5 @@ _WORDS: dict[int, str] = {
 
 
 def _in_words(code: int) -> str:
-    """Returns what a reply without a remark says."""
+    """Returns the words for a reply that has no remark."""
     return f"{_WORDS.get(code, 'the server answered without a reason')} (code {code})"

@@ -12,7 +12,8 @@ _T = TypeVar("_T")
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where it is installed: the client alone does without, since it weighs more than all the rest."""
+    """Returns an event loop of uvloop if it is installed, else one of asyncio. The client does not require uvloop,
+    since it is larger than all its other dependencies together."""
     try:
         from uvloop import new_event_loop
     except ImportError:
@@ -21,7 +22,8 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 class LoopThread:
-    """Lifecycle: started when made, `run` from any other thread, `close` once."""
+    """An event loop that runs in a thread of its own. Lifecycle: started when made, `run` from any other thread,
+    `close` once."""
 
     def __init__(self) -> None:
         self.loop = new_loop()
@@ -39,18 +41,19 @@ class LoopThread:
 
     @property
     def is_current(self) -> bool:
-        """True in the loop's own thread, where nothing may block."""
+        """True if the calling thread is the loop's own, where nothing may block."""
         return threading.current_thread() is self._thread
 
     def check_may_wait(self) -> None:
-        """Raises RuntimeError where waiting for the loop would never end: in its own thread, and once it is closed."""
+        """Raises RuntimeError where waiting for the loop would never end: in the loop's own thread, and once the loop
+        is closed."""
         if self.is_current:
             raise RuntimeError("a blocking call inside a callback of the client would wait for itself")
         if self.loop.is_closed():
             raise RuntimeError("the client is closed")
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Runs `work` on the loop and waits for it; an interrupt of the waiting thread cancels it."""
+        """Runs `work` on the loop and waits for it; an interrupt of the waiting thread cancels `work`."""
         try:
             self.check_may_wait()
         except RuntimeError:

@@ -1,4 +1,4 @@
-"""Messages as users see them, made of stored ones (`raftmq_wire.message_format`), and the properties of a send."""
+"""Messages as users see them, decoded from stored ones (`raftmq_wire.message_format`), and the options of a send."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from raftmq_wire.codes import ResponseCode
 from raftmq_wire.message_format import PROPERTIES_BYTES_MAX, MessageFormatError, parse_properties
 
 _ZLIB = (0, 3)
-"""Producers before RocketMQ 5 know one way and do not name it."""
+"""Values of a message's compression type that mean zlib: producers before RocketMQ 5 know only this one and write 0."""
 _BY_ARROW = {1: "lz4", 2: "zstd"}
 MAX_INFLATED_BYTES = 64 << 20
-"""Cap on a compressed body once inflated: a small message must not fill the reader's memory."""
+"""The largest size of a decompressed body: a small message must not fill the reader's memory."""
 
 
 class UnreadableError(Exception):
-    """The reason why a body cannot be decompressed, as it follows the message's name in a sentence."""
+    """A body cannot be decompressed. Its text gives the reason, worded to follow the message's name in a sentence."""
 
 
 def decompress(body: bytes, kind: int) -> bytes:
-    """The body as its producer was given it; `kind` is the number of the compression in a message's flags. Raises
-    UnreadableError."""
+    """Returns the decompressed body; `kind` is the compression type in a message's flags. Raises UnreadableError."""
     if kind in _ZLIB:
         plain = _inflate(body)
     elif kind in _BY_ARROW:
@@ -67,40 +66,42 @@ COMPRESSED = 0x1
 _COMPRESSION_SHIFT = 8
 _COMPRESSION_MASK = 0x7
 MAX_BODY_BYTES = 15 << 20
-"""The largest body that fits a 16 MiB frame with its header, whatever the server is configured to: more ends the
-connection. The server's own limit for a message and for a batch is 4 MiB unless configured; its refusal (13) names
+"""The largest body that fits a 16 MiB frame with its header, however the server is configured; a larger one would end
+the connection. The server's own limit for a message and for a batch is 4 MiB by default; its refusal (code 13) names
 it."""
 
 RESERVED = frozenset(("KEYS", "TAGS", "UNIQ_KEY"))
 
 
 class SendOptions(TypedDict, total=False):
-    """The options of a send beside topic and body."""
+    """The options of a send, besides topic and body."""
 
     key: str | Sequence[str] | None
-    """One key or several, by which the message can be found again."""
+    """One key or several, by which the message can be found later."""
     tag: str | None
     """A tag that consumers may filter by."""
     queue_id: int | None
-    """The queue to store it in; without it, and without `ordering_key`, the producer takes turns."""
+    """The queue to store the message in; without it, and without `ordering_key`, the producer takes the queues in
+    turn."""
     ordering_key: str | None
-    """Messages with the same one go to one queue, in order."""
+    """Messages with the same ordering key go to one queue, in order."""
     properties: Mapping[str, str] | None
-    """Whatever else goes along with the message."""
+    """Further properties of the message, chosen by the user."""
 
 
 class MessageOptions(SendOptions, total=False):
-    """The further options of a send of one message: with either, it is stored at once and delivered then, with an
-    offset and a position of its own; those of the result are the place where it waits."""
+    """The options of a send of one message, which add a delay or a time of delivery. With either, the message is stored
+    at once and delivered later, with a new offset and position; the offset and position of the result are those of the
+    place where it waits."""
 
     delay: Delay
     deliver_at: DeliverAt
 
 
 class SendResult(NamedTuple):
-    """The place of a message. `position` is its byte position in the commit log, -1 if the server did not say (messages
-    after the first of a batch whose first reply was lost). `recall_handle`: of a message that is delivered later, ""
-    for any other."""
+    """The place of a stored message. `position` is its byte position in the commit log, -1 if the server did not say
+    (messages after the first of a batch whose first reply was lost). `recall_handle` recalls a message with delayed
+    delivery; it is "" for any other."""
 
     message_id: str
     queue_id: int
@@ -110,7 +111,8 @@ class SendResult(NamedTuple):
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """A stored message. Times are milliseconds since the epoch: born at the producer, stored in log time."""
+    """A stored message. Times are milliseconds since the epoch: `born` by the producer's clock, `stored` in log
+    time."""
 
     topic: str
     queue_id: int
@@ -118,7 +120,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     position: int
     body: bytes
     key: str | None
-    """All keys, separated by blanks; None without any."""
+    """All keys of the message, separated by blanks; None if it has none."""
     tag: str | None
     properties: dict[str, str]
     message_id: str
@@ -128,14 +130,15 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Each key by itself."""
+        """The keys of the message, one by one."""
         return tuple(self.key.split()) if self.key else ()
 
 
 def encode_properties(
     message_id: str, key: str | Sequence[str] | None, tag: str | None, properties: Mapping[str, str] | None
 ) -> str:
-    """`name \\x01 value \\x02` repeated. Raises Refused for what this form cannot hold."""
+    """Returns the properties in the protocol's form, `name \\x01 value \\x02` repeated. Raises Refused for values that
+    this form cannot hold."""
     text = f"UNIQ_KEY\x01{message_id}\x02WAIT\x01true\x02"
     if key is not None:
         text += _pair("KEYS", key if isinstance(key, str) else _joined(key))
@@ -171,7 +174,7 @@ def _joined(keys: Any) -> str:
 
 
 def check_encodable(what: str, text: str) -> None:
-    """Raises ValueError for a str with half a surrogate pair, which has no form in UTF-8."""
+    """Raises ValueError for a str with half a surrogate pair, which UTF-8 cannot encode."""
     if text.isascii():
         return
     try:
@@ -195,10 +198,11 @@ def _pair(name: str, value: str) -> str:
 
 
 def decode_messages(data: bytes, unreadable: dict[int, str] | None = None) -> list[Message]:
-    """Every message of a pull reply's body. Raises Failed on bytes that are not whole, sound stored messages.
+    """Decodes all messages in the body of a pull reply. Raises Failed for bytes that are not complete, sound stored
+    messages.
 
-    With `unreadable`, a message whose body cannot be decompressed is given as it is stored, and its position and the
-    reason are added there; without, it raises Failed.
+    With `unreadable`, a message whose body cannot be decompressed is returned in its stored form, and its position and
+    the reason are added to `unreadable`; without it, such a message raises Failed.
     """
     try:
         return [_read(stored, unreadable) for stored in message_format.decode_messages(data, hosts=False)]
@@ -207,7 +211,8 @@ def decode_messages(data: bytes, unreadable: dict[int, str] | None = None) -> li
 
 
 def plain_body(body: bytes, sys_flag: int, where: str) -> bytes:
-    """A stored body as it was before its producer compressed it. Raises Failed, naming `where` the message is."""
+    """Returns a stored body as it was before its producer compressed it. Raises Failed; `where` names the message in
+    the error."""
     if not sys_flag & COMPRESSED:
         return body
     try:
@@ -244,7 +249,8 @@ def _read(stored: message_format.Message, unreadable: dict[int, str] | None) -> 
 
 
 def position_of(offset_message_id: str) -> int:
-    """The commit log position inside an offsetMsgId (its last 16 hex digits); -1 if it is none."""
+    """Returns the commit log position inside an offsetMsgId (its last 16 hex digits); -1 if the text is no
+    offsetMsgId."""
     try:
         return int(offset_message_id[-16:], 16) if len(offset_message_id) in (32, 56) else -1
     except ValueError:

@@ -1,4 +1,5 @@
-"""Retries that a program may watch: what was tried, at which address, why it failed."""
+"""Reports of retries, which a program may watch: the operation, the address that was asked, and why the attempt
+failed."""
 
 from __future__ import annotations
 
@@ -10,16 +11,16 @@ logger = logging.getLogger("raftmq")
 
 
 class Retry(NamedTuple):
-    """One attempt that failed and is made again. Requests of a producer that share an attempt share a Retry."""
+    """An attempt that failed and is repeated. Requests of a producer that share an attempt share a Retry."""
 
     what: str
     """The operation, for example "send to orders"."""
     address: str
-    """The server that was asked; "" while the leader is looked for."""
+    """The server that was asked; "" while the client looks for the leader."""
     cause: str
-    """The fault there, for example "refuses connections", as it follows the address in a sentence."""
+    """The fault at the server, worded to follow its address in a sentence, for example "refuses connections"."""
     code: int = 0
-    """The protocol's response code; 0 without an answer."""
+    """The protocol's response code; 0 if no answer came."""
     requests: int = 1
     """The number of requests that are sent again."""
 
@@ -28,12 +29,12 @@ class Retry(NamedTuple):
 
 
 OnRetry = Callable[[Retry], None]
-"""A program's function, called on the client's event loop: it must not wait for the client."""
+"""A function of the program, called on the client's event loop for each retry; it must not wait for the client."""
 
 
 class Retries:
-    """Tells the program, and the log at level INFO. An exception of the program's function is logged and harms
-    nothing."""
+    """Reports retries to the program's function, and to the log at level INFO. An exception of the function is logged
+    and has no other effect."""
 
     def __init__(self, on_retry: OnRetry | None) -> None:
         if on_retry is not None and not callable(on_retry):
@@ -41,7 +42,7 @@ class Retries:
         self._on_retry = on_retry
 
     def tell(self, retry: Retry) -> None:
-        """Tells of one failed attempt."""
+        """Reports one failed attempt."""
         logger.info("%s; trying again", retry)
         if self._on_retry is not None:
             try:

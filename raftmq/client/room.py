@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 
 class Room:
-    """Counts what is taken. Waiters are woken at three quarters, not at each release: a thread hand-off per message
-    would cost more than the message. One oversized send is let in when nothing else is there.
-    """
+    """Counts the messages and bytes of unsettled sends against two bounds. Waiters are woken once the room is at most
+    three quarters full, not at each release: a thread hand-off per message would cost more than the message. A send
+    larger than the bound is let in when the room is empty."""
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
         if max_messages < 1 or max_bytes < 1:
@@ -26,7 +26,8 @@ class Room:
         self._idle: list[Callable[[], None]] = []
 
     def take(self, size: int, wake: Callable[[], None] | None = None) -> bool:
-        """True if `size` bytes were let in. Else `wake` is called (on any thread) when it is worth asking again."""
+        """Takes room for one message of `size` bytes; returns True if there was room. Otherwise `wake` is called later,
+        on any thread, when it is worth trying again."""
         with self._lock:
             if self._messages == 0 or (self._messages < self._max_messages and self._bytes + size <= self._max_bytes):
                 self._messages += 1
@@ -37,7 +38,7 @@ class Room:
             return False
 
     def give_back(self, messages: int, size: int) -> None:
-        """Returns what settled sends held."""
+        """Gives back the room that settled sends held."""
         with self._lock:
             self._messages -= messages
             self._bytes -= size
@@ -50,7 +51,7 @@ class Room:
             wake()
 
     def when_empty(self, call: Callable[[], None]) -> None:
-        """Calls once nothing is held, possibly at once."""
+        """Calls `call` once the room is empty, possibly at once."""
         with self._lock:
             if self._messages:
                 self._idle.append(call)
@@ -58,7 +59,7 @@ class Room:
         call()
 
     async def take_async(self, size: int) -> None:
-        """`take`, waiting on the event loop."""
+        """Takes room as `take` does, waiting for it on the event loop."""
         loop = asyncio.get_running_loop()
         while True:
             future: asyncio.Future[None] = loop.create_future()
@@ -67,7 +68,7 @@ class Room:
             await future
 
     def take_blocking(self, size: int) -> None:
-        """`take`, waiting in the calling thread."""
+        """Takes room as `take` does, waiting for it in the calling thread."""
         while True:
             event = threading.Event()
             if self.take(size, event.set):

@@ -1,4 +1,4 @@
-"""A topic's route as a client needs it: how many queues there are to read and to write."""
+"""A topic's route as far as a client needs it: the numbers of queues to read and to write."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ PERM_WRITE = 2
 
 
 class BrokerData(msgspec.Struct):
-    """One broker name of a route; address by broker id, "0" is the leader."""
+    """One broker name of a route: addresses by broker id, where "0" is the leader."""
 
     brokerName: str  # the protocol's names, here and below
     brokerAddrs: dict[str, str] = {}
 
 
 class QueueData(msgspec.Struct):
-    """Queues of a topic at one broker name."""
+    """The queues of a topic under one broker name."""
 
     brokerName: str
     readQueueNums: int
@@ -34,7 +34,8 @@ class RouteBody(msgspec.Struct):
 
 
 class Route(NamedTuple):
-    """Queues of a topic; `exists` is False while it would be made by the first message."""
+    """The queues of a topic. `exists` is False if the topic does not exist yet and its first message would create
+    it."""
 
     topic: str
     broker_name: str
@@ -45,10 +46,10 @@ class Route(NamedTuple):
 
 
 def read_route(topic: str, queues: list[QueueData], fetched_at: float, exists: bool) -> Route | None:
-    """The route in a reply; None if it names no queues.
+    """Returns the route in a reply; None if the reply names no queues.
 
-    All names stand for one Raft group and so for the same queues: the group's own is for reading, those per node, if
-    there are any, list the queues again for writing (docs/adr/0010-broker-names.md).
+    All broker names stand for one Raft group and so for the same queues. The name of the group is for reading; names
+    per node, if there are any, list the queues again for writing (docs/adr/0010-broker-names.md).
     """
     if not queues:
         return None

@@ -1,4 +1,4 @@
-"""The blocking client: the same things as `aconnect`, with one background loop per `connect()`."""
+"""The blocking client: it offers what `aconnect` offers, with one background event loop per `connect()`."""
 
 from __future__ import annotations
 
@@ -36,14 +36,13 @@ def connect(
     timeout_s: float = 30.0,
     on_retry: OnRetry | None = None,
 ) -> Client:
-    """A client for `with`. `servers` is "host:port;host:port"; without it RAFTMQ_SERVERS, the local cluster's file,
-    or 127.0.0.1:9876-9878. `access_key` and `secret_key` are the name and the secret of a user: every request is signed
-    with them. `on_retry(retry)` is called for each attempt that failed and is made again, in the client's own thread:
-    it must not wait for the client.
-    `tls` is Tls(ca=FILE, cert=FILE, key=FILE), or True for the CAs of the operating system; without it RAFTMQ_TLS,
-    RAFTMQ_TLS_CA, RAFTMQ_TLS_CERT and RAFTMQ_TLS_KEY. Nothing is dialled before it is needed. Raises ValueError
-    for a bad address, and for files that cannot be used.
-    """
+    """Returns a client of a cluster, for `with`. `servers` is "host:port;host:port"; without it RAFTMQ_SERVERS, the
+    local cluster's file, or 127.0.0.1:9876-9878 say where the cluster is. `access_key` and `secret_key` are the name
+    and the secret of a user: every request is signed with them. `on_retry(retry)` is called for each attempt that
+    failed and is repeated, in the client's own thread: it must not wait for the client. `tls` is Tls(ca=FILE,
+    cert=FILE, key=FILE), or True for the CAs of the operating system; without it RAFTMQ_TLS, RAFTMQ_TLS_CA,
+    RAFTMQ_TLS_CERT and RAFTMQ_TLS_KEY decide. The client opens no connection before it needs one. Raises ValueError for
+    a bad address, and for files that cannot be used."""
     return Client(
         find_servers(servers),
         access_key=access_key,
@@ -58,7 +57,8 @@ _T = TypeVar("_T", SendResult, list[SendResult])
 
 
 class Client:
-    """Usable from any thread. `timeout_s` bounds each send of the default producer."""
+    """A blocking client of one cluster, usable from any thread. `timeout_s` bounds each send of the default
+    producer."""
 
     def __init__(
         self,
@@ -81,12 +81,13 @@ class Client:
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """The addresses that are asked."""
+        """The addresses of the servers that this client asks."""
         return self._client.servers
 
     @property
     def cluster_ids(self) -> tuple[str, ...]:
-        """The uuid of the cluster, and of those that it goes on from; () until a server has answered."""
+        """The uuid of the cluster, and those of the clusters that it continues (after a restore); () until a server has
+        answered."""
         return self._client.view.clusters
 
     def producer(
@@ -98,7 +99,7 @@ class Client:
         max_messages: int = MAX_MESSAGES,
         max_bytes: int = MAX_BYTES,
     ) -> Producer:
-        """A producer session of its own; see AsyncClient.producer."""
+        """Returns a new producer session; see AsyncClient.producer."""
 
         async def made() -> AsyncProducer:
             return self._client.producer(
@@ -112,10 +113,11 @@ class Client:
         return Producer(self._thread.run(made()), self._thread)
 
     def transaction_producer(self, group: str, *, check: Check, timeout_s: float | None = None) -> TransactionProducer:
-        """A member of the producer group `group`, for `with`.
+        """Returns a producer of transactions that is a member of the producer group `group`, for `with`.
 
-        `check` gets a message whose transaction was not ended in time, of any program of the group, and says what
-        became of it. It runs in a thread of its own, one message at a time.
+        The cluster asks `check` about a message whose transaction was not ended in time, sent by any program of the
+        group. `check` gets the message and returns the outcome of its transaction. It runs in a thread of its own, for
+        one message at a time.
         """
         producer = TransactionProducer(
             self._thread, self._client.view, group, check, timeout_s=timeout_s or self._timeout_s
@@ -129,19 +131,19 @@ class Client:
         return self._producer
 
     def send(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> SendResult:
-        """Sends through the client's own producer and waits; see Producer.send."""
+        """Sends one message through the client's default producer and waits; see Producer.send."""
         return self._default_producer().send(topic, body, **options)
 
     def send_batch(self, topic: str, bodies: Sequence[bytes], **options: Unpack[SendOptions]) -> list[SendResult]:
-        """Sends several messages to one queue, consecutively, all or none, and waits."""
+        """Sends several messages to one queue, consecutively, either all or none, and waits."""
         return self._default_producer().send_batch(topic, bodies, **options)
 
     def staged_writes(self, *, timeout_s: float = 60.0) -> StagedWrites:
-        """Returns the staged writes that Spark's sink writes with; `timeout_s` bounds each request."""
+        """Returns the client of staged writes, which Spark's sink uses; `timeout_s` bounds each request."""
         return StagedWrites(self._client.view, self._thread, timeout_s)
 
     def recall(self, topic: str, recall_handle: str, *, timeout_s: float = 10.0) -> None:
-        """Takes back a message that is delivered later; see AsyncClient.recall."""
+        """Recalls a message whose delivery is delayed; see AsyncClient.recall."""
         self._thread.run(self._client.recall(topic, recall_handle, timeout_s=timeout_s))
 
     def consumer(
@@ -158,7 +160,8 @@ class Client:
         max_retries: int | None = None,
         manual_ack: bool = False,
     ) -> Consumer:
-        """A member of `group` that reads one topic or several, for `with` and `for`; see AsyncClient.consumer."""
+        """Returns a consumer that is a member of `group` and reads one topic or several, for `with` and `for`; see
+        AsyncClient.consumer."""
 
         async def made() -> AsyncConsumer:
             return self._client.consumer(
@@ -189,7 +192,8 @@ class Client:
         wait_s: float = 0.0,
         timeout_s: float = 10.0,
     ) -> PullResult:
-        """One pull; `node` ("host:port") asks that node for what it has applied itself, and no other."""
+        """Pulls messages of one queue once. With `node` ("host:port"), only that node is asked, and it answers from the
+        entries that it has applied itself."""
         return self._thread.run(
             self._client.pull(
                 topic,
@@ -215,18 +219,18 @@ class Client:
         wait_s: float = 0.0,
         timeout_s: float = 10.0,
     ) -> concurrent.futures.Future[PulledFrames]:
-        """Begins one pull; its future ends as AsyncClient.pull_frames would."""
+        """Begins a pull; the returned future ends as AsyncClient.pull_frames would."""
         work = self._client.pull_frames(
             topic, queue_id, offset, max_messages, node=node, wait_s=wait_s, timeout_s=timeout_s
         )
         return self._thread.begin(work)
 
     def entries_at(self, positions: bytes, *, node: str | None = None, timeout_s: float = 10.0) -> bytes:
-        """Calls AsyncClient.entries_at."""
+        """Returns the log entries of stored messages; see AsyncClient.entries_at."""
         return self._thread.run(self._client.entries_at(positions, node=node, timeout_s=timeout_s))
 
     def close(self, *, current_done: bool = True) -> None:
-        """Closes consumers, flushes and closes producers, ends the connections and the thread; see
+        """Closes consumers, flushes and closes producers, and ends the connections and the thread; see
         AsyncClient.close."""
         if self._thread.loop.is_closed():
             return
@@ -247,7 +251,8 @@ class Client:
 
 
 class Producer:
-    """AsyncProducer for threads: calls from several threads are stored in some order, those of one in theirs."""
+    """AsyncProducer for threads. Sends of one thread are stored in their order; those of several threads are stored in
+    some order."""
 
     def __init__(self, producer: AsyncProducer, thread: LoopThread) -> None:
         self._producer = producer
@@ -258,18 +263,18 @@ class Producer:
 
     @property
     def producer_id(self) -> str:
-        """The session's identity, 32 hex digits."""
+        """The session's identity, as 32 hex digits."""
         return self._producer.producer_id
 
     def send(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> SendResult:
-        """Sends and waits until a majority holds it on disk. Raises Failed, Unknown, Refused, NotFound."""
+        """Sends a message and waits until a majority has it on disk. Raises Failed, Unknown, Refused, NotFound."""
         self._thread.check_may_wait()
         return self.send_soon(topic, body, **options).result()
 
     def send_soon(
         self, topic: str, body: bytes, **options: Unpack[MessageOptions]
     ) -> concurrent.futures.Future[SendResult]:
-        """Queues a send, blocking only while the producer is full; the future ends as `send` would."""
+        """Queues a send; blocks only while the producer is full. The returned future ends as `send` would."""
         try:
             request = build_single(self._ids, topic, body, **options)
         except TypeError as error:
@@ -279,7 +284,7 @@ class Producer:
         return future
 
     def send_batch(self, topic: str, bodies: Sequence[bytes], **options: Unpack[SendOptions]) -> list[SendResult]:
-        """Sends several messages to one queue, consecutively, all or none, and waits."""
+        """Sends several messages to one queue, consecutively, either all or none, and waits."""
         self._thread.check_may_wait()
         try:
             request = build_batch(self._ids, topic, bodies, **options)
@@ -306,7 +311,7 @@ class Producer:
         return self._thread.run(self._producer.flush())
 
     def close(self) -> None:
-        """Flushes and closes; at most the send timeout."""
+        """Flushes and closes the producer; takes at most the send timeout."""
         if not self._producer.closed:
             self._thread.run(self._producer.close())
 
@@ -320,8 +325,8 @@ class Producer:
 
 
 class Consumer:
-    """AsyncConsumer for a thread: messages already pulled are handed out without a thread switch. Iterated without a
-    `with` block it opens itself, and its end or that of the client closes it."""
+    """AsyncConsumer for a thread. Messages that were pulled already are handed out without a thread switch. Iterated
+    over without a `with` block, it opens itself; the end of the iteration or of the client closes it."""
 
     def __init__(self, consumer: AsyncConsumer, thread: LoopThread) -> None:
         self._consumer = consumer
@@ -330,22 +335,22 @@ class Consumer:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics that it reads."""
+        """The topics that the consumer reads."""
         return self._consumer.topics
 
     @property
     def trimmed(self) -> int:
-        """Offsets that retention removed before they were read."""
+        """The number of offsets that retention removed before they were read."""
         return self._consumer.trimmed
 
     @property
     def at_end(self) -> bool:
-        """True if nothing is left to hand out; never while it follows."""
+        """True if nothing is left to hand out; never true for a consumer with `follow=True`."""
         return self._consumer.at_end
 
     def open(self) -> Consumer:
-        """Joins the group and starts to pull; does nothing if it is open. Raises NotFound for no such topic, other
-        RaftMQErrors, and RuntimeError once closed."""
+        """Joins the group and starts to pull; does nothing if the consumer is open. Raises NotFound if a topic does not
+        exist, other RaftMQErrors, and RuntimeError once the consumer is closed."""
         self._thread.run(self._consumer.open())
         return self
 
@@ -363,7 +368,7 @@ class Consumer:
         return message
 
     def poll(self, timeout_s: float | None = None) -> Message | None:
-        """The next message; None at the end, or when none came within `timeout_s`."""
+        """Returns the next message; None at the end, or if none came within `timeout_s`."""
         while True:
             message = self._consumer.inbox.take()
             if message is not None or not self._thread.run(self._consumer.wait(timeout_s)):
@@ -371,10 +376,11 @@ class Consumer:
 
     def run(self, handle: Callable[[Message], object], *, commit_every_s: float = COMMIT_EVERY_S) -> None:
         """Calls `handle` for each message in this thread, one after the other, until the iteration would end; commits
-        now and then.
+        every `commit_every_s`.
 
-        An exception of `handle` is logged and the message retried, as by `retry(message)`. Raises RaftMQError if that
-        is not possible, or nothing can be read: what was not dealt with comes again.
+        If `handle` raises an exception, it is logged and the message is retried as by `retry(message)`. Raises
+        RaftMQError if the retry is not possible, or if nothing can be read; messages that were not handled then come
+        again.
         """
         consumer = self._consumer
         pace = consumer.pace(commit_every_s)
@@ -393,37 +399,38 @@ class Consumer:
                 self._thread.run(consumer.try_to_commit())
 
     def retry(self, message: Message, *, after: Delay = None, level: int | None = None) -> None:
-        """The message comes again to the group, after at least `after` seconds (or a timedelta), or at a delay level;
-        see AsyncConsumer.retry."""
+        """Has the message come again to the group, after at least `after` seconds (or a timedelta), or at a delay
+        level; see AsyncConsumer.retry."""
         self._thread.run(self._consumer.retry(message, after=after, level=level))
 
     def dead_letter(self, message: Message) -> None:
-        """Gives the message up: it is stored in `%DLQ%group` (`raftmq dlq`) and does not come again. Raises RaftMQError
-        if it was not stored."""
+        """Makes the message a dead letter: it is stored in `%DLQ%group` (`raftmq dlq`) and does not come again. Raises
+        RaftMQError if it was not stored."""
         self._thread.run(self._consumer.dead_letter(message))
 
     def ack(self, message: Message) -> None:
-        """The message is dealt with: the next commit may cover it. Any thread may call, in any order; see
+        """Acknowledges the message: the next commit may cover it. Any thread may call it, in any order; see
         AsyncConsumer.ack. Raises RuntimeError without `manual_ack`."""
         self._consumer.ack(message)
 
     def seek(self, to: Start | Message, *, topic: str | None = None, queue_id: int | None = None) -> None:
-        """Reads on from somewhere else: "earliest", "latest", an aware datetime, an offset (with `queue_id`), or a
-        message, which then comes again; see AsyncConsumer.seek."""
+        """Continues reading at another place: "earliest", "latest", an aware datetime, an offset (with `queue_id`), or
+        a message, which then comes again; see AsyncConsumer.seek."""
         self._thread.run(self._consumer.seek(to, topic=topic, queue_id=queue_id))
 
     def positions(self, topic: str | None = None) -> dict[int, int]:
-        """queue id -> the offset that `commit()` would store, of `topic`; it may be left out if there is only one."""
+        """Returns queue id -> the offset that `commit()` would store, for `topic`, which may be left out if there is
+        only one."""
         return self._consumer.positions(topic)
 
     def commit(self, message: Message | None = None) -> None:
-        """Commits everything handed out so far (with `manual_ack`: acknowledged), durably; with a message its queue up
-        to and including it. Raises Unknown if nobody confirmed it in time, Failed if the message's queue has gone to
-        another member."""
+        """Commits all messages that were handed out so far (with `manual_ack`: those acknowledged), durably. If
+        `message` is given, commits only its queue, up to and including this message. Raises Unknown if nobody confirmed
+        it in time, Failed if the message's queue has gone to another member."""
         self._thread.run(self._consumer.commit(message))
 
     def close(self, *, commit: bool = True) -> None:
-        """Commits, leaves the group, closes."""
+        """Commits, leaves the group and closes the consumer."""
         self._thread.run(self._consumer.close(commit=commit))
 
     def __enter__(self) -> Consumer:

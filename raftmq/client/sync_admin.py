@@ -1,4 +1,4 @@
-"""Admin: AsyncAdmin for threads."""
+"""Admin: the blocking form of AsyncAdmin, for threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from raftmq.client.message import Message
 
 
 class Admin:
-    """Topics, groups, offsets and members; each call waits. See AsyncAdmin for the meaning and the errors."""
+    """Manages topics, groups, offsets and users, and lists members; each call waits for its answer. AsyncAdmin
+    describes the errors."""
 
     def __init__(self, admin: AsyncAdmin, thread: LoopThread) -> None:
         self._admin = admin
@@ -23,27 +24,27 @@ class Admin:
         self._run(self._admin.create_topic(name, queues, attributes, perm=perm))
 
     def delete_topic(self, name: str) -> None:
-        """Deletes the topic with its queues."""
+        """Deletes the topic with its queues. Raises NotFound."""
         self._run(self._admin.delete_topic(name))
 
     def topics(self) -> list[str]:
-        """All names, sorted."""
+        """Returns the names of all topics, sorted, including the topics that the cluster creates for itself."""
         return self._run(self._admin.topics())
 
     def system_topics(self) -> list[str]:
-        """The names that the system makes for itself."""
+        """Returns the names of the topics that the cluster creates for itself."""
         return self._run(self._admin.system_topics())
 
     def describe_topic(self, name: str) -> TopicInfo:
-        """Configuration and the range of every queue."""
+        """Returns the topic's configuration and the range of each of its queues."""
         return self._run(self._admin.describe_topic(name))
 
     def groups(self) -> list[str]:
-        """All consumer groups, sorted."""
+        """Returns the names of all consumer groups, sorted."""
         return self._run(self._admin.groups())
 
     def group_members(self, group: str) -> list[str]:
-        """Client ids of the connected members."""
+        """Returns the client ids of the group's connected members."""
         return self._run(self._admin.group_members(group))
 
     def create_group(self, group: str) -> None:
@@ -51,31 +52,31 @@ class Admin:
         self._run(self._admin.create_group(group))
 
     def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
-        """Deletes the group, with its offsets unless told otherwise."""
+        """Deletes the group, and its committed offsets unless `clean_offsets` is False."""
         self._run(self._admin.delete_group(group, clean_offsets=clean_offsets))
 
     def offsets(self, group: str, topic: str) -> list[GroupOffset]:
-        """Returns the group's offset in each queue."""
+        """Returns the group's committed offset in each queue of the topic."""
         return self._run(self._admin.offsets(group, topic))
 
     def committed(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The group's committed offset; None if it has none."""
+        """Returns the group's committed offset in the queue; None if it has none."""
         return self._run(self._admin.committed(group, topic, queue_id))
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Moves the group's committed offset; also backwards."""
+        """Moves the group's committed offset, forwards or backwards."""
         self._run(self._admin.commit(group, topic, queue_id, offset))
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """The offset the next message will get."""
+        """Returns the offset that the queue's next message will get."""
         return self._run(self._admin.max_offset(topic, queue_id))
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """The first offset still kept."""
+        """Returns the first offset that the queue still keeps."""
         return self._run(self._admin.min_offset(topic, queue_id))
 
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """The first offset stored at or after `timestamp_ms`."""
+        """Returns the first offset stored at or after `timestamp_ms` (log time)."""
         return self._run(self._admin.offset_at(topic, queue_id, timestamp_ms))
 
     def earliest_store_ms(self, topic: str, queue_id: int) -> int:
@@ -83,17 +84,18 @@ class Admin:
         return self._run(self._admin.earliest_store_ms(topic, queue_id))
 
     def create_user(self, name: str, secret: str, *, is_super: bool = False) -> None:
-        """Creates a user. As a Super only, like the other calls about users."""
+        """Creates a user. Only a user of type Super may make this call and the other calls about users."""
         self._run(self._admin.create_user(name, secret, is_super=is_super))
 
     def delete_user(self, name: str) -> None:
-        """Deletes a user with its rules; its connections end."""
+        """Deletes a user and its rules; the cluster ends the user's connections."""
         self._run(self._admin.delete_user(name))
 
     def set_rule(
         self, user: str, resource: str, actions: Sequence[str], *, allow: bool = True, sources: Sequence[str] = ()
     ) -> None:
-        """Allows or denies actions ("Pub", "Sub") on "Topic:orders", "Topic:orders*", "Group:*" or "*"."""
+        """Sets a rule of the user: allows or denies the actions ("Pub", "Sub") on a resource: "Topic:orders",
+        "Topic:orders*", "Group:*" or "*"."""
         self._run(self._admin.set_rule(user, resource, actions, allow=allow, sources=sources))
 
     def delete_rule(self, user: str, resource: str) -> None:
@@ -101,15 +103,15 @@ class Admin:
         self._run(self._admin.delete_rule(user, resource))
 
     def set_auth_mode(self, mode: str) -> None:
-        """Sets `auth.mode`: off, observe or enforce."""
+        """Sets the cluster's `auth.mode` to off, observe or enforce."""
         self._run(self._admin.set_auth_mode(mode))
 
     def members(self) -> dict[str, str]:
-        """broker id -> "host:port"; "0" is the leader."""
+        """Returns the nodes of the cluster as broker id -> "host:port"; "0" is the leader."""
         return self._run(self._admin.members())
 
     def view_message(self, topic: str, position: int) -> Message:
-        """The message whose first byte is at `position` in the commit log."""
+        """Returns the message whose first byte is at `position` in the commit log."""
         return self._run(self._admin.view_message(topic, position))
 
     def query_messages(
@@ -122,7 +124,7 @@ class Admin:
         end_ms: int = (1 << 63) - 1,
         count_max: int = 32,
     ) -> list[Message]:
-        """The newest messages with this message id or word of their key, newest first."""
+        """Returns the newest messages that have `key` as their message id or as a word of their key, newest first."""
         return self._run(
             self._admin.query_messages(topic, key, unique=unique, begin_ms=begin_ms, end_ms=end_ms, count_max=count_max)
         )

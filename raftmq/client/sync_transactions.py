@@ -1,4 +1,5 @@
-"""TransactionProducer: AsyncTransactionProducer for threads. `check` runs in a thread of its own."""
+"""TransactionProducer: the blocking form of AsyncTransactionProducer, for threads. `check` runs in a thread of its
+own."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ from raftmq.client.producing.transaction_producer import AsyncTransaction, Async
 from raftmq.client.view import ClusterView
 
 Check = Callable[[Message], Resolution]
-"""A function that returns the outcome of the local transaction that the message tells of; called in any program of the
-group, in a thread of its own, one message at a time."""
+"""A function that returns the outcome of a local transaction, given its message. It may be called in any program of the
+group, in a thread of its own, for one message at a time."""
 
 
 class TransactionProducer:
-    """A member of a producer group, for `with`: sends transactions, from any thread, and answers for those of the whole
-    group."""
+    """A member of a producer group, for `with`: it sends transactions, from any thread, and answers the cluster's
+    checks for those of the whole group."""
 
     def __init__(self, thread: LoopThread, view: ClusterView, group: str, check: Check, *, timeout_s: float) -> None:
         if not callable(check):
@@ -38,19 +39,21 @@ class TransactionProducer:
         self.producer = thread.run(made())
 
     def open(self) -> TransactionProducer:
-        """Makes itself known, so that it can be asked. Raises Refused for a group name that is none, Unreachable."""
+        """Registers this producer with the nodes, so that they can ask it. Raises Refused for an invalid group name,
+        and Unreachable."""
         self._thread.run(self.producer.open())
         return self
 
     def transaction(
         self, topic: str, body: bytes, *, check_after_s: float | None = None, **options: Unpack[SendOptions]
     ) -> Transaction:
-        """One message and the block that it stands for, for `with`; see AsyncTransactionProducer.transaction."""
+        """Returns a transaction, for `with`: one message and the block of code that it announces; see
+        AsyncTransactionProducer.transaction."""
         made = self.producer.transaction(topic, body, check_after_s=check_after_s, **options)
         return Transaction(made, self._thread)
 
     def close(self) -> None:
-        """Leaves the group. What is open is for the others of the group to answer."""
+        """Leaves the group. Transactions that are still open are answered by other members of the group."""
         if not self.producer.closed:
             self._thread.run(self.producer.close())
         self._checks.shutdown(wait=False, cancel_futures=True)
@@ -73,26 +76,29 @@ class Transaction:
 
     @property
     def message_id(self) -> str:
-        """The message's id, by which `check` and consumers know it. Raises RuntimeError before it is stored."""
+        """The message's id, by which `check` and consumers know it. Raises RuntimeError before the message is
+        stored."""
         return self._transaction.message_id
 
     def begin(self) -> Transaction:
-        """Stores the half message. Raises Failed, Unknown, Refused, NotFound: then nothing may be done that the message
-        would tell of."""
+        """Stores the half message. Raises Failed, Unknown, Refused, NotFound; after any of them, the caller must not do
+        the work that the message would announce."""
         self._thread.run(self._transaction.begin())
         return self
 
     def commit(self) -> None:
-        """The message counts: returns when consumers can see it. Raises Failed if it was rolled back by a check,
-        Unknown if nobody confirmed the commit in time."""
+        """Commits the message; returns when consumers can see it. Raises Failed if a check rolled it back, Unknown if
+        nobody confirmed the commit in time."""
         self._thread.run(self._transaction.commit())
 
     def rollback(self) -> None:
-        """The message does not count. Raises Failed if it was committed by a check, Unknown as `commit`."""
+        """Rolls the message back: consumers never see it. Raises Failed if a check committed it, Unknown as
+        `commit`."""
         self._thread.run(self._transaction.rollback())
 
     def leave_to_check(self) -> None:
-        """Decides nothing: `check` does, when the cluster asks. For a local transaction with an unknown outcome."""
+        """Leaves the decision to `check`, which the cluster calls later. Meant for a local transaction whose outcome is
+        unknown."""
 
         async def left() -> None:
             self._transaction.leave_to_check()

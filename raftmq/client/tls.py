@@ -1,6 +1,6 @@
-"""TLS of a client: which CAs it trusts, which certificate it shows, and how it dials.
+"""TLS on the client's side: the CAs that it trusts, the certificate that it presents, and how it dials.
 
-The files are read again when they change: every connection is made with the newest ones.
+The files are read again when they change: every new connection uses their newest content.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from raftmq.client.discovery import local_ca
 
 HANDSHAKE_S = 5.0
 GOODBYE_S = 1.0
-"""Time that a server has for its part of the end of a connection."""
+"""Seconds that a server has to finish its part of closing a connection."""
 TURNS = 3
-"""Turns of the loop after which the sockets of lost connections are closed."""
+"""Turns of the event loop after which the sockets of lost connections are closed."""
 _OFF, _ON = ("", "0", "false", "off", "no"), ("1", "true", "on", "yes")
 
 
 class Tls(NamedTuple):
-    """TLS with these files, PEM. Without `ca`, the CAs of the operating system count."""
+    """The files, PEM, with which a client speaks TLS. Without `ca` it trusts the CAs of the operating system."""
 
     ca: str = ""
-    """The CAs that servers' certificates come from."""
+    """File with the CAs that issue servers' certificates."""
     cert: str = ""
-    """The client's own certificate, where servers ask for one."""
+    """File with the client's own certificate, for servers that ask for one."""
     key: str = ""
 
     def context(self) -> ssl.SSLContext:
-        """A context with what the files hold now. Raises ValueError, which says what is wrong with which file."""
+        """Returns an SSL context with the present content of the files. Raises ValueError, which says what is wrong
+        with which file."""
         if bool(self.cert) != bool(self.key):
             raise ValueError("tls: a certificate and its key belong together (RAFTMQ_TLS_CERT and RAFTMQ_TLS_KEY)")
         try:
@@ -50,9 +51,9 @@ class Tls(NamedTuple):
 def find_tls(
     tls: Tls | bool | None = None, environ: Mapping[str, str] = os.environ, servers: Iterable[str] = ()
 ) -> Tls | None:
-    """The TLS to use: the one given, else that of RAFTMQ_TLS, RAFTMQ_TLS_CA, RAFTMQ_TLS_CERT and RAFTMQ_TLS_KEY, else
-    that of the local cluster if these are its `servers`; None for plain text. Raises ValueError for another word in
-    RAFTMQ_TLS, and for files that cannot be used."""
+    """Returns the TLS to use: the one given, else that of RAFTMQ_TLS, RAFTMQ_TLS_CA, RAFTMQ_TLS_CERT and
+    RAFTMQ_TLS_KEY, else that of the local cluster if these are its `servers`; None for plain text. Raises ValueError
+    for any other word in RAFTMQ_TLS, and for files that cannot be used."""
     word = environ.get("RAFTMQ_TLS", "").strip().lower()
     if word not in (*_OFF, *_ON):
         raise ValueError(f"RAFTMQ_TLS={word}: write 1 or 0")
@@ -69,11 +70,12 @@ def find_tls(
 
 
 class TlsError(OSError):
-    """TLS was refused by one of both sides. Its text follows the server's address in a sentence."""
+    """The client or the server refused the TLS connection. The text is worded to follow the server's address in a
+    sentence."""
 
 
 class _Watched(asyncio.Protocol):
-    """A protocol whose end is told."""
+    """A protocol that passes all calls on to another one, and reports the end of its connection."""
 
     def __init__(self, inner: asyncio.Protocol, lost: asyncio.Future[None]) -> None:
         self._inner = inner
@@ -82,36 +84,37 @@ class _Watched(asyncio.Protocol):
         self.data_received = inner.data_received  # type: ignore[method-assign] # reads cost no further call
 
     def eof_received(self) -> bool | None:
-        """The other side says no more."""
+        """Called when the other side has finished sending."""
         return self._inner.eof_received()
 
     def pause_writing(self) -> None:
-        """The other side is slow."""
+        """Called when the other side reads too slowly to take more."""
         self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """It is not any more."""
+        """Called when the other side reads fast enough again."""
         self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The end."""
+        """Called when the connection is lost: resolves the future that `TlsDialler.ended` waits for."""
         if not self._lost.done():
             self._lost.set_result(None)
         self._inner.connection_lost(exc)
 
 
 class TlsDialler:
-    """Dials with the newest files."""
+    """Dials connections over TLS with the newest content of the files."""
 
     def __init__(self, tls: Tls) -> None:
         self._tls = tls
         self._seen: tuple[tuple[int, int] | None, ...] = ()
         self._context: ssl.SSLContext | None = None
         self._open: dict[asyncio.Future[None], asyncio.BaseTransport] = {}
-        """Transports of open connections, by what is done when the connection is lost."""
+        """Transports of open connections, by the future that is resolved when the connection is lost."""
 
     async def dial(self, host: str, port: int, factory: Callable[[], asyncio.Protocol]) -> object:
-        """Opens a connection to (host, port), whose certificate must name the host. Raises OSError, and TlsError."""
+        """Opens a connection to (host, port); the server's certificate must name the host. Raises OSError, and
+        TlsError."""
         loop = asyncio.get_running_loop()
         context = self._newest()
         lost: asyncio.Future[None] = loop.create_future()
@@ -132,8 +135,8 @@ class TlsDialler:
             raise refused_server(error) from None
 
     async def ended(self) -> None:
-        """Waits until closed connections are gone, for which the other side has a moment: a loop that is closed before
-        breaks them off with an error."""
+        """Waits until closed connections are gone; the other side has GOODBYE_S for its part. If the loop were closed
+        earlier, it would break them off with an error."""
         open_now = dict(self._open)
         if open_now:
             await asyncio.wait(open_now, timeout=GOODBYE_S)
@@ -157,7 +160,8 @@ class TlsDialler:
 
 
 def refused_server(error: OSError) -> OSError:
-    """Says why no connection over TLS could be made; the error itself if that has nothing to do with TLS."""
+    """Returns an error that says why no connection over TLS could be made; the given error if TLS was not the
+    reason."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsError(f"is not trusted: {error.verify_message}")
     of_tls = isinstance(error, ssl.SSLError | ConnectionAbortedError | ConnectionResetError)
@@ -165,8 +169,9 @@ def refused_server(error: OSError) -> OSError:
 
 
 def refused(error: OSError) -> TlsError:
-    """Says that a server does not take this client's TLS, and why as far as it told. In TLS 1.3 the server looks at the
-    certificate when the handshake is over for the client: what is lost is then an open connection."""
+    """Returns an error that says that a server refuses this client's TLS, and why as far as the server told. In TLS 1.3
+    the server examines the client's certificate after the handshake is over for the client, so the refusal ends an open
+    connection."""
     reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
     if reason.endswith("CERTIFICATE_REQUIRED") or reason == "SSLV3_ALERT_HANDSHAKE_FAILURE":
         why = "it asks for a certificate of the client (RAFTMQ_TLS_CERT and RAFTMQ_TLS_KEY, --tls-cert and --tls-key)"

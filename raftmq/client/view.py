@@ -1,9 +1,9 @@
-"""The client's knowledge of the cluster: the leader, the other nodes, each topic's queues; calls to the leader.
+"""The client's knowledge of the cluster (the leader, the other nodes, each topic's queues), and calls to the leader.
 
-Finding the leader: every server is asked (106) by a task of its own, each with a short growing back-off, and the node
-that a server names must confirm it by answering there. The first confirmed one wins, so a dead or stopped leader that
-others still name costs nothing but its own task. Any node passes requests on to the leader; when nothing is confirmed
-for a while, a node that answers is taken instead.
+To find the leader, the client asks every server (request 106) in a task of its own, each with a short growing back-off,
+and the node that a server names must confirm it by answering itself. The first confirmed one wins, so a dead or stopped
+leader that others still name costs nothing but its own task. Any node forwards requests to the leader; when no leader
+is confirmed for a while, the client uses a node that answers instead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ logger = logging.getLogger("raftmq")
 
 _T = TypeVar("_T")
 CLUSTERS_FIELD = "raftmqClusters"
-"""ext field of 106 replies: the cluster's uuid, and those of the clusters that it goes on from, separated by blanks."""
+"""The ext field of 106 replies with the cluster's uuid, and those of the clusters that it continues (after a restore),
+separated by blanks."""
 AUTO_CREATE_TOPIC = "TBW102"
 AUTO_CREATE_QUEUES = 8
 ROUTE_LIFE_S = 30.0
@@ -43,10 +44,11 @@ _BACKOFF_GROWTH = 1.3
 _ACCEPT_ANY_AFTER_S = 2.0
 _REFRESH_TIMEOUT_S = 3.0
 _SAY_WHY_AFTER_S = 1.0
-"""A search that takes longer says in the log what it met: its callers may wait for much longer."""
+"""Seconds after which a search for the leader logs what it met; its callers may wait for much longer."""
 _HEARD_MAX = 32
 _STAND_IN_S = 5.0
-"""Time that a node that only passes requests on is kept before the leader is looked for again, in seconds."""
+"""Time in seconds for which the client keeps a node that only forwards requests, before it looks for the leader
+again."""
 
 
 class _MembersBody(msgspec.Struct):
@@ -58,7 +60,8 @@ class _AllRefuseError(Exception):
 
 
 class _Trouble(NamedTuple):
-    """An attempt without an answer: who was asked, what happened there, and whether it may have been carried out."""
+    """An attempt without an answer: the server that was asked, what happened there, and if the request may have been
+    carried out."""
 
     address: str
     cause: str
@@ -66,7 +69,7 @@ class _Trouble(NamedTuple):
 
 
 class Backoff:
-    """Growing pauses with jitter: 20 ms to 250 ms."""
+    """Pauses that grow from 20 ms to 250 ms, with jitter."""
 
     def __init__(self, jitter: random.Random) -> None:
         self._jitter = jitter
@@ -74,14 +77,14 @@ class Backoff:
         self.used = False
 
     def next_s(self) -> float:
-        """The next pause, in seconds."""
+        """Returns the next pause, in seconds."""
         self.used = True
         delay = self.delay_s * self._jitter.uniform(0.75, 1.0)
         self.delay_s = min(self.delay_s * _BACKOFF_GROWTH, _BACKOFF_MAX_S)
         return delay
 
     async def pause(self) -> None:
-        """Sleeps for it."""
+        """Sleeps for the next pause."""
         await asyncio.sleep(self.next_s())
 
 
@@ -89,14 +92,14 @@ _REFUSED = "refuses connections"
 
 
 def _what_it_said(found: tuple[str | None, tuple[str, ...]] | None) -> str:
-    """An answer to who leads, as it follows the server's address in a sentence."""
+    """Returns what a server answered when asked for the leader, worded to follow the server's address in a sentence."""
     if found is None:
         return "belongs to another cluster, or refuses to say who leads"
     return f"names {found[0]} as the leader" if found[0] else "knows no leader"
 
 
 def why_not(error: OSError) -> str:
-    """Returns the reason why a connection could not be made, as it follows the server's address in a sentence."""
+    """Returns the reason why a connection could not be made, worded to follow the server's address in a sentence."""
     if isinstance(error, ConnectionRefusedError):
         return _REFUSED
     if isinstance(error, TlsError):
@@ -111,9 +114,9 @@ def why_not(error: OSError) -> str:
 
 
 class ClusterView:
-    """Shared by everything of one client. Invariant: `leader` answered when it was set, on a connection of `links` that
-    has not ended since: what comes back on the same port may be a follower that lags.
-    """
+    """The view of the cluster that all parts of one client share. Invariant: `leader` answered when it was set, on a
+    connection of `links` that has not ended since. After a reconnect, the node on the same port may be a follower that
+    lags."""
 
     def __init__(self, environment: Environment, servers: Iterable[str], on_retry: OnRetry | None = None) -> None:
         self.environment = environment
@@ -122,12 +125,13 @@ class ClusterView:
         self.servers = tuple(servers)
         self.brokers: tuple[str, ...] = ()
         self.by_id: dict[str, str] = {}
-        """broker id -> address, as the last server that was asked sees it; "0" is the leader."""
+        """Broker id -> address, as the last server that was asked sees it; "0" is the leader."""
         self.leader: str | None = None
         self.clusters: tuple[str, ...] = ()
-        """The cluster that this client belongs to, and those that it goes on from; () until a server says so."""
+        """The uuids of the cluster that this client belongs to, and of those that it continues; () until a server says
+        so."""
         self._heard: tuple[str, ...] = ()
-        """Addresses that any server ever named, newest first: where else to look for the leader."""
+        """Addresses that any server ever named, newest first: further places to look for the leader."""
         self._refresh_timer: asyncio.TimerHandle | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self.links = ConnectionPool(environment, on_lost=self.suspect)
@@ -140,12 +144,13 @@ class ClusterView:
         self._refusing: dict[str, float] = {}
         """Servers that could not be connected to when last tried -> since when, within the present search."""
         self._refusals: dict[str, str] = {}
-        """And why, in words."""
+        """Servers that could not be connected to -> the reason, in words."""
         self._troubles: dict[str, str] = {}
-        """Servers that did not lead to a leader when last asked within the present search -> why, in words."""
+        """Servers that did not help to find a leader when last asked within the present search -> the reason, in
+        words."""
 
     def close(self) -> None:
-        """Ends connections and the search."""
+        """Ends the search for the leader and all connections."""
         if self._search is not None:
             self._search.cancel()
         if self._refresh_timer is not None:
@@ -155,7 +160,7 @@ class ClusterView:
         self.links.close()
 
     def bind_loop(self) -> asyncio.AbstractEventLoop:
-        """Returns the running loop, which must be that of the first use: connections belong to it. Raises
+        """Returns the running loop, which must be the one of the first use, because connections belong to it. Raises
         RuntimeError."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
@@ -169,12 +174,13 @@ class ClusterView:
         return loop
 
     def suspect(self, address: str | None) -> None:
-        """`address` did not behave like a leader: the next call looks for one. A wrong suspicion costs little."""
+        """Notes that `address` did not behave like a leader: the next call looks for one. A wrong suspicion costs
+        little."""
         if address is not None and address == self.leader:
             self.leader = None
 
     async def find_leader(self) -> str:
-        """The leader's address. Waits until there is one; the caller sets the limit."""
+        """Returns the leader's address. Waits until there is a leader; the caller sets the limit."""
         self.bind_loop()
         if self.leader is not None:
             return self.leader
@@ -213,7 +219,8 @@ class ClusterView:
         self._refresh_timer = loop.call_later(every_s * self.jitter.uniform(0.8, 1.2), self._refresh)
 
     def _refresh(self) -> None:
-        """Nodes come and go while a leader stays: who only asked on trouble might know none of those that are left."""
+        """Asks the leader again for the list of nodes, at intervals: nodes come and go while a leader stays, and a
+        client that asked only on trouble might know none of the remaining ones."""
         self._refresh_later()
         if self.leader is not None and (self._refreshing is None or self._refreshing.done()):
             self._refreshing = asyncio.get_running_loop().create_task(self._ask_again(self.leader))
@@ -226,7 +233,7 @@ class ClusterView:
                 self.suspect(leader)
 
     async def _probe(self, server: str) -> tuple[str, bool]:
-        """(address, whether it leads), asking `server` until there is an answer to give."""
+        """Asks `server` until it gives an answer; returns (address, True if that node leads)."""
         backoff = Backoff(self.jitter)
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + _ACCEPT_ANY_AFTER_S
@@ -245,7 +252,8 @@ class ClusterView:
             await backoff.pause()
 
     async def _ask_who_leads(self, server: str) -> tuple[str | None, tuple[str, ...]] | None:
-        """(leader or None, the other brokers) as `server` sees it; None if it does not answer sensibly."""
+        """Asks `server` for the leader. Returns (leader or None, the other brokers); None if it does not answer
+        sensibly."""
         try:
             link = await self._link_of(server)
             reply = await link.call(RequestCode.GET_BROKER_CLUSTER_INFO, {}, timeout_s=_ASK_TIMEOUT_S)
@@ -263,14 +271,13 @@ class ClusterView:
             return None
 
     def why_no_leader(self) -> str:
-        """Returns the trouble that the last search met at each server, in words; only their addresses before there was
-        one."""
+        """Returns in words what the last search met at each server; before a search, only their addresses."""
         troubles = {server: self._troubles.get(server, "has not been asked") for server in self.servers}
         return "; ".join(f"{server} {trouble}" for server, trouble in (troubles | self._troubles).items())
 
     def _take_members(self, server: str, reply: Reply) -> tuple[str | None, tuple[str, ...]] | None:
-        """(leader or None, the other brokers) as `server` says; None if it says nothing or is of another cluster.
-        Raises msgspec.DecodeError."""
+        """Takes the members from a server's reply. Returns (leader or None, the other brokers); None if the reply names
+        none or comes from another cluster. Raises msgspec.DecodeError."""
         if reply.code == ResponseCode.NO_PERMISSION:
             return server, ()  # it tells this user nothing, and each request why: any node can say no
         if reply.code != ResponseCode.SUCCESS or not self._is_ours(server, reply.ext.get(CLUSTERS_FIELD, "")):
@@ -287,8 +294,8 @@ class ClusterView:
         return leader, others
 
     def _is_ours(self, server: str, said: str) -> bool:
-        """Returns True if a server is of the cluster that this client began with, or of one that goes on from it. An
-        address of a node that left may be anybody's by now."""
+        """Returns True if a server belongs to the cluster that this client began with, or to one that continues it. The
+        address of a node that left may belong to anybody by now."""
         clusters = tuple(said.split())
         if clusters and self.clusters and self.clusters[0] not in clusters:
             logger.warning(
@@ -312,7 +319,7 @@ class ClusterView:
         return link
 
     def _all_refuse_for(self, patience_s: float) -> bool:
-        """True once every known server has refused connections for so long."""
+        """Returns True once every known server has refused connections for `patience_s`."""
         if not self._refusing.keys() >= {*self.servers, *self.brokers}:
             return False
         return asyncio.get_running_loop().time() - max(self._refusing.values()) >= patience_s
@@ -324,7 +331,8 @@ class ClusterView:
         return "no server can be reached: " + ", ".join(f"{server} {why}" for server, why in sorted(whys.items()))
 
     async def _find_leader_unless_refused(self, patience_s: float | None) -> str:
-        """The leader's address. Raises _AllRefuseError once every server has refused for `patience_s` (None: never)."""
+        """Returns the leader's address. Raises _AllRefuseError once every server has refused connections for
+        `patience_s` (None: never)."""
         if self.leader is not None or patience_s is None:
             return await self.find_leader()
         finding = asyncio.create_task(self.find_leader())
@@ -338,12 +346,12 @@ class ClusterView:
             finding.cancel()
 
     def new_session(self) -> bytes:
-        """16 bytes that no other session of any client has."""
+        """Returns 16 bytes for a session that no other session of any client has."""
         self._sessions += 1
         return hashlib.blake2b(self._seed + self._sessions.to_bytes(8, "big"), digest_size=16).digest()
 
     async def members(self, timeout_s: float, refused_s: float | None = None) -> dict[str, str]:
-        """broker id -> "host:port" as the leader sees it; "0" is the leader."""
+        """Returns the nodes as broker id -> "host:port", as the leader sees them; "0" is the leader."""
         reply = await self.call(
             RequestCode.GET_BROKER_CLUSTER_INFO, {}, what="cluster info", timeout_s=timeout_s, refused_s=refused_s
         )
@@ -364,11 +372,12 @@ class ClusterView:
         refused_s: float | None = None,
         links: ConnectionPool | None = None,
     ) -> Reply:
-        """One request to the leader, asked again until `timeout_s` is over. Only for what may be carried out twice.
+        """Sends a request to the leader, and repeats it until it is answered or `timeout_s` is over. Only for requests
+        that may be carried out twice.
 
-        `links`: over these connections, because the cluster must know who asks.
-        With `refused_s` the call ends earlier if every server refuses connections for so long.
-        Raises RaftMQError; for `writes` Unknown when an attempt without an answer may have been carried out.
+        `links`: the connections to use, because the cluster must know who asks. With `refused_s` the call ends earlier
+        if every server refuses connections for that long. Raises RaftMQError; if `writes`, it is Unknown when an
+        attempt without an answer may have been carried out.
         """
         deadline = self.bind_loop().time() + timeout_s
         backoff, maybe, last = Backoff(self.jitter), False, None
@@ -407,7 +416,7 @@ class ClusterView:
         refused_s: float | None,
         links: ConnectionPool,
     ) -> Reply | _Trouble:
-        """A reply, or why there is none. Raises _AllRefuseError."""
+        """Makes one attempt; returns the reply, or the reason why there is none. Raises _AllRefuseError."""
         sent, leader = False, None
         try:
             async with asyncio.timeout_at(deadline):
@@ -445,9 +454,8 @@ class ClusterView:
         auto_create: bool = False,
         fresh: bool = False,
     ) -> Route:
-        """The topic's queues, at most 30 s old (or `fresh`). `auto_create`: for a missing topic the route that its
-        first message would make. Raises NotFound, Failed, Unreachable.
-        """
+        """Returns the topic's queues, at most 30 s old, or fetched now with `fresh`. With `auto_create`, a missing
+        topic gives the route that its first message would create. Raises NotFound, Failed, Unreachable."""
         now = asyncio.get_running_loop().time()
         known = self._routes.get(topic)
         if known is not None and known.exists and not fresh and now - known.fetched_at < ROUTE_LIFE_S:
@@ -464,11 +472,11 @@ class ClusterView:
         return route
 
     def known_route(self, topic: str) -> Route | None:
-        """The last route fetched, of whatever age."""
+        """Returns the last route fetched, however old; None if there is none."""
         return self._routes.get(topic)
 
     def forget_route(self, topic: str) -> None:
-        """The topic changed: the next `route` asks."""
+        """Forgets the route of a topic that has changed: the next `route` fetches it."""
         self._routes.pop(topic, None)
 
     async def _fetch_route(

@@ -1,4 +1,5 @@
-"""`raftmq help` and `raftmq version`: what people type before they look for --help and --version."""
+"""`raftmq help` and `raftmq version`, which people type before they think of --help and --version; and `raftmq
+completion`."""
 
 from __future__ import annotations
 

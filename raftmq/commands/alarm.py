@@ -1,4 +1,4 @@
-"""`raftmq alarm`: what is raised, and taking note of an event."""
+"""`raftmq alarm`: lists raised alarms and acknowledges one."""
 
 from __future__ import annotations
 

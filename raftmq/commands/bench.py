@@ -1,4 +1,4 @@
-"""`raftmq bench`: what this machine does."""
+"""`raftmq bench`: measures this machine."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""A lean load generator: prebuilt frames on one connection, a fixed number in flight, latencies by opaque.
+"""A lean load generator: prebuilt frames on one connection, a fixed number in flight, latencies measured by opaque.
 
-Not our client on purpose: what it costs must not be counted as the server's. One process, uvloop, no futures.
+It does not use RaftMQ's client, on purpose: the client's cost must not be counted as the server's. One process, uvloop,
+no futures.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ STORED = b'{"code":0,'
 
 
 class Result(NamedTuple):
-    """One run: messages acknowledged, seconds, request latencies (ms, sorted), requests refused or unknown."""
+    """The result of one run: messages acknowledged, seconds, request latencies (ms, sorted), requests refused or
+    unknown."""
 
     messages: int
     seconds: float
@@ -27,15 +29,17 @@ class Result(NamedTuple):
     errors: int
 
     def __repr__(self) -> str:
-        """Short: asyncio.Runner writes out what its task returned, twice, and there is a latency for each request."""
+        """Returns a short text, because asyncio.Runner formats the result of its task twice, and there is a latency for
+        each request."""
         return f"<{self.messages} messages in {self.seconds:.3f} s, {self.errors} errors>"
 
 
 class Window(asyncio.Protocol):
-    """Keeps `in_flight` requests out until `seconds` have passed, then waits for the last answers: one prebuilt frame
-    per place in the window. What is counted, is counted for all answers of a read at once.
+    """Keeps `in_flight` requests unanswered until `seconds` have passed, then waits for the last answers. There is one
+    prebuilt frame per place in the window. Answers are counted once per read, not one by one.
 
-    The class of a protocol fills `frames`, calls `begin` when it has greeted, and `answered` for what it has read.
+    A subclass, one per protocol, fills `frames`, calls `begin` after its greeting, and `answered` for the answers that
+    it has read.
     """
 
     def __init__(self, in_flight: int, batch: int, seconds: float) -> None:
@@ -48,17 +52,17 @@ class Window(asyncio.Protocol):
         self.frames: list[bytes] = []
         self._in_flight = in_flight
         self._whole = b""
-        """All frames, once they were sent."""
+        """All frames joined, once they were sent together."""
         self._started = [0.0] * in_flight
         self._out = 0
         self._begin = self._until = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keeps the transport."""
+        """Stores the transport."""
         self.transport = cast(asyncio.Transport, transport)  # what a stream connection gives (asyncio.Protocol)
 
     def begin(self) -> None:
-        """Fills the window; the clock starts here, after the greeting."""
+        """Sends the first request of each place; the clock starts here, after the greeting."""
         self._begin = time.perf_counter()
         self._until = self._begin + self.seconds
         self._started = [self._begin] * self._in_flight
@@ -74,8 +78,8 @@ class Window(asyncio.Protocol):
             self.transport.write(self._whole)
 
     def answered(self, places: list[int], refused: int, now: float) -> None:
-        """Answers came at `now` (perf_counter), one for each place, so many of them refusals: sends as many requests
-        again, or ends the run when nothing is out any more."""
+        """Takes in answers that came at `now` (perf_counter), one for each place, `refused` of them refusals. Sends as
+        many requests again, or ends the run when none is unanswered."""
         if not places:
             return
         started = self._started
@@ -93,24 +97,24 @@ class Window(asyncio.Protocol):
             self.done.set_result(None)
 
     def fail(self, why: str) -> None:
-        """Ends the run as failed: the server said what no generator can go on with."""
+        """Ends the run as failed, because the server sent something after which the generator cannot continue."""
         if not self.done.done():
             self.done.set_exception(ConnectionError(why))
         self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends the run."""
+        """Ends the run when the connection is lost."""
         if not self.done.done():
             self.done.set_exception(exc or ConnectionError("the server closed the connection"))
 
 
 class Load(Window):
-    """A window of sends in RocketMQ's frames."""
+    """A load of sends in RocketMQ's frames, with a fixed number in flight."""
 
     def __init__(
         self, topic: str, size: int, batch: int, in_flight: int, seconds: float, properties: str = "", queues: int = 4
     ) -> None:
-        """`properties`: of every message beside its own, as JSON text (name\\u0001value\\u0002); not for batches."""
+        """`properties`: added to each message's own, as JSON text (name\\u0001value\\u0002); not for batches."""
         super().__init__(in_flight, batch, seconds)
         body = batch_body(size, batch) if batch > 1 else (bytes(range(256)) * (size // 256 + 1))[:size]
         self.frames = [
@@ -119,12 +123,12 @@ class Load(Window):
         self._pending = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begins: there is no greeting."""
+        """Begins at once: this protocol has no greeting."""
         super().connection_made(transport)
         self.begin()
 
     def data_received(self, data: bytes) -> None:
-        """Answers, whose header names the code first and the request's opaque, which is its place, once."""
+        """Reads answers. Their header names the code first, and once the request's opaque, which is its place."""
         if self._pending:
             data = self._pending + data
         now = time.perf_counter()
@@ -146,7 +150,8 @@ def whole_frames(data: bytes) -> tuple[int, int]:
 
 
 def request_frame(topic: str, opaque: int, queue: int, batch: int, body: bytes, more: str = "") -> bytes:
-    """A send request as the Java client writes it; `body` of a batch as `batch_body` makes it, `more` properties."""
+    """Returns a send request as the Java client writes it. `body` of a batch is one that `batch_body` made; `more` are
+    further properties."""
     single = f"TAGS\\u0001bench\\u0002UNIQ_KEY\\u0001{opaque:032X}\\u0002WAIT\\u0001true\\u0002{more}"
     properties = single if batch == 1 else ""
     header = (
@@ -159,7 +164,7 @@ def request_frame(topic: str, opaque: int, queue: int, batch: int, body: bytes, 
 
 
 def batch_body(size: int, batch: int) -> bytes:
-    """`batch` messages of `size` bytes each, as code 320 carries them."""
+    """Returns the body of a batch of `batch` messages of `size` bytes each, in the form of code 320."""
     body = (bytes(range(256)) * (size // 256 + 1))[:size]
     properties = b"TAGS\x01bench\x02WAIT\x01true\x02"
     length = 20 + len(body) + 2 + len(properties)
@@ -189,6 +194,7 @@ def run(
     queues: int = 4,
     connections: int = 1,
 ) -> Result:
-    """Runs one load to its end; see Load. Each of the connections has `in_flight` requests out."""
+    """Runs one load to its end, with the parameters of Load. Each of the connections has `in_flight` requests
+    unanswered."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_run(host, port, connections, (topic, size, batch, in_flight, seconds, properties, queues)))

@@ -1,4 +1,5 @@
-"""The cost of each mode on this machine's disk: three nodes, one load after the other, one table."""
+"""Measures what each acknowledgement mode costs on this machine's disk: three nodes, one load after the other, one
+table."""
 
 from __future__ import annotations
 
@@ -24,11 +25,12 @@ POOL = {**ASYNC, "TRANSIENT_STORE_POOL_ENABLE": "true"}
 
 
 class Mode(msgspec.Struct, frozen=True):
-    """A level under the [modes] of a cluster."""
+    """An acknowledgement level together with the [modes] settings of a cluster."""
 
     level: str
     flush: str
-    """`sync` and `async` stand for SYNC_FLUSH and ASYNC_FLUSH, `pool` for transient_store_pool_enable."""
+    """The flush mode: `sync` and `async` stand for SYNC_FLUSH and ASYNC_FLUSH, `pool` for
+    transient_store_pool_enable."""
     settings: dict[str, str]
 
 
@@ -40,7 +42,7 @@ MODES = (
     Mode("leader", "async", ASYNC),
     Mode("leader", "async+pool", POOL),
 )
-"""The modes from the strongest to the weakest; those with the same settings share a cluster."""
+"""The modes from the strongest to the weakest; modes with the same settings share a cluster."""
 
 
 class Disk(msgspec.Struct, frozen=True):
@@ -51,7 +53,7 @@ class Disk(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One load in one mode."""
+    """The measurements of one load in one mode."""
 
     level: str
     flush: str
@@ -61,7 +63,7 @@ class Row(msgspec.Struct, frozen=True):
     p50_ms: float
     p99_ms: float
     cpu_us_per_message: float
-    """User and system time of all nodes."""
+    """User and system time of all nodes per message, in microseconds."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -71,7 +73,7 @@ class Report(msgspec.Struct, frozen=True):
     directory: str
     disk: Disk
     load_before: tuple[float, float, float]
-    """The machine's load averages before it began: measure only when they are low."""
+    """The machine's load averages before the measurement began, which should be low."""
     seconds_per_row: float
     rows: list[Row]
 
@@ -102,7 +104,8 @@ def measure(
     seconds: float,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Report:
-    """Measures every mode in clusters under `directory` (empty), which are ended. Raises LocalError."""
+    """Measures every mode in clusters under `directory`, which must be empty, and ends the clusters. Raises
+    LocalError."""
     before = os.getloadavg()
     disk = probe(directory)
     rows: list[Row] = []
@@ -151,7 +154,7 @@ def _cpu_seconds(pids: Sequence[int]) -> float:
 
 @contextmanager
 def _cluster(directory: Path, settings: Mapping[str, str]) -> Iterator[tuple[int, list[int]]]:
-    """(the leader's port for clients, pids) of three nodes with these [modes]."""
+    """Runs three nodes with these [modes]; yields (the leader's port for clients, pids)."""
     cluster = LocalCluster(directory)
     names = {f"RAFTMQ_MODES__{key}": value for key, value in settings.items()}
     saved = {name: os.environ.get(name) for name in names}

@@ -1,4 +1,4 @@
-"""The common part of commands: the options --json, --data and --servers, and their output."""
+"""Parts that commands share: the options --json, --data and --servers, and output."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from raftmq.client import Client, Tls
 
 WHICH_CLUSTER = "raftmq status    (is it running? Is it at --servers, RAFTMQ_SERVERS or --data?)"
-"""Advice for when no server can be reached."""
+"""The command that is advised when no server can be reached."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""The signals that end a command that has started processes."""
+"""Signals that end a command that has started processes."""
 
 WIDTH_MAX = 1_000_000
-"""Columns of a table that nobody has to read on a screen."""
+"""Width in columns of a table that is not printed to a screen."""
 
 _DATA = "raftmq.data"
 _OUTPUT = "raftmq.output"
@@ -67,7 +67,8 @@ def exit_code_of(error: BaseException) -> ExitCode:
 
 
 def json_option(command: F) -> F:
-    """--json and --output: one object (or one per message) on stdout instead of text; YAML where it is wanted."""
+    """Adds --json and --output: print one object (or one per message) on stdout instead of text; as YAML if asked
+    for."""
 
     def remember(context: click.Context, param: click.Parameter, value: str | None) -> None:
         context.meta[_OUTPUT] = value
@@ -89,13 +90,13 @@ def json_option(command: F) -> F:
 
 
 def yaml_wanted() -> bool:
-    """True if the command that runs was asked for YAML."""
+    """Returns True if the running command was asked for YAML."""
     context = click.get_current_context(silent=True)
     return context is not None and context.meta.get(_OUTPUT) == "yaml"
 
 
 def yaml_document(value: object) -> str:
-    """The value as one document of YAML, with the mark that begins it."""
+    """Returns the value as one YAML document, with the mark that begins it."""
     import yaml
 
     text: str = yaml.safe_dump(value, allow_unicode=True, sort_keys=False, explicit_start=True)
@@ -103,7 +104,7 @@ def yaml_document(value: object) -> str:
 
 
 def data_option(command: F) -> F:
-    """--data: the local cluster's directory."""
+    """Adds --data: the local cluster's directory."""
     return click.option(
         "--data",
         metavar="DIR",
@@ -112,12 +113,13 @@ def data_option(command: F) -> F:
 
 
 def cluster_options(command: F) -> F:
-    """--data, --admin and --json: a cluster by its directory or its HTTP addresses, and JSON instead of text."""
+    """Adds --data, --admin and --json: a cluster by its directory or its HTTP addresses, and JSON instead of text."""
     return data_option(admin_option(json_option(command)))
 
 
 def servers_option(command: F) -> F:
-    """--servers: a cluster that is not this machine's own; --data: one that is; and TLS, for `connect` to find."""
+    """Adds --servers for a cluster elsewhere, --data for one on this machine, and the options for TLS, which `connect`
+    reads."""
 
     def remember(context: click.Context, param: click.Parameter, value: str | None) -> None:
         context.meta[f"raftmq.{param.name}"] = value
@@ -137,7 +139,7 @@ def servers_option(command: F) -> F:
 
 
 def _tls() -> Tls | None:
-    """TLS as the options of this command say; None if they say nothing."""
+    """Returns the TLS that this command's options ask for; None if there are no such options."""
     from raftmq.client import Tls
 
     meta = click.get_current_context().meta
@@ -146,13 +148,13 @@ def _tls() -> Tls | None:
 
 
 def data_dir(given: str | None) -> Path:
-    """The directory that --data, the environment and the working directory amount to."""
+    """Returns the local cluster's directory, decided by --data, the environment and the working directory."""
     return find_data_dir(given)
 
 
 @contextlib.contextmanager
 def ended_like_ctrl_c() -> Iterator[None]:
-    """A closed terminal or a kill stops the nodes as Ctrl-C does, instead of leaving them behind."""
+    """Has a closed terminal or a kill stop the nodes as Ctrl-C does, instead of leaving them running."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -166,7 +168,7 @@ def ended_like_ctrl_c() -> Iterator[None]:
 
 
 def print_json(value: object) -> None:
-    """One object: one line of JSON, or a document of YAML."""
+    """Prints one object: as one line of JSON, or as a YAML document."""
     if yaml_wanted():
         click.echo(yaml_document(value), nl=False)
     else:
@@ -174,7 +176,8 @@ def print_json(value: object) -> None:
 
 
 def show(as_json: bool, answer: Mapping[str, object], *lines: str, markup: bool = False) -> None:
-    """Prints a command's result: one object with --json, else lines for people; `markup`: rich's."""
+    """Prints a command's result: one object with --json, else lines for people. `markup`: the lines use rich's
+    markup."""
     if as_json:
         print_json({"schema": 1, **answer})
         return
@@ -189,24 +192,25 @@ _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u206
 
 
 def plain(text: str) -> str:
-    """The text as a terminal may have it: a character that it would obey and not show is escaped, as Python writes it.
-    Names of clients and the like come from anybody. Line feeds and tabs stay."""
+    """Returns the text as it may be sent to a terminal: characters that a terminal obeys instead of showing are
+    escaped, as Python writes them, because names of clients and the like can come from anybody. Line feeds and tabs
+    stay."""
     return _UNSEEN.sub(lambda found: ascii(found.group())[1:-1], text)
 
 
 def told_in_lines(what: str, why: str, fix: str) -> LocalError:
-    """An error of a command that lives above this package: printed like all others, exit code 1."""
+    """Returns an error for a command of a package above this one; it is printed like all others, with exit code 1."""
     return LocalError(what, why, fix)
 
 
 def show_problems(problems: Iterable[str]) -> None:
-    """Prints problems on stderr, beside what was found."""
+    """Prints problems on stderr, separate from the result."""
     for problem in problems:
         click.secho(problem, fg="red", err=True)
 
 
 def author() -> str:
-    """Returns the name of the user who types, for the history."""
+    """Returns the name of the user who types the command, for the history of changes."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):
@@ -215,7 +219,7 @@ def author() -> str:
 
 
 def size_of(count: int) -> str:
-    """Bytes as people read them, in powers of 1024."""
+    """Returns a number of bytes as text for people, in powers of 1024."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:
@@ -225,7 +229,7 @@ def size_of(count: int) -> str:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Returns the output for people: stdout, or stderr for progress beside real output. Only a terminal has a width:
+    """Returns the output for people: stdout, or stderr for progress beside real output. Only a terminal has a width, so
     text that goes to a file or a pipe is never cut."""
     from rich.console import Console
 
@@ -236,9 +240,9 @@ def console(*, stderr: bool = False) -> Console:
 def print_table(
     titles: Sequence[str], rows: Sequence[Sequence[object]], *, none: str = "", left: Collection[str] | None = None
 ) -> None:
-    """A table for people, None as a dash. The columns `left`, or those of texts, to the left, the others to the right.
-    A cell that is rich's Text keeps its style; any other is printed as it is, brackets included.
-    `none`: printed in place of a table without rows."""
+    """Prints a table for people, with a dash for None. The columns `left` (default: those of texts) are aligned left,
+    the others right. A cell that is rich's Text keeps its style; any other is printed as it is, brackets included.
+    `none` is printed in place of a table without rows."""
     if none and not rows:
         click.echo(none)
         return
@@ -250,8 +254,8 @@ def print_table(
 def print_pages(
     titles: Sequence[str], pages: Iterable[Sequence[Sequence[object]]], *, none: str, left: Collection[str]
 ) -> None:
-    """The same of a list that comes in pages, each printed when it is here. A list of one page is a table; a longer one
-    is printed as plain lines, whose columns grow where a later page needs it."""
+    """Prints a table that arrives in pages, each page at once. A single page is printed as a table; several are printed
+    as plain lines, whose columns grow if a later page needs it."""
     following = iter(pages)
     rows, second = list(next(following)), next(following, None)
     if second is None:
@@ -272,7 +276,7 @@ def print_pages(
 
 
 def table_of(titles: Sequence[str], rows: Sequence[Sequence[object]], left: Collection[str]) -> Table:
-    """The table of `print_table`, for a console that is wide enough."""
+    """Returns the table of `print_table`, for a console that is wide enough."""
     from rich.table import Table
     from rich.text import Text
 
@@ -287,12 +291,12 @@ def table_of(titles: Sequence[str], rows: Sequence[Sequence[object]], left: Coll
 
 
 def natural_width(table: Table, out: Console) -> int:
-    """The columns of a terminal at which no cell of the table is cut."""
+    """Returns the terminal width, in columns, at which no cell of the table is cut."""
     return max(1, out.measure(table, options=out.options.update(max_width=WIDTH_MAX)).maximum)
 
 
 def show_table(table: Table, out: Console) -> None:
-    """Prints a table, each cell whole. On a terminal that is too narrow for it, each row becomes a block of
+    """Prints a table without cutting any cell. On a terminal that is too narrow for it, each row becomes a block of
     `title  value` lines."""
     from rich.text import Text
 
@@ -310,17 +314,18 @@ def show_table(table: Table, out: Console) -> None:
 
 
 def is_context(servers: str | None) -> TypeGuard[str]:
-    """Returns True if --servers names a context, not addresses."""
+    """Returns True if --servers names a context instead of addresses."""
     return servers is not None and servers != "" and ":" not in servers
 
 
 class NodeDirectory(click.ParamType[Path]):
-    """A node's data directory, named by itself or, in a local cluster, by the node's folder that holds it."""
+    """A node's data directory, given directly or, in a local cluster, as the node's folder that contains it."""
 
     name = "directory"
 
     def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """The directory with the IDENTITY; what has none is passed on for the command to refuse."""
+        """Returns the directory that contains IDENTITY. A directory without it is returned as it is, for the command to
+        refuse."""
         from raftlog.storage.files import layout
 
         path = Path(value)
@@ -329,10 +334,10 @@ class NodeDirectory(click.ParamType[Path]):
 
 
 def connect(servers: str | None) -> Client:
-    """A connected client of the cluster that --servers, --data or the environment names, in this order.
+    """Returns a connected client of the cluster that --servers, --data or the environment names, in this order.
 
-    Raises LocalError for addresses that are none, for a directory without a cluster, and for a context at whose
-    addresses another cluster answers; RaftMQError if nobody answers at those of a context.
+    Raises LocalError for malformed addresses, for a directory without a cluster, and for a context at whose addresses
+    another cluster answers; RaftMQError if nobody answers at the addresses of a context.
     """
     from raftmq.client import Tls
     from raftmq.client import connect as open_client

@@ -1,4 +1,4 @@
-"""`raftmq context`: names for clusters, to be used as `--admin NAME` and `--servers NAME`."""
+"""`raftmq context`: manages names of clusters, to be used as `--admin NAME` and `--servers NAME`."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def _parse_servers(servers: str) -> list[str]:
 
 
 def _cluster_at(context: ClusterContext) -> str:
-    """The id of the cluster that answers at the addresses; "" if nobody does. Raises LocalError for two clusters."""
+    """Returns the id of the cluster that answers at the context's addresses; "" if none does. Raises LocalError if two
+    clusters answer."""
     by_api = by_servers = ""
     if context.addresses:
         by_api = cluster_at(context.addresses)
@@ -83,7 +84,7 @@ def _cluster_at(context: ClusterContext) -> str:
 
 
 def cluster_of_clients(servers: list[str], tls_ca: str = "") -> str:
-    """The id of the cluster that answers clients there; "" if nobody does."""
+    """Returns the id of the cluster that answers clients at these servers; "" if none does."""
     from raftmq.client import RaftMQError
     from raftmq.client import connect as open_client
 

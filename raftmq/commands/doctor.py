@@ -1,4 +1,4 @@
-"""`raftmq doctor`: whether this installation uses what makes it fast."""
+"""`raftmq doctor`: checks that this installation uses everything that makes it fast."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 
 class Check(NamedTuple):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     found: str
     finding: str = ""
-    """The fault, and what to do about it; empty if there is none."""
+    """The fault, and what to do about it; "" if there is none."""
 
 
 @click.command()
@@ -69,7 +69,7 @@ def doctor(directory: Path | None, configs: tuple[Path, ...], as_json: bool) -> 
 
 
 def _local_configs() -> list[Path]:
-    """The raftmq.toml of each node of the local cluster, if there is one."""
+    """Returns the raftmq.toml of each node of the local cluster, if there is one."""
     try:
         return [node.config_path for node in read_cluster(data_dir(None)).nodes]
     except LocalError:
@@ -77,7 +77,8 @@ def _local_configs() -> list[Path]:
 
 
 def _reachable(path: Path) -> Iterator[Check]:
-    """Checks what strangers can reach of the node with that configuration. Raises ConfigError."""
+    """Checks which ports and files of the node with that configuration other machines and users can reach. Raises
+    ConfigError."""
     config = load(path, os.environ)
     ports, folder = open_ports(config), open_folder(Path(config.node.data_dir))
     yield Check(f"ports of node {config.node.id}", "on every address" if ports else "on addresses of their own", ports)
@@ -86,7 +87,7 @@ def _reachable(path: Path) -> Iterator[Check]:
 
 
 def _tls(config: Config) -> Iterator[Check]:
-    """Checks the modes and the certificates of a node that speaks TLS."""
+    """Checks the TLS modes and the certificates of a node that speaks TLS."""
     if not config.speaks_tls:
         return
     from raftmq.local.node_certificates import why_unfit

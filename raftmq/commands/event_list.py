@@ -1,4 +1,4 @@
-"""`raftmq events`: what happened on the nodes."""
+"""`raftmq events`: lists the events of the nodes, and follows new ones."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def events(
 
 
 def _follow(addresses: list[str], seen: dict[int, int], kind: str | None, *, as_json: bool) -> None:
-    """Asks each node for what is new; a node that is away is asked again and tells what it noted meanwhile."""
+    """Asks each node for new events, again and again. A node that does not answer is asked later and then returns the
+    events that it noted meanwhile."""
     while True:
         time.sleep(FOLLOW_EVERY_S)
         fresh = []

@@ -1,6 +1,7 @@
-"""Names of topics, groups and nodes: completed by the shell, and suggested where one is nearly right.
+"""Names of topics, groups and nodes: shell completion, and suggestions for a name that is nearly right.
 
-Completion asks the cluster for at most a second and never prints an error: a shell would show it in the line.
+Completion asks the cluster for at most a second and never prints an error, because a shell would show it in the command
+line.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ TOPIC = click.argument("topic", shell_complete=complete_topics)
 
 @contextlib.contextmanager
 def with_near_miss(name: str, known: Callable[[], Sequence[str]]) -> Iterator[None]:
-    """Inside, NotFound becomes an error that suggests the nearest of the `known` topics."""
+    """A context in which NotFound becomes an error that suggests the nearest of the `known` topics."""
     from cluster.config.source import nearest
     from raftmq.client.errors import NotFound, RaftMQError
 
@@ -62,7 +63,8 @@ def with_near_miss(name: str, known: Callable[[], Sequence[str]]) -> Iterator[No
 
 @contextlib.contextmanager
 def near_name(api: AdminApi, path: str, name: str) -> Iterator[None]:
-    """Inside, a refusal because nothing has that name suggests the nearest one; `path`: /v1/topics or /v1/groups."""
+    """A context in which the API's refusal of an unknown name suggests the nearest existing one. `path`: /v1/topics or
+    /v1/groups."""
     from cluster.config.source import nearest
 
     try:

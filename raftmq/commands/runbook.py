@@ -1,4 +1,4 @@
-"""`raftmq runbook`: what a finding or an alert means, and what to do. Needs no cluster."""
+"""`raftmq runbook`: explains a finding or an alert and what to do. Needs no cluster."""
 
 from __future__ import annotations
 

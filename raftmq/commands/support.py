@@ -1,4 +1,4 @@
-"""`raftmq support bundle`: one file with what is needed to understand a problem."""
+"""`raftmq support bundle`: writes one file with what is needed to understand a problem."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def bundle(to: Path | None, data: str | None, admin: str | None, as_json: bool) 
 
 
 def _local(data: str | None) -> dict[str, str]:
-    """Logs and configuration of the local cluster, if there is one."""
+    """Returns logs and configuration files of the local cluster as path -> text; {} if there is none."""
     try:
         nodes = read_cluster(data_dir(data)).nodes
     except LocalError:

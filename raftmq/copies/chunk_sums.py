@@ -1,4 +1,5 @@
-"""CRC-32C of the log in chunks, and the chain of its entries, in one pass over a segment of a copy."""
+"""CRC-32C sums of the log in chunks, and the chain of its entries, both computed in one pass over a segment of a
+copy."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ CHUNK_BYTES = 1 << 20
 
 
 class Chunk(NamedTuple):
-    """The log's bytes from `position` on: up to the next multiple of CHUNK_BYTES, or to the end of the segment."""
+    """The sum of the log's bytes from `position` on, up to the next multiple of CHUNK_BYTES or the end of the
+    segment."""
 
     position: int
     size: int
@@ -20,7 +22,7 @@ class Chunk(NamedTuple):
 
 
 class SegmentSums(NamedTuple):
-    """The sums of one segment in one copy. `ends` is None if `damage` says why its entries cannot be read."""
+    """The sums of one segment in one copy. `ends` is None if the entries cannot be read; `damage` then says why."""
 
     chunks: list[Chunk]
     ends: SegmentEnds | None
@@ -42,7 +44,7 @@ def sums_of(copy: LogCopy, segment: Segment, end: int) -> SegmentSums:
 
 
 class _Tap:
-    """Reads for `ends_of`, which asks for ascending bytes once, and sums them up."""
+    """Reads bytes for `ends_of`, which asks for each byte once, in ascending order, and adds them to the sums."""
 
     def __init__(self, copy: LogCopy) -> None:
         self._copy = copy
@@ -51,7 +53,7 @@ class _Tap:
         self._at = 0
 
     def read(self, place: Place, start: int, stop: int) -> bytes:
-        """Reads as `LogCopy.read` does, and sums the bytes up."""
+        """Reads as `LogCopy.read` does, and adds the bytes to the sums."""
         data = self._copy.read(place, start, stop)
         at = start
         while at < start + len(data):
@@ -68,11 +70,11 @@ class _Tap:
         return self._copy.found(place)
 
     def finish(self, place: Place) -> None:
-        """Reads the bytes behind a damaged entry, so that they are in the sums too."""
+        """Reads the bytes behind a damaged entry, so that the sums include them."""
         at = max(self._at, place.base)
         while at < place.end and self.read(place, at, min(place.end, at + READ_BYTES)):
             at = self._at
 
     def chunks(self) -> list[Chunk]:
-        """Ascending."""
+        """Returns the chunks, ascending by position."""
         return [self._sums[name] for name in sorted(self._sums)]

@@ -1,8 +1,8 @@
-"""Rows of the consume queues and of the message index, derived from the entries of one segment alone.
+"""Rows of the consume queues and of the message index, derived only from the entries of one segment.
 
-It shares no code with what makes these rows while a node applies the log, so each proves the other. Rows of the index
-depend on their segment only. A block of a queue may begin in one segment and end in another: its pieces from all
-segments make its rows.
+It shares no code with the one that makes these rows while a node applies the log, so each can prove the other. Rows of
+the index depend on their segment only. A block of a queue may begin in one segment and end in another: its pieces from
+all segments together make its rows.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from statemachine.payload import ITEM, RowKind
 from statemachine.rows import keys
 
 BLOCK = 256
-"""Offsets per block, as in `statemachine.consume_queue`: part of the format."""
+"""Offsets per block of a consume queue, as in `statemachine.consume_queue`: part of the format."""
 Row = tuple[bytes, bytes]
-"""Key and value."""
+"""A row: key and value."""
 Queue = tuple[int, int]
-"""(topic_id, queue_id)."""
+"""A queue: (topic_id, queue_id)."""
 
 
 class Piece(NamedTuple):
-    """Packed items that one entry added to a queue, from the offset `base` on, within one block."""
+    """Packed items of one queue, added by one entry, from the offset `base` on, within one block."""
 
     base: int
     items: bytes
 
     @property
     def end(self) -> int:
-        """The offset after the last."""
+        """The offset after the piece's last item."""
         return self.base + len(self.items) // ITEM.size
 
 
 class Derived(NamedTuple):
-    """The rows derived from one segment: `pieces` by queue in order, and `keys`, the rows of the message index,
-    sorted."""
+    """The rows derived from one segment: `pieces` by queue, in order, and `keys`, the sorted rows of the message
+    index."""
 
     pieces: dict[Queue, list[Piece]]
     keys: list[Row]
@@ -46,7 +46,8 @@ class Derived(NamedTuple):
 
 def derive(entries: Iterable[Entry], end: int, next_ms: int | None) -> Derived:
     """Derives rows from the segment's entries below position `end`. `next_ms`: log time of the entry that follows the
-    segment and was applied; None if there is none, so that the segment's bucket is open. Raises PayloadError."""
+    segment and was applied; None if there is none, so that the segment's index bucket is still open. Raises
+    PayloadError."""
     pieces: dict[Queue, list[Piece]] = {}
     bucket = _Bucket()
     for entry in entries:
@@ -73,7 +74,7 @@ def _by_block(base: int, items: bytes) -> Iterator[Piece]:
 
 
 def block_rows(queue: Queue, pieces: Iterable[Piece]) -> Iterator[Row]:
-    """The rows of one block of a queue, of which these are all pieces: one row if the block is full."""
+    """Yields the rows of one block of a queue, made from all its pieces: one row if the block is full."""
     ordered = sorted(pieces)
     if ordered and ordered[-1].end % BLOCK == 0:
         ordered = [Piece(ordered[0].base, b"".join(piece.items for piece in ordered))]
@@ -90,12 +91,13 @@ class Block(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """No other segment has a part of it."""
+        """True if the block lies in this segment completely, so that no other segment has a piece of it."""
         return self.pieces[0].base == self.first and self.pieces[-1].end == self.first + BLOCK
 
 
 def blocks_of(derived: Derived, topic_ids: frozenset[int]) -> Iterator[Block]:
-    """The blocks of these topics, ascending within each queue: rows of other topics are gone with them."""
+    """Yields the blocks of these topics, ascending within each queue; the rows of other topics were removed with
+    them."""
     for queue, pieces in derived.pieces.items():
         if queue[0] not in topic_ids:
             continue
@@ -109,7 +111,7 @@ def blocks_of(derived: Derived, topic_ids: frozenset[int]) -> Iterator[Block]:
 
 
 class _Bucket:
-    """One segment's rows of the message index."""
+    """The rows of the message index of one segment."""
 
     def __init__(self) -> None:
         self._base = -1
@@ -140,7 +142,7 @@ class _Bucket:
         self._open, self._size = [], 0
 
     def rows(self, next_ms: int | None) -> list[Row]:
-        """All of them, sorted."""
+        """Returns all rows of the bucket, sorted."""
         if self._base < 0:
             return []
         if next_ms is not None:

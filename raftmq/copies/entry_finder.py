@@ -1,7 +1,8 @@
-"""The search for the entry of the Raft log that holds a message of a copy, by the headers of the segment's frames.
+"""The search for the entry of the Raft log that contains a message of a copy, by the headers of the segment's frames.
 
-A frame begins where the one before ends, so the headers are followed from the beginning of the segment: nothing that a
-message holds can be taken for one. Each header is compared with its checksum and with the header before.
+Each frame begins where the frame before it ends, so the finder follows the headers from the beginning of the segment:
+bytes inside a message cannot be mistaken for a header. Each header is compared with its checksum and with the header
+before.
 """
 
 from __future__ import annotations
@@ -22,8 +23,7 @@ _ENTRY = np.dtype([("position", "i8"), ("index", "i8"), ("term", "i8")])
 
 
 class EntryFinder:
-    """The entries of one segment. Asked in any order; it reads no further than the highest position that was asked
-    for."""
+    """Finds entries of one segment, in any order; it reads no further than the highest position that was asked for."""
 
     def __init__(self, copy: LogCopy, segment: Segment) -> None:
         self._copy = copy
@@ -35,7 +35,8 @@ class EntryFinder:
         """The position at which the last of these frames ends."""
 
     def of(self, positions: Any) -> tuple[Any, Any]:
-        """(index, term) of the entries that hold these positions of the segment, int64 each. Raises CopyError."""
+        """Returns (index, term) of the entries that contain these positions of the segment, as int64 arrays. Raises
+        CopyError."""
         highest = int(positions.max())
         found: list[tuple[int, int, int]] = []
         while self._end <= highest:
@@ -76,7 +77,8 @@ class EntryFinder:
 
 
 def _follows(header: FrameHeader, before: FrameHeader) -> bool:
-    """Chained as in `raftlog.frame.check_follows`; the payload is not looked at."""
+    """Returns True if `header` follows `before`, chained as in `raftlog.frame.check_follows`; the payload is not
+    examined."""
     chained: bool = header.parent == before.header_crc and header.index == before.index + 1
     return chained and header.position == before.position + before.frame_length
 

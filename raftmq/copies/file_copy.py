@@ -1,7 +1,8 @@
-"""A copy made of files: a backup, or the directory of a node that is stopped.
+"""A copy of the log made of files: a backup, or the directory of a node that is stopped.
 
 The rows of a checkpoint say where the messages of each queue lie in the segment files. A database that a node has open
-is never read. The newest checkpoint of a directory stands for it, with the log up to where the checkpoint was made.
+is never read: the newest checkpoint in a node's directory is read instead, with the log up to the point where the
+checkpoint was made.
 """
 
 from __future__ import annotations
@@ -43,18 +44,18 @@ class _Files(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """A topic in the form of `Catalog`."""
+    """A topic of a checkpoint, in the form that `Catalog` returns."""
 
     queues: list[QueueInfo]
 
 
 class FileCopy:
-    """A LogCopy of files: a backup, or DATA of a node."""
+    """A LogCopy of files: a backup, or the data directory of a node."""
 
     read_bytes = 2 << 20  # larger ones take memory that the process has not yet: page faults cost more than the calls
 
     def __init__(self, path: Path) -> None:
-        """`path`: a backup or DATA. Raises CopyError."""
+        """`path`: the folder of a backup, or a node's data directory. Raises CopyError."""
         self.name = str(path)
         with _told(path):
             self._files = _find(path)
@@ -78,7 +79,8 @@ class FileCopy:
         return found
 
     def _queue(self, topic_id: int, queue_id: int) -> QueueInfo:
-        """Rows below the first segment file may still be there: a TRIM removes them in slices."""
+        """Returns the bounds of a queue within the segment files. Rows below the first segment file may still exist,
+        because a TRIM removes them in slices."""
         end = query.end_offset(self._kv, topic_id, queue_id)
         first = min(end, query.first_offset(self._kv, topic_id, queue_id))
         if first < end and (base := self._files.places[0].base):
@@ -87,7 +89,7 @@ class FileCopy:
         return QueueInfo(queue_id, first, end)
 
     def _first_at(self, topic_id: int, queue_id: int, position: int) -> int | None:
-        """Offset of the queue's first message at or above the position; None if there is none."""
+        """Returns the offset of the queue's first message at or above the position; None if there is none."""
         first, pieces = queue_items(self._kv, topic_id, queue_id, position, U64_MAX)
         return first if next(pieces, b"") else None
 
@@ -130,14 +132,14 @@ class FileCopy:
         return self._kv
 
     def closed_ms(self, segment: Segment) -> int | None:
-        """Returns the time when the bucket of the segment's keys was closed, by the checkpoint itself; None if it has
-        none."""
+        """Returns the log time at which the index bucket of the segment's keys was closed, according to the checkpoint;
+        None if it has no such bucket."""
         row = next(self._kv.scan(INDEX, U64.pack(segment.base), U64.pack(segment.end)), None)
         return None if row is None or len(row[0]) != INDEX_BUCKET_KEY_SIZE else INDEX_BUCKET.unpack(row[1])[1]
 
     @property
     def end_position(self) -> int:
-        """The end of the log when the checkpoint was made."""
+        """The position of the log's end when the checkpoint was made."""
         return self._reader.mark.end_position
 
     @property
@@ -151,12 +153,12 @@ class FileCopy:
         return self._reader.mark.index
 
     def digest(self) -> dict[str, int]:
-        """The sum of the rows of each family: equal ones mean equal rows. Reads all rows."""
+        """Returns the sum of the rows of each family: equal sums mean equal rows. Reads all rows."""
         with _told(self._files.state):
             return self._reader.digest()
 
     def names(self) -> dict[int, str]:
-        """Topic id -> name."""
+        """Returns topic id -> name."""
         return {topic.id: topic.name for topic in self._topics.values()}
 
     def items(self, segment: Segment, span: Span) -> bytes:

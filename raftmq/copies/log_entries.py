@@ -1,4 +1,4 @@
-"""The entries of one segment of a copy, each compared with its checksums and with the one before."""
+"""The entries of one segment of a copy, each compared with its checksums and with the entry before."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ READ_BYTES = 8 << 20
 
 
 class SegmentEnds(NamedTuple):
-    """The beginning and the end of a segment: equal ones mean equal entries in between.
+    """The beginning and the end of a segment: if two copies have equal ones, all entries in between are equal.
 
     `parent` and `header_crc` chain segments: the parent of the next one is the header CRC of the last entry here.
     """
@@ -29,7 +29,7 @@ class SegmentEnds(NamedTuple):
 
 
 def entries_of(copy: Reads, segment: Segment) -> Iterator[Entry]:
-    """Raises CopyError naming the file and the position."""
+    """Yields the entries of a segment. Raises CopyError naming the file and the position."""
     tail: LogTail | None = None
     for place in segment.places:
         for entry in _entries_in(copy, place):
@@ -43,7 +43,7 @@ def entries_of(copy: Reads, segment: Segment) -> Iterator[Entry]:
 
 
 def ends_of(copy: Reads, segment: Segment) -> SegmentEnds:
-    """Reads all of it. Raises CopyError."""
+    """Reads the whole segment; returns its beginning and end. Raises CopyError."""
     first = last = None
     for entry in entries_of(copy, segment):
         first, last = first or entry, entry
@@ -53,7 +53,7 @@ def ends_of(copy: Reads, segment: Segment) -> SegmentEnds:
 
 
 def first_ms(copy: Reads, segment: Segment) -> int:
-    """Log time of its first entry. Raises CopyError."""
+    """Returns the log time of the segment's first entry. Raises CopyError."""
     place = segment.places[0]
     try:
         header = FrameHeader(copy.read(place, place.base, place.base + HEADER_SIZE))
@@ -64,12 +64,12 @@ def first_ms(copy: Reads, segment: Segment) -> int:
 
 
 def _before(entry: Entry) -> LogTail:
-    """A tail that `entry` follows."""
+    """Returns a log tail that `entry` correctly follows."""
     return LogTail(entry.term, entry.index - 1, entry.position, entry.parent, entry.position, entry.timestamp_ms)
 
 
 def _entries_in(copy: Reads, place: Place) -> Iterator[Entry]:
-    """Yields the entries in one file or object, which holds whole frames."""
+    """Yields the entries in one file or object, which contains whole frames."""
     held, at = b"", place.base  # `held` begins at position `at`
     read_to = place.base
     while at < place.end:
@@ -93,7 +93,7 @@ def _entries_in(copy: Reads, place: Place) -> Iterator[Entry]:
 
 
 def _whole(held: bytes, offset: int) -> Entry | None:
-    """The entry at `offset`; None if it is not all there. Raises FrameError."""
+    """Returns the entry at `offset`; None if its bytes are not complete. Raises FrameError."""
     if offset + HEADER_SIZE > len(held):
         return None
     header = FrameHeader(held[offset : offset + HEADER_SIZE])

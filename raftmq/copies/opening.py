@@ -1,4 +1,4 @@
-"""Opens a copy of the log. What crosses processes is a `CopySource`, never an open copy."""
+"""Opens a copy of the log. Processes pass each other a `CopySource`, never an open copy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def opened(source: CopySource) -> Iterator[LogCopy]:
-    """The copy, for `with`. Raises CopyError."""
+    """Opens the copy, for `with`. Raises CopyError."""
     copy = _open(source)
     try:
         yield copy
@@ -25,7 +25,7 @@ def opened(source: CopySource) -> Iterator[LogCopy]:
 
 @contextmanager
 def opened_rows(source: CopySource) -> Iterator[FileCopy]:
-    """A copy made of files, whose checkpoint is looked into. Raises CopyError."""
+    """Opens a copy made of files whose checkpoint rows are to be read, for `with`. Raises CopyError."""
     from raftmq.copies.file_copy import FileCopy
 
     copy = FileCopy(Path(source.path))

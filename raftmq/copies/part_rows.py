@@ -1,6 +1,7 @@
-"""Rows of one part of a copy: its messages as Arrow batches, each compared with the checksum of its queue's item.
+"""Rows of one part of a copy: its messages as Arrow batches, each message compared with the checksum in its queue's
+item.
 
-Order is that of the log, so messages of one queue are in the order of their offsets.
+Rows come in the order of the log, so messages of one queue are in the order of their offsets.
 """
 
 from __future__ import annotations
@@ -24,18 +25,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_BYTES = 2 << 20
-"""Bytes of the log in a batch, unless a single message has more: the arrays that a batch is made of then fit into
-memory that the process has already, and into the processor's cache."""
+"""Bytes of the log in one batch, unless a single message has more: the arrays of a batch then fit into memory that the
+process has already, and into the processor's cache."""
 GAP_BYTES = 512 << 10
-"""Bytes of other queues between two messages of one read: more take longer than a read of their own."""
+"""The most bytes of other queues that are read along between two messages; a larger gap takes longer to read than a
+separate read."""
 _ITEM = np.dtype(
     [("position", ">u8"), ("size", ">u4"), ("crc32c", ">u4"), ("tag_hash", ">i8"), ("store_time_ms", ">u8")]
 )
-"""`payload.ITEM`, field by field."""
+"""The fields of an item, as in `payload.ITEM`."""
 
 
 class _Read(NamedTuple):
-    """The log from position `start` on, out of one place."""
+    """Bytes of the log from position `start` on, read from one place."""
 
     place: Place
     start: int
@@ -72,7 +74,7 @@ class _Wanted:
 def part_batches(
     copy: LogCopy, part: CopyPart, columns: Sequence[str], batch_rows: int, pace: Pace | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of at most `batch_rows` messages, together exactly those of the part. Raises CopyError."""
+    """Yields batches of at most `batch_rows` messages, together exactly those of the part. Raises CopyError."""
     wanted, pace = _Wanted(copy, part), pace or Pace(None)
     topics = [span.topic for span in part.spans]
     topic_of = np.array([topics.index(topic) for topic in topics])
@@ -94,7 +96,8 @@ def part_batches(
 
 
 def _reads(wanted: _Wanted, places: Sequence[Place], size: int) -> Iterator[tuple[int, int, Place]]:
-    """(first message, the one after the last, where they lie) of each read of about `size` bytes."""
+    """Yields the reads of about `size` bytes each: (first message, the one after the last, the place where they
+    lie)."""
     starts, ends = wanted.starts, wanted.ends
     low, count = 0, len(starts)
     while low < count:
@@ -109,7 +112,7 @@ def _reads(wanted: _Wanted, places: Sequence[Place], size: int) -> Iterator[tupl
 
 
 def _runs(wanted: _Wanted, low: int, high: int, batch_rows: int) -> Iterator[tuple[int, int]]:
-    """(first message, the one after the last) of each batch of a read."""
+    """Yields the batches of a read as (first message, the one after the last)."""
     while low < high:
         limit = int(wanted.starts[low]) + BATCH_BYTES
         end = max(low + 1, int(np.searchsorted(wanted.ends, limit, side="right")))
@@ -119,7 +122,8 @@ def _runs(wanted: _Wanted, low: int, high: int, batch_rows: int) -> Iterator[tup
 
 
 def _frames(part: CopyPart, wanted: _Wanted, rows: Any, read: _Read) -> Frames:
-    """The messages `rows`, which are all of one topic. Raises CopyError for one that is not what its queue says."""
+    """Returns the messages of the given `rows`, all of one topic. Raises CopyError if a message is not the one that its
+    queue describes."""
     items = wanted.items[rows]
     body, count = body_of(items.tobytes(), read.data, read.start)
     if count < len(rows):

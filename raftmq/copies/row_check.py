@@ -15,7 +15,8 @@ UNKNOWN = -1
 
 
 class Difference(NamedTuple):
-    """A row is not what the log says. `family`: "cq" or "index"; UNKNOWN where there is no such number."""
+    """A row that differs from what the log says. `family` is "cq" or "index"; a number that does not apply is
+    UNKNOWN."""
 
     family: str
     topic_id: int
@@ -26,7 +27,7 @@ class Difference(NamedTuple):
 
 
 class StoredRows(Protocol):
-    """A checkpoint's rows."""
+    """The rows of a checkpoint."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """Returns the row's value, as `KV.get` does."""
@@ -36,7 +37,8 @@ class StoredRows(Protocol):
 
 
 class Underived(NamedTuple):
-    """Offsets [start, end) of a queue whose rows are there, and whose part of the log is not: taken as they are."""
+    """Offsets [start, end) of a queue that have rows but whose part of the log is missing. The rows cannot be checked
+    and are accepted as they are."""
 
     topic_id: int
     queue_id: int
@@ -45,8 +47,8 @@ class Underived(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """The result of checking one segment. `edges`: the pieces of blocks that other segments may have a part of;
-    `spans`: the offsets [start, end) of each queue."""
+    """The result of checking one segment. `edges`: pieces of blocks that other segments may share; `spans`: the offsets
+    [start, end) of each queue."""
 
     differences: list[Difference]
     edges: dict[tuple[Queue, int], list[Piece]]
@@ -56,7 +58,8 @@ class Checked(NamedTuple):
 
 
 def check_segment(derived: Derived, stored: StoredRows, topic_ids: frozenset[int], base: int, end: int) -> Checked:
-    """`topic_ids`: of topics that exist; rows of others are gone. [base, end): the segment."""
+    """Checks the rows of one segment, which covers the positions [base, end). `topic_ids` are those of existing topics;
+    rows of other topics were removed."""
     found = check_keys(derived, stored, base, end)
     edges: dict[tuple[Queue, int], list[Piece]] = {}
     spans: dict[Queue, tuple[int, int]] = {}
@@ -72,14 +75,16 @@ def check_segment(derived: Derived, stored: StoredRows, topic_ids: frozenset[int
 
 
 def kept_rows(queue: Queue, pieces: Iterable[Piece], stored: StoredRows) -> list[Row]:
-    """The rows of one block, of which these are all pieces, without what a TRIM has removed by the checkpoint."""
+    """Returns the rows of one block, made from all its pieces, without the offsets that a TRIM has removed according to
+    the checkpoint."""
     return list(block_rows(queue, _kept(queue, pieces, stored)))
 
 
 def check_block(
     queue: Queue, block: int, pieces: Iterable[Piece], stored: StoredRows, *, whole: bool = True
 ) -> list[Difference]:
-    """One block. `whole`: these are all its pieces; else rows of further ones may be there."""
+    """Checks one block. `whole` says that `pieces` are all of its pieces; otherwise the checkpoint may have rows of
+    further pieces."""
     wanted = _kept(queue, pieces, stored)
     rows = list(stored.scan(CQ, keys.cq_key(*queue, block), keys.cq_key(*queue, block + BLOCK)))
     if whole and rows == list(block_rows(queue, wanted)):
@@ -103,7 +108,7 @@ def _kept(queue: Queue, pieces: Iterable[Piece], stored: StoredRows) -> list[Pie
 
 
 def chunk_of_first(queue: Queue, stored: StoredRows) -> int:
-    """Returns the offset at which the rows of a queue begin: 0 unless it was trimmed."""
+    """Returns the offset at which the rows of a queue begin, which is 0 unless it was trimmed."""
     bounds = stored.get(CQ, keys.cq_bounds_key(*queue))
     return 0 if bounds is None else keys.unpack_bounds(bounds)[1]
 
@@ -131,8 +136,8 @@ def check_ends(
     from_start: bool,
     to_end: bool,
 ) -> tuple[list[Difference], list[Underived]]:
-    """Checks the checkpoint's rows of queues before and behind the derived ones. `from_start`, `to_end`: the log was
-    there from position 0 on, and up to the checkpoint's last entry."""
+    """Checks the checkpoint's rows of each queue below and above the derived ones. `from_start` and `to_end` say that
+    the log was complete from position 0 on, and up to the checkpoint's last entry."""
     found: list[Difference] = []
     underived: list[Underived] = []
     for queue in queues:
@@ -167,7 +172,7 @@ def _item_difference(queue: Queue, offset: int, expected: bytes | None, actual: 
 
 
 def check_keys(derived: Derived, stored: StoredRows, base: int, end: int) -> list[Difference]:
-    """The rows of the message index of one segment."""
+    """Checks the rows of the message index of one segment."""
     expected = dict(derived.keys)
     actual = dict(stored.scan(INDEX, keys.U64.pack(base), keys.U64.pack(end)))
     if expected == actual:

@@ -1,6 +1,6 @@
-"""Objects of a tier that may lie below the id of another cluster of the same store.
+"""Objects of a tier that may lie in the folder of another cluster in the same store.
 
-The manifest of a restored cluster lists segments that its ancestors uploaded, and they stay in the ancestors' folders
+The manifest of a restored cluster lists segments that its ancestors uploaded, and those stay in the ancestors' folders
 (docs/adr/0067). A name ends with its content's hash, so an object of that name is the right one wherever it lies.
 """
 
@@ -14,7 +14,7 @@ from cluster.tier.store.object_store import ObjectStore
 
 
 async def clusters_of(store: ObjectStore) -> list[str]:
-    """The folders of clusters that have published a manifest, sorted."""
+    """Returns the folders of clusters that have published a manifest, sorted."""
     found = set()
     async for info in store.list():
         folder, _, name = info.name.partition("/")
@@ -24,19 +24,19 @@ async def clusters_of(store: ObjectStore) -> list[str]:
 
 
 class SharedObjects:
-    """The objects of a store whose place may be another cluster's folder. Used by one event loop."""
+    """Finds the objects of a store that may lie in another cluster's folder. Used by one event loop."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._clusters: asyncio.Task[list[str]] | None = None
-        """Listed once, and only if an object is not in its own folder."""
+        """The list of the clusters' folders, fetched once, and only if an object is missing in its own folder."""
         self._folders: dict[str, str] = {}
         """Name -> the folder where it was found."""
         self._last = ""
 
     async def get_range(self, name: str, start: int, stop: int) -> bytes:
-        """Reads as `ObjectStore.get_range` does, from the object itself or from the one of that name below another
-        cluster's id."""
+        """Reads as `ObjectStore.get_range` does, from the object itself or from the object of the same name in another
+        cluster's folder."""
         own, _, rest = name.partition("/")
         folder = self._folders.get(name, own)
         try:
@@ -52,12 +52,12 @@ class SharedObjects:
             raise missing from None
 
     def where(self, name: str) -> str:
-        """The name under which the object lies, as far as it was found already."""
+        """Returns the name under which the object lies, or its own name if it was not found elsewhere yet."""
         own, _, rest = name.partition("/")
         return f"{self._folders.get(name, own)}/{rest}"
 
     async def _others(self, own: str) -> list[str]:
-        """Folders of other clusters, the one that was right the last time first."""
+        """Returns the folders of other clusters, beginning with the one in which the last object was found."""
         if self._clusters is None:
             self._clusters = asyncio.ensure_future(clusters_of(self._store))
         return sorted((each for each in await self._clusters if each != own), key=lambda each: each != self._last)

@@ -1,8 +1,8 @@
-"""The tier as a copy of the log: its manifest, index files and segments, read while every node may be down.
+"""The tier as a copy of the log: its manifest, index files and segments, which can be read while every node is down.
 
-The manifest lists segments that were verified; the newest messages of a log are not in its tier yet. It has no names of
-topics: a topic's name is read out of its first message. A topic that was deleted can be read until its segments go, and
-of two topics of one name the younger one is read.
+The manifest lists segments that were verified, so the newest messages of the log are missing. It has no names of
+topics: a topic's name is read out of its first message. A deleted topic can be read until its segments are removed, and
+of two topics with the same name the younger one is read.
 """
 
 from __future__ import annotations
@@ -40,38 +40,39 @@ from statemachine.payload import ITEM
 T = TypeVar("T")
 MANIFEST_BYTES_MAX = 1 << 30
 TOTAL_S = 60.0
-"""No request is tried again so long after it was first made."""
+"""Seconds after the first attempt of a request during which it is retried."""
 _AT_ONCE = 16
-"""Index files that are read together."""
+"""The number of index files that are read at the same time."""
 
 
 class _Described(NamedTuple):
-    """A topic in the form of `Catalog`."""
+    """A topic of the tier, in the form that `Catalog` returns."""
 
     queues: list[QueueInfo]
 
 
 class _Run(NamedTuple):
-    """One segment's run of a queue."""
+    """The run of consecutive messages that one segment holds of a queue."""
 
     segment: Segment
     run: QueueRun
 
 
 class _Listing(NamedTuple):
-    """The runs of all topics, by (topic id, queue id), lowest segment first; `ids`: topic id by name."""
+    """The runs of all topics, by (topic id, queue id), lowest segment first; `ids` maps a topic's name to its id."""
 
     runs: dict[tuple[int, int], list[_Run]]
     ids: dict[str, int]
 
 
 class TierCopy:
-    """See LogCopy. A task only calls `items`, `read` and `close`, which need no manifest."""
+    """A LogCopy of a tier. A Spark task only calls `items`, `read` and `close`, which need no manifest."""
 
     read_bytes = 8 << 20
 
     def __init__(self, url: str, cluster: str | None = None, store: ObjectStore | None = None) -> None:
-        """`cluster`: its uuid, needed where a store has several. `store`: instead of the URL's. Raises CopyError."""
+        """`cluster`: the cluster's uuid, needed if a store has several. `store`: used instead of the URL's. Raises
+        CopyError."""
         self.name = url
         self._cluster = cluster
         self._indexes: dict[str, IndexFile] = {}
@@ -88,8 +89,8 @@ class TierCopy:
         return sorted(self._listing().ids.keys() - SYSTEM_TOPICS)
 
     def describe_topic(self, name: str) -> _Described:
-        """Implements `LogCopy.describe_topic`. A queue keeps what lies above its last gap: what is below was removed by
-        retention."""
+        """Implements `LogCopy.describe_topic`. A queue keeps the offsets above its last gap, because retention removed
+        those below."""
         topic_id = self._topic_id(name)
         known = {queue: _kept(runs) for (topic, queue), runs in self._listing().runs.items() if topic == topic_id}
         return _Described([QueueInfo(queue, *known.get(queue, (0, 0))) for queue in range(max(known) + 1)])
@@ -154,7 +155,7 @@ class TierCopy:
         return _Listing(runs, {await self._topic_name(*first[topic_id]): topic_id for topic_id in sorted(first)})
 
     async def _only_cluster(self) -> str:
-        """The folder of the cluster that the store is for."""
+        """Returns the folder of the cluster that the store belongs to. Raises CopyError unless there is exactly one."""
         found = await clusters_of(self._store)
         if len(found) != 1:
             raise CopyError(
@@ -165,7 +166,7 @@ class TierCopy:
         return found[0]
 
     async def _listed(self, folder: str) -> list[Listed]:
-        """Every segment of the manifest."""
+        """Returns every segment that the manifest lists."""
 
         async def get(name: str, size: int) -> Data:
             return (await self._store.get(f"{folder}/{name}", size)).data
@@ -183,7 +184,7 @@ class TierCopy:
         return decode(body, Manifest)
 
     async def _queues(self, segment: Segment) -> list[QueueRun]:
-        """Every queue of the segment, from its index file."""
+        """Returns every queue of the segment, from its index file."""
         index = await self._index(segment)
         found: list[QueueRun] = []
         for steps in index.blocks(QUEUES):
@@ -232,8 +233,8 @@ class TierCopy:
             self._loop.close()
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine. asyncio.Runner is not used: it sets a signal handler each time, for which CPython writes
-        out the task with its result, and that is megabytes of the log."""
+        """Runs a coroutine to its end. asyncio.Runner is not used: it sets a signal handler each time, for which
+        CPython formats the task with its result, and that is megabytes of the log."""
         return self._loop.run_until_complete(coroutine)
 
     def _steps(self, segment: Segment, steps: Callable[[IndexFile], Steps[T]]) -> T:
@@ -306,14 +307,15 @@ def _by_time(run: QueueRun, timestamp_ms: int, index: IndexFile) -> Steps[int]:
 
 
 def _index_of(segment: Segment) -> tuple[str, int]:
-    """Raises CopyError if there is none: to pass the segment over would be to lose its messages."""
+    """Returns (name, size) of the segment's index file. Raises CopyError if it has none: leaving the segment out would
+    lose its messages."""
     if segment.index_file is None:
         raise CopyError(f"the segment at position {segment.base} has no index file in the tier", "", _REPAIR)
     return segment.index_file
 
 
 def _kept(runs: Sequence[_Run]) -> tuple[int, int]:
-    """(first, end) of the offsets above the last gap."""
+    """Returns (first, end) of the offsets above the last gap."""
     first = end = 0
     for number, (_, run) in enumerate(runs):
         if not number or run.first_offset != end:

@@ -1,6 +1,7 @@
-"""The files of users that a new cluster's configuration names: the key of their secrets, and the first Super.
+"""The access files that a new cluster's configuration names: the key that encrypts users' secrets, and the first user
+of type Super.
 
-They are made with the cluster and never again: with another key, no secret in the log could be read.
+They are made once, with the cluster: no secret in the log could be read with another key.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ FIRST_USER = "admin"
 
 
 def make_access_files(configs: Iterable[Config]) -> list[Path]:
-    """Makes the files that are named and not there, with mode 0600; returns their paths. Nothing of them is printed.
-    Raises LocalError."""
+    """Makes the access files that are named and missing, with mode 0600; returns their paths. Their content is not
+    printed. Raises LocalError."""
     made = []
     for config in configs:
         for name, text in (

@@ -1,4 +1,4 @@
-"""The HTTP API as the command line uses it: any node that answers, errors as three lines."""
+"""The command line's client of the HTTP API: it asks any node that answers, and raises errors of three lines."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 ADMIN_VARIABLE = "RAFTMQ_ADMIN"
 ELSEWHERE = "raftmq status --admin HOST:PORT"
-"""Advice for when no node answers at the addresses that were given."""
+"""The command that is advised when no node answers at the addresses that were given."""
 _TIMEOUT_S = 10.0
 HTTPS_ALONE = "this port takes https alone"
-"""The answer of a node to plain text where `admin.tls` is enforcing (`cluster.admin.server`)."""
+"""The text that a node answers to plain HTTP where `admin.tls` is enforcing (`cluster.admin.server`)."""
 
 _EXIT_CODES = {
     "not_found": ExitCode.REFUSED,
@@ -51,16 +51,16 @@ class ApiRefusal(LocalError):
     def __init__(self, code: str, what: str, why: str, fix: str, exit_code: ExitCode) -> None:
         super().__init__(what, why, fix, exit_code)
         self.code = code
-        """One of the codes in docs/http-api.md."""
+        """The error code, one of those in docs/http-api.md."""
 
     @property
     def is_passing(self) -> bool:
-        """True if nothing was changed, and nothing speaks against asking again in a moment."""
+        """True if nothing was changed and the same request may succeed in a moment."""
         return self.code in ("no_leader", "not_leader", "leader_unreachable", "failed")
 
 
 def admin_option(command: F) -> F:
-    """--admin: the HTTP API of a cluster that is not this machine's own; --tls-ca: over TLS."""
+    """Adds the options --admin (the HTTP API of a cluster elsewhere) and --tls-ca (ask it over TLS) to a command."""
 
     def take(context: click.Context, param: click.Parameter, value: str | None) -> None:
         forget_tls()
@@ -85,12 +85,13 @@ def admin_option(command: F) -> F:
 
 
 class GivenAddresses(list[str]):
-    """Addresses that a person named. What is there cannot be started from here, and starting a local cluster helps
-    nobody who asked for another one."""
+    """Addresses that a person named. Errors about them do not advise `raftmq up`: it cannot start nodes elsewhere, and
+    a local cluster does not help a person who asked for another one."""
 
 
 def admin_addresses(given: str | None, data: str | None = None) -> list[str]:
-    """The "host:port" to ask, in order: --admin, RAFTMQ_ADMIN, cluster.json. Raises LocalError."""
+    """Returns the "host:port" of the HTTP APIs to ask, in order, from --admin, RAFTMQ_ADMIN or cluster.json. Raises
+    LocalError."""
     named = given or ("" if data else os.environ.get(ADMIN_VARIABLE, ""))
     if not named:
         return addresses_of(read_cluster(find_data_dir(data)).nodes)
@@ -98,7 +99,8 @@ def admin_addresses(given: str | None, data: str | None = None) -> list[str]:
 
 
 def node_addresses(given: str | None, data: str | None = None) -> list[str]:
-    """The same of every node: who names one node of a cluster means all of them. Raises LocalError."""
+    """Returns the addresses of all nodes: a person who names one node of a cluster means all of them. Raises
+    LocalError."""
     from raftmq.local.status import with_members
 
     addresses = admin_addresses(given, data)
@@ -106,7 +108,7 @@ def node_addresses(given: str | None, data: str | None = None) -> list[str]:
 
 
 def _of_context(name: str) -> list[str]:
-    """The addresses of a context, which must lead to the cluster that it was added for. Raises LocalError."""
+    """Returns the addresses of a context, which must lead to the cluster that it was added for. Raises LocalError."""
     context = find_context(name)
     if context.tls_ca:
         speak_tls(context.tls_ca)
@@ -116,7 +118,7 @@ def _of_context(name: str) -> list[str]:
 
 
 def cluster_at(addresses: list[str]) -> str:
-    """The id of the cluster that answers at these addresses; "" if none can be reached. Raises LocalError."""
+    """Returns the id of the cluster that answers at these addresses; "" if none can be reached. Raises LocalError."""
     for address in addresses:
         if (told := node_at(address)) is not None:
             return told[1]
@@ -129,7 +131,7 @@ def cluster_at(addresses: list[str]) -> str:
 
 
 def parse_addresses(named: str) -> list[str]:
-    """ "http://a:1,b:2" -> its "host:port". After https:// all are asked over TLS. Raises LocalError."""
+    """Parses "http://a:1,b:2" into a list of "host:port". With https:// all are asked over TLS. Raises LocalError."""
     parts = [part.strip().rstrip("/") for part in named.split(",") if part.strip()]
     if any(part.startswith("https://") for part in parts) and chosen_tls() is None:
         speak_tls()
@@ -147,25 +149,26 @@ def parse_addresses(named: str) -> list[str]:
 
 
 class AdminApi:
-    """Asks the first node that can be reached, and the next one if that knows no leader or the leader has just changed.
-    Otherwise never sends a request twice: once it left, it may be carried out."""
+    """A client of the HTTP API. It asks the first node that can be reached, and the next one if that knows no leader or
+    the leader has just changed. Otherwise it never sends a request twice, because a request that was sent may be
+    carried out."""
 
     def __init__(
         self, addresses: Sequence[str], look: str = "raftmq topic list", *, timeout_s: float = _TIMEOUT_S
     ) -> None:
-        """`look`: the command that shows whether a change has happened."""
+        """`look`: the command that shows if a change has happened; errors advise it."""
         self._addresses = list(addresses)
         self._look = look
         self._timeout_s = timeout_s
         self._fix = ELSEWHERE if isinstance(addresses, GivenAddresses) else "raftmq up    (or raftmq status)"
 
     def get(self, path: str) -> dict[str, Any]:
-        """A reading that a majority has confirmed. Raises LocalError."""
+        """Sends a GET for data that a majority has confirmed. Raises LocalError."""
         return self._call("GET", f"{path}?consistency=linearizable", None)
 
     def pages(self, path: str, consistency: str = "linearizable") -> Iterator[dict[str, Any]]:
-        """The pages of a list, each as it comes. A node of an earlier release gives the whole list at once. Raises
-        LocalError."""
+        """Yields the pages of a list as they arrive. A node of an earlier release returns the whole list at once.
+        Raises LocalError."""
         after = ""
         while True:
             cursor = f"&after={quote(after, safe='')}" if after else ""
@@ -176,26 +179,25 @@ class AdminApi:
             after = str(page["next"])
 
     def whole(self, path: str, field: str) -> dict[str, Any]:
-        """The first page with the items of all: a reading of each page that a majority has confirmed. Raises
-        LocalError."""
+        """Returns the first page with the items of all pages; a majority has confirmed each page. Raises LocalError."""
         first, *others = self.pages(path)
         items = [item for page in (first, *others) for item in page[field]]
         return {**first, field: items, **({"next": None} if "next" in first else {})}
 
     def local(self, path: str) -> dict[str, Any]:
-        """Asks the node that answers about itself. Raises LocalError."""
+        """Sends a GET that the answering node answers about itself. Raises LocalError."""
         return self._call("GET", path, None)
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """A change. Raises LocalError."""
+        """Sends a POST, which makes a change. Raises LocalError."""
         return self._call("POST", path, body)
 
     def put(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """A change of what is there. Raises LocalError."""
+        """Sends a PUT, which changes an existing thing. Raises LocalError."""
         return self._call("PUT", path, body)
 
     def delete(self, path: str) -> dict[str, Any]:
-        """A removal. Raises LocalError."""
+        """Sends a DELETE. Raises LocalError."""
         return self._call("DELETE", path, None)
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
@@ -252,7 +254,8 @@ class AdminApi:
 
 
 def ask_all(addresses: Iterable[str], path: str) -> tuple[list[tuple[AdminApi, dict[str, Any]]], dict[str, LocalError]]:
-    """Returns each node's answer about itself, in the order of the addresses; and address -> why there is none."""
+    """Asks all nodes about themselves; returns the answers, in the order of the addresses, and address -> error for
+    nodes without an answer."""
     answers, silent = [], {}
     for address in addresses:
         api = AdminApi([address])
@@ -266,9 +269,9 @@ def ask_all(addresses: Iterable[str], path: str) -> tuple[list[tuple[AdminApi, d
 def each_node(
     addresses: Sequence[str], path: str, node: int | None = None
 ) -> Iterator[tuple[AdminApi, dict[str, Any]]]:
-    """Each node that can be reached, and what it says of itself under `path`; only `node` if one is named.
+    """Yields each node that can be reached, with its answer about itself under `path`; only `node` if one is named.
 
-    Raises LocalError after the last address if it was none of them, and at once if one of them refuses.
+    Raises LocalError at the end if no such node was reached, and at once if one of them refuses.
     """
     reached = False
     for address in addresses:
@@ -306,7 +309,7 @@ def _broken(method: str, address: str, error: Exception, look: str) -> LocalErro
 
 
 def _refused(answer: Any, look: str) -> ApiRefusal:
-    """The API's own words; hints that speak HTTP are said as commands."""
+    """Returns the error with the API's own words; advice that names HTTP requests is reworded to commands."""
     error = answer["error"]
     code, hint = error["code"], error["hint"]
     if code == "not_found" and hint.startswith("GET /"):
@@ -331,5 +334,5 @@ def _refused(answer: Any, look: str) -> ApiRefusal:
 
 
 def drain_node(node: int, addresses: Sequence[str], *, undo: bool = False) -> dict[str, Any]:
-    """Makes the node hand leadership over and send clients elsewhere, or ends that. Raises LocalError."""
+    """Drains the node: it hands leadership over and sends clients elsewhere. `undo` ends that. Raises LocalError."""
     return AdminApi(addresses, "raftmq node list").post(f"/v1/members/{node}/drain", {"drain": not undo})

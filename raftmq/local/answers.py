@@ -1,4 +1,4 @@
-"""Answers of an HTTP API, as far as they are read: any program may listen at an address, and say anything, for ever."""
+"""A bound for answers of an HTTP API: any program may listen at an address, and send anything, without end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ ANSWER_BYTES_MAX = 256 << 20
 
 
 def read_answer(response: http.client.HTTPResponse) -> bytes:
-    """The body of an answer. Raises HTTPException if it is longer than ANSWER_BYTES_MAX."""
+    """Returns the body of an answer. Raises HTTPException if it is longer than ANSWER_BYTES_MAX."""
     with response:
         body = response.read(ANSWER_BYTES_MAX + 1)
     if len(body) > ANSWER_BYTES_MAX:

@@ -1,7 +1,8 @@
-"""Makes certificates of P-256: a CA, and what it issues to nodes and to clients. Files with keys have mode 0600.
+"""Makes P-256 certificates: a CA, and the certificates that it issues to nodes and clients. Files with keys have mode
+0600.
 
 A node's certificate names the cluster and the node as `raftmq://CLUSTER-UUID/NODE-UUID`, and the hosts by which others
-reach the node. A client's cannot be used as a node's.
+reach the node. A client's certificate cannot be used as a node's.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from raftmq_wire.errors import ExitCode, LocalError
 CA, NODE, CLIENT = "ca", "node", "client"
 CA_DAYS, NODE_DAYS, CLIENT_DAYS = 3650, 365, 365
 EARLY = datetime.timedelta(minutes=5)
-"""Certificates begin a little before they are made: clocks differ."""
+"""The time by which a certificate's validity begins before it is made, because clocks differ."""
 
 
 class Pair(NamedTuple):
@@ -41,7 +42,7 @@ class Pair(NamedTuple):
 
 
 def new_ca(name: str = "RaftMQ CA", days: float = CA_DAYS) -> Pair:
-    """Makes a CA that issues certificates of nodes and clients, and no other CAs."""
+    """Makes a CA that may issue certificates of nodes and clients, but no other CAs."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _named(name)
     builder = _builder(subject, subject, key, days)
@@ -51,14 +52,15 @@ def new_ca(name: str = "RaftMQ CA", days: float = CA_DAYS) -> Pair:
 
 
 def new_node(ca: Pair, cluster: str, node: str, hosts: Iterable[str], days: float = NODE_DAYS) -> Pair:
-    """Issues a certificate to the node with that uuid. `hosts`: the names and addresses by which it is reached."""
+    """Issues a certificate to the node with the uuid `node`. `hosts`: the names and addresses by which it is
+    reached."""
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(f"raftmq://{cluster}/{node}")]
     names += [_host(each) for each in dict.fromkeys(hosts)]
     return _issue(ca, f"RaftMQ node {node}", names, [ExtendedKeyUsageOID.SERVER_AUTH], days)
 
 
 def new_client(ca: Pair, name: str, days: float = CLIENT_DAYS) -> Pair:
-    """Issues a certificate to a client. `name`: for people."""
+    """Issues a certificate to a client. `name` is shown to people."""
     return _issue(ca, name, [], [], days)
 
 
@@ -121,17 +123,17 @@ def _usage(*, signs: bool) -> x509.KeyUsage:
 
 
 def certificate_path(folder: Path, stem: str) -> Path:
-    """The file of a certificate in a folder."""
+    """Returns the path of a certificate in a folder."""
     return folder / f"{stem}.crt"
 
 
 def key_path(folder: Path, stem: str) -> Path:
-    """The file of a key in a folder."""
+    """Returns the path of a key in a folder."""
     return folder / f"{stem}.key"
 
 
 def write_pair(pair: Pair, folder: Path, stem: str, *, replace: bool = False) -> None:
-    """Writes FOLDER/STEM.crt and STEM.key, each as a whole. Raises LocalError if one is there, unless `replace`."""
+    """Writes FOLDER/STEM.crt and STEM.key, each atomically. Raises LocalError if one exists, unless `replace`."""
     paths = certificate_path(folder, stem), key_path(folder, stem)
     taken = next((path for path in paths if path.exists()), None)
     if taken is not None and not replace:
@@ -166,7 +168,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def read_ca(folder: Path) -> Pair:
-    """The CA in FOLDER/ca.crt and ca.key. Raises LocalError."""
+    """Reads the CA from FOLDER/ca.crt and ca.key. Raises LocalError."""
     path = key_path(folder, CA)
     try:
         certificate = read_certificate(certificate_path(folder, CA))
@@ -187,7 +189,7 @@ def read_ca(folder: Path) -> Pair:
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    """The first certificate in a file. Raises LocalError."""
+    """Returns the first certificate in a file. Raises LocalError."""
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -196,7 +198,7 @@ def read_certificate(path: Path) -> x509.Certificate:
 
 
 def is_key_of(path: Path, certificate: x509.Certificate) -> bool:
-    """Returns True if the file has the certificate's key. Raises LocalError if it has no key."""
+    """Returns True if the file contains the certificate's key. Raises LocalError if it contains no key."""
     try:
         key = load_pem_private_key(path.read_bytes(), None)
     except (OSError, ValueError, TypeError) as error:
@@ -207,7 +209,7 @@ def is_key_of(path: Path, certificate: x509.Certificate) -> bool:
 
 
 def describe(certificate: x509.Certificate) -> dict[str, str | list[str]]:
-    """Words about a certificate."""
+    """Returns the fields of a certificate as texts for people."""
     return {
         "subject": certificate.subject.rfc4514_string(),
         "issuer": certificate.issuer.rfc4514_string(),
@@ -218,7 +220,7 @@ def describe(certificate: x509.Certificate) -> dict[str, str | list[str]]:
 
 
 def names_of(certificate: x509.Certificate) -> list[str]:
-    """The names that it is issued for: hosts, and the node's URI."""
+    """Returns the names that the certificate is issued for: hosts, and the node's URI."""
     try:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:

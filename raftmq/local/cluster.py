@@ -1,7 +1,7 @@
 """A whole cluster on one machine: `raftmq up`, `down`, `kill`, `restart`, `status` as functions.
 
-Nodes are ordinary processes that run what `raftmq serve` runs; nothing here is on their path once they are up. What
-runs is written to cluster.json before anybody waits for it, so that every process we start can be found and ended.
+Nodes are ordinary processes that run what `raftmq serve` runs; this module is not involved once they are up. It writes
+each started process to cluster.json before it waits for it, so that every process can be found and ended.
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 
 def bytes_in(folder: Path) -> int:
-    """The size of the files in a folder, in bytes."""
+    """Returns the size of the files in a folder, in bytes."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def tell_new_ports(view: ClusterView) -> None:
-    """Tells the leader of a ready cluster where each member is now, if its log says otherwise. Raises LocalError.
+    """Tells the leader of a ready cluster the present address of each member, if the cluster's log says otherwise.
+    Raises LocalError.
 
-    The members of GENESIS are found through each node's raftmq.toml; a node that joined later said where it is when it
+    The members of GENESIS are found through each node's raftmq.toml; a node that joined later gave its address when it
     was added.
     """
     leader = next(node.record for node in view.nodes if node.record.id == view.leader)
@@ -82,11 +83,10 @@ BEGUN = "BEGUN"
 
 @contextlib.contextmanager
 def begun(data: Path) -> Iterator[None]:
-    """Marks the directory while its content is made; the mark stays if that does not end well.
+    """Marks the directory while its content is made; the mark stays if that fails.
 
-    DATA/BEGUN stands there from before the first file until all data directories are complete. No node starts
-    meanwhile, so a command that finds it (Ctrl-C, kill -9 or a power cut came between) may remove what was made and
-    begin again.
+    DATA/BEGUN exists from before the first file until all data directories are complete. No node starts meanwhile, so a
+    command that finds it (after Ctrl-C, kill -9 or a power loss) may remove what was made and begin again.
     """
     mark = data / BEGUN
     mark.touch()
@@ -98,7 +98,7 @@ def begun(data: Path) -> Iterator[None]:
 
 
 def undo_begun(data: Path) -> None:
-    """Removes what an interrupted first start made."""
+    """Removes the files that an interrupted first start made."""
     if not (data / BEGUN).exists():
         return
     for home in data.glob("n[0-9]*"):
@@ -113,29 +113,30 @@ _POLL_S = 0.05
 
 
 class LocalCluster:
-    """The cluster in one data directory. Every method reads cluster.json afresh: other commands may change it."""
+    """The cluster in one data directory. Every method reads cluster.json again, because other commands may change
+    it."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
 
     @property
     def nodes(self) -> list[NodeRecord]:
-        """The nodes. Raises LocalError if there is no cluster in the directory."""
+        """The records of the nodes. Raises LocalError if there is no cluster in the directory."""
         return read_cluster(self.data).nodes
 
     @property
     def servers(self) -> str:
-        """The servers that a client is given: "127.0.0.1:9876;127.0.0.1:9877;…"."""
+        """The servers for a client, as one text: "127.0.0.1:9876;127.0.0.1:9877;…"."""
         return ";".join(f"127.0.0.1:{node.namesrv_port}" for node in self.nodes)
 
     @property
     def admin_url(self) -> str:
-        """The HTTP API of the first node."""
+        """The URL of the first node's HTTP API."""
         scheme = "https" if speaks_tls(self.data) else "http"
         return f"{scheme}://127.0.0.1:{self.nodes[0].admin_port}"
 
     def view(self) -> ClusterView:
-        """Returns the running processes and their answers."""
+        """Returns the nodes, the state of their processes, and their answers about themselves."""
         return view_cluster(self.nodes)
 
     def up(
@@ -149,10 +150,11 @@ class LocalCluster:
         on_stage: Callable[[str], None] = lambda stage: None,
         timeout_s: float = READY_TIMEOUT_S,
     ) -> ClusterView:
-        """Makes the cluster if there is none, starts every node that does not run, and waits until writes are open.
+        """Makes the cluster if there is none, starts every node that does not run, and waits until the leader accepts
+        writes.
 
-        Raises LocalError and leaves no process behind that it started: a used port, a foreign directory, all nodes
-        running already, a node that ends while it starts, not ready within `timeout_s`.
+        Raises LocalError, and ends the processes that it started, if a port is in use, the directory holds something
+        else, all nodes run already, a node ends while it starts, or the cluster is not ready within `timeout_s`.
         """
         if count is not None or base_port is not None:
             plan_nodes(self.data, _COUNT if count is None else count, base_port)  # before anything is made
@@ -192,7 +194,7 @@ class LocalCluster:
                 raise
 
     def down(self) -> list[int]:
-        """Ends every node that we started. Returns the ids of those that ran."""
+        """Stops every node of this cluster. Returns the ids of those that ran."""
         read_cluster(self.data)
         with locked(self.data):
             running = [node.id for node in self.nodes if is_running(node)]
@@ -200,8 +202,8 @@ class LocalCluster:
         return running
 
     def purge(self) -> None:
-        """Deletes the folders of the nodes, which do not run, and those of removed ones; what else lies in the data
-        directory stays. Raises LocalError."""
+        """Deletes the folders of the nodes, which must not run, and those of removed nodes; other files in the data
+        directory stay. Raises LocalError."""
         nodes = read_cluster(self.data).nodes
         with locked(self.data):
             if running := [node.id for node in nodes if is_running(node)]:
@@ -216,7 +218,7 @@ class LocalCluster:
             self.data.rmdir()
 
     def kill(self, node_id: int) -> int:
-        """kill -9 on one node; returns its last pid. Raises LocalError if it does not run."""
+        """Kills one node with kill -9; returns its last pid. Raises LocalError if it does not run."""
         read_cluster(self.data).node(node_id)
         with locked(self.data):
             node = read_cluster(self.data).node(node_id)
@@ -226,7 +228,7 @@ class LocalCluster:
             return node.pid
 
     def aim(self, node_id: int) -> Callable[[], None]:
-        """Finds the node's process now and returns what kills it without further ado (-9). Raises LocalError."""
+        """Finds the node's process now, and returns a function that kills it at once (-9). Raises LocalError."""
         process = find_process(read_cluster(self.data).node(node_id))
         if process is None:
             raise self._not_running(node_id)
@@ -237,7 +239,8 @@ class LocalCluster:
         return strike
 
     def restart(self, node_id: int, timeout_s: float = READY_TIMEOUT_S) -> int:
-        """Stops the node if it runs, starts it, waits until it knows a leader if there can be one. Returns its pid."""
+        """Stops the node if it runs, starts it, and waits until it knows a leader, if there can be one. Returns its
+        pid."""
         read_cluster(self.data).node(node_id)
         with locked(self.data):
             node = read_cluster(self.data).node(node_id)
@@ -252,7 +255,7 @@ class LocalCluster:
             return pid
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> ClusterView:
-        """Waits until all nodes answer, agree on a leader, and writes are open. Raises LocalError."""
+        """Waits until all nodes answer and agree on a leader, and the leader accepts writes. Raises LocalError."""
         ids = [node.id for node in self.nodes]
         return self._wait(lambda view: view.ready, timeout_s, "the cluster is not ready", ids)
 
@@ -265,7 +268,7 @@ class LocalCluster:
         )
 
     def wait_leader(self, timeout_s: float = READY_TIMEOUT_S) -> int:
-        """Waits until a node leads and takes writes; others need not run. Returns its id. Raises LocalError."""
+        """Waits until a leader accepts writes; other nodes need not run. Returns the leader's id. Raises LocalError."""
         leader = self._wait(lambda view: view.writes_open, timeout_s, "no node accepts writes", []).leader
         assert leader is not None
         return leader
@@ -273,7 +276,7 @@ class LocalCluster:
     def _load(
         self, count: int | None, base_port: int | None, *, failpoints: bool, on_stage: Callable[[str], None]
     ) -> ClusterFile:
-        """The cluster that is there, or a new one; with other ports or failpoints if asked for."""
+        """Returns the existing cluster, or makes a new one; sets other ports or failpoints if asked for."""
         undo_begun(self.data)
         nodes = read_nodes(self.data)
         if not nodes:
@@ -290,7 +293,7 @@ class LocalCluster:
         return cluster
 
     def _set_tier(self, nodes: list[NodeRecord], tier: str) -> None:
-        """Writes the store into every node's file. Raises LocalError."""
+        """Writes the tier's store into every node's configuration. Raises LocalError."""
         if any(is_running(node) for node in nodes):
             raise LocalError(
                 "the tier cannot change while nodes run",
@@ -303,7 +306,7 @@ class LocalCluster:
         set_tier(nodes, url)
 
     def _set_tls(self, nodes: list[NodeRecord]) -> None:
-        """Has every node take TLS alone. Raises LocalError."""
+        """Configures every node to accept only TLS. Raises LocalError."""
         if any(is_running(node) for node in nodes) and not speaks_tls(self.data):
             raise LocalError(
                 "a local cluster cannot change to TLS while nodes run",
@@ -348,7 +351,7 @@ class LocalCluster:
         return (self.data / CLUSTER_FILE).exists()
 
     def start(self, node_id: int) -> int:
-        """Starts one node whose directory is there; returns its pid. The caller holds the lock."""
+        """Starts one node whose directory exists; returns its pid. The caller holds the directory's lock."""
         pid = start_node(read_cluster(self.data).node(node_id))
         self._set_pid(node_id, pid)
         return pid
@@ -365,7 +368,8 @@ class LocalCluster:
     def _wait(
         self, done: Callable[[ClusterView], bool], timeout_s: float, what: str, must_run: list[int]
     ) -> ClusterView:
-        """Polls until `done`. A node that ended meanwhile is the reason, and its last words are the explanation."""
+        """Polls until `done` returns True. If a node that must run ends meanwhile, the error names it and shows the
+        last lines of its log. Raises LocalError."""
         deadline = time.monotonic() + timeout_s
         while True:
             view = self.view()
@@ -385,7 +389,7 @@ class LocalCluster:
 
 
 def prepare_data_dir(data: Path) -> None:
-    """Makes the directory. Raises LocalError if it is a file, cannot be made, or holds something else."""
+    """Makes the data directory. Raises LocalError if it is a file, cannot be made, or holds something else."""
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
         content = {path.name for path in data.iterdir()}
@@ -408,7 +412,8 @@ def prepare_data_dir(data: Path) -> None:
 
 
 def lost_nodes(nodes: Sequence[NodeRecord]) -> list[NodeRecord]:
-    """Returns the nodes whose directories are empty, their disks lost, if the others can go on without them.
+    """Returns the nodes whose directories are empty because their disks were lost, if the others are a majority without
+    them.
 
     Such a node is replaced, not started: it would vote again without remembering its votes.
     """
@@ -427,8 +432,8 @@ def empty_disk(node: NodeRecord) -> LocalError:
 
 
 def _has_joined(view: ClusterView, node_id: int) -> bool:
-    """Returns True if the node answers and knows a leader; while too few run for there to be one, answering is all it
-    can do."""
+    """Returns True if the node answers and knows a leader. While too few nodes run for an election, answering is
+    enough."""
     too_few = 2 * sum(node.running for node in view.nodes) <= len(view.nodes)
     return any(
         node.record.id == node_id and (node.ready or (too_few and node.status is not None)) for node in view.nodes
@@ -436,8 +441,8 @@ def _has_joined(view: ClusterView, node_id: int) -> bool:
 
 
 def _ended(node: NodeRecord) -> LocalError:
-    """A node that refuses to start says why in three lines (`cluster.node.__main__`); any other end is shown as it
-    is."""
+    """Returns the error for a node that ended. A node that refuses to start says why in three lines
+    (`cluster.node.__main__`); any other end is shown as it is."""
     words = [line for line in log_tail(node, 12) if line.strip()]
     code = exit_code(node.pid) if node.pid is not None else None
     if code in (ExitCode.USAGE, ExitCode.REFUSED) and len(words) >= 3:

@@ -1,6 +1,7 @@
-"""Named clusters: the addresses that `--admin NAME` and `--servers NAME` stand for, in one file of the user.
+"""Contexts: names for clusters, kept in one file of the user. `--admin NAME` and `--servers NAME` stand for a context's
+addresses.
 
-A context remembers which cluster answered when it was added, so that a name never leads to another one unnoticed.
+A context remembers which cluster answered when it was added, so that a name never leads to another cluster unnoticed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 FILE_VARIABLE = "RAFTMQ_CONTEXTS"
 NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")
-"""An address has a colon, so the two cannot be mistaken for each other."""
+"""The form of a context's name. It cannot be mistaken for an address, which has a colon."""
 
 
 class ClusterContext(NamedTuple):
@@ -24,17 +25,18 @@ class ClusterContext(NamedTuple):
 
     name: str
     addresses: list[str]
-    """Addresses of the HTTP API; [] if only the servers were named."""
+    """Addresses of the HTTP API; [] if only the clients' servers were named."""
     cluster_id: str
-    """The id of the cluster that answered when it was added; "" if none did."""
+    """The id of the cluster that answered when the context was added; "" if none did."""
     servers: list[str]
-    """Addresses of the clients' port; [] if only the HTTP API was named."""
+    """Addresses of the nodes' port for clients; [] if only the HTTP API was named."""
     tls_ca: str = ""
-    """The file with the CA of its nodes' certificates; "" for plain text, or what RAFTMQ_TLS_CA says."""
+    """The file with the CA of the nodes' certificates; "" for plain text, or for the value of RAFTMQ_TLS_CA."""
 
 
 def contexts_file() -> Path:
-    """RAFTMQ_CONTEXTS, else raftmq/contexts.json in the user's configuration directory."""
+    """Returns the path of the contexts' file: RAFTMQ_CONTEXTS, else raftmq/contexts.json in the user's configuration
+    directory."""
     named = os.environ.get(FILE_VARIABLE)
     if named:
         return Path(named)
@@ -43,7 +45,7 @@ def contexts_file() -> Path:
 
 
 def read_contexts() -> dict[str, ClusterContext]:
-    """All of them, by name. Raises LocalError for a file that is none of ours."""
+    """Returns all contexts by name. Raises LocalError for a file of another format."""
     path = contexts_file()
     try:
         text = path.read_text(encoding="utf-8")
@@ -69,7 +71,7 @@ def read_contexts() -> dict[str, ClusterContext]:
 
 
 def write_contexts(contexts: dict[str, ClusterContext]) -> None:
-    """Replaces the file as a whole."""
+    """Replaces the contexts' file atomically."""
     path = contexts_file()
     rows = {
         each.name: {
@@ -90,12 +92,12 @@ def write_contexts(contexts: dict[str, ClusterContext]) -> None:
 
 
 def token_file(name: str) -> Path:
-    """The file with the token of a context, beside the contexts."""
+    """Returns the path of a context's token, beside the contexts' file."""
     return contexts_file().parent / "tokens" / name
 
 
 def read_token(name: str) -> str:
-    """The token of a context; "" if nobody is logged in there. Raises LocalError."""
+    """Returns the token of a context; "" if nobody is logged in there. Raises LocalError."""
     path = token_file(name)
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -113,7 +115,7 @@ def read_token(name: str) -> str:
 
 
 def write_token(name: str, token: str) -> None:
-    """Keeps the token of a context where only its user reads it; "" forgets it. Raises LocalError."""
+    """Stores the token of a context in a file that only its user can read; "" deletes it. Raises LocalError."""
     path = token_file(name)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -127,12 +129,12 @@ def write_token(name: str, token: str) -> None:
 
 
 def find_context(name: str) -> ClusterContext:
-    """The context of that name, with addresses of the HTTP API. Raises LocalError."""
+    """Returns the context of that name, which must have addresses of the HTTP API. Raises LocalError."""
     return _find(name, "the address of an HTTP API", "--admin", "HOST:9644")
 
 
 def find_servers_context(name: str) -> ClusterContext:
-    """The context of that name, with servers for clients. Raises LocalError."""
+    """Returns the context of that name, which must have servers for clients. Raises LocalError."""
     return _find(name, "host:port", "--servers", "HOST:9876")
 
 
@@ -154,8 +156,8 @@ def _find(name: str, address: str, option: str, example: str) -> ClusterContext:
 
 
 def check_cluster(context: ClusterContext, *cluster_ids: str) -> None:
-    """Raises LocalError if another cluster than the remembered one answers, or than one that goes on from it.
-    `cluster_ids`: of the cluster that answers, and of those that it goes on from; "" is unknown."""
+    """Raises LocalError unless the cluster that answers is the remembered one, or one that continues it (after a
+    restore). `cluster_ids`: the ids of the cluster that answers, and of those that it continues; "" is unknown."""
     if context.cluster_id and all(cluster_ids) and context.cluster_id not in cluster_ids and cluster_ids:
         raise LocalError(
             f"another cluster answers at the addresses of the context {context.name}",

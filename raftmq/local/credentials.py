@@ -1,10 +1,11 @@
-"""The proofs that requests to an HTTP API carry: a token, or passes of the operator (`cluster.admin.passes`).
+"""The proofs that requests to an HTTP API carry: a token, or an operator's passes (`cluster.admin.passes`).
 
-The operator of a local cluster is found in its data directory. For addresses that a person named, a token or the file
-of the cluster's secret is named too: RAFTMQ_TOKEN, the login of a context (`raftmq login`), RAFTMQ_SECRET_FILE.
+The operator of a local cluster is identified by its data directory. For addresses that a person named, the person also
+names a token or the file of the cluster's secret: RAFTMQ_TOKEN, the login of a context (`raftmq login`),
+RAFTMQ_SECRET_FILE.
 
-An address is text, "host:port". One for which there is a proof is an `Address`, which is such a text too. A proof
-belongs to the address for which a person meant it: an address that a node only tells has none.
+An address is a text, "host:port". An address with a proof is an `Address`, which is such a text too. A proof belongs to
+the address for which a person meant it: an address that only a node reported has none.
 """
 
 from __future__ import annotations
@@ -36,51 +37,53 @@ if TYPE_CHECKING:
 Headers = dict[str, str]
 TOKEN_VARIABLE = "RAFTMQ_TOKEN"
 SECRET_VARIABLE = "RAFTMQ_SECRET_FILE"
-"""Names a file with the cluster's secret."""
+"""The environment variable that names a file with the cluster's secret."""
 _TIMEOUT_S = 5.0
 _SESSION = "/v1/session"
 
 
 class Credentials(Protocol):
-    """Proves the author of requests."""
+    """Proves the author of requests to an HTTP API."""
 
     def proofs(self, method: str, path: str, body: bytes) -> Iterator[Headers]:
-        """Yields the headers of one request: the best proof first, then others if the node refuses that as a pass."""
+        """Yields the headers of one request: the best proof first, then others, to be tried if the node refuses the
+        pass."""
 
 
 class Address(str):
-    """ "host:port" of an HTTP API, and what proves the author of a request there."""
+    """The "host:port" of an HTTP API, together with the proof of the author of requests to it."""
 
     credentials: Credentials
 
     def __new__(cls, address: str, credentials: Credentials) -> Address:
-        """An address with a proof."""
+        """Makes an address with a proof."""
         made = super().__new__(cls, address)
         made.credentials = credentials
         return made
 
 
 def proofs_for(address: str, method: str, path: str, body: bytes) -> Iterator[Headers]:
-    """Yields the headers to try, one after the other while a node refuses a pass; the last ones prove nothing."""
+    """Yields the headers to try, one after the other while the node refuses a pass; the last ones prove nothing."""
     if isinstance(address, Address):
         yield from address.credentials.proofs(method, path, body)
     yield {}
 
 
 class Bearer:
-    """A user who has a token. It goes to the addresses that the user named, and to no other."""
+    """The token of a user. It is sent only to the addresses that the user named."""
 
     def __init__(self, token: str) -> None:
         self._token = token
 
     def proofs(self, method: str, path: str, body: bytes) -> Iterator[Headers]:
-        """The token."""
+        """Yields the header with the token."""
         yield {"Authorization": f"Bearer {self._token}"}
 
 
 class RemoteSecret:
-    """The operator of a cluster elsewhere, who has a copy of its secret. The node at the address says which one it is:
-    a pass that a stranger gets there is good for one request to the node that it named."""
+    """The operator of a cluster elsewhere, who has a copy of its secret. The node at the address says which node it is,
+    and a pass is made for that one. A stranger who gets the pass can use it for one request to the node that the pass
+    names."""
 
     def __init__(self, address: str, secret: Path) -> None:
         self.address = address
@@ -88,7 +91,7 @@ class RemoteSecret:
         self._told: tuple[int, str] | None = None
 
     def proofs(self, method: str, path: str, body: bytes) -> Iterator[Headers]:
-        """A pass for each key in the file. Raises LocalError if the file cannot be used."""
+        """Yields a pass for each key in the file. Raises LocalError if the file cannot be used."""
         keys = read_keys(self.secret)
         if not keys:
             why = f"{SECRET_VARIABLE} or --data-dir names a copy of the cluster's secret"
@@ -101,7 +104,8 @@ class RemoteSecret:
 
 
 def node_at(address: str) -> tuple[int, str] | None:
-    """(node, cluster's uuid) as the node at an address tells everybody; None if it does not."""
+    """Asks the node at an address, without a proof, for its id and cluster; returns (node, cluster's uuid), or None if
+    it does not answer."""
     try:
         connection = connection_to(address, chosen_tls(), _TIMEOUT_S)
     except OSError:
@@ -117,7 +121,8 @@ def node_at(address: str) -> tuple[int, str] | None:
 
 
 def given(addresses: Iterable[str], token: str = "") -> list[str]:
-    """Addresses that a person named, with the proof that the person has. `token`: of a context."""
+    """Returns the addresses that a person named, with the proof that the person has. `token`: the token of a
+    context."""
     token, secret = os.environ.get(TOKEN_VARIABLE, "") or token, os.environ.get(SECRET_VARIABLE, "")
     if token:
         return [Address(address, Bearer(token)) for address in addresses]
@@ -127,7 +132,7 @@ def given(addresses: Iterable[str], token: str = "") -> list[str]:
 
 
 def like(known: str, address: str) -> str:
-    """An address that the node at `known` told, with a proof if that may go there."""
+    """Returns an address that the node at `known` reported, with a proof if the proof may be sent there."""
     credentials = known.credentials if isinstance(known, Address) else None
     if isinstance(credentials, RemoteSecret):
         return Address(address, RemoteSecret(address, credentials.secret))
@@ -135,7 +140,7 @@ def like(known: str, address: str) -> str:
 
 
 def tls_of(address: str) -> Tls | None:
-    """The TLS to speak at an address; None for plain text. Raises LocalError."""
+    """Returns the TLS to use for an address; None for plain text. Raises LocalError."""
     credentials = address.credentials if isinstance(address, Address) else None
     return credentials.tls if isinstance(credentials, LocalSecret) else chosen_tls()
 
@@ -148,11 +153,12 @@ class LocalSecret:
 
     @property
     def tls(self) -> Tls | None:
-        """The TLS of the cluster; None for plain text."""
+        """The TLS of the local cluster; None for plain text."""
         return local_tls(self._node.home.parent)
 
     def proofs(self, method: str, path: str, body: bytes) -> Iterator[Headers]:
-        """A pass for each key in the node's file: while the secret is changed, the node may know only one of them."""
+        """Yields a pass for each key in the node's file: while the secret is being changed, the node may know only one
+        of them."""
         try:
             secret, data = _files(self._node.config_path, self._node.config_path.stat().st_mtime_ns)
             uuid = str(identity.decode((data / layout.IDENTITY).read_bytes(), data / layout.IDENTITY).cluster_uuid)
@@ -164,22 +170,22 @@ class LocalSecret:
 
 
 def made_pass(key: bytes, uuid: str, node: int, method: str, path: str, body: bytes) -> Headers:
-    """The header of one request of an operator, with this machine's clock."""
+    """Returns the header with an operator's pass for one request, timed by this machine's clock."""
     return operator_pass(key, uuid, node, method, path, body, wall_ms=time.time_ns() // 1_000_000, nonce=os.urandom(16))
 
 
 @lru_cache(maxsize=64)
 def _files(config_path: Path, _changed_ns: int) -> tuple[Path, Path]:
-    """The files of the secret and of the data that a node's configuration names."""
+    """Returns the path of the secret and the data directory, as a node's configuration names them."""
     config = load(config_path, os.environ)
     return path_of(config), Path(config.node.data_dir)
 
 
 def address_of(node: NodeRecord) -> Address:
-    """The HTTP API of a node of a local cluster."""
+    """Returns the address of a local node's HTTP API, with the operator's proof."""
     return Address(f"127.0.0.1:{node.admin_port}", LocalSecret(node))
 
 
 def addresses_of(nodes: Iterable[NodeRecord]) -> list[str]:
-    """The HTTP APIs of nodes of a local cluster."""
+    """Returns the addresses of the HTTP APIs of these local nodes, with the operator's proof."""
     return [address_of(node) for node in nodes]

@@ -1,4 +1,4 @@
-"""One request to an HTTP API, with the proof that belongs to its address."""
+"""Sends one request to an HTTP API, with the proof that belongs to its address."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _REFUSED_PASS = "bad_pass"
 
 
 class Reply(NamedTuple):
-    """An answer, whatever its status."""
+    """The answer to a request, whatever its status."""
 
     status: int
     body: bytes
@@ -28,9 +28,9 @@ def connected(address: str, timeout_s: float) -> http.client.HTTPConnection:
 def exchanged(
     connection: http.client.HTTPConnection, address: str, method: str, path: str, body: bytes | None = None
 ) -> Reply:
-    """Sends a request on a connection to that address, and reads the answer. Raises OSError, HTTPException.
+    """Sends a request on a connection to that address, and returns the answer. Raises OSError, HTTPException.
 
-    A refused pass has changed nothing, so the request is sent again with the next proof.
+    A request whose pass is refused has changed nothing, so it is sent again with the next proof.
     """
     kind = {"Content-Type": "application/json"} if body is not None else {}
     refused: Reply | None = None
@@ -45,7 +45,7 @@ def exchanged(
 
 
 def exchange(address: str, method: str, path: str, body: bytes | None = None, *, timeout_s: float) -> Reply:
-    """Sends a request to "host:port", and reads the answer. Raises OSError, HTTPException."""
+    """Connects to "host:port", sends a request and returns the answer. Raises OSError, HTTPException."""
     connection = connected(address, timeout_s)
     try:
         return exchanged(connection, address, method, path, body)

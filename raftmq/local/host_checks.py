@@ -1,8 +1,9 @@
-"""The machine's fitness for a node: kernel settings, disk, clock, limits. Linux; elsewhere little is known.
+"""Checks if this machine suits a node: kernel settings, disk, clock, limits. Made for Linux; other systems get few
+checks.
 
-Each check says what it found and, if that should be changed, what to change and why. Values are what RocketMQ's os.sh
-and common advice ask for only where that is right for a log that is synced for every batch; where it is not, the reason
-is given.
+Each check says what it found and, if it should be changed, what to change and why. The values of RocketMQ's os.sh and
+of common advice are asked for only if they are right for a log that is synced for every batch; otherwise the check
+gives the reason.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ FILES_MIN = 65_536
 SYNC_SLOW_MS = 20.0
 SYNCS = 30
 _UNSYNCED = 0x40
-"""STA_UNSYNC of adjtimex(2)."""
+"""The flag STA_UNSYNC of adjtimex(2): the clock is not synchronized."""
 
 
 class HostCheck(NamedTuple):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     found: str
     finding: str = ""
-    """The advised change and its reason; "" if nothing."""
+    """The advised change and its reason; "" if nothing should be changed."""
 
 
 class Setting(NamedTuple):
-    """A number below /proc/sys."""
+    """A kernel setting: a number below /proc/sys."""
 
     name: str
     is_good: Callable[[int], bool]
@@ -60,12 +61,12 @@ SETTINGS = (
     Setting("net/core/somaxconn", lambda value: value >= 1_024, "1024 or more", "many clients connect again at once"),
 )
 SCHEDULERS = ("none", "mq-deadline", "deadline", "noop", "kyber")
-"""Schedulers of the disk that do not hold a sync back in favour of other processes, as bfq and cfq may."""
+"""I/O schedulers that do not delay a sync in favour of other processes, as bfq and cfq may."""
 VOLATILE = ("tmpfs", "ramfs", "overlay")
 
 
 def host_checks(directory: Path, root: Path = Path("/")) -> Iterator[HostCheck]:
-    """All checks; `directory`: where the log is or will be; `root`: of /proc and /sys."""
+    """Yields all checks. `directory`: where the log is or will be; `root`: the root of /proc and /sys."""
     for setting in SETTINGS:
         yield _setting(setting, root)
     yield _swap(root)
@@ -100,7 +101,7 @@ def _swap(root: Path) -> HostCheck:
 
 
 def _file_system(directory: Path, root: Path) -> HostCheck:
-    """Checks the file system of the longest mount point above the directory."""
+    """Checks the file system that the directory lies on (the longest mount point above it)."""
     path = str(directory.absolute())
     try:
         mounts = [line.split() for line in (root / "proc/mounts").read_text().splitlines()]
@@ -141,7 +142,8 @@ def _disk(directory: Path, root: Path) -> Iterator[HostCheck]:
 
 
 def _sync_speed(directory: Path) -> HostCheck:
-    """The median and the worst of some writes of 4 KiB, each with fdatasync, to a file that is removed again."""
+    """Measures the median and the worst of some writes of 4 KiB, each with fdatasync, to a file that is removed
+    afterwards."""
     times = []
     try:
         with tempfile.TemporaryFile(dir=directory) as file:

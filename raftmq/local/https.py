@@ -1,7 +1,7 @@
 """TLS of the HTTP API for the command line: https where it was asked for, and for a local cluster that speaks it.
 
-`--tls-ca`, an address that begins with https://, a context with a CA and RAFTMQ_TLS_CA count for every address of the
-command: the addresses that nodes tell are those of the same cluster.
+`--tls-ca`, an address that begins with https://, a context with a CA and RAFTMQ_TLS_CA apply to every address of the
+command, because the addresses that nodes report belong to the same cluster.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Functions import the client: help and completion do without it.
 
 _chosen: list[Tls] = []
-"""The choice of this process, if it made one."""
+"""The TLS that this process was told to use, at most one; empty if it goes by the environment."""
 
 
 def speak_tls(ca: str = "", cert: str = "", key: str = "") -> None:
@@ -40,13 +40,13 @@ def speak_tls(ca: str = "", cert: str = "", key: str = "") -> None:
 
 
 def forget_tls() -> None:
-    """Goes by the environment again."""
+    """Forgets the chosen TLS, so that the environment decides again."""
     _chosen.clear()
 
 
 def chosen_tls() -> Tls | None:
-    """The TLS of this command, by an option, an address, a context or the environment; None for plain text. Raises
-    LocalError."""
+    """Returns the TLS of this command, chosen by an option, an address, a context or the environment; None for plain
+    text. Raises LocalError."""
     if _chosen:
         return _chosen[0]
     from raftmq.client.tls import find_tls
@@ -59,7 +59,7 @@ def chosen_tls() -> Tls | None:
 
 
 def local_tls(data: Path) -> Tls | None:
-    """The TLS of the local cluster in that directory; None if it speaks plain text."""
+    """Returns the TLS of the local cluster in that directory; None if it speaks plain text."""
     from raftmq.client.discovery import LOCAL_CA
     from raftmq.client.tls import Tls
 

@@ -1,7 +1,7 @@
 """Makes the data directories of a new cluster: one cluster uuid and secret, a uuid for each node, the same GENESIS.
 
-All or none. An empty directory beside filled ones is a lost disk, not a new member: a node that starts empty under a
-known id would vote again without remembering its votes.
+It makes all directories or none. An empty directory beside filled ones is a lost disk, not a new member: a node that
+starts empty under a known id would vote again without remembering its votes.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from raftmq.local.access_files import make_access_files
 from raftmq_wire.errors import ExitCode, LocalError
 
 GROUP_ID = 1
-"""The one Raft group of a cluster, for now; the id stands in every frame and file from the start."""
+"""The id of a cluster's only Raft group; every frame and file carries it, so that there may be more later."""
 
 
 def refuse_open(config_paths: Sequence[Path], env: Mapping[str, str] | None = None) -> None:
-    """Raises LocalError for a new cluster that other machines could use without a user. Does nothing if a directory is
-    filled: an old cluster starts, with a finding."""
+    """Raises LocalError for a new cluster that other machines could use without being a user. Does nothing if a
+    directory is filled: an existing cluster starts, with a finding."""
     configs = [load(path, env) for path in config_paths]
     if not all(is_empty(Path(config.node.data_dir)) for config in configs):
         return
@@ -52,22 +52,22 @@ def refuse_open(config_paths: Sequence[Path], env: Mapping[str, str] | None = No
 
 
 class Created(NamedTuple):
-    """The cluster the directories belong to, and whether this call made it."""
+    """The cluster to which the directories belong, and if this call made it."""
 
     created: bool
     cluster_uuid: UUID
     lost: tuple[int, ...] = ()
-    """Nodes whose directories are empty although the cluster is there."""
+    """Nodes whose directories are empty although the cluster exists."""
 
 
 def create_data_dirs(
     config_paths: Sequence[Path], env: Mapping[str, str] | None = None, *, leave_lost: bool = False
 ) -> Created:
-    """Makes every member's data directory if all are empty; does nothing if all hold one and the same cluster.
+    """Makes every member's data directory if all are empty; does nothing if all belong to one cluster.
 
-    `env`: the environment that the nodes will have; what it says of the whole cluster (the segment size) counts now.
-    `leave_lost`: empty directories beside filled ones stay empty, and are no error. Raises ConfigError for files that
-    cannot be used, LocalError if members are missing, differ, or only some directories are filled.
+    `env`: the environment that the nodes will have; its settings for the whole cluster (the segment size) take effect
+    now. With `leave_lost`, empty directories beside filled ones stay empty and are no error. Raises ConfigError for
+    files that cannot be used, LocalError if members are missing, differ, or only some directories are filled.
     """
     configs = [load(path, env) for path in config_paths]
     _check_members(configs, config_paths)
@@ -86,17 +86,19 @@ def create_data_dirs(
 
 
 def check_data_dirs(nodes: Sequence[NodeRecord]) -> UUID:
-    """The cluster whose nodes these are. Raises LocalError: empty, damaged, newer, another node's or cluster's."""
+    """Returns the uuid of the cluster to which all these nodes belong. Raises LocalError if a directory is empty,
+    damaged, of a newer version, or belongs to another node or cluster."""
     return _same_cluster([(node.id, Path(load(node.config_path).node.data_dir)) for node in nodes])
 
 
 def known_cluster(config: Config) -> UUID:
-    """The cluster to which the node's directory belongs. Raises LocalError: damaged, half made, or another node's."""
+    """Returns the uuid of the cluster to which the node's directory belongs. Raises LocalError if it is damaged,
+    incomplete, or another node's."""
     return _same_cluster([(config.node.id, Path(config.node.data_dir))])
 
 
 def is_empty(directory: Path) -> bool:
-    """Returns True if nothing was ever in it but a lock."""
+    """Returns True if the directory is missing, or contains nothing but a lock."""
     return not directory.exists() or all(path.name == layout.LOCK for path in directory.iterdir())
 
 
@@ -129,7 +131,7 @@ def _create(configs: Sequence[Config]) -> UUID:
 
 
 def _check_members(configs: Sequence[Config], paths: Sequence[Path]) -> None:
-    """The files must describe one cluster, each member once."""
+    """Checks that the configuration files describe one cluster, and each member once. Raises LocalError."""
     first = configs[0]
     ids = sorted(config.node.id for config in configs)
     if ids != [int(voter) for voter in first.voter_ids]:

@@ -1,8 +1,9 @@
-"""TLS of a local cluster: a CA and a certificate for each node below its data directory, and `[tls]` in the files.
+"""TLS of a local cluster: a CA and a certificate for each node below its data directory, and `[tls]` in the nodes'
+files.
 
-.raftmq/tls/ca.crt          its presence tells clients and commands to speak TLS
-.raftmq/tls/ca.key
-.raftmq/tls/node-1.crt      and node-1.key, for each node
+    .raftmq/tls/ca.crt          its presence tells clients and commands to speak TLS
+    .raftmq/tls/ca.key
+    .raftmq/tls/node-1.crt      and node-1.key, for each node
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ def speaks_tls(data: Path) -> bool:
 
 
 def certify(data: Path, nodes: Iterable[NodeRecord]) -> None:
-    """Makes what is missing: the CA, the certificates of these nodes, `[tls]` in their files. The directories of the
-    nodes are there. Raises LocalError."""
+    """Makes what is missing: the CA, the certificates of these nodes, and `[tls]` in their configuration files. The
+    directories of the nodes exist. Raises LocalError."""
     folder = (data / LOCAL_CA).parent
     if not speaks_tls(data):
         write_pair(new_ca(), folder, CA, replace=True)  # a key without a certificate has certified nothing

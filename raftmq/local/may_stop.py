@@ -1,4 +1,4 @@
-"""Asks the cluster whether a node may be stopped, and waits while waiting helps."""
+"""Asks the cluster if a node may be stopped, and waits while waiting helps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ POLL_S = 0.5
 
 
 def ask(addresses: Sequence[str], node: int) -> dict[str, Any] | None:
-    """`GET /v1/members/{id}/can-stop`; None if no leader can say: then nothing is served that could end."""
+    """Sends `GET /v1/members/{id}/can-stop`; returns None if no leader can answer: then the cluster serves nothing that
+    a stop could end."""
     try:
         return AdminApi(addresses, "raftmq node list").local(f"/v1/members/{node}/can-stop")
     except LocalError as error:
@@ -29,8 +30,8 @@ def require(
     tell: Callable[[str], object] = lambda text: None,
     otherwise: str = "",
 ) -> dict[str, Any] | None:
-    """The answer, once the node may be stopped. Waits for at most `wait_s` for copies that catch up, and at all for
-    nothing else. Raises LocalError if it may not be stopped; `otherwise` is added to what it says to type."""
+    """Returns the answer once the node may be stopped. Waits at most `wait_s`, and only for replicas that catch up.
+    Raises LocalError if the node may not be stopped; `otherwise` is added to the error's advice."""
     deadline = time.monotonic() + wait_s
     while True:
         answer = ask(addresses, node)

@@ -1,7 +1,7 @@
-"""Nodes of a local cluster that come and go: configuration, directory, process and membership in one step.
+"""Adds, replaces and removes nodes of a local cluster: configuration, directory, process and membership in one step.
 
-Each step leaves what it did where it can be seen (cluster.json, the log), so that an interrupted command goes on when
-it is typed again. Nothing is deleted: a node that left keeps its folder, in `removed/`.
+Each step leaves a visible record (cluster.json, the log), so that an interrupted command continues when it is typed
+again. Nothing is deleted: a node that left keeps its folder, in `removed/`.
 """
 
 from __future__ import annotations
@@ -30,48 +30,49 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 POLL_S = 0.1
 LOCK_S = 60.0
-"""Time to wait for another command on the same directory, in seconds."""
+"""Time in seconds to wait for another command on the same directory."""
 ELECTED_S = 30.0
-"""Time to wait for a leader, in seconds."""
+"""Time in seconds to wait for a leader."""
 REMOVED = "removed"
 
 Tell = Callable[[str], object]
-"""A function that is told the stage, for people."""
+"""A function that reports the present stage to a person."""
 
 
 class Joined(NamedTuple):
-    """A node that belongs to the cluster now."""
+    """A node that has joined the cluster."""
 
     record: NodeRecord
     role: str
-    """voter or learner."""
+    """The node's role: voter or learner."""
     entry: int
-    """Index of the MEMBERSHIP entry that says so."""
+    """Index of the MEMBERSHIP entry that gave the node this role."""
     voters: list[int]
 
 
 class LocalMembers:
-    """Changes the members of a local cluster that runs. Raises LocalError."""
+    """Changes the members of a running local cluster. Methods raise LocalError."""
 
     def __init__(self, cluster: LocalCluster, tell: Tell = lambda stage: None) -> None:
         self._cluster = cluster
         self._tell = tell
         self._asked = False
-        """The cluster was asked to add the node that is being made: it may be a member."""
+        """True once the cluster was asked to add the node that is being made, which may therefore be a member."""
 
     @property
     def _api(self) -> AdminApi:
-        """The API of the running node that answers first."""
+        """The HTTP API of the running nodes, or of all nodes if none runs."""
         nodes = self._cluster.nodes
         running = [node for node in nodes if is_running(node)] or nodes
         return AdminApi(addresses_of(running), "raftmq node list")
 
     def members(self) -> dict[str, Any]:
-        """`GET /v1/members`, from the leader."""
+        """Returns the answer of `GET /v1/members`, from the leader."""
         return self._patiently(lambda: self._api.get("/v1/members"))
 
     def _patiently(self, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Asks again while a leader is elected. Raises LocalError: refused, unknown, or no leader for ELECTED_S."""
+        """Repeats a request while a leader is elected. Raises LocalError: refused, unknown, or no leader for
+        ELECTED_S."""
         deadline = time.monotonic() + ELECTED_S
         while True:
             try:
@@ -88,9 +89,9 @@ class LocalMembers:
         return node_id in [member["id"] for member in self.members()["members"]]
 
     def add(self, *, node_id: int | None = None, learner: bool = False, replaces: int | None = None) -> Joined:
-        """One more node with an empty disk: a learner that the leader promotes when it has caught up.
+        """Adds a node with an empty disk: a learner, which the leader promotes when it has caught up.
 
-        With `learner` it stays one. Returns when it is what it is to be.
+        With `learner` it stays a learner. Returns when the node has its final role.
         """
         with _locked_in_turn(self._cluster.data):
             before, self._asked = [node.id for node in self._cluster.nodes], False
@@ -105,8 +106,9 @@ class LocalMembers:
         return self._wait_promoted(record, "learner" if learner else "voter")
 
     def replace(self, node_id: int) -> tuple[Joined, Path | None]:
-        """A new node takes the place of `node_id`: it joins, catches up and votes; then the old one is removed, stopped
-        and set aside (where to, None if it was not of this machine). Goes on where an interrupted attempt stopped."""
+        """Replaces `node_id` by a new node, which joins, catches up and votes. Then the old node is removed, stopped
+        and set aside. Returns the new node, and the folder of the old one (None if it was not on this machine).
+        Continues where an interrupted attempt stopped."""
         members = self.members()
         if node_id not in [member["id"] for member in members["members"]]:
             raise _no_member(node_id, members)
@@ -115,8 +117,8 @@ class LocalMembers:
         return joined, self.remove(node_id, below_three=True)  # as many as there were
 
     def remove(self, node_id: int, *, below_three: bool = False) -> Path | None:
-        """Takes a node out of the cluster, then stops it and sets its folder aside. Returns where that is now. Fewer
-        than three voters are left only if that is said to be meant. Raises LocalError."""
+        """Removes a node from the cluster, then stops it and sets its folder aside. Returns the folder's new path.
+        Leaves fewer than three voters only with `below_three`. Raises LocalError."""
         members = self.members()
         if node_id in [member["id"] for member in members["members"]]:
             self._take_out(node_id, "?below_three=true" if below_three else "")
@@ -136,7 +138,8 @@ class LocalMembers:
     # --- steps of joining --------------------------------------------------------------------------------------------
 
     def _prepare(self, node_id: int | None, replaces: int | None) -> NodeRecord:
-        """The node's configuration, directory and place in cluster.json; an interrupted attempt's if there was one."""
+        """Makes the node's configuration, directory and record in cluster.json; returns those of an interrupted attempt
+        if there was one."""
         data, nodes = self._cluster.data, self._cluster.nodes
         join = self._patiently(lambda: self._api.get("/v1/members/join"))
         record = _unfinished(nodes, node_id, replaces, join)
@@ -174,7 +177,7 @@ class LocalMembers:
             self._cluster.start(record.id)
 
     def _undo(self, before: list[int]) -> None:
-        """Removes what this command made for a node that was refused: it has nothing in it, and is not running."""
+        """Removes what this command made for a node that the cluster refused; the node is empty and does not run."""
         cluster = read_cluster(self._cluster.data)
         for node in cluster.nodes:
             if node.id not in before and not is_running(node):
@@ -182,7 +185,7 @@ class LocalMembers:
                 write_cluster(self._cluster.data, cluster.without(node.id))
 
     def _wait_promoted(self, record: NodeRecord, role: str) -> Joined:
-        """Waits until the node is a voter; or a learner that has what the others have."""
+        """Waits until the node is a voter, or a learner that has caught up, as `role` asks."""
         while True:
             view = self._look()
             member = next((each for each in view["members"] if each["id"] == record.id), None) if view else None
@@ -207,7 +210,7 @@ class LocalMembers:
             time.sleep(POLL_S)
 
     def _look(self) -> dict[str, Any] | None:
-        """The members, None while nobody can tell: a leader may be elected meanwhile."""
+        """Returns the members; None while no node can tell, for example during an election."""
         try:
             return self.members()
         except LocalError as error:
@@ -231,7 +234,8 @@ class LocalMembers:
 
 @contextmanager
 def _locked_in_turn(data: Path) -> Iterator[None]:
-    """`locked`, after the command that holds the directory now, such as the restart of a node. Raises LocalError."""
+    """Takes the lock of the directory, as `locked` does, after the command that holds it now, such as the restart of a
+    node. Raises LocalError."""
     deadline = time.monotonic() + LOCK_S
     with ExitStack() as stack:
         while True:
@@ -248,7 +252,8 @@ def _locked_in_turn(data: Path) -> Iterator[None]:
 def _unfinished(
     nodes: list[NodeRecord], node_id: int | None, replaces: int | None, join: dict[str, Any]
 ) -> NodeRecord | None:
-    """A node that an interrupted command began: it is to replace the same one, or is no member yet."""
+    """Returns the node that an interrupted command began, if any: one that is to replace the same node, or that is no
+    member yet."""
     for node in nodes:
         if replaces is not None and node.replaces == replaces:
             return node

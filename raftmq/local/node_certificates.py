@@ -1,4 +1,4 @@
-"""Issues certificates to nodes by their configuration: their uuids and every address that they tell others."""
+"""Issues certificates to nodes from their configuration: for their uuids and every address that they give to others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def issue_node(
     days: float = NODE_DAYS,
     replace: bool = False,
 ) -> str:
-    """Writes FOLDER/node-N.crt and node-N.key for the node with that configuration, and returns "node-N". Raises
+    """Writes FOLDER/node-N.crt and node-N.key for the node with that configuration; returns "node-N". Raises
     LocalError."""
     data_dir = Path(config.node.data_dir)
     try:
@@ -51,7 +51,7 @@ def issue_node(
 
 
 def why_unfit(config: Config) -> str:
-    """Says what is wrong with the certificates of a node, or will be within 30 days; "" if nothing is."""
+    """Returns what is wrong with a node's certificates now, or will be within 30 days; "" if nothing is."""
     from cluster.config.source import ConfigError
     from cluster.runtime.tls.contexts import load_contexts, told_day
     from cluster.runtime.tls.keeper import EXPIRES_S
@@ -80,7 +80,7 @@ def why_unfit(config: Config) -> str:
 
 
 def _hosts(config: Config) -> Iterator[str]:
-    """Every host by which this node says that it is reached."""
+    """Yields every host by which the node's configuration says that it can be reached."""
     from cluster.config.config import split_address
 
     own = config.peer_of(config.node.id)

@@ -1,8 +1,8 @@
 """`raftmq init` for one node at a time: `--first` on one machine, `--join` on each of the others.
 
-The first node decides the uuids of all initial voters. It gives each to one machine, once (`cluster.members.claims`),
-so a machine that lost its disk cannot make its node again. The data directory of a node never exists in part: the token
-of a claim lies beside it until it is complete.
+The first node decides the uuids of all initial voters. It gives each uuid to one machine, once
+(`cluster.members.claims`), so a machine that lost its disk cannot make its node again. The data directory of a node
+never exists in part: the token of a claim lies beside it until it is complete.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from raftmq_wire.errors import ExitCode, LocalError
 ASK_AGAIN_S = 1.0
 ASK_S = 2.0
 JOINING = ".joining"
-"""Added to the name of the data directory: the file with the token of a claim that is under way."""
+"""Suffix of the file, beside the data directory, with the token of a claim that is in progress."""
 
 
 def create_first(config_path: Path, env: Mapping[str, str] | None = None) -> Created:
-    """Makes the first node of a new cluster; nothing if it is there.
+    """Makes the first node of a new cluster; does nothing if it exists.
 
-    Raises ConfigError, LocalError: another member runs already, or the directory cannot be used.
+    Raises ConfigError; LocalError if another member runs already, or the directory cannot be used.
     """
     config = load(config_path, env)
     directory = Path(config.node.data_dir)
@@ -82,11 +82,11 @@ def create_first(config_path: Path, env: Mapping[str, str] | None = None) -> Cre
 def join(
     config_path: Path, via: str, secret: Path | None, wait_s: float = 0.0, env: Mapping[str, str] | None = None
 ) -> Created:
-    """Makes another initial node of the cluster; nothing if it is there. `via`: "host:port" of the HTTP API of the node
-    that made the cluster. `secret`: a copy of its secret; None if it lies where the configuration says. `wait_s`:
-    seconds for which a node that does not answer is asked again.
+    """Makes another initial node of the cluster; does nothing if it exists. `via`: "host:port" of the HTTP API of the
+    node that made the cluster. `secret`: a copy of the cluster's secret; None if it lies where the configuration says.
+    `wait_s`: seconds for which a node that does not answer is asked again.
 
-    Raises ConfigError, LocalError: refused, unreachable, another secret, or the directory cannot be used.
+    Raises ConfigError; LocalError if refused, unreachable, with another secret, or if the directory cannot be used.
     """
     config = load(config_path, env)
     directory = Path(config.node.data_dir)
@@ -133,7 +133,8 @@ def _make(config: Config, genesis: Genesis, now_ms: int, keys: tuple[bytes, ...]
 
 
 def _finish(config: Config, keys: tuple[bytes, ...], cluster: str, claims: list[int] | None) -> None:
-    """Adds what IDENTITY does not tell of: the secret, and in the first node the claims, unless they are there."""
+    """Adds the files that IDENTITY does not cover, unless they exist: the secret and, on the first node, the claims and
+    access files."""
     give(config, keys, cluster)
     if claims is not None:
         make_access_files([config])
@@ -142,7 +143,8 @@ def _finish(config: Config, keys: tuple[bytes, ...], cluster: str, claims: list[
 
 
 def _clear(config: Config, directory: Path, begun: Path) -> None:
-    """Removes a directory without IDENTITY that an attempt of this command left. Raises LocalError if it did not."""
+    """Removes a directory without IDENTITY that an attempt of this command left. Raises LocalError if another program
+    made it."""
     if not begun.exists():
         known_cluster(config)
     shutil.rmtree(directory)
@@ -155,7 +157,7 @@ def _remove(begun: Path) -> None:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """One such command at a time for a directory."""
+    """Locks the directory, so that one such command runs at a time."""
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(directory.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -169,7 +171,8 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def _token(file: Path) -> str:
-    """The token of this machine's claim: what an interrupted attempt drew, else a new one, on disk."""
+    """Returns the token of this machine's claim: the one that an interrupted attempt drew, else a new one, which is on
+    disk when this returns."""
     try:
         if file.exists() and len(known := file.read_text(encoding="ascii").strip()) == TOKEN_DIGITS:
             return known
@@ -238,7 +241,8 @@ def _check_voters(config: Config, path: Path, genesis: Genesis) -> None:
 
 
 def _check_nobody_runs(config: Config) -> None:
-    """A member that runs belongs to a cluster that was made before: this node's disk was lost."""
+    """Raises LocalError if a member of the cluster runs: then the cluster was made before, and this node's disk was
+    lost."""
     for peer in config.peers:
         if peer.id != config.node.id and peer.admin and _answers(peer.admin):
             raise LocalError(
@@ -250,7 +254,7 @@ def _check_nobody_runs(config: Config) -> None:
 
 
 def _answers(address: str) -> bool:
-    """Returns True if a node answers there, whatever it says."""
+    """Returns True if a node answers at the address, whatever it says."""
     try:
         json.loads(exchange(address, "GET", "/v1/health/live", timeout_s=ASK_S).body)
     except (OSError, http.client.HTTPException, ValueError):
@@ -259,8 +263,8 @@ def _answers(address: str) -> bool:
 
 
 def check_made(config_path: Path, env: Mapping[str, str]) -> None:
-    """Raises LocalError if the node's directory is empty, with the commands that make or replace a node. Leaves what is
-    wrong with the configuration or a directory to the node itself."""
+    """Raises LocalError, with the commands that make or replace a node, if the node's directory is empty. Other faults
+    of the configuration or a directory are left for the node itself to report."""
     try:
         config = load(config_path, env)
         if not is_empty(directory := Path(config.node.data_dir)):
@@ -278,7 +282,7 @@ def check_made(config_path: Path, env: Mapping[str, str]) -> None:
 
 
 def next_steps(config: Config) -> list[str]:
-    """Returns what to type now, after the first node was made."""
+    """Returns the commands to type after the first node was made."""
     others = [peer for peer in config.peers if peer.id != config.node.id]
     if not others:
         return ["start it: raftmq serve --config FILE"]

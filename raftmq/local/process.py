@@ -1,7 +1,7 @@
-"""Processes and ports on this machine: start a node, know it again, end it, and say who holds a port.
+"""Processes and ports on this machine: starts a node, recognises it later, ends it, and finds out who holds a port.
 
-A process is ours only if its command line runs `cluster.node` with the very configuration file of the node; a pid that
-the system has given to somebody else since is never signalled.
+A process counts as a node only if its command line runs `cluster.node` with exactly the node's configuration file; so a
+pid that the system has since given to another program is never signalled.
 """
 
 from __future__ import annotations
@@ -29,19 +29,21 @@ if TYPE_CHECKING:
 NODE_MODULE = "cluster.node"
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
-"""Nodes this very process started: they must be waited for, or they stay as zombies."""
+"""Nodes that this very process started, by pid: it must wait for them when they end, or they stay as zombies."""
 
 atexit.register(lambda: [child.poll() for child in _children.values()])
-"""Waits for those that ended without anybody asking: the interpreter would warn that they still run."""
+"""Reaps nodes that ended without being asked; otherwise the interpreter would warn that they still run."""
 
 _BLOCK = 16
 _reserved: list[int] = []
-"""Descriptors of names that stand for the blocks of ports which this process counts on; they go with it."""
+"""Descriptors of abstract socket names. Each name reserves a block of ports for this process, and disappears with
+it."""
 
 _PLACES = ((15000, 32000), (2000, 9000), (61000, 65500))
 PORTS_WANTED = 1000
 NAMELESS_PORT_S = 10.0
-"""Time to wait for a port whose owner has no name, in seconds: a killed process whose disk still works."""
+"""Time in seconds to wait for a port whose owner cannot be found, such as a killed process whose disk write still
+runs."""
 
 
 def start_node(node: NodeRecord) -> int:
@@ -59,7 +61,7 @@ def start_node(node: NodeRecord) -> int:
 
 
 def find_process(node: NodeRecord) -> psutil.Process | None:
-    """The node's living process, or None."""
+    """Returns the node's running process, or None."""
     import psutil
 
     if node.pid is None:
@@ -80,17 +82,17 @@ def find_process(node: NodeRecord) -> psutil.Process | None:
 
 
 def is_running(node: NodeRecord) -> bool:
-    """True if the process that cluster.json names still runs this node."""
+    """Returns True if the process that cluster.json names still runs this node."""
     return find_process(node) is not None
 
 
 def exit_code(pid: int) -> int | None:
-    """Returns the exit code of a node that this process started; None if it runs or somebody else started it."""
+    """Returns the exit code of a node that this process started; None if it runs or another process started it."""
     return _children[pid].poll() if pid in _children else None
 
 
 def kill_node(node: NodeRecord) -> bool:
-    """kill -9, and waits until the process is gone. False if it did not run."""
+    """Kills the node with kill -9 and waits until the process is gone. Returns False if it did not run."""
     process = find_process(node)
     if process is None:
         return False
@@ -100,7 +102,8 @@ def kill_node(node: NodeRecord) -> bool:
 
 
 def stop_nodes(nodes: Iterable[NodeRecord], timeout_s: float = 10.0) -> list[int]:
-    """Asks the running nodes to end (SIGTERM), then insists (SIGKILL). Returns ids of those that had to be killed."""
+    """Stops the running nodes with SIGTERM, and with SIGKILL after `timeout_s`. Returns the ids of those that had to be
+    killed."""
     running = [(node, process) for node in nodes if (process := find_process(node)) is not None]
     for _, process in running:
         _signal(process, signal.SIGTERM)
@@ -135,7 +138,8 @@ def _wait_gone(nodes: list[NodeRecord], timeout_s: float) -> list[NodeRecord]:
 
 
 def check_ports(nodes: Iterable[NodeRecord]) -> None:
-    """Raises LocalError for the first port that somebody else has, naming who if the system tells."""
+    """Raises LocalError for the first port that another process holds; the error names the process if the system
+    tells."""
     for node in nodes:
         for purpose, port in node.ports.items():
             if taken := _taken(port):
@@ -149,9 +153,9 @@ def check_ports(nodes: Iterable[NodeRecord]) -> None:
 
 
 def _taken(port: int) -> tuple[int, str | None] | None:
-    """errno and owner of a port that cannot be had, else None.
+    """Returns errno and owner of a port that cannot be bound, else None.
 
-    A port that nobody is known to own is waited for: who is killed in the middle of an fdatasync keeps its sockets
+    It waits for a port without a known owner: a process that is killed in the middle of an fdatasync keeps its sockets
     until the disk answers, but has no name any more.
     """
     deadline = time.monotonic() + NAMELESS_PORT_S
@@ -164,7 +168,7 @@ def _taken(port: int) -> tuple[int, str | None] | None:
 
 
 def _bind_error(port: int) -> int | None:
-    """errno of binding the port as a node will, or None. SO_REUSEADDR: a port in TIME_WAIT is free."""
+    """Returns the errno of binding the port as a node will, or None. With SO_REUSEADDR, a port in TIME_WAIT is free."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -176,15 +180,16 @@ def _bind_error(port: int) -> int | None:
 
 
 def is_free(port: int) -> bool:
-    """Returns True if a node could listen there now."""
+    """Returns True if a node could listen on the port now."""
     return _bind_error(port) is None
 
 
 def free_base_port(count: int, seed: int | None = None) -> int:
-    """A base port with `count` free ports in a row, away from RocketMQ's usual ones and from ephemeral ports.
+    """Returns a base port with `count` free ports in a row, away from RocketMQ's usual ones and from ephemeral ports.
 
-    They stay this process's until it ends: no other one that asks here gets any of them, even while nothing listens.
-    A stranger may take one before it is used; `check_ports` says so then. Raises LocalError if none is found.
+    The ports stay reserved for this process until it ends: no other process that calls this function gets any of them,
+    even while nothing listens. Another program may bind one before it is used; `check_ports` reports that. Raises
+    LocalError if none is found.
     """
     import random
 
@@ -203,10 +208,11 @@ def free_base_port(count: int, seed: int | None = None) -> int:
 
 
 def _reserve(base: int, count: int) -> bool:
-    """Takes the blocks of ports that these lie in; False if a RaftMQ command of this machine has one of them.
+    """Reserves the blocks that contain these ports; returns False if a RaftMQ command of this machine has one of them.
 
-    Between a port's choice and its first listener lie seconds, and a node that restarts leaves its ports for as long. A
-    name in Linux's abstract namespace is no file, and free again when its process is gone.
+    Seconds pass between the choice of a port and its first listener, and a node that restarts leaves its ports for as
+    long. A reservation is a name in Linux's abstract namespace, which is no file, and is released when its process
+    ends.
     """
     taken = []
     for block in range(base // _BLOCK, (base + count - 1) // _BLOCK + 1):
@@ -225,8 +231,8 @@ def _reserve(base: int, count: int) -> bool:
 
 
 def _free_range() -> tuple[int, int]:
-    """Returns the range in which free ports are looked for: the first of these places that the ephemeral ports leave
-    alone."""
+    """Returns the range in which to look for free ports: the first candidate that does not overlap the ephemeral
+    ports."""
     taken = ephemeral_ports()
     for low, high in _PLACES:
         if taken.stop <= low or high <= taken.start:
@@ -237,7 +243,7 @@ def _free_range() -> tuple[int, int]:
 
 
 def log_tail(node: NodeRecord, lines: int = 8) -> list[str]:
-    """The last lines the node printed."""
+    """Returns the last lines of the node's log."""
     try:
         with Path(node.log).open("rb") as file:
             file.seek(0, os.SEEK_END)

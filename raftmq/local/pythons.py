@@ -1,4 +1,5 @@
-"""The Pythons on PATH that RaftMQ could run under, and whether one of them is faster than the one that it does."""
+"""The Python interpreters on PATH under which RaftMQ could run, and a comparison of their speed with the present
+one."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ from cluster.runtime.host import python_speed
 
 NAMES = ("python3", "python3.11", "python3.12", "python3.13", "python")
 FASTER = 1.1
-"""The least ratio at which another Python is worth a word; `.ci/preflight` then takes it as well."""
+"""The least ratio of speeds at which another Python is recommended; `.ci/preflight` then uses it as well."""
 TURNS = 3
-"""Runs of each process, in turns: other work on the machine slows one of them, or all alike."""
+"""Runs of each interpreter, taken in turns: other work on the machine then slows one run, or all alike."""
 PATIENCE_S = 30.0
 _PROBE = """
 import ensurepip, json, os, sys, venv
@@ -30,7 +31,7 @@ class Python(NamedTuple):
 
     version: str
     file: str
-    """The file behind links, shims and environments."""
+    """The path of the executable behind links, shims and environments."""
 
     def __str__(self) -> str:
         return f"{self.file} ({self.version})"
@@ -56,15 +57,17 @@ def others(environ: Mapping[str, str] = os.environ) -> list[Python]:
 
 
 def own() -> Python:
-    """The interpreter that runs this, or that its environment was made by."""
+    """Returns the interpreter that runs this process; in a virtual environment, the interpreter that it was made
+    from."""
     version = ".".join(map(str, sys.version_info[:3]))
     return Python(version, os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable))
 
 
 def faster(candidates: list[Python]) -> Faster | None:
-    """The fastest of them, if it takes less time for the reference loop by FASTER than the interpreter of this process.
+    """Returns the fastest candidate, if it runs the reference loop faster than this process's interpreter by a factor
+    of FASTER; else None.
 
-    Each runs the loop in processes of its own; one that fails to is left out.
+    Each candidate runs the loop in processes of its own; one that fails is left out.
     """
     asked = [own(), *candidates]
     times: dict[Python, list[int]] = {python: [] for python in asked}
@@ -90,7 +93,7 @@ def _named(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _output(*command: str) -> str:
-    """Returns the output of a process; empty if it fails."""
+    """Returns the output of a command; "" if it fails."""
     try:
         ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,7 +1,7 @@
 """`raftmq node replace NODE --config FILE --via URL`: a new node on this machine takes the place of another one.
 
-It is added as a learner, started by its operator, promoted by the leader, and then the old one is removed. Each step is
-looked for before it is made, so an interrupted command continues when it is typed again.
+The new node is added as a learner, started by its operator, and promoted by the leader; then the old node is removed.
+The command checks before each step if it was made, so an interrupted command continues when it is typed again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ POLL_S = 1.0
 def replace_elsewhere(
     node: int, config: Path, via: str, secret: Path | None, tell: Callable[[str], object]
 ) -> list[int]:
-    """Returns the voters once the new node votes and `node` is removed. Raises ConfigError, LocalError."""
+    """Replaces `node`; returns the voters once the new node votes and `node` is removed. Raises ConfigError,
+    LocalError."""
     own = load(config).node.id
     if own == node:
         raise LocalError(
@@ -66,7 +67,7 @@ def _members(api: AdminApi) -> dict[int, dict[str, Any]]:
 
 
 def _patiently(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Asks again while a leader is elected."""
+    """Repeats a request while a leader is elected."""
     for _ in range(30):
         try:
             return ask()

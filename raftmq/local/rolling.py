@@ -17,15 +17,15 @@ from raftmq_wire.errors import ExitCode, LocalError
 POLL_S = 0.25
 
 Restart = Callable[[int], object]
-"""Stops a node and starts it; returns when its new process runs, or before."""
+"""A function that stops a node and starts it; it may return before the new process runs."""
 
 
 class Restarted(NamedTuple):
-    """One node that is back."""
+    """One node that is ready again after its restart."""
 
     node: int
     seconds: float
-    """Time between the beginning of its stop and its being ready."""
+    """Time from the beginning of the node's stop until it was ready again."""
 
 
 class RollingRestart:
@@ -40,7 +40,8 @@ class RollingRestart:
         grace_s: float = 0.0,
         tell: Callable[[str], object] = lambda text: None,
     ) -> None:
-        """`wait_s`: for one node to be allowed, and to be back; `grace_s`: between its drain and its stop."""
+        """`wait_s`: time for one node to be allowed to stop, and again to be ready. `grace_s`: time between its drain
+        and its stop."""
         self._addresses = dict(addresses)
         self._restart = restart
         self._wait_s = wait_s
@@ -48,8 +49,8 @@ class RollingRestart:
         self._tell = tell
 
     def run(self, nodes: Sequence[int]) -> list[Restarted]:
-        """Restarts them, followers first. Raises LocalError at the first that may not be stopped or does not return;
-        the nodes behind it are left alone."""
+        """Restarts the nodes, followers first. Raises LocalError at the first node that may not be stopped or is not
+        ready again; the remaining nodes are left alone."""
         done: list[Restarted] = []
         left = list(nodes)
         while left:
@@ -77,7 +78,7 @@ class RollingRestart:
         return Restarted(node, round(time.monotonic() - began_s, 3))
 
     def _wait_back(self, node: int, began_s: float) -> None:
-        """Waits until another process than before answers and is ready for clients."""
+        """Waits until another process than before answers for the node and is ready for clients."""
         self._tell(f"node {node}: starts")
         deadline = began_s + self._wait_s
         while True:
@@ -103,7 +104,8 @@ class RollingRestart:
 
 
 def by_command(command: str, addresses: Mapping[int, str]) -> Restart:
-    """A restart by a shell command, such as `ssh $RAFTMQ_HOST systemctl restart raftmq`."""
+    """Returns a function that restarts a node by a shell command, such as `ssh $RAFTMQ_HOST systemctl restart
+    raftmq`."""
 
     def restart(node: int) -> None:
         host, _ = split_address(addresses[node])

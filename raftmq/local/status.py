@@ -1,4 +1,4 @@
-"""The nodes' answers about themselves over HTTP, and what follows for the cluster."""
+"""The state of a cluster, put together from the nodes' answers about themselves over HTTP."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ STATUS_SCHEMA = 1
 
 
 class NodeView(NamedTuple):
-    """One node: whether its process runs, and its own words (`/v1/status`), None if it does not answer."""
+    """One node: if its process runs, and its own status (`/v1/status`), None if it does not answer."""
 
     record: NodeRecord
     running: bool
     status: dict[str, Any] | None
     elsewhere: str = ""
-    """The "host:port" of its HTTP API, if it is no node of a local cluster."""
+    """The "host:port" of its HTTP API if it does not belong to a local cluster, else ""."""
 
     @property
     def ready(self) -> bool:
-        """True if it answers and knows a leader."""
+        """True if the node answers and knows a leader."""
         return self.status is not None and bool(self.status.get("leader"))
 
     @property
     def is_removed(self) -> bool:
-        """True if it says that it was removed from the cluster: nobody leads it any more."""
+        """True if the node says that it was removed from the cluster; no leader replicates to it any more."""
         return any(alarm["key"] == "removed" for alarm in (self.status or {}).get("alarms", ()))
 
 
@@ -43,12 +43,12 @@ class ClusterView(NamedTuple):
 
     @property
     def term(self) -> int | None:
-        """Highest term known, None if no node answers."""
+        """The highest term that a node knows; None if no node answers."""
         return max((int(view.status["term"]) for view in self.nodes if view.status), default=None)
 
     @property
     def leader(self) -> int | None:
-        """The node that leads in that term, by its own word."""
+        """The id of the node that says that it leads in the highest term; None if there is none."""
         for view in self.nodes:
             status = view.status
             if status and status["role"] == "leader" and int(status["term"]) == self.term:
@@ -57,7 +57,7 @@ class ClusterView(NamedTuple):
 
     @property
     def writes_open(self) -> bool:
-        """The leader takes writes."""
+        """True if the leader accepts writes."""
         return any(
             view.record.id == self.leader and view.status is not None and bool(view.status["writes_open"])
             for view in self.nodes
@@ -65,7 +65,8 @@ class ClusterView(NamedTuple):
 
     @property
     def refusal(self) -> str:
-        """The reason why the leader refuses every send although it takes other writes; "" if it does not."""
+        """The reason why the leader refuses every send although it accepts other writes; "" if it does not refuse
+        them."""
         for view in self.nodes:
             disk = (view.status or {}).get("disk") or {}
             if view.record.id != self.leader:
@@ -78,12 +79,13 @@ class ClusterView(NamedTuple):
 
     @property
     def ready(self) -> bool:
-        """Every node answers and knows the same leader, and writes are open."""
+        """True if every node answers and knows the same leader, and the leader accepts writes."""
         known = {view.status.get("leader") if view.status else None for view in self.nodes if not view.is_removed}
         return self.writes_open and known == {self.leader}
 
     def lag_of(self, node_id: int) -> int | None:
-        """Entries that the node's log is behind the leader's, as the leader sees it; 0 for the leader itself."""
+        """Returns by how many entries the node's log is behind the leader's, as the leader sees it; 0 for the leader
+        itself."""
         for view in self.nodes:
             if view.record.id == self.leader and view.status is not None:
                 if node_id == self.leader:
@@ -93,8 +95,8 @@ class ClusterView(NamedTuple):
         return None
 
     def findings(self) -> list[dict[str, Any]] | None:
-        """The cluster's findings, as the first node that answers knows them, the leader before others; None if none
-        does."""
+        """Returns the cluster's findings, from the leader if it answers, else from the first node that does; None if
+        none does."""
         answering = sorted((view for view in self.nodes if view.status), key=lambda view: view.record.id != self.leader)
         for view in answering:
             health = fetch_health(view.elsewhere or address_of(view.record))
@@ -104,7 +106,7 @@ class ClusterView(NamedTuple):
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """The form of `raftmq status --json`, but for the findings."""
+        """Returns the output of `raftmq status --json`, without the findings."""
         return {
             "schema": STATUS_SCHEMA,
             "leader": self.leader,
@@ -131,25 +133,26 @@ class ClusterView(NamedTuple):
 
 
 def fetch_status(address: str, timeout_s: float = 1.0) -> dict[str, Any] | None:
-    """`GET /v1/status` of one node (`cluster.admin.port.NodeStatus`); None if nothing, or something else, answers."""
+    """Returns the answer of `GET /v1/status` of one node (`cluster.admin.port.NodeStatus`); None if nothing, or another
+    program, answers."""
     body = _get(address, "/v1/status", timeout_s)
     return body if body is not None and "term" in body else None
 
 
 def fetch_ready(address: str, timeout_s: float = 2.0) -> bool:
-    """Returns True if clients may be sent to the node; False if it does not answer."""
+    """Returns True if the node says that clients may be sent to it; False if it does not answer."""
     body = _get(address, "/v1/health/ready", timeout_s)
     return body is not None and bool(body.get("ready"))
 
 
 def fetch_health(address: str, timeout_s: float = 3.0) -> dict[str, Any] | None:
-    """`GET /v1/health` of one node, healthy or not; None if it does not answer."""
+    """Returns the answer of `GET /v1/health` of one node, healthy or not; None if it does not answer."""
     body = _get(address, "/v1/health", timeout_s)
     return body if body is not None and "findings" in body else None
 
 
 def _get(address: str, path: str, timeout_s: float) -> dict[str, Any] | None:
-    """An answer, or that of an unhealthy node (503); None for any other."""
+    """Returns the answer of a node, healthy or unhealthy (503); None for any other answer."""
     try:
         reply = exchange(address, "GET", path, timeout_s=timeout_s)
         body = json.loads(reply.body)
@@ -159,9 +162,11 @@ def _get(address: str, path: str, timeout_s: float) -> dict[str, Any] | None:
 
 
 def view_addresses(addresses: Sequence[str], timeout_s: float = 1.0) -> ClusterView:
-    """The same through HTTP APIs anywhere ("host:port"): each is asked, and all nodes that the first answer names.
+    """Returns a view of the cluster through HTTP APIs anywhere ("host:port"): asks each address, and all nodes that the
+    first answer names.
 
-    Of a node that it names only the id and the address are known: its other ports are 0, and it has no process here.
+    Only the id and the address of a node named there are known: its other ports are given as 0, and it has no process
+    here.
     """
     asked, members = _asked(addresses, timeout_s)
     others = _others(asked, members)
@@ -176,12 +181,13 @@ def view_addresses(addresses: Sequence[str], timeout_s: float = 1.0) -> ClusterV
 
 
 def with_members(addresses: Sequence[str], timeout_s: float = 1.0) -> list[str]:
-    """The addresses, and those of the nodes that only the first to answer names."""
+    """Returns the addresses, and those of further nodes that the first node to answer names."""
     return [*addresses, *_others(*_asked(addresses, timeout_s))]
 
 
 def _asked(addresses: Sequence[str], timeout_s: float) -> tuple[dict[str, dict[str, Any] | None], dict[int, str]]:
-    """Address -> what its node says of itself; node -> address, as the first to answer names all."""
+    """Asks all addresses. Returns address -> the node's status, and node -> address, as the first node to answer names
+    them."""
     asked = dict(zip(addresses, _statuses(addresses, timeout_s), strict=True))
     first = next((address for address, status in asked.items() if status), None)
     if first is None:
@@ -195,7 +201,7 @@ def _others(asked: dict[str, dict[str, Any] | None], members: dict[int, str]) ->
 
 
 def _told_by(address: str, node: int, timeout_s: float) -> dict[str, Any] | None:
-    """The status of a node as another one gets it."""
+    """Returns the status of a node as another node gets it."""
     body = _get(address, f"/v1/members/{node}/status", timeout_s)
     return body if body is not None and "term" in body else None
 
@@ -211,13 +217,13 @@ def _statuses(addresses: Sequence[str], timeout_s: float) -> list[dict[str, Any]
 
 
 def _members(address: str, timeout_s: float) -> dict[int, str]:
-    """Node -> where it says that its HTTP API is; {} if that is not to be had."""
+    """Returns node -> the address of its HTTP API, as a node lists the members; {} if it does not answer."""
     body = _get(address, "/v1/members", timeout_s) or {}
     return {int(each["id"]): str(each["admin"]) for each in body.get("members", ()) if each.get("admin")}
 
 
 def view_cluster(nodes: Sequence[NodeRecord], timeout_s: float = 1.0) -> ClusterView:
-    """Asks all nodes at once."""
+    """Returns the view of a local cluster: asks all nodes at the same time."""
     with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
         statuses = list(pool.map(lambda node: fetch_status(address_of(node), timeout_s), nodes))
     return ClusterView([NodeView(node, is_running(node), status) for node, status in zip(nodes, statuses, strict=True)])

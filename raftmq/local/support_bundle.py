@@ -1,7 +1,7 @@
 """The content of a support bundle, without secrets and without message bodies.
 
-Endpoints are named one by one: none of them shows a body. Secrets are removed from everything that is written, whatever
-it is: values of keys that look like secrets, passwords in URLs, and PEM blocks.
+The endpoints to ask are listed one by one, and none of them shows a body. Secrets are removed from every text that is
+written: values of keys that look like secrets, passwords in URLs, and PEM blocks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ENDPOINTS = (
     "/metrics",
 )
 LOG_BYTES_MAX = 2 << 20
-"""Bytes at the end of each log that it contains."""
+"""Bytes of the end of each log that the bundle contains at most."""
 TIMEOUT_S = 10.0
 HIDDEN = "***"
 _WORDS = r"(?:secret|passw(?:or)?d|token|access_?key|api_?key|credential|private_?key|authorization)"
@@ -51,7 +51,7 @@ _PEM = re.compile(r"-----BEGIN [A-Z ]+-----.*?-----END [A-Z ]+-----", re.DOTALL)
 
 
 def without_secrets(text: str) -> str:
-    """Free text (a log, TOML, metrics) with the values of secrets replaced."""
+    """Returns a free text (a log, TOML, metrics) with the values of secrets replaced."""
     text = _PEM.sub(HIDDEN, text)
     text = _USER.sub(rf"\g<scheme>{HIDDEN}@", text)
     text = _SIGNED.sub(rf"\g<key>{HIDDEN}", text)
@@ -59,7 +59,7 @@ def without_secrets(text: str) -> str:
 
 
 def json_without_secrets(value: Any) -> Any:
-    """The same of a JSON value; objects keep their form."""
+    """Returns a JSON value with the values of secrets replaced; objects keep their form."""
     if isinstance(value, dict):
         return {
             key: HIDDEN if _KEY.search(key) and isinstance(each, str) and each else json_without_secrets(each)
@@ -71,7 +71,7 @@ def json_without_secrets(value: Any) -> Any:
 
 
 def files_of_node(address: str) -> Iterator[tuple[str, str]]:
-    """(name, text) for each endpoint of a node; what could not be had says why."""
+    """Yields (name, text) for each endpoint of a node; if it could not be fetched, the text says why."""
     for path in ENDPOINTS:
         name = path.partition("?")[0].strip("/").removeprefix("v1/")
         try:
@@ -88,7 +88,7 @@ def files_of_node(address: str) -> Iterator[tuple[str, str]]:
 
 
 def text_of_file(path: Path) -> str:
-    """The end of a log or a whole configuration file, without secrets."""
+    """Returns the end of a log, or a whole configuration file, without secrets."""
     with path.open("rb") as file:
         file.seek(0, io.SEEK_END)
         size = file.tell()
@@ -97,7 +97,7 @@ def text_of_file(path: Path) -> str:
 
 
 def write_bundle(to: Path, files: Mapping[str, str]) -> None:
-    """A .tar.gz with these files (name -> text), below one folder. Raises FileExistsError, OSError."""
+    """Writes a .tar.gz with these files (name -> text) below one folder. Raises FileExistsError, OSError."""
     folder, now = to.name.removesuffix(".tar.gz"), int(time.time())
     with to.open("xb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
         for name, text in sorted(files.items()):

@@ -1,4 +1,4 @@
-"""The part of the log that is not in the tier before a cluster stops: it goes there, for as long as the operator
+"""Uploads the part of the log that is not yet in the tier before a cluster stops, for as long as the operator
 allows."""
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ class Rest(NamedTuple):
     """The part of the log that has not reached the tier."""
 
     size: int | None
-    """Bytes; None if no node could say."""
+    """The size in bytes; None if no node could say."""
     why: str
 
     def error(self, grace_s: float) -> LocalError:
-        """Three lines, for when the nodes are stopped."""
+        """Returns the error of three lines for the case that the nodes are stopped with this rest."""
         what = "an unknown part of the log" if self.size is None else f"{self.size} bytes of the log"
         return LocalError(
             f"the nodes are stopped, and {what} are not in the tier",
@@ -34,9 +34,10 @@ class Rest(NamedTuple):
 def bring_rest(
     addresses: Sequence[str], grace_s: float | None, told: Callable[[str], None] = lambda text: None
 ) -> tuple[Rest | None, float]:
-    """Has the leader seal the log, and waits until all of it is verified: (what is left, seconds allowed).
+    """Asks the leader to seal the log, and waits until all of it is verified in the tier. Returns (the rest that is
+    left, seconds allowed).
 
-    Does nothing if no node runs or no tier is configured. `grace_s`: None for what the configuration says.
+    Does nothing if no node runs or no tier is configured. `grace_s`: None for the configured time.
     """
     views = _views(addresses)
     tiered = next((view for view in views if view["url"]), None)
@@ -69,5 +70,5 @@ def _views(addresses: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _pending(views: Sequence[dict[str, Any]]) -> int | None:
-    """Returns the bytes that wait for the tier, by the node that has the most of them in sealed segments."""
+    """Returns the bytes that wait for upload, from the node that has the most of them in sealed segments."""
     return max((view["sealed_end"] - view["verified_to"] for view in views), default=None)

@@ -12,8 +12,8 @@ _POLL_S = 0.3
 
 
 def scrubbed(api: AdminApi, wishes: dict[str, bool], timeout_s: float = math.inf) -> dict[str, Any] | None:
-    """Runs the leader's scrub and returns its result (GET /v1/tier/scrub); None if it has not ended in time, or not at
-    all because another node leads. `wishes`: as the body of the POST. Raises LocalError."""
+    """Runs the leader's scrub and returns its result (GET /v1/tier/scrub); None if it has not ended in time, or another
+    node leads now. `wishes`: the body of the POST. Raises LocalError."""
     deadline = time.monotonic() + timeout_s
     begun = view = api.post("/v1/tier/scrub", wishes)
     while view["running"] and _same(begun, view) and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""The plan of an upgrade: which nodes run another version than this command, and what each step waits for."""
+"""The plan of an upgrade: the nodes that run another version than this command, and what each step waits for."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 
 class NodePlan(NamedTuple):
-    """One node, and what an upgrade does with it."""
+    """One node, and the step that an upgrade plans for it."""
 
     node: int
     role: str
     leads: bool
     version: str
-    """The version that it runs; "" if it does not answer."""
+    """The version that the node runs; "" if it does not answer."""
     level: int | None
-    """The highest level that it knows; None if it is down."""
+    """The highest level that the node's version knows; None if it is down."""
     step: str
-    """`done`, `next`, `later`, `down`."""
+    """The node's state in the plan: `done`, `next`, `later` or `down`."""
     why: str
-    """Why it cannot be next now; "" if nothing is in the way."""
+    """The reason why the node cannot be upgraded next; "" if it can."""
 
 
 class Plan(NamedTuple):
-    """The steps that are left, and which of them is safe now."""
+    """The steps that are left, with the one that is safe now."""
 
     version: str
-    """The version of this command, to which the nodes go."""
+    """The version of this command, to which the nodes are upgraded."""
     known: int
-    """The highest level that this version knows."""
+    """The highest level that this command's version knows."""
     level: int
-    """The level of the cluster."""
+    """The present level of the cluster."""
     nodes: list[NodePlan]
     finalizes: bool
     reasons: list[str]
-    """Why the cluster cannot be finalized now."""
+    """Reasons why the cluster cannot be finalized now."""
 
 
 def view_of(addresses: list[str]) -> dict[str, Any]:
-    """`GET /v1/upgrade` of the first node that answers. Raises LocalError."""
+    """Returns `GET /v1/upgrade` of the first node that answers. Raises LocalError."""
     return AdminApi(addresses, "raftmq upgrade plan").local("/v1/upgrade")
 
 
 def plan_of(addresses: Mapping[int, str], version: str, known: int) -> Plan:
-    """Asks the cluster. `addresses`: node -> "host:port" of its HTTP API. Raises LocalError."""
+    """Asks the cluster and returns the plan. `addresses`: node -> "host:port" of its HTTP API. Raises LocalError."""
     everybody = list(addresses.values())
     view = view_of(everybody)
     if known < view["level"]:
@@ -84,7 +84,7 @@ def _version_at(address: str | None) -> str:
 
 
 def _in_the_way(addresses: list[str], node: int) -> str:
-    """Why the node must not be stopped now; "" if it may be."""
+    """Returns the reason why the node must not be stopped now; "" if it may be."""
     try:
         answer = may_stop.ask(addresses, node)
     except ApiRefusal as error:

@@ -1,4 +1,4 @@
-"""Waiting for what another process does."""
+"""Waiting for effects of another process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ T = TypeVar("T")
 
 
 def until(look: Callable[[], T], timeout_s: float, poll_s: float) -> T:
-    """Asks every `poll_s` seconds: the first answer that is true, or the last one, given after `timeout_s` or later."""
+    """Calls `look` every `poll_s` seconds until it returns a true value, and returns that; after `timeout_s` or a
+    little later, returns its last value."""
     deadline = time.monotonic() + timeout_s
     while not (found := look()) and time.monotonic() < deadline:
         time.sleep(poll_s)

@@ -1,1 +1,1 @@
-"""Consumers: groups, pulls, positions and what is handed to the caller."""
+"""The client's consumers: group membership, pulls, positions, and handing messages out to the caller."""

@@ -1,4 +1,5 @@
-"""AsyncConsumer: reads the queues that its group gives it, and commits what was handed out or acknowledged."""
+"""AsyncConsumer: reads the queues that its group assigns to it, and commits the messages that were handed out or
+acknowledged."""
 
 from __future__ import annotations
 
@@ -22,19 +23,22 @@ _log = logging.getLogger("raftmq")
 
 
 class AsyncConsumer:
-    """One member of `group` reading one topic or several. Iterate it; `commit()` covers all that was handed out so far.
+    """One member of `group` reading one topic or several. Iterate over it; `commit()` covers all messages that were
+    handed out so far.
 
-    Leaving the `async with` block commits too; after an exception without the message handed out last, which then
-    comes again. Without a block, the iteration opens the consumer, and its end or that of the client closes it. Each
-    message is handed out once by a consumer; after a crash or a rebalance what was not committed comes again, to the
-    queue's owner then. `trimmed` counts offsets that retention removed before they were read.
+    Leaving the `async with` block commits too. After an exception it commits without the message handed out last, which
+    then comes again. Without a block, the iteration opens the consumer, and the end of the iteration or of the client
+    closes it. A consumer hands each message out once; after a crash or a rebalance the messages that were not committed
+    come again, to the consumer that then owns the queue. `trimmed` counts offsets that retention removed before they
+    were read.
 
-    `manual_ack`: a message counts as dealt with once `ack(message)` says so, in any order. Commits, which are then made
-    every 5 s, stop in each queue before the first message that is not acknowledged.
+    With `manual_ack`, a message counts as handled once `ack(message)` is called, in any order. Commits, which are then
+    made every 5 s, stop in each queue before the first message that is not acknowledged.
 
-    `ordered`: a queue is read only under its lock, so by one consumer of the group at a time, one message after the
-    other: the next owner begins when the reader has asked for the message after the last one, or closes. All members of
-    the group should be ordered. A reader that takes longer than the lock lasts loses the queue.
+    With `ordered`, a consumer reads a queue only while it holds the queue's lock, so one consumer of the group reads it
+    at a time, one message after the other. The next owner begins when this reader has asked for the message after the
+    last one, or closes. All members of the group should be ordered. A reader that handles one message for longer than
+    the lock lasts loses the queue.
     """
 
     def __init__(
@@ -90,8 +94,8 @@ class AsyncConsumer:
         )
 
     async def open(self) -> AsyncConsumer:
-        """Joins the group and starts to pull; does nothing if it is open. Raises NotFound for no such topic, other
-        RaftMQErrors, and RuntimeError once closed."""
+        """Joins the group and starts to pull; does nothing if the consumer is open. Raises NotFound if a topic does not
+        exist, other RaftMQErrors, and RuntimeError once the consumer is closed."""
         self._view.bind_loop()
         if self._closed:
             raise RuntimeError("the consumer is closed; make a new one")
@@ -116,26 +120,26 @@ class AsyncConsumer:
 
     @property
     def trimmed(self) -> int:
-        """Offsets that retention removed before they were read."""
+        """The number of offsets that retention removed before they were read."""
         return self._share.trimmed
 
     @property
     def at_end(self) -> bool:
-        """True if nothing is left to hand out of what a reader that does not follow wants."""
+        """True if a consumer with `follow=False` has handed out all that it is to read."""
         if self._follow or not self.inbox.empty or self.inbox.resting or self._share.missing:
             return False
         return all(f.finished and not f.revoked for f in self._share.feeds.values())
 
     async def poll(self, timeout_s: float | None = None) -> Message | None:
-        """The next message; None at the end, or when none came within `timeout_s`."""
+        """Returns the next message; None at the end, or if none came within `timeout_s`."""
         while True:
             message = self.inbox.take()
             if message is not None or not await self.wait(timeout_s):
                 return message
 
     async def wait(self, timeout_s: float | None) -> bool:
-        """Waits until `inbox.take` may find something. False: the end, or `timeout_s` without anything. Raises the
-        error that ended the reading, RuntimeError before the consumer is open."""
+        """Waits until `inbox.take` may find a message. Returns False at the end, or after `timeout_s` without a
+        message. Raises the error that ended the reading, and RuntimeError before the consumer is open."""
         self._view.bind_loop()
         self._check_open()
         try:
@@ -167,23 +171,23 @@ class AsyncConsumer:
         return message
 
     async def open_for_reading(self) -> None:
-        """Opens a consumer that is iterated without a `with` block."""
+        """Opens the consumer if it is iterated over without a `with` block."""
         if not self._share.tasks and not self._closed:
             await self.open()
             self._opened_by_reading = True
 
     async def end_of_reading(self) -> None:
-        """Closes it again at the end of the iteration: nobody else would."""
+        """Closes the consumer at the end of the iteration if `open_for_reading` opened it, since nobody else would."""
         if self._opened_by_reading:
             await self.close()
 
     async def seek(self, to: Start | Message, *, topic: str | None = None, queue_id: int | None = None) -> None:
-        """Reads on from somewhere else: "earliest", "latest", an aware datetime, an offset (with `queue_id`), or a
-        message, which then comes again.
+        """Continues reading at another place: "earliest", "latest", an aware datetime, an offset (with `queue_id`), or
+        a message, which then comes again.
 
         It moves the queues that this consumer reads at present; `topic` and `queue_id` choose among them. The group's
-        offsets move with the next commit. Raises ValueError for a queue that it does not read, and for an offset
-        outside the queue; RaftMQError if the offsets cannot be asked for.
+        offsets move with the next commit. Raises ValueError for a queue that this consumer does not read, and for an
+        offset outside the queue; RaftMQError if the offsets cannot be asked for.
         """
         self._check_open()
         if isinstance(to, Message):
@@ -216,7 +220,8 @@ class AsyncConsumer:
         return ", ".join(f"{topic} queue {queue_id}" for topic, queue_id in keys) or "none"
 
     def _key_of(self, message: Message) -> QueueKey:
-        """The queue that a message was read from. Raises ValueError for a message of another topic."""
+        """Returns the queue that a message was read from, which is one of the retry topic if the message came again.
+        Raises ValueError for a message of another topic."""
         again = message.reconsume_times > 0 and RETRY_TOPIC in message.properties
         key = QueueKey(self._share.retry_topic if again else message.topic, message.queue_id)
         if key.topic not in (*self.topics, self._share.retry_topic):
@@ -226,10 +231,10 @@ class AsyncConsumer:
     # -- acknowledging, and what could not be handled
 
     def ack(self, message: Message) -> None:
-        """The message is dealt with: the next commit may cover it. Any thread may call, in any order.
+        """Acknowledges the message: the next commit may cover it. Any thread may call it, in any order.
 
-        It does nothing for a message whose queue has gone to another member: there it comes again. Raises RuntimeError
-        without `manual_ack`.
+        It does nothing for a message whose queue has gone to another member: the message comes again there. Raises
+        RuntimeError without `manual_ack`.
         """
         if not self.inbox.acks:
             raise RuntimeError(
@@ -244,14 +249,16 @@ class AsyncConsumer:
             self.inbox.ack(feed, message.queue_offset, and_before=and_before)
 
     async def retry(self, message: Message, *, after: Delay = None, level: int | None = None) -> None:
-        """The message comes again to the group, after at least `after` seconds (or a timedelta), or at RocketMQ's delay
-        level 1 (1 s) to 18 (2 h); without either 10 s after the first failure, and a level longer each time. The delay
-        is the shortest level that is long enough. After `max_retries` retries the message is a dead letter.
+        """Has the message come again to the group, after at least `after` seconds (or a timedelta), or at RocketMQ's
+        delay level 1 (1 s) to 18 (2 h). Without either it comes after 10 s the first time, and one level later after
+        each further failure. `after` is rounded up to a delay level. After `max_retries` retries the message is a dead
+        letter.
 
-        In an ordered consumer its queue waits for it, for exactly `after` (else 1 s), and only the message that was
-        handed out last can be retried.
+        In an ordered consumer the message's queue waits for it, for exactly `after` (default 1 s), and only the message
+        that was handed out last can be retried.
 
-        Returns when it is safe: the message is dealt with and may be committed. Raises RaftMQError if it is not.
+        When this returns, the retry is stored and the message counts as handled, so it may be committed. Raises
+        RaftMQError if the retry could not be stored.
         """
         wanted = level_of(after, level)
         if not self._ordered:
@@ -263,15 +270,15 @@ class AsyncConsumer:
             self._rest(message, seconds_of(after) if after is not None else LEVELS_S[max(wanted, 1) - 1])
 
     async def dead_letter(self, message: Message) -> None:
-        """Gives the message up: it is stored in `%DLQ%group` (`raftmq dlq`) and does not come again. Raises RaftMQError
-        if it was not stored."""
+        """Makes the message a dead letter: it is stored in `%DLQ%group` (`raftmq dlq`) and does not come again. Raises
+        RaftMQError if it was not stored."""
         await send_back(self._view, self.group, message, DEAD, self._max_retries)
         self._acked(message, and_before=False)
 
     async def _give_back(self, message: Message) -> None:
-        """Gives a message back that cannot be read. It counts as failed: another member of the group may read it. In an
-        ordered consumer, where it would keep its queue waiting for ever, it is a dead letter. Raises RaftMQError if it
-        was not stored."""
+        """Gives a message that cannot be read back to the cluster. It counts as failed, and another member of the group
+        may read it. In an ordered consumer, where it would keep its queue waiting for ever, it becomes a dead letter.
+        Raises RaftMQError if it was not stored."""
         level = DEAD if self._ordered else BY_BACK_OFF
         await send_back(self._view, self.group, message, level, self._max_retries)
 
@@ -288,10 +295,12 @@ class AsyncConsumer:
     async def run(
         self, handle: Callable[[Message], Awaitable[object]], *, commit_every_s: float = COMMIT_EVERY_S
     ) -> None:
-        """Calls `handle` for each message, one after the other, until the iteration would end; commits now and then.
+        """Calls `handle` for each message, one after the other, until the iteration would end; commits every
+        `commit_every_s`.
 
-        An exception of `handle` is logged and the message retried, as by `retry(message)`. Raises RaftMQError if that
-        is not possible, or nothing can be read: what was not dealt with comes again.
+        If `handle` raises an exception, it is logged and the message is retried as by `retry(message)`. Raises
+        RaftMQError if the retry is not possible, or if nothing can be read; messages that were not handled then come
+        again.
         """
         pace = self.pace(commit_every_s)
         while True:
@@ -309,23 +318,23 @@ class AsyncConsumer:
                 await self.try_to_commit()
 
     def log_failure(self, message: Message) -> None:
-        """Tells of the exception that is being handled, and what becomes of its message."""
+        """Logs the exception that is being handled, and says what happens to its message."""
         log_failure(self.group, message, self._max_retries, self._ordered)
 
     def pace(self, commit_every_s: float) -> Pace:
-        """Returns the pace of one `run`."""
+        """Returns the `Pace` of one `run`: when it commits and when it ends."""
         return Pace(self._loop.time, commit_every_s, self.max_wait_s)
 
     @property
     def is_over(self) -> bool:
-        """True if nothing more is handed out."""
+        """True if the consumer hands out no more messages."""
         return self.at_end or self._closed
 
     # -- committing
 
     def positions(self, topic: str | None = None) -> dict[int, int]:
-        """queue id -> the offset that `commit()` would store, of `topic`; it may be left out if there is only one.
-        Raises ValueError for a topic that this consumer does not read."""
+        """Returns queue id -> the offset that `commit()` would store, for `topic`, which may be left out if there is
+        only one. Raises ValueError for a topic that this consumer does not read."""
         if topic is None and len(self.topics) > 1:
             raise ValueError(f"this consumer reads several topics: positions(topic), one of {', '.join(self.topics)}")
         wanted = self.topics[0] if topic is None else topic
@@ -338,11 +347,11 @@ class AsyncConsumer:
         return self.inbox.settled(feed) if self.inbox.acks else feed.position
 
     async def commit(self, message: Message | None = None) -> None:
-        """Commits everything handed out so far, durably; with `manual_ack`, what is acknowledged. With a message: its
-        queue up to and including it, and nothing of other queues.
+        """Commits all messages that were handed out so far, durably; with `manual_ack`, those that are acknowledged. If
+        `message` is given, commits only its queue, up to and including this message.
 
-        Raises Unknown if nobody confirmed it in time; with a message Failed if its queue has gone to another member,
-        where the message comes again.
+        Raises Unknown if nobody confirmed the commit in time. With a message, raises Failed if its queue has gone to
+        another member, where the message comes again.
         """
         self._view.bind_loop()
         if message is None:
@@ -366,7 +375,7 @@ class AsyncConsumer:
                 raise outcome
 
     async def try_to_commit(self) -> None:
-        """Commits; if that fails, what is not committed is part of the next commit."""
+        """Commits. A failure is logged only: the next commit covers what this one did not."""
         try:
             await self.commit()
         except RaftMQError as error:
@@ -378,7 +387,8 @@ class AsyncConsumer:
             await self.try_to_commit()
 
     async def close(self, *, commit: bool = True, current_done: bool = True) -> None:
-        """Commits, leaves the group, closes. `current_done=False`: the last message handed out is not dealt with."""
+        """Commits, leaves the group and closes the consumer. With `current_done=False`, the message handed out last
+        counts as not handled."""
         if self._closed:
             return
         self._closed = True

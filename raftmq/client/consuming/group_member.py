@@ -1,4 +1,5 @@
-"""A member of a consumer group: heartbeats to every node, the list of members, and which queues are mine."""
+"""A member of a consumer group: it sends heartbeats to every node, fetches the list of members, and computes which
+queues it reads."""
 
 from __future__ import annotations
 
@@ -26,9 +27,9 @@ class _ConsumerList(msgspec.Struct):
 
 
 def allocate_averagely(members: Sequence[str], me: str, queues: int) -> range:
-    """The queue ids of `me`: consecutive shares, the first members getting one more. Every member computes the same
-    from the same sorted list (RocketMQ's AllocateMessageQueueAveragely, as its Java clients do by default).
-    """
+    """Returns the queue ids of the member `me`. Members get consecutive shares, the first ones a queue more where the
+    division leaves a rest. Every member computes the same from the same sorted list (RocketMQ's
+    AllocateMessageQueueAveragely, the default of its Java clients)."""
     ordered = sorted(members)
     if me not in ordered:
         return range(0)
@@ -39,7 +40,7 @@ def allocate_averagely(members: Sequence[str], me: str, queues: int) -> range:
 
 
 def _subscription_data(topic: str, subscription: Subscription, version: int) -> dict[str, Any]:
-    """RocketMQ's SubscriptionData."""
+    """Returns RocketMQ's SubscriptionData for a topic."""
     wanted = sorted(subscription.tags or ())
     return {
         "classFilterMode": False,
@@ -53,7 +54,7 @@ def _subscription_data(topic: str, subscription: Subscription, version: int) -> 
 
 
 class GroupMember:
-    """Membership: heartbeats over connections of its own, and the list of members."""
+    """The group membership of one consumer: heartbeats over connections of its own, and the list of members."""
 
     def __init__(
         self,
@@ -63,7 +64,8 @@ class GroupMember:
         from_where: str,
         on_change: Callable[[], None],
     ) -> None:
-        """`subscriptions`: topic -> what the group wants of it."""
+        """`subscriptions`: topic -> the subscription of the group to it. `on_change` is called when the members may
+        have changed."""
         self._view = view
         self._group = group
         self._on_change = on_change
@@ -88,7 +90,8 @@ class GroupMember:
                 self._on_change()
 
     async def join(self) -> None:
-        """Heartbeats until the leader lists this member. Raises RaftMQError, Refused for a filter that is none."""
+        """Sends heartbeats until the leader lists this member. Raises RaftMQError; Refused if a filter is no valid
+        expression."""
         for subscription in self._subscriptions:
             if subscription["expressionType"] != "TAG":
                 await self._check_filter(subscription)
@@ -110,11 +113,12 @@ class GroupMember:
         )
 
     async def heartbeat(self) -> None:
-        """Sends a heartbeat to every node; one that does not answer gets the next one."""
+        """Sends a heartbeat to every node; a node that does not answer gets the next one."""
         await self._heartbeats.beat()
 
     async def members(self) -> list[str]:
-        """Client ids of the group; empty while nobody is known. Raises RaftMQError."""
+        """Returns the client ids of the group's members; an empty list while the cluster knows none. Raises
+        RaftMQError."""
         reply = await self._view.call(
             RequestCode.GET_CONSUMER_LIST_BY_GROUP,
             {"consumerGroup": self._group},
@@ -124,8 +128,9 @@ class GroupMember:
         )
         listed = self._listed(reply)
         if self.client_id not in listed:
-            # Who answered may have passed the request on to a leader that this client does not know: a node that
-            # joined has never heard of it. To look for the leader is to learn who the nodes are.
+            # The node that answered may have forwarded the request to a leader that this client does not know: a node
+            # that has just joined has never heard of this client. Looking for the leader also fetches the list of
+            # nodes.
             self._view.suspect(self._view.leader)
         return listed
 
@@ -138,5 +143,5 @@ class GroupMember:
             raise Failed(f"members of group {self._group}: the answer is not understood: {error}") from error
 
     async def leave(self) -> None:
-        """Unregisters everywhere it can, then closes its connections."""
+        """Unregisters this member at every node that can be reached, then closes its connections."""
         await self._heartbeats.leave(consumer_group=self._group)

@@ -1,5 +1,5 @@
-"""The common part of `run` in both consumers: when it commits, when it ends, and how a failure of the function is
-told."""
+"""The part of `run` that both consumers share: when it commits, when it ends, and how a failure of the user's function
+is logged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from raftmq.client.message import Message
 
 COMMIT_EVERY_S = 5.0
-"""RocketMQ: persistConsumerOffsetInterval."""
+"""The default interval between commits, in seconds (RocketMQ: persistConsumerOffsetInterval)."""
 
 _log = logging.getLogger("raftmq")
 
@@ -32,7 +32,7 @@ class Pace:
         return max(0.0, until - self._now())
 
     def handled(self) -> None:
-        """A message was dealt with."""
+        """Notes that a message was handled just now."""
         self._handled_at = self._now()
 
     def waited_enough(self) -> bool:
@@ -40,7 +40,7 @@ class Pace:
         return self._max_wait_s is not None and self._now() - self._handled_at >= self._max_wait_s
 
     def commit_is_due(self) -> bool:
-        """True once per interval."""
+        """Returns True once per commit interval."""
         due = self._now() >= self._commit_at
         if due:
             self._commit_at = self._now() + self._commit_every_s
@@ -48,8 +48,8 @@ class Pace:
 
 
 def log_failure(group: str, message: Message, max_retries: int | None, ordered: bool) -> None:
-    """Logs a failure of the function; called while its exception is handled. Without `max_retries` the cluster knows
-    the number of retries, unless the consumer is `ordered`: then there is no end."""
+    """Logs a failure of the user's function; called while its exception is handled. If `max_retries` is None, the
+    cluster decides on the number of retries, and the log line says so; an `ordered` consumer retries without end."""
     retry = message.reconsume_times + 1
     if max_retries is not None and retry > max_retries:
         next_ = f"a dead letter after {message.reconsume_times} retries"

@@ -1,4 +1,5 @@
-"""A client as the nodes know it: heartbeats (34) to every node over connections of its own, and the goodbye (35)."""
+"""A client's registration with the nodes: heartbeats (request 34) to every node over connections of its own, and the
+unregistering (request 35)."""
 
 from __future__ import annotations
 
@@ -16,13 +17,14 @@ _GOODBYE_S = 1.0
 
 
 class Heartbeats:
-    """Servers tie a client to its connection: `links` belong to this client alone, and what servers ask of it arrives
-    there."""
+    """Sends the heartbeats of one client. Servers tie a client to its connection, so the connections in `links` belong
+    to this client alone, and requests of the servers to it arrive on them."""
 
     def __init__(
         self, view: ClusterView, *, consumers: list[dict[str, Any]], producers: list[dict[str, Any]], ask: OnRequest
     ) -> None:
-        """`consumers` and `producers` are RocketMQ's ConsumerData and ProducerData."""
+        """`consumers` and `producers` are RocketMQ's ConsumerData and ProducerData. `ask` takes the requests of
+        servers."""
         self.client_id = f"python@{view.environment.entropy(8).hex()}"
         self.links = ConnectionPool(view.environment, ask)
         self._view = view
@@ -37,7 +39,7 @@ class Heartbeats:
         )
 
     async def beat(self) -> list[Reply]:
-        """Sends a heartbeat to every node; one that does not answer gets the next one. Returns the answers."""
+        """Sends a heartbeat to every node; a node that does not answer gets the next one. Returns the answers."""
         leader = await self._view.find_leader()
         nodes = dict.fromkeys((leader, *self._view.brokers))
         replies = await asyncio.gather(*(self._beat(node) for node in nodes))
@@ -54,7 +56,7 @@ class Heartbeats:
         return None
 
     async def leave(self, *, consumer_group: str = "", producer_group: str = "") -> None:
-        """Unregisters wherever it can, then closes its connections."""
+        """Unregisters the client at every node that can be reached, then closes its connections."""
         ext = {"clientID": self.client_id, "consumerGroup": consumer_group, "producerGroup": producer_group}
         await asyncio.gather(*(self._unregister(node, ext) for node in self._view.brokers))
         self.links.close()

@@ -1,12 +1,13 @@
-"""The stage between the pulls and the reader: messages pulled and not yet handed out, and the reader's position.
+"""The buffer between a consumer's pulls and its reader: messages that were pulled and not yet handed out, and the
+reader's position in each queue.
 
-A thread may read while the event loop fills and revokes; each step is under one lock. Invariants, per queue:
-committed <= position <= next_offset, and a message is handed out only at or above `position`, so never twice. The one
-exception is a message that its reader puts back: `position` returns to it, and the queue rests until `resume`. A seek
-begins anew.
+A thread may read while the event loop adds batches and revokes queues; each step is under one lock. Invariants, per
+queue: committed <= position <= next_offset, and a message is handed out only at or above `position`, so never twice.
+The one exception is a message that its reader puts back: `position` returns to it, and the queue rests until `resume`.
+A seek sets new positions.
 
-A reader that acknowledges each message may do so in any order and on any thread: a queue's `settled` position is its
-first message that was handed out and not acknowledged.
+A reader that acknowledges each message may do so in any order and on any thread. The `settled` position of a queue is
+its first message that was handed out and not acknowledged.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from raftmq.client.message import Message
 
 
 class QueueKey(NamedTuple):
-    """Names a queue."""
+    """The name of a queue: its topic and its id."""
 
     topic: str
     queue_id: int
 
 
 MAX_UNACKED = 10_000
-"""Messages that may be handed out and not acknowledged; at this number nothing more is handed out."""
+"""The most messages that may be handed out and not acknowledged; at this number no more are handed out."""
 
 
 class QueueFeed:
@@ -44,12 +45,12 @@ class QueueFeed:
         self.next_offset = offset
         """The offset at which the next pull begins."""
         self.position = offset
-        """Everything below was handed out or filtered out."""
+        """The reader's position: every message below it was handed out or filtered out."""
         self.committed: int | None = None
         self.end: int | None = None
-        """The offset at which a reader that does not follow stops."""
+        """The offset at which a reader with `follow=False` stops."""
         self.ask = 0
-        """Broker id of whom to pull from, as the last reply suggested; 0 is the leader."""
+        """Broker id of the node to pull from, as the last reply suggested; 0 is the leader."""
         self.asked = ""
         """The address of the node that was asked last."""
         self.resets = 0
@@ -61,13 +62,15 @@ class QueueFeed:
         self.room = asyncio.Event()
         self.committing = asyncio.Lock()
         self.unacked: dict[int, None] = {}
-        """Offsets handed out and not acknowledged, ascending; only for a reader that acknowledges each message."""
+        """Offsets that were handed out and not acknowledged, ascending; filled only for a reader that acknowledges each
+        message."""
         self.may_read: Callable[[], bool] = lambda: True
-        """False once its lock has not been confirmed for too long: nothing more is handed out. Asked in any thread."""
+        """Returns False once the queue's lock has not been confirmed for too long; then no more messages are handed
+        out. Called in any thread."""
 
 
 class Batch:
-    """The result of one pull; no messages if all were filtered out."""
+    """The result of one pull of a feed; it has no messages if all were filtered out."""
 
     __slots__ = ("at", "feed", "messages", "next_offset", "size")
 
@@ -80,10 +83,11 @@ class Batch:
 
 
 class Inbox:
-    """Batches in arrival order. `on_room(feed)` runs in the reader's thread when a batch is used up.
+    """Batches of pulled messages in order of arrival. `on_room(feed)` runs in the reader's thread when a batch is used
+    up.
 
-    `acks`: the reader acknowledges each message. Then `on_acked()` runs, in the thread that acknowledges, when there is
-    room again for messages that are not acknowledged.
+    `acks`: the reader acknowledges each message. Then `on_acked()` runs, in the thread that acknowledges, when the
+    number of unacknowledged messages has fallen enough to hand out more.
     """
 
     def __init__(
@@ -95,9 +99,9 @@ class Inbox:
         self._lock = threading.Lock()
         self._ready: deque[Batch] = deque()
         self._current: tuple[QueueFeed | None, Message] | None = None
-        """The message that was handed out last; without its feed after a reset of the group."""
+        """The message that was handed out last, with its feed; the feed is None after a reset of the group."""
         self._resting: dict[QueueFeed, deque[Batch]] = {}
-        """Batches of queues from which nothing is handed out for now."""
+        """Batches of queues that rest: nothing of them is handed out until `resume`."""
         self._on_room = on_room
 
     def put(self, batch: Batch) -> None:
@@ -112,7 +116,8 @@ class Inbox:
             self._resting.get(feed, self._ready).append(batch)
 
     def take(self) -> Message | None:
-        """The next message, None if there is none now. Asking for it says that the one before is dealt with."""
+        """Returns the next message; None if there is none now. The call also says that the message before is
+        handled."""
         used: list[QueueFeed] = []
         with self._lock:
             self._current = None
@@ -149,9 +154,9 @@ class Inbox:
         return None
 
     def put_back(self, message: Message) -> QueueFeed | None:
-        """The message handed out last comes again, with one failure more, once its queue is told to `resume`; before,
-        nothing of the queue is handed out. Returns the queue; None if this consumer has lost it, or the group was
-        reset. Raises ValueError for any other message."""
+        """Returns the message handed out last to its queue, with one failure more counted. The queue rests until
+        `resume`, then the message comes again. Returns the queue's feed; None if this consumer has lost the queue, or
+        the group was reset. Raises ValueError for any other message."""
         with self._lock:
             if self._current is None or self._current[1].position != message.position:
                 raise ValueError("in an ordered consumer, only the message that was handed out last can be tried again")
@@ -168,22 +173,23 @@ class Inbox:
             return feed
 
     def resume(self, feed: QueueFeed) -> None:
-        """Hands out from the queue again."""
+        """Ends the rest of a queue: its messages are handed out again."""
         with self._lock:
             self._ready.extendleft(reversed(self._resting.pop(feed, ())))
 
     @property
     def resting(self) -> bool:
-        """True if a message was put back and is not to be handed out yet."""
+        """True if a message was put back and must not be handed out yet."""
         return bool(self._resting)
 
     @property
     def empty(self) -> bool:
-        """True if `take` would find no batch, or must not look for one."""
+        """True if `take` would find no batch, or must hand none out because too many messages are unacknowledged."""
         return not self._ready or self._unacked >= MAX_UNACKED
 
     def ack(self, feed: QueueFeed, queue_offset: int, *, and_before: bool = False) -> None:
-        """The message at this offset is dealt with; `and_before`: all of its queue up to it. Any thread may call."""
+        """Acknowledges the message at this offset; with `and_before`, all messages of its queue up to it. Any thread
+        may call it."""
         with self._lock:
             if and_before:
                 done = [offset for offset in feed.unacked if offset <= queue_offset]
@@ -202,8 +208,8 @@ class Inbox:
         feed.unacked.clear()
 
     def rewind(self, feed: QueueFeed, offset: int, *, stored: bool = True) -> None:
-        """Goes on from `offset`: drops what is buffered. The message that is being dealt with does not count. `stored`:
-        the cluster has the offset as the group's already."""
+        """Continues the feed at `offset` and drops its buffered messages. A message that the reader is still handling
+        no longer counts. `stored` says that the cluster already has `offset` as the group's committed offset."""
         with self._lock:
             self._ready = deque(batch for batch in self._ready if batch.feed is not feed)
             self._resting.pop(feed, None)
@@ -216,7 +222,8 @@ class Inbox:
                 self._current = (None, self._current[1])
 
     def revoke(self, feed: QueueFeed) -> int:
-        """Stops handing out from `feed`; returns its position without the message still being dealt with."""
+        """Stops handing out messages of `feed`; returns its position without the messages that are still being
+        handled."""
         with self._lock:
             feed.revoked = True
             self._resting.pop(feed, None)
@@ -225,12 +232,12 @@ class Inbox:
             return settled
 
     def in_hand(self, feed: QueueFeed) -> bool:
-        """Returns True if the message handed out last is the feed's and may not be dealt with yet."""
+        """Returns True if the message handed out last belongs to the feed, and the reader may still be handling it."""
         with self._lock:
             return self._current is not None and self._current[0] is feed
 
     def settled(self, feed: QueueFeed) -> int:
-        """The feed's position without the message handed out last, which may not be dealt with yet, or without those
+        """Returns the feed's position without messages that may still be handled: the one handed out last, or those
         that are not acknowledged."""
         with self._lock:
             return self._settled(feed)

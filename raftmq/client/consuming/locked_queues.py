@@ -1,4 +1,5 @@
-"""Locks of an ordered consumer: it reads a queue only while the cluster has said, not long ago, that it holds it."""
+"""Queue locks of an ordered consumer: it reads a queue only while the cluster has confirmed recently that it holds the
+queue's lock."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from raftmq.client.view import ClusterView
 from raftmq_wire.codes import RequestCode
 
 CONFIRMED_S = 30.0
-"""Seconds that a confirmed lock may be read by, from the moment it was asked for; the cluster keeps it for 60 s
+"""Seconds, counted from the request, for which a confirmed lock allows reading; the cluster keeps the lock for 60 s
 (RocketMQ: REBALANCE_LOCK_MAX_LIVE_TIME of the client)."""
 _CALL_S = 6.0
 
@@ -27,10 +28,10 @@ class _Granted(msgspec.Struct):
 
 
 class QueueLocks:
-    """The locks of one client on queues of one topic."""
+    """The locks that one client holds on queues of one topic."""
 
     def __init__(self, view: ClusterView, links: ConnectionPool, group: str, topic: str, client_id: str) -> None:
-        """`links`: those that carry the client's heartbeats. Over others nobody is granted a lock."""
+        """`links`: the connections that carry the client's heartbeats. The cluster grants no lock over others."""
         self._view = view
         self._links = links
         self._group = group
@@ -38,16 +39,17 @@ class QueueLocks:
         self._client_id = client_id
         self._now = asyncio.get_running_loop().time
         self._confirmed_s: dict[int, float] = {}
-        """Queue -> when the lock was asked for that was granted last."""
+        """Queue id -> time of the last lock request that was granted, by the loop's clock."""
 
     def holds(self, queue_id: int) -> bool:
-        """Returns True if the queue may be read now. Any thread may ask."""
+        """Returns True if the queue may be read now. Any thread may call it."""
         confirmed_s = self._confirmed_s.get(queue_id)
         return confirmed_s is not None and self._now() < confirmed_s + CONFIRMED_S
 
     async def lock(self, queue_ids: Iterable[int]) -> frozenset[int]:
-        """Asks for these queues, also for those that it holds; gives those of them that it holds now. Raises
-        RaftMQError; what was held is held until it has not been confirmed for CONFIRMED_S."""
+        """Requests the locks of these queues, also of those whose lock it holds; returns the queues whose locks it now
+        holds. Raises RaftMQError; then locks held before stay valid until they have not been confirmed for
+        CONFIRMED_S."""
         queues = sorted(set(queue_ids))
         if not queues:
             return frozenset()
@@ -75,7 +77,7 @@ class QueueLocks:
         return granted
 
     async def unlock(self, queue_ids: Iterable[int]) -> None:
-        """Gives these queues up. Raises RaftMQError; then the cluster does it when the lock expires."""
+        """Releases the locks of these queues. Raises RaftMQError; then each lock ends when it expires."""
         queues = sorted(queue_ids)
         for queue_id in queues:
             self._confirmed_s.pop(queue_id, None)

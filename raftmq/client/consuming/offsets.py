@@ -1,4 +1,4 @@
-"""Offsets of queues and groups: reads that need the leader, and the commit."""
+"""Reads of queue and group offsets, which need the leader, and the commit of a group's offset."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raftmq.client.view import ClusterView
 from raftmq_wire.codes import RequestCode, ResponseCode
 
 Start = str | int | datetime.datetime
-"""The beginning for a group without a committed offset: "earliest", "latest", a queue offset, or a time (aware
+"""A place to begin for a group without a committed offset: "earliest", "latest", a queue offset, or a time (aware
 datetime)."""
 
 
@@ -25,7 +25,7 @@ _ASKED: dict[int, str] = {
 
 
 class Offsets:
-    """Each call is linearizable: the server confirms its leadership before it answers.
+    """Reads and commits offsets. Each call is linearizable: the server confirms its leadership before it answers.
 
     A call is repeated for `timeout_s`, or until every server has refused connections for `refused_s`.
     """
@@ -33,7 +33,8 @@ class Offsets:
     def __init__(
         self, view: ClusterView, timeout_s: float = 10.0, refused_s: float | None = None, committer: str | None = None
     ) -> None:
-        """`committer`: the client id that commits are made by; of queues that others have locked they are dropped."""
+        """`committer`: the client id in whose name commits are made. The cluster drops such a commit if another client
+        holds the queue's lock."""
         self._view = view
         self._committer = {} if committer is None else {"raftmqClients": msgspec.json.encode([committer]).decode()}
         self._session = b""
@@ -42,15 +43,17 @@ class Offsets:
         self._call = functools.partial(view.call, timeout_s=timeout_s, refused_s=refused_s)
 
     async def max_offset(self, topic: str, queue_id: int) -> int:
-        """The offset the next message will get. Raises NotFound for no such topic or queue."""
+        """Returns the offset that the queue's next message will get. Raises NotFound if there is no such topic or
+        queue."""
         return await self._number(RequestCode.GET_MAX_OFFSET, topic, queue_id, "offset")
 
     async def min_offset(self, topic: str, queue_id: int) -> int:
-        """The first offset still kept."""
+        """Returns the first offset that the queue still keeps."""
         return await self._number(RequestCode.GET_MIN_OFFSET, topic, queue_id, "offset")
 
     async def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """The first offset stored at or after `timestamp_ms` (log time); the maximum if all are older."""
+        """Returns the first offset stored at or after `timestamp_ms` (log time); the maximum offset if all messages are
+        older."""
         return await self._number(
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, topic, queue_id, "offset", timestamp=str(timestamp_ms)
         )
@@ -66,7 +69,7 @@ class Offsets:
         return _int(reply.ext, field, what)
 
     async def committed(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The group's committed offset; None if it has none."""
+        """Returns the group's committed offset in the queue; None if it has none."""
         what = f"committed offset of {group} on {topic} queue {queue_id}"
         reply = await self._call(
             RequestCode.QUERY_CONSUMER_OFFSET,
@@ -77,9 +80,11 @@ class Offsets:
         return _int(reply.ext, "offset", what) if reply.code == ResponseCode.SUCCESS else None
 
     async def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Stores it on a majority before returning. Backwards is allowed. Raises Unknown if nobody answered.
+        """Commits an offset; returns when a majority has stored it. It may be lower than the one before. Raises Unknown
+        if nobody answered.
 
-        Every attempt carries the same identity: one that arrives late, after a newer commit, moves nothing back.
+        Every attempt carries the same identity: an attempt that arrives late, after a newer commit, does not move the
+        offset back.
         """
         self._session = self._session or self._view.new_session()
         self._sequence = sequence = self._sequence + 1
@@ -116,7 +121,7 @@ class Offsets:
 
 
 def check_start(start: Start) -> None:
-    """Raises ValueError for what is no start."""
+    """Raises ValueError if `start` is no valid start."""
     if isinstance(start, datetime.datetime):
         if start.tzinfo is None:
             raise ValueError(f"start={start} has no time zone; use datetime.now(timezone.utc) or .astimezone()")

@@ -1,4 +1,4 @@
-"""One pull: PULL_MESSAGE as a request and what its reply says."""
+"""One pull: builds the request PULL_MESSAGE, and decodes and checks its reply."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from raftmq_wire.codes import RequestCode, ResponseCode
 _SUSPEND = 2
 _SUBSCRIPTION_INSIDE = 4
 TOOLS_GROUP = "TOOLS_CONSUMER"
-"""RocketMQ's group for reading without a group of one's own."""
+"""RocketMQ's consumer group for tools that read without a group of their own."""
 MAX_PULL_MESSAGES = 1024
 MAX_PULL_BYTES = 1 << 20
-"""Asked for; the server gives at most what its own limits allow."""
+"""Bytes that a pull asks for; the server gives at most as many as its own limits allow."""
 GRACE_S = 5.0
 """Time that the client waits for the reply beyond the server's hold, in seconds."""
 
 
 class PullStatus(Enum):
-    """The outcome of a pull."""
+    """The status of a pull: messages were found, or the reason why there are none."""
 
     FOUND = "found"
     END = "end"
-    """There is nothing at this offset yet."""
+    """The queue has no message at this offset yet."""
     FILTERED = "filtered"
-    """Everything looked at was filtered out; go on at `next_offset`."""
+    """The server filtered out every message that it looked at; continue at `next_offset`."""
     MOVED = "moved"
-    """The offset is below the first or above the last; `next_offset` is the nearest."""
+    """The offset is below the first or above the last of the queue; `next_offset` is the nearest valid one."""
     RESET = "reset"
     """An operator has moved the group's offset of the queue to `next_offset`."""
 
@@ -44,11 +44,12 @@ _STATUS = {
     int(ResponseCode.PULL_OFFSET_MOVED): PullStatus.MOVED,
 }
 _RESET = "OFFSET_RESET"
-"""The remark of a reply that moves the consumer because its group was reset."""
+"""The remark of a reply that moves the consumer to another offset because its group was reset."""
 
 
 class PullResult(NamedTuple):
-    """Messages from one queue. `max_offset` is the offset the next message will get."""
+    """The messages that one pull returned from one queue. `max_offset` is the offset that the queue's next message will
+    get."""
 
     status: PullStatus
     messages: list[Message]
@@ -56,20 +57,23 @@ class PullResult(NamedTuple):
     min_offset: int
     max_offset: int
     ask_next: int = 0
-    """Broker id of whom the server would like to be asked next; 0 is the leader."""
+    """Broker id of the node that the server suggests for the next pull; 0 is the leader."""
     served_by: int | None = None
-    """Node id of the follower that answered; None: the node leads."""
+    """Node id of the follower that answered; None if the leader answered."""
     staleness_ms: int | None = None
-    """Time since the follower had applied all that its leader had then committed, ms; None: it leads, or never had."""
+    """Time in ms since the follower had applied all that its leader had then committed. None if the leader answered, or
+    if the follower never had."""
     unreadable: tuple[tuple[Message, str], ...] = ()
-    """Messages whose bodies cannot be decompressed, as they are stored, and why; only a consumer gets them."""
+    """Messages whose bodies cannot be decompressed, in their stored form, each with the reason; filled only for a
+    consumer."""
 
 
 class PulledFrames(NamedTuple):
-    """A pull's messages as they are stored, back to back (`raftmq_wire.message_format`), not looked at.
+    """The messages of a pull in their stored form, back to back (`raftmq_wire.message_format`), neither decoded nor
+    checked.
 
-    Without a filter there is one for each offset from the one asked for up to, not including, `next_offset`; the reader
-    checks it. The other fields are those of PullResult.
+    Without a filter they hold one message for each offset from the requested one up to, not including, `next_offset`;
+    the reader checks this. The other fields are those of PullResult.
     """
 
     status: PullStatus
@@ -83,7 +87,8 @@ class PulledFrames(NamedTuple):
 
 
 class PullRequest(NamedTuple):
-    """The parameters of a pull. Every node answers from its own applied state; "nothing yet" may mean that it lags."""
+    """The parameters of a pull. Every node answers from its own applied state, so "nothing yet" may mean that the node
+    lags."""
 
     topic: str
     queue_id: int
@@ -94,7 +99,7 @@ class PullRequest(NamedTuple):
     wait_s: float = 0.0
 
     def ext(self) -> dict[str, str]:
-        """The ext fields."""
+        """Returns the ext fields of the request."""
         return {
             "consumerGroup": self.group,
             "topic": self.topic,
@@ -112,7 +117,7 @@ class PullRequest(NamedTuple):
 
 
 async def pull_once(link: Connection, request: PullRequest) -> PullResult:
-    """A consumer's pull. Raises OSError from the connection, RaftMQError from the reply."""
+    """Sends a consumer's pull and decodes its reply. Raises OSError from the connection, RaftMQError from the reply."""
     unreadable: dict[int, str] = {}
     result = read_reply(request, await ask(link, request), unreadable)
     if not unreadable:
@@ -123,12 +128,12 @@ async def pull_once(link: Connection, request: PullRequest) -> PullResult:
 
 
 async def ask(link: Connection, request: PullRequest) -> Reply:
-    """Sends one pull; its reply for `read_reply` or `read_frames`. Raises OSError."""
+    """Sends one pull; returns the reply for `read_reply` or `read_frames`. Raises OSError."""
     return await link.call(RequestCode.PULL_MESSAGE, request.ext(), timeout_s=request.wait_s + GRACE_S)
 
 
 def read_frames(request: PullRequest, reply: Reply) -> PulledFrames:
-    """Reads all of a pull reply but its messages. Raises RaftMQError."""
+    """Decodes a pull reply but leaves its messages in their stored form. Raises RaftMQError."""
     what = _what(request)
     status = _STATUS.get(reply.code)
     if status is None:
@@ -145,7 +150,7 @@ def read_frames(request: PullRequest, reply: Reply) -> PulledFrames:
 
 
 def read_reply(request: PullRequest, reply: Reply, unreadable: dict[int, str] | None = None) -> PullResult:
-    """Decodes and checks a pull reply. `unreadable`: see `decode_messages`. Raises RaftMQError."""
+    """Decodes and checks a pull reply. `unreadable` is passed to `decode_messages`. Raises RaftMQError."""
     pulled = read_frames(request, reply)
     messages = decode_messages(pulled.frames, unreadable)
     _check_order(request, messages, pulled.next_offset, _what(request))
@@ -169,14 +174,16 @@ def _what(request: PullRequest) -> str:
 
 
 def _who(ext: Mapping[str, str]) -> tuple[int, int | None, int | None]:
-    """(broker id to ask next, follower that answered, its staleness)."""
+    """Returns (broker id to ask next, node id of the follower that answered, its staleness in ms) from the ext fields
+    of a reply."""
     asked, served = ext.get("suggestWhichBrokerId", "0"), ext.get("raftmqServedBy", "")
     stale = int(ext.get("raftmqStalenessMs", "-1"))
     return int(asked) if asked.isdigit() else 0, int(served) if served else None, stale if stale >= 0 else None
 
 
 def _check_order(request: PullRequest, messages: list[Message], next_offset: int, what: str) -> None:
-    """Offsets ascend from the one asked for, without gaps unless a filter explains them."""
+    """Checks that offsets ascend from the requested one, without gaps unless a filter explains them; raises Failed if
+    they do not."""
     expected = request.offset
     exact = request.subscription == ALL
     for message in messages:

@@ -1,6 +1,7 @@
-"""A consumer's pulls: for each of its queues one is always on its way, or parked at the leader.
+"""A consumer's pulls: for each of its queues, one pull is always in flight, or parked at the leader until messages
+come.
 
-After a leader change each queue goes on at its own next offset, which the pulled messages must continue without a gap;
+After a leader change each queue continues at its own next offset, and the pulled messages must follow it without a gap;
 anything else is an error, not a skip.
 """
 
@@ -26,7 +27,8 @@ from raftmq_wire.codes import RequestCode, ResponseCode
 
 LONG_POLL_S = 15.0
 PULL_RETRY_S = 30.0
-"""Time that a queue's pulls may fail with errors of the server before the reader is told, in seconds."""
+"""Time in seconds for which the pulls of a queue may fail with errors of the server before the reader gets the
+error."""
 MAX_BUFFERED_MESSAGES = 2048
 MAX_BUFFERED_BYTES = 64 << 20
 
@@ -34,7 +36,8 @@ _log = logging.getLogger("raftmq")
 
 
 class QueuePuller:
-    """Fills the inbox of one consumer. `trimmed` counts offsets that retention removed before they were read."""
+    """Pulls the queues of one consumer and fills its inbox. `trimmed` counts offsets that retention removed before they
+    were read."""
 
     def __init__(
         self,
@@ -48,8 +51,8 @@ class QueuePuller:
         follow: bool,
         give_back: Callable[[Message], Awaitable[None]],
     ) -> None:
-        """`subscriptions`: topic -> what is pulled of it. `on_news` runs when the inbox or a feed has changed.
-        `give_back` sends a message that cannot be read back to the cluster."""
+        """`subscriptions`: topic -> the subscription that its pulls carry. `on_news` runs when the inbox or a feed has
+        changed. `give_back` sends a message that cannot be read back to the cluster."""
         self.trimmed = 0
         self._view = view
         self._links = links
@@ -62,10 +65,10 @@ class QueuePuller:
         self._offsets = Offsets(view)
         self._loop = asyncio.get_running_loop()
         self._queues = 0
-        """Pulled from at present: they share the room."""
+        """The number of queues that are pulled from at present; they share the inbox's room."""
 
     async def keep_pulling(self, feed: QueueFeed) -> None:
-        """Pulls until the feed's end, or for ever. Raises RaftMQError when waiting does not help."""
+        """Pulls a queue until the feed's end, or for ever. Raises RaftMQError when waiting does not help."""
         self._queues += 1
         try:
             await self._keep_pulling(feed)
@@ -109,8 +112,8 @@ class QueuePuller:
                 await feed.room.wait()
 
     async def _pull(self, feed: QueueFeed) -> PullResult:
-        """One pull, at the leader unless a reply suggested another node. Raises OSError after telling the view, so that
-        the next one looks for the leader."""
+        """Sends one pull, to the leader unless a reply suggested another node. Raises OSError after reporting it to the
+        view, so that the next pull looks for the leader."""
         async with asyncio.timeout(30.0):
             leader = await self._view.find_leader()
         address = self._view.by_id.get(str(feed.ask), leader) if feed.ask else leader
@@ -141,7 +144,7 @@ class QueuePuller:
         return result
 
     async def _take_in(self, feed: QueueFeed, result: PullResult) -> bool:
-        """Puts a pull's messages into the inbox; True if it brought nothing."""
+        """Puts the messages of a pull into the inbox; returns True if the pull brought none."""
         if result.status is PullStatus.MOVED:
             await self._moved(feed, result)
             return True
@@ -165,9 +168,9 @@ class QueuePuller:
         return idle
 
     async def _moved(self, feed: QueueFeed, result: PullResult) -> None:
-        """The offset lies outside the queue. Below the first: retention was faster, go on there and count it. Above
-        the last: a replica may lag, so the leader is asked; if it is true, the queue was cut or made anew.
-        """
+        """Handles an offset outside the queue. If it lies below the first offset, retention was faster: continues at
+        the first offset and counts the removed ones. If it lies above the last, a replica may lag, so the leader is
+        asked; if the leader confirms it, the queue was cut or created anew."""
         offset = feed.next_offset
         if result.next_offset > offset:
             self.trimmed += result.next_offset - offset
@@ -190,7 +193,8 @@ class QueuePuller:
             )
 
     async def check_leader(self, timeout_s: float) -> None:
-        """A parked pull hides a stopped or deposed leader: lets go of one that does not answer."""
+        """Checks that the leader answers, and drops the connection to one that does not: a parked pull hides that the
+        leader stopped or was deposed."""
         leader = self._view.leader
         if leader is None:
             return
@@ -204,12 +208,13 @@ class QueuePuller:
 
 
 def _of_first_topic(message: Message) -> Message:
-    """A message that comes again, under the topic that it was sent to."""
+    """Returns a message that came again, with the topic that it was first sent to."""
     return msgspec.structs.replace(message, topic=message.properties.get(RETRY_TOPIC, message.topic))
 
 
 def _passes(error: RaftMQError) -> bool:
-    """Errors of a pull that may be over soon: a subscription not yet known, a busy or changing leader."""
+    """Returns True for errors of a pull that may soon pass: a subscription that the node does not know yet, a busy or
+    changing leader."""
     if isinstance(error, Unreachable) or error.retryable:
         return True
     return error.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_NOT_EXIST) or (

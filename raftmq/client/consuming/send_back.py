@@ -1,7 +1,8 @@
-"""The return of messages that a consumer could not handle (36): each comes again later, or is a dead letter.
+"""The return of messages that a consumer could not handle (request 36): each comes again later, or becomes a dead
+letter.
 
-The cluster waits by RocketMQ's delay levels. A report is named by the group and the message's position, so one that is
-repeated after a lost answer leaves one copy.
+The cluster waits by RocketMQ's delay levels. A return is identified by the group and the message's position, so a
+return that is repeated after a lost answer leaves one copy.
 """
 
 from __future__ import annotations
@@ -15,19 +16,21 @@ from raftmq.client.view import ClusterView
 from raftmq_wire.codes import RequestCode
 
 RETRY_PREFIX = "%RETRY%"
-"""The prefix that makes a group's name that of the topic in which its messages come again."""
+"""The prefix of retry topics: `%RETRY%group` is the topic in which the messages of `group` come again."""
 RETRY_TOPIC = "RETRY_TOPIC"
-"""Property of a message that comes again: the topic that it came from first."""
+"""The property of a message that comes again which names the topic that it was first sent to."""
 LEVELS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-"""Level 1 and so on, as `timer.delay_levels` has them unless it is configured otherwise."""
+"""Seconds of the delay levels from 1 on, as `timer.delay_levels` has them by default."""
 BY_BACK_OFF, DEAD = 0, -1
-"""Two values in place of a delay level: a level more with each failure, from 10 s on; and no further try."""
+"""Two values that stand in place of a delay level. BY_BACK_OFF: 10 s, and one level more with each failure. DEAD: no
+further attempt."""
 _TIMEOUT_S = 30.0
 
 
 def level_of(after: Delay, level: int | None) -> int:
-    """The shortest level that waits at least `after` (seconds or a timedelta); BY_BACK_OFF for neither. Raises
-    ValueError for both, a level that there is not, and more than the longest level."""
+    """Returns the shortest level that waits at least `after` (seconds or a timedelta), or `level`; BY_BACK_OFF if
+    neither is given. Raises ValueError if both are given, if there is no such level, and if `after` is more than the
+    longest level."""
     if after is not None and level is not None:
         raise ValueError("a retry comes after a time or at a level, not both")
     if level is not None:
@@ -43,7 +46,7 @@ def level_of(after: Delay, level: int | None) -> int:
 
 
 def seconds_of(after: float | timedelta) -> float:
-    """Raises ValueError or TypeError for what is no time to wait."""
+    """Returns `after` in seconds. Raises ValueError or TypeError if it is no time to wait."""
     seconds = in_seconds("after=", after)
     if not 0 <= seconds < float("inf"):
         raise ValueError(f"after={seconds}; it is a number of seconds from 0 up")
@@ -51,8 +54,8 @@ def seconds_of(after: float | timedelta) -> float:
 
 
 async def send_back(view: ClusterView, group: str, message: Message, level: int, max_retries: int | None) -> None:
-    """Returns when a majority has the copy on disk. `max_retries`: None leaves it to the group. Raises RaftMQError,
-    Unknown if it may have been stored."""
+    """Sends a message back to the cluster; returns when a majority has the copy on disk. `max_retries=None` leaves the
+    limit to the group. Raises RaftMQError; Unknown if the copy may have been stored."""
     ext = {
         "group": group,
         "offset": str(message.position),

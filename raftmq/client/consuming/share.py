@@ -1,6 +1,7 @@
-"""The queues of one consumer: its share of the topics, taken and given up as members of the group come and go.
+"""The queues of one consumer, which are its share of the topics. It takes and gives up queues as members of the group
+come and go.
 
-Besides its topics a consumer reads its share of `%RETRY%group`, where messages come again that the group could not
+Besides its topics, a consumer reads its share of `%RETRY%group`, where messages come again that the group could not
 handle.
 """
 
@@ -27,7 +28,8 @@ HEARTBEAT_S = 5.0
 RELOCK_S = 1.0
 """Time after which an ordered consumer asks again for a queue that another client still holds, in seconds."""
 DEALT_WITH_S = 0.05
-"""Interval at which it looks if the reader is done with the last message of a queue that it hands over, in seconds."""
+"""Interval in seconds at which the consumer checks if the reader has finished the last message of a queue that it hands
+over."""
 REBALANCE_S = 20.0
 LEADER_CHECK_S = 2.0
 
@@ -58,13 +60,14 @@ class QueueShare:
         self.retry_topic = RETRY_PREFIX + group
         self.feeds: dict[QueueKey, QueueFeed] = {}
         self.leaving: dict[QueueKey, QueueFeed] = {}
-        """Queues of others, whose last message the reader is still dealing with."""
+        """Queues that belong to other members now, and whose last message this reader is still handling."""
         self.missing: frozenset[QueueKey] = frozenset()
-        """Queues that are mine and locked by others."""
+        """Queues that belong to this consumer and are still locked by others."""
         self.tasks: list[asyncio.Task[None]] = []
         self.rebalance = asyncio.Event()
         self.locking = asyncio.Lock()
-        """Held while the cluster is asked: a lock that arrives behind an unlock would keep the queue from its owner."""
+        """Held while locks are requested or released: a lock request that arrived behind an unlock would keep the queue
+        from its owner."""
         self._view = view
         self._inbox = inbox
         self._start = start
@@ -85,11 +88,11 @@ class QueueShare:
 
     @property
     def trimmed(self) -> int:
-        """Offsets that retention removed before they were read."""
+        """The number of offsets that retention removed before they were read."""
         return self._puller.trimmed
 
     async def open(self) -> None:
-        """Joins the group and starts to pull. Raises NotFound for no such topic, and other RaftMQErrors."""
+        """Joins the group and starts to pull. Raises NotFound if a topic does not exist, and other RaftMQErrors."""
         try:
             await asyncio.gather(*(self._view.route(topic, timeout_s=10.0, fresh=True) for topic in self.topics))
             await self.member.join()
@@ -100,7 +103,7 @@ class QueueShare:
         self.tasks = [self.spawn(self._keep_membership), self.spawn(self._watch_leader)]
 
     def spawn(self, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        """Runs `work` in the background; an unexpected end of it reaches the reader."""
+        """Runs `work` in the background; if it ends with an error, the reader gets the error."""
         return self._loop.create_task(self._guard(work))
 
     async def _guard(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -130,7 +133,7 @@ class QueueShare:
                 _log.info("group %s: rebalance put off: %s", self.group, error)
 
     async def _assign(self) -> None:
-        """Takes the queues that are mine by the members' common rule, gives up the others."""
+        """Takes the queues that the members' common rule gives to this consumer, and gives up the others."""
         members = await self.member.members()
         routes = await asyncio.gather(*(self._view.route(t, timeout_s=10.0, fresh=True) for t in self.topics))
         counts = {route.topic: route.read_queues for route in routes}
@@ -154,14 +157,16 @@ class QueueShare:
         self._on_change()
 
     async def _count_retry_queues(self) -> int:
-        """The cluster makes the topic for a group's first member, unless the group wants no retries."""
+        """Returns the number of queues of the group's retry topic; 0 if there is none. The cluster creates it for a
+        group's first member, unless the group wants no retries."""
         try:
             return (await self._view.route(self.retry_topic, timeout_s=10.0, fresh=True)).read_queues
         except NotFound:
             return 0
 
     async def locked(self, mine: Iterable[QueueKey]) -> frozenset[QueueKey]:
-        """Locks my queues, again if they are locked already; those that it may read. Gives up what it has lost."""
+        """Locks this consumer's queues, also those that it has locked already; returns those that it may read. Drops
+        queues whose locks it has lost."""
         wanted = frozenset(key for key in mine if key.topic in self.locks)
         for key in [key for key in self._under_lock() if not self.locks[key.topic].holds(key.queue_id)]:
             self._lose(key)  # somebody else may have read on meanwhile
@@ -178,12 +183,12 @@ class QueueShare:
         return readable
 
     def _under_lock(self) -> dict[QueueKey, QueueFeed]:
-        """The feeds that are read under a lock, which are those of the consumer's own topics."""
+        """The feeds that are read under a lock: those of the consumer's own topics, without the retry topic."""
         return {key: feed for key, feed in self.feeds.items() if key.topic in self.locks}
 
     def _lose(self, key: QueueKey) -> None:
         """Drops a queue whose lock is lost. Messages that were read and not committed come again, to the client that
-        then holds the queue."""
+        then holds the lock."""
         _log.warning("group %s: %s queue %d: its lock is lost", self.group, key.topic, key.queue_id)
         self._pulls.pop(key).cancel()
         self._inbox.revoke(self.feeds.pop(key))
@@ -218,7 +223,8 @@ class QueueShare:
             _log.warning("group %s: %s queue %d: released without a commit: %s", self.group, *key, error)
 
     async def _hand_over(self, locks: QueueLocks, key: QueueKey, feed: QueueFeed) -> None:
-        """Lets the next owner begin once the reader is done with the queue's last message."""
+        """Releases a queue's lock, and so lets the next owner begin, once the reader has handled the queue's last
+        message."""
         while self._inbox.in_hand(feed) and locks.holds(feed.queue_id):  # noqa: ASYNC110 - the reader may be a thread
             await asyncio.sleep(DEALT_WITH_S)
         try:
@@ -244,7 +250,8 @@ class QueueShare:
         self._on_change()
 
     def _drop(self, feed: QueueFeed) -> None:
-        """The group's retry topic was deleted. If it is made again, the next rebalance finds it."""
+        """Drops a queue of the group's retry topic, because the topic was deleted. If it is created again, the next
+        rebalance finds it."""
         key = QueueKey(feed.topic, feed.queue_id)
         self.feeds.pop(key, None)
         self._pulls.pop(key, None)
@@ -256,8 +263,8 @@ class QueueShare:
             await self._puller.check_leader(LEADER_CHECK_S)
 
     async def seek(self, key: QueueKey, offset: int) -> None:
-        """Reads a queue on from `offset`: a pull that is on its way must not put its messages behind it. Raises Failed
-        if the queue has gone to another member meanwhile."""
+        """Continues a queue at `offset`, and makes sure that a pull in flight does not add its messages behind it.
+        Raises Failed if the queue has gone to another member meanwhile."""
         feed = self.feeds[key]
         async with feed.committing:
             pull = self._pulls[key]
@@ -276,7 +283,8 @@ class QueueShare:
     # -- ending
 
     async def commit(self, feed: QueueFeed, position: int) -> None:
-        """Commits a position of a feed unless it is committed, the group was reset meanwhile, or its lock is lost."""
+        """Commits a position of a feed, unless it is committed already, the group was reset meanwhile, or the queue's
+        lock is lost."""
         resets = feed.resets
         async with feed.committing:
             if feed.committed != position and feed.resets == resets and feed.may_read():
@@ -294,7 +302,7 @@ class QueueShare:
         return feeds
 
     async def leave(self, feeds: Iterable[QueueKey]) -> None:
-        """Gives up the locks and leaves the group."""
+        """Releases the locks and leaves the group."""
         for topic, locks in self.locks.items():
             with contextlib.suppress(RaftMQError):  # they expire
                 await locks.unlock({key.queue_id for key in feeds if key.topic == topic})

@@ -1,4 +1,4 @@
-"""The part of a topic that a consumer wants: everything, messages with certain tags, or those that an SQL92 filter
+"""A consumer's subscription to a topic: all messages, messages with certain tags, or those that an SQL92 filter
 selects."""
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ class Subscription(NamedTuple):
 
     @property
     def tags(self) -> frozenset[str] | None:
-        """The wanted tags, which the server compares only by hash; None: it compares nothing, or selects exactly."""
+        """The wanted tags, which the server compares only by hash; None for all tags, and for SQL92, which selects
+        exactly."""
         return split_tags(self.text) if self.kind == "TAG" else None
 
 
@@ -33,13 +34,13 @@ def subscription(tags: str | None, filter: str | None) -> Subscription:
 
 
 def split_tags(tags: str | None) -> frozenset[str] | None:
-    """The tags of "a || b"; None for all ("*", "" or None)."""
+    """Returns the tags of "a || b"; None for all tags ("*", "" or None)."""
     if tags is None or tags.strip() in ("", "*"):
         return None
     return frozenset(tag.strip() for tag in tags.split("||") if tag.strip())
 
 
 def normal_tags(tags: str | None) -> str:
-    """The subscription string that all members of a group send alike."""
+    """Returns the subscription string in a normal form (sorted), so that all members of a group send the same."""
     wanted = split_tags(tags)
     return "*" if wanted is None else " || ".join(sorted(wanted))

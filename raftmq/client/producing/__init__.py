@@ -1,1 +1,1 @@
-"""Producers: frames, windows, transactions and staged writes."""
+"""The client's producers: send frames, windows of unsettled sends, transactions and staged writes."""

@@ -1,7 +1,8 @@
-"""The answering side of a producer group: the cluster asks what became of a transaction (39), a check answers (37).
+"""A producer's answers to transaction checks: the cluster asks what became of a transaction (request 39), the user's
+check function decides, and the producer ends the transaction (request 37).
 
 Requests arrive on the connections that this producer's heartbeats keep open to every node. One check runs at a time, as
-in RocketMQ; beyond HOLD_MAX waiting ones a request is dropped, because the cluster asks again.
+in RocketMQ; while HOLD_MAX checks wait, a further request is dropped, because the cluster asks again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from raftmq_wire.codes import RequestCode
 
 HEARTBEAT_S = 5.0
 HOLD_MAX = 2000
-"""Checks in hand (RocketMQ's checkRequestHoldMax)."""
+"""The most checks that one producer holds (RocketMQ's checkRequestHoldMax)."""
 
 Decide = Callable[[Message], Awaitable[Resolution]]
 
@@ -36,7 +37,7 @@ class _Check(NamedTuple):
 
 
 class CheckBack:
-    """One producer of a group. Lifecycle: `open`, then asked at any time, `close`."""
+    """Answers the checks for one producer of a group. Lifecycle: `open`, then checks at any time, `close`."""
 
     def __init__(self, view: ClusterView, group: str, decide: Decide, ends: TransactionEnds) -> None:
         self._view = view
@@ -46,13 +47,13 @@ class CheckBack:
         self._heartbeats = Heartbeats(view, consumers=[], producers=[{"groupName": group}], ask=self._on_request)
         self._waiting: deque[_Check] = deque()
         self._in_hand: set[str] = set()
-        """Ids of messages that wait, are checked, or whose answer is on its way."""
+        """Ids of messages whose check waits or runs, or whose answer is in flight."""
         self._asked = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self, timeout_s: float) -> None:
-        """Returns when a node knows this producer, so that it can be asked. Raises Refused for a group name that is
-        none, Unreachable."""
+        """Registers the producer; returns when a node knows it and can ask it. Raises Refused for an invalid group
+        name, and Unreachable."""
         backoff = Backoff(self._view.jitter)
         what = f"producer group {self._group}"
         try:
@@ -126,7 +127,7 @@ class CheckBack:
             self._in_hand.discard(half.message_id)
 
     async def close(self) -> None:
-        """Says goodbye: the cluster asks others of the group."""
+        """Cancels the checks and unregisters the producer: the cluster then asks other producers of the group."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -135,14 +136,14 @@ class CheckBack:
 
 
 def _resolution(answer: object) -> Resolution:
-    """Returns the answer of a program's function. Raises TypeError if it is no Resolution."""
+    """Returns the answer of the user's check function. Raises TypeError if it is no Resolution."""
     if not isinstance(answer, Resolution):
         raise TypeError(f"the check answered {answer!r}, which is no Resolution")
     return answer
 
 
 def _parse(header: Header, body: bytes) -> _Check:
-    """Raises KeyError, ValueError, Failed."""
+    """Decodes a check request. Raises KeyError, ValueError, Failed."""
     ext = ext_of(header)
     (message,) = decode_messages(body)
     half = Half(message.topic, ext["msgId"], int(ext["tranStateTableOffset"]), int(ext["commitLogOffset"]))

@@ -1,4 +1,4 @@
-"""The time at which a message is to be delivered, as the properties that brokers read."""
+"""Delayed delivery: turns a delay or a time of delivery into the properties that brokers read."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 Delay = float | timedelta | None
-"""Seconds, or a timedelta."""
+"""A delay: seconds, or a timedelta."""
 DeliverAt = datetime | int | None
-"""An aware datetime, or milliseconds since 1970."""
+"""A time of delivery: an aware datetime, or milliseconds since 1970."""
 
 
 def in_seconds(what: str, delay: float | timedelta) -> float:
-    """The delay. Raises TypeError, naming `what` was given, for anything but a number and a timedelta."""
+    """Returns the delay in seconds. Raises TypeError for anything but a number and a timedelta; `what` names the option
+    in the error."""
     if isinstance(delay, timedelta):
         return delay.total_seconds()
     if not isinstance(delay, (int, float)):
@@ -21,8 +22,8 @@ def in_seconds(what: str, delay: float | timedelta) -> float:
 
 
 def with_delay(properties: Mapping[str, str] | None, delay: Delay, deliver_at: DeliverAt) -> Mapping[str, str] | None:
-    """The properties and the time. Raises ValueError for both at once, a negative delay, or a datetime
-    without a time zone, TypeError for what is no time."""
+    """Returns the properties with the time of delivery added. Raises ValueError if both are given, for a negative
+    delay, and for a datetime without a time zone; TypeError for a value that is no time."""
     if delay is None and deliver_at is None:
         return properties
     if delay is not None and deliver_at is not None:

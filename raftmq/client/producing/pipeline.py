@@ -1,10 +1,11 @@
-"""The event loop's half of a producer: one session, one connection to the leader, many requests in flight.
+"""The part of a producer that runs on the event loop: one session, one connection to the leader, many requests in
+flight.
 
-Life of a send: `submit` (any order of topics, one order per producer) -> route known, sequence given, frame built ->
-in flight -> reply -> settled. On trouble the window says what to send again; it goes out before anything new.
+Life of a send: `submit` (any order of topics, one order per producer) -> route known, sequence given, frame built -> in
+flight -> reply -> settled. On trouble the window says what to send again; that goes out before anything new.
 
-One connection at a time. It is given up when it breaks, when nothing is answered for an attempt's time, or when another
-node leads; then everything unanswered is sent again, same bytes, to the new leader.
+There is one connection at a time. It is given up when it breaks, when nothing is answered for an attempt's time, or
+when another node leads; then all unanswered requests are sent again, with the same bytes, to the new leader.
 """
 
 from __future__ import annotations
@@ -42,9 +43,8 @@ _decode_reply = msgspec.json.Decoder(_SendReply, strict=False).decode
 
 
 def read_result(pending: Pending, header: Header) -> SendResult | list[SendResult]:
-    """One result, or one per message of a batch, whose offsets are consecutive. Raises Unknown for a reply that says
-    "stored" but not where.
-    """
+    """Returns one result, or one per message of a batch, whose offsets are consecutive. Raises Unknown if the reply
+    says "stored" but not where."""
     ids = pending.message_ids
     try:
         reply = _decode_reply(header.extFields or b"{}")
@@ -62,7 +62,7 @@ def read_result(pending: Pending, header: Header) -> SendResult | list[SendResul
 
 
 def settle(future: AnyFuture, result: SendResult | list[SendResult] | None, error: Exception | None) -> None:
-    """Sets the outcome unless the caller gave the future up."""
+    """Sets the outcome of a future, unless the caller cancelled it."""
     with contextlib.suppress(asyncio.InvalidStateError, concurrent.futures.InvalidStateError):
         if error is not None:
             future.set_exception(error)
@@ -74,16 +74,16 @@ logger = logging.getLogger("raftmq")
 
 
 class FlushResult(NamedTuple):
-    """The outcomes of all requests that a producer settled since its last flush; a batch is one request.
+    """The numbers of requests that a producer settled since its last flush, by outcome; a batch is one request.
 
-    `first_error` is that of the earliest one that did not succeed; the futures have all of them.
+    `first_error` is the error of the earliest request that did not succeed; the futures hold all errors.
     """
 
     stored: int = 0
     failed: int = 0
-    """Not stored: Failed, Refused, NotFound."""
+    """Requests that were not stored: they ended with Failed, Refused or NotFound."""
     unknown: int = 0
-    """May be stored."""
+    """Requests that may be stored: they ended with Unknown."""
     first_error: RaftMQError | None = None
 
     @property
@@ -100,25 +100,28 @@ class FlushResult(NamedTuple):
             raise self.first_error
 
     def and_failed(self, error: RaftMQError) -> FlushResult:
-        """Counts an error; `and_settled` counts its request as one of the settled ones."""
+        """Returns the outcomes with this request counted as failed instead of stored: `and_settled` counted it as
+        stored before."""
         unknown = isinstance(error, Unknown)
         failed, unknowns, first = self.failed + (not unknown), self.unknown + unknown, self.first_error or error
         return FlushResult(self.stored - 1, failed, unknowns, first)
 
     def and_settled(self, requests: int) -> FlushResult:
-        """Counts requests that were settled."""
+        """Returns the outcomes with so many more requests counted as stored."""
         return self._replace(stored=self.stored + requests)
 
 
 _SWEEP_S = 0.1
 _TOLD_EVERY_S = 30.0
-"""Interval in seconds at which a full disk that refuses sends is logged while it lasts; the first time is at once."""
+"""Interval in seconds at which the producer logs that a full disk refuses its sends; the first time is at once."""
 _OLDEST_ATTEMPTS = 3
-"""A request unanswered for this many attempt times on a connection that answers others is lost, too."""
+"""Number of attempt times after which a request that is still unanswered counts as lost, on a connection that answers
+others."""
 
 
 class SendPipeline:
-    """Owns a SendWindow and its connection. Everything but `submit` and `wake` runs on the loop."""
+    """Sends the requests of a producer; it owns a SendWindow and its connection. Everything but `submit` and `wake`
+    runs on the loop."""
 
     def __init__(self, view: ClusterView, room: Room, *, group: str, timeout_s: float, attempt_s: float) -> None:
         self.view = view
@@ -148,7 +151,7 @@ class SendPipeline:
     # -- from any thread
 
     def submit(self, submission: Submission, from_loop: bool) -> None:
-        """Queues a send; its room is already taken."""
+        """Queues a send, whose room is already taken."""
         self._incoming.append(submission)
         if not self._awake:
             self._awake = True
@@ -160,7 +163,7 @@ class SendPipeline:
     # -- on the loop
 
     def _run(self) -> None:
-        """Sends what may be sent. Called after every change; does nothing when there is nothing to do."""
+        """Sends the requests that may be sent. Called after every change; does nothing when there is nothing to do."""
         self._awake = False
         if not self._incoming and not len(self._window):
             return
@@ -200,7 +203,8 @@ class SendPipeline:
             frames.append(pending.frame)
 
     def _choose_queue(self, request: SendRequest, now: float) -> int | None:
-        """A queue id; -1 if none takes messages; None if the route has to be asked for first."""
+        """Returns a queue id for the request; -1 if no queue takes messages; None if the route has to be fetched
+        first."""
         topic = request.topic
         route = self.view.known_route(topic)
         if route is None or now - route.fetched_at > ROUTE_LIFE_S:
@@ -233,7 +237,8 @@ class SendPipeline:
         self._run()
 
     def _refuse_topic(self, topic: str, error: RaftMQError) -> None:
-        """Settles what waits for the route of a topic that cannot be had; nothing of it was sent."""
+        """Settles all requests that wait for the route of a topic, with the error for which it cannot be fetched; none
+        of them was sent."""
         kept: deque[Submission] = deque()
         while self._incoming:
             item = self._incoming.popleft()
@@ -255,7 +260,8 @@ class SendPipeline:
             self._linking = self.loop.create_task(self._connect())
 
     async def _connect(self) -> None:
-        """Connects to a leader; returns when it is connected, or nothing is left to send (the sweep ends it)."""
+        """Connects to a leader; returns when connected, or when nothing is left to send, because the sweep expired
+        it."""
         try:
             if self._lost_in_a_row > 1:
                 await self._backoff.pause()
@@ -296,7 +302,7 @@ class SendPipeline:
         self._run()
 
     def _tell(self, address: str, cause: str, requests: int, code: int = 0, topic: str = "") -> None:
-        """Tells of sends that are made again; `topic` if they are known to share it."""
+        """Reports sends that are repeated; `topic` is given if they are known to share it."""
         what = f"send to {topic}" if topic else "sends"
         self.view.retries.tell(Retry(what, address, cause, code, requests))
 
@@ -306,7 +312,8 @@ class SendPipeline:
             self._link.abort(f"did not answer for {self._attempt_s:g} s")
 
     def _hold(self, ask_leader: bool) -> None:
-        """A pause before the next send, growing while nothing succeeds; then, if asked, see who leads."""
+        """Pauses before the next send; the pause grows while nothing succeeds. With `ask_leader`, looks for the leader
+        afterwards."""
         if self._holding is None:
             self._holding = self.loop.call_later(self._backoff.next_s(), self._resume, ask_leader)
 
@@ -318,7 +325,7 @@ class SendPipeline:
             self._run()
 
     async def _follow_leader(self, link: Connection) -> None:
-        """After "no leader here": stays if the same node leads, else moves."""
+        """Handles the reply "no leader here": keeps the connection if the same node leads, else moves to the leader."""
         try:
             leader = await self.view.find_leader()
         finally:
@@ -354,7 +361,8 @@ class SendPipeline:
             self._hold(ask_leader=not busy)
 
     def _tell_full(self, topic: str, remark: str | None) -> None:
-        """The send is tried again until its deadline, which nobody should have to await to learn why."""
+        """Logs, at intervals, that a full disk refuses sends. They are tried again until their deadline, and a user
+        should not have to wait that long for the reason."""
         now = self.loop.time()
         if now - self._told_at >= _TOLD_EVERY_S:
             self._told_at = now
@@ -424,7 +432,7 @@ class SendPipeline:
             self._give_up_link()
 
     def _rest(self) -> None:
-        """Rests while there is nothing to send: no search, no timer. The connection stays."""
+        """Stops searching for a leader and stops timers while there is nothing to send. The connection stays."""
         if self._linking is not None:
             self._linking.cancel()
             self._linking = None
@@ -434,7 +442,7 @@ class SendPipeline:
             link.close()
 
     async def drained(self) -> None:
-        """Returns when every send so far is settled: bounded by their deadlines."""
+        """Returns when every send so far is settled; their deadlines bound the wait."""
         done: asyncio.Future[None] = self.loop.create_future()
         self._room.when_empty(functools.partial(settle, done, None, None))
         await done
@@ -446,12 +454,12 @@ class SendPipeline:
         return outcomes
 
     async def close(self) -> None:
-        """Settles everything, then closes."""
+        """Waits until every send is settled, then closes."""
         await self.drained()
         self.abandon()
 
     def abandon(self) -> None:
-        """Closes now: unsettled sends end as past their deadline."""
+        """Closes at once: unsettled sends end as if past their deadline."""
         for pending, error in self._window.abandon(self.view.why_no_leader):
             self._settle(pending, None, error)
         while self._incoming:

@@ -1,4 +1,5 @@
-"""AsyncProducer: sends with one identity, in order, each exactly once or honestly unknown."""
+"""AsyncProducer: sends messages with one identity, in order; each is stored exactly once, or its outcome is reported as
+unknown."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ MAX_BYTES = 8 << 20
 class AsyncProducer:
     """A producer session: a random identity, sequences from 1, one connection to the leader.
 
-    Sends of one producer are stored in the order of the calls, per queue; only a send that a node refused for now,
-    while later ones were in flight, can fall behind them. At most `max_messages` and `max_bytes` are unsettled: then
+    Sends of one producer are stored in the order of the calls, per queue; only a send that a node refused temporarily,
+    while later ones were in flight, can fall behind them. At most `max_messages` and `max_bytes` are unsettled; then
     `send_soon` waits.
     """
 
@@ -54,16 +55,16 @@ class AsyncProducer:
 
     @property
     def producer_id(self) -> str:
-        """The session's identity, 32 hex digits."""
+        """The session's identity, as 32 hex digits."""
         return self.pipeline.producer_id.hex()
 
     async def send(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> SendResult:
-        """Sends and waits until a majority holds it on disk. Raises Failed, Unknown, Refused, NotFound."""
+        """Sends a message and waits until a majority has it on disk. Raises Failed, Unknown, Refused, NotFound."""
         future = await self.send_soon(topic, body, **options)
         return await future
 
     async def send_soon(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> asyncio.Future[SendResult]:
-        """Queues a send, waiting only while the producer is full; the future ends as `send` would."""
+        """Queues a send; waits only while the producer is full. The returned future ends as `send` would."""
         try:
             request = build_single(self.ids, topic, body, **options)
         except TypeError as error:
@@ -73,7 +74,7 @@ class AsyncProducer:
         return future
 
     async def send_batch(self, topic: str, bodies: Sequence[bytes], **options: Unpack[SendOptions]) -> list[SendResult]:
-        """Sends several messages to one queue, consecutively, all or none."""
+        """Sends several messages to one queue, consecutively; either all or none are stored."""
         try:
             request = build_batch(self.ids, topic, bodies, **options)
         except TypeError as error:
@@ -95,19 +96,19 @@ class AsyncProducer:
         pipeline.submit(Submission(request, future, pipeline.loop.time() + pipeline.timeout_s), from_loop=True)
 
     def check_open(self) -> None:
-        """Raises RuntimeError once closed."""
+        """Raises RuntimeError once the producer is closed."""
         if self.closed:
             raise RuntimeError("the producer is closed")
 
     async def flush(self) -> FlushResult:
-        """Waits until every send so far is settled, at most the send timeout; says how many were stored since the last
-        flush, and the first error. The futures have the outcome of each."""
+        """Waits until every send so far is settled, at most the send timeout. Returns how many were stored since the
+        last flush, and the first error; the futures have the outcome of each."""
         self.pipeline.view.bind_loop()
         await self.pipeline.drained()
         return self.pipeline.take_outcomes()
 
     async def close(self) -> None:
-        """Flushes and closes; at most the send timeout."""
+        """Flushes and closes the producer; takes at most the send timeout."""
         if not self.closed:
             self.closed = True
             await self.pipeline.close()

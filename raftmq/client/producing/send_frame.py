@@ -1,4 +1,5 @@
-"""Send requests as bytes: a JSON header formatted from a template per topic, V2 letters (codes 310 and 320)."""
+"""Encodes send requests: a JSON header formatted from a template per topic, with the one-letter field names of
+RocketMQ's V2 header (codes 310 and 320)."""
 
 from __future__ import annotations
 
@@ -22,11 +23,11 @@ from raftmq_wire.signature import Credentials
 _PREFIX = struct.Struct(">ii")
 _json = msgspec.json.Encoder().encode
 _OVERHEAD_BYTES = 512
-"""Header and bookkeeping of a pending send, for the bound in bytes."""
+"""Bytes that header and bookkeeping of a pending send count against the producer's bound."""
 
 
 class SendRequest(NamedTuple):
-    """A user's message or batch, checked and encoded as far as it can be without knowing the cluster."""
+    """A user's message or batch, checked and encoded as far as possible without knowing the cluster."""
 
     topic: str
     body: bytes
@@ -38,12 +39,12 @@ class SendRequest(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes that it counts against the bound."""
+        """The bytes that the request counts against the producer's bound."""
         return len(self.body) + len(self.properties) + _OVERHEAD_BYTES
 
 
 class Submission(NamedTuple):
-    """A request on its way to the event loop."""
+    """A request that is handed over to the event loop, with its future and deadline."""
 
     request: SendRequest
     future: AnyFuture
@@ -51,14 +52,14 @@ class Submission(NamedTuple):
 
 
 class MessageIds:
-    """UNIQ_KEYs: 20 random hex digits of this producer, then a counter of 12."""
+    """Makes message ids (UNIQ_KEY): 20 random hex digits of this producer, then a counter of 12."""
 
     def __init__(self, entropy: bytes) -> None:
         self._prefix = entropy[:10].hex().upper()
         self._count = itertools.count(1)
 
     def next(self) -> str:
-        """A new id; from any thread, since taking the next number is one step of the interpreter."""
+        """Returns a new id. Any thread may call it, since taking the next number is one step of the interpreter."""
         return f"{self._prefix}{next(self._count):012X}"
 
 
@@ -96,7 +97,8 @@ def build_batch(
     ordering_key: str | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> SendRequest:
-    """Checks and encodes several messages for one queue; key, tag and properties apply to each."""
+    """Checks and encodes several messages for one queue; key, tag and properties apply to each. Raises as
+    `build_single` does."""
     _check(topic, queue_id, ordering_key)
     if not bodies:
         raise ValueError("send_batch needs at least one body")
@@ -112,14 +114,15 @@ def build_batch(
 
 
 def in_users_words(error: TypeError, call: str, options: Mapping[str, Any], kind: type) -> TypeError:
-    """The error of a send, of the name that its caller wrote if an option is none of `kind`'s."""
+    """Rewords a TypeError of a send for the user: if an option is unknown, the error names it and the call that the
+    user wrote; else the error stays."""
     known = [*kind.__annotations__]
     unknown = [name for name in options if name not in known]
     return TypeError(f"{call}() has no option {unknown[0]}; it has {', '.join(known)}") if unknown else error
 
 
 def _check(topic: str, queue_id: int | None, ordering_key: str | None) -> None:
-    """Everything that the event loop could stumble over is refused here: other sends would stumble with it."""
+    """Refuses everything that would fail on the event loop, where other sends would fail with it."""
     if not isinstance(topic, str):
         raise TypeError(f"a topic is a str, not {type(topic).__name__}")
     if not topic:
@@ -145,20 +148,20 @@ def _as_bytes(body: Any) -> bytes:
 
 
 class FrameWriter:
-    """Formats frames of one producer session.
+    """Formats the frames of one producer session.
 
-    Only the values that vary are formatted per message; what comes from users goes through the JSON encoder.
+    Only the values that vary are formatted per message; values that come from users go through the JSON encoder.
     """
 
     def __init__(self, group: str, producer_id: bytes, credentials: Credentials | None = None) -> None:
-        """`credentials`: of the user who signs; a frame that is signed is not made from a template."""
+        """`credentials`: those of the user who signs. A signed frame is not made from a template."""
         self._credentials = credentials
         self._group = group
         self._producer_id = producer_id.hex()
         self._templates: dict[tuple[str, bool], bytes] = {}
 
     def frame(self, request: SendRequest, queue_id: int, sequence: int, low: int, born_ms: int) -> bytes:
-        """The whole frame. The same bytes are sent again on a retry."""
+        """Returns the whole frame. A retry sends the same bytes again."""
         if self._credentials is not None:
             return self._signed(request, queue_id, sequence, low, born_ms, self._credentials)
         template = self._templates.get((request.topic, request.batch)) or self._template(request.topic, request.batch)
@@ -218,5 +221,6 @@ class FrameWriter:
 
 
 def queue_of_key(ordering_key: str, queues: int) -> int:
-    """The same key always goes to the same queue while the number of queues stays."""
+    """Returns the queue of an ordering key: the same key always gets the same queue while the number of queues
+    stays."""
     return zlib.crc32(ordering_key.encode()) % queues

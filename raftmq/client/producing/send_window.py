@@ -1,13 +1,15 @@
-"""The sends of one producer session that are not settled: identity, order, what a reply means, deadlines. No I/O.
+"""The sends of one producer session that are not settled: their identity, order and deadlines, and what a reply means.
+No I/O.
 
 Rules of this file:
- - Each request has a sequence, ascending from 1; it keeps it, and every byte of its frame, however often it is sent.
+ - Each request has a sequence, ascending from 1. It keeps the sequence, and every byte of its frame, however often it
+   is sent.
  - `low` is the smallest unsettled sequence: everything below will never be sent again, so servers may forget it.
- - `maybe` is set once an attempt ended without an answer. From then on "no" no longer proves anything: only a success
-   or the deadline settles the request, and the deadline makes it Unknown.
- - What has to be sent again is sent in sequence order, before anything new.
+ - `maybe` is set once an attempt ended without an answer. From then on a refusal no longer proves anything: only a
+   success or the deadline settles the request, and the deadline makes it Unknown.
+ - Requests that have to be sent again go out in sequence order, before anything new.
 
-What a reply means (docs/client.md has the same table; a test runs every row):
+Meaning of a reply (docs/client.md has the same table; a test runs every row):
 
     code             first attempt            after an attempt without an answer
     0, 10, 11, 12    ok                       ok (the server recognises the identity and answers with the original)
@@ -32,7 +34,7 @@ from raftmq.client.errors import TRY_AGAIN, RaftMQError, Refused, Unknown, Unrea
 from raftmq_wire.codes import ResponseCode
 
 STORED = frozenset((0, 10, 11, 12))
-"""Success, and RocketMQ's "stored, but": flush timeout, no replica, replica timeout (weak modes only)."""
+"""Codes that mean "stored": success, and RocketMQ's flush timeout, no replica and replica timeout (weak modes only)."""
 
 AnyFuture = asyncio.Future[Any] | concurrent.futures.Future[Any]
 
@@ -42,15 +44,16 @@ class NextStep(Enum):
 
     OK = "ok"
     AGAIN = "again"
-    """This attempt did not carry it out: send it again after a pause."""
+    """The attempt was not carried out: send the request again after a pause."""
     AGAIN_MAYBE = "again maybe"
-    """Perhaps carried out: send it again under the same identity to learn."""
+    """The attempt may have been carried out: send the request again under the same identity to learn the outcome."""
     FINAL = "final"
-    """Settled with the error of `error_of`."""
+    """The request is settled with the error of `error_of`."""
 
 
 def judge(code: int, remark: str | None) -> NextStep:
-    """The table above, first column; `maybe` only changes which error FINAL gives."""
+    """Returns the next step for a reply, by the first column of the module's table; `maybe` only changes which error
+    FINAL gives."""
     if code in STORED:
         return NextStep.OK
     if code in TRY_AGAIN:
@@ -59,7 +62,8 @@ def judge(code: int, remark: str | None) -> NextStep:
 
 
 class Pending:
-    """One request. Invariant: in_flight means its bytes were handed to the present connection and are unanswered."""
+    """One unsettled request. Invariant: `in_flight` means that its bytes were handed to the present connection and are
+    unanswered."""
 
     __slots__ = (
         "batch",
@@ -95,7 +99,7 @@ class Pending:
         self.sent_at = 0.0
         self.refusal: tuple[int, str | None] | None = None
         self.trouble = ""
-        """The address of the connection that ended with it in flight, and why it ended."""
+        """The address of the connection that ended while the request was in flight, and why it ended."""
 
 
 class SendWindow:
@@ -112,7 +116,7 @@ class SendWindow:
 
     @property
     def low(self) -> int:
-        """Every sequence below is settled."""
+        """The lowest unsettled sequence: every sequence below it is settled."""
         order = self._order
         while order and order[0].done:
             order.popleft()
@@ -120,11 +124,11 @@ class SendWindow:
 
     @property
     def again(self) -> bool:
-        """True if something waits to be sent again."""
+        """True if a request waits to be sent again."""
         return self._again
 
     def admit(self, pending: Pending) -> int:
-        """Gives the next sequence; the opaque on the wire is its low 31 bits."""
+        """Adds a request and gives it the next sequence; the opaque on the wire is the sequence's low 31 bits."""
         pending.sequence = self._next
         self._next += 1
         self._order.append(pending)
@@ -132,11 +136,11 @@ class SendWindow:
         return pending.sequence
 
     def find(self, opaque: int) -> Pending | None:
-        """The unsettled request behind a reply; None if it was settled meanwhile."""
+        """Returns the unsettled request that a reply belongs to; None if it was settled meanwhile."""
         return self._by_opaque.get(opaque)
 
     def answer(self, pending: Pending, code: int, remark: str | None) -> NextStep:
-        """Takes in a reply. OK and FINAL settle the request; the others queue it to be sent again."""
+        """Takes in the reply to a request. OK and FINAL settle the request; other steps queue it to be sent again."""
         verdict = judge(code, remark)
         pending.in_flight = False
         if verdict is NextStep.OK or verdict is NextStep.FINAL:
@@ -153,8 +157,8 @@ class SendWindow:
         del self._by_opaque[pending.sequence & 0x7FFFFFFF]
 
     def lost(self, trouble: str = "") -> int:
-        """The connection is gone, as `trouble` says: what was in flight may have been carried out, and is sent again.
-        Returns how many requests that are."""
+        """Called when the connection is lost for the reason `trouble`: requests in flight may have been carried out,
+        and are queued to be sent again. Returns their number."""
         lost = 0
         for pending in self._order:
             if pending.in_flight and not pending.done:
@@ -166,7 +170,7 @@ class SendWindow:
         return lost
 
     def take_again(self, now: float) -> list[bytes]:
-        """Frames to send again, in sequence order; they count as in flight from now."""
+        """Returns the frames to send again, in sequence order; they count as in flight from now."""
         self._again = False
         frames = []
         for pending in self._order:
@@ -181,7 +185,8 @@ class SendWindow:
         return next((p.sent_at for p in self._order if p.in_flight and not p.done), None)
 
     def expire(self, now: float, why: Callable[[], str] = str) -> list[tuple[Pending, RaftMQError]]:
-        """Settles what is past its deadline; deadlines ascend with the sequence. `why` says why there is no leader."""
+        """Settles the requests that are past their deadline; deadlines ascend with the sequence. `why` returns the
+        reason why there is no leader."""
         expired = []
         for pending in self._order:
             if pending.done:
@@ -193,12 +198,13 @@ class SendWindow:
         return expired
 
     def abandon(self, why: Callable[[], str] = str) -> list[tuple[Pending, RaftMQError]]:
-        """Settles everything as if past its deadline: the producer is closed without waiting."""
+        """Settles all requests as if past their deadline, because the producer is closed without waiting."""
         return self.expire(float("inf"), why)
 
 
 def out_of_time(pending: Pending, why: Callable[[], str] = str) -> RaftMQError:
-    """Unknown if an attempt may have been carried out, else why it was not."""
+    """Returns the error of a request past its deadline: Unknown if an attempt may have been carried out, else the
+    reason why it was not."""
     what, ids = f"send to {pending.topic}", pending.message_ids
     if pending.maybe or pending.in_flight:
         code = pending.refusal[0] if pending.refusal else 0
@@ -211,13 +217,13 @@ def out_of_time(pending: Pending, why: Callable[[], str] = str) -> RaftMQError:
 
 
 def never_sent(what: str, ids: tuple[str, ...], why: str) -> Unreachable:
-    """Returns the error of messages of which no attempt has left this client. `why`: the servers' answers."""
+    """Returns the error for messages of which no attempt has left this client. `why` gives the servers' answers."""
     text = f"{what}: no leader could be reached before the deadline"
     return Unreachable(f"{text} ({why})" if why else text, retryable=True, message_ids=ids)
 
 
 def too_large(what: str, size: int, limit: int, ids: tuple[str, ...]) -> Refused:
-    """Returns the error of a request that no frame can hold: the server would close the connection instead of
+    """Returns the error for a request that no frame can hold; the server would close the connection instead of
     answering."""
     return Refused(
         f"{what} is {size} bytes, a frame holds at most {limit}",

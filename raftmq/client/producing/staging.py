@@ -1,6 +1,7 @@
-"""Staged writes: attempts, what is staged for them, and the commit that makes it count (docs/adr/0068).
+"""Client of staged writes for Spark's sink: it opens attempts, stages messages for them, and commits a write, which
+makes its messages visible (docs/adr/0068).
 
-For Spark's sink. Every request may be asked twice, so each is asked again until it is answered or the time is over.
+Every request may safely be carried out twice, so each is repeated until it is answered or its time is over.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ if TYPE_CHECKING:
 
 
 class Committed(NamedTuple):
-    """A write counts."""
+    """The result of a committed write."""
 
     write: int
-    """The newest of its name."""
+    """The number of the newest committed write of this name."""
     earlier: bool
-    """True if it was committed before: nothing changed."""
+    """True if the write was committed before, so that this commit changed nothing."""
 
 
 class StagedWrites:
-    """Blocking; from any thread. Raises RaftMQError, Unknown if nobody said in time what became of a request."""
+    """Opens, stages, commits and aborts writes. Blocking; may be called from any thread. Raises RaftMQError; Unknown if
+    no answer came in time."""
 
     def __init__(self, view: ClusterView, thread: LoopThread, timeout_s: float) -> None:
         self._view = view
@@ -36,7 +38,8 @@ class StagedWrites:
         self._timeout_s = timeout_s
 
     def open(self, name: str, write: int) -> int | None:
-        """The number of a new attempt at the write; None if that write, or a later one of the name, is committed."""
+        """Opens an attempt at a write and returns its number; None if that write, or a later one of the name, is
+        committed."""
         reply = self._ask(
             RequestCode.OPEN_ATTEMPT, {"name": name, "write": str(write)}, b"", f"write {write} of {name}"
         )
@@ -52,8 +55,8 @@ class StagedWrites:
         items: Sequence[tuple[bytes, bytes]],
         born_ms: int,
     ) -> None:
-        """Stores messages, each (body, properties), for one queue; nobody sees them before the commit. `sequence`
-        counts the calls of the attempt from 1; without a queue the leader chooses one. Raises Refused if the attempt
+        """Stages messages, each (body, properties), for one queue; nobody sees them before the commit. `sequence`
+        counts the calls of the attempt from 1. Without a queue the leader chooses one. Raises Refused if the attempt
         was discarded."""
         ext = {"attempt": str(attempt), "sequence": str(sequence), "topic": topic, "bornTimestamp": str(born_ms)}
         if queue_id is not None:
@@ -62,15 +65,15 @@ class StagedWrites:
         self._ask(RequestCode.STAGE_MESSAGES, ext, build_batch([BatchItem(0, *item) for item in items]), what)
 
     def commit(self, name: str, write: int, winners: Sequence[tuple[int, int]]) -> Committed:
-        """Makes the write count, with the messages of these attempts, (number, messages) each. Raises Refused, and
-        nothing has changed, if one of them is not there or not whole."""
+        """Commits the write with the messages of the winning attempts, given as (attempt, number of messages). Raises
+        Refused, with nothing changed, if one of them does not exist or is incomplete."""
         body = json.dumps([list(winner) for winner in winners]).encode()
         ext = {"name": name, "write": str(write)}
         reply = self._ask(RequestCode.COMMIT_WRITE, ext, body, f"commit of write {write} of {name}")
         return Committed(int(reply.ext["committed"]), reply.ext["earlier"] == "true")
 
     def abort(self, name: str, write: int) -> int:
-        """Discards what is open for the write: how many attempts."""
+        """Discards the open attempts at the write; returns how many there were."""
         ext = {"name": name, "write": str(write)}
         return int(self._ask(RequestCode.ABORT_WRITE, ext, b"", f"write {write} of {name}").ext["attempts"])
 

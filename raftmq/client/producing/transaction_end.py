@@ -1,8 +1,8 @@
-"""The end of a transaction: END_TRANSACTION (37) asked until it is settled, and what is known then.
+"""Ends a transaction: sends END_TRANSACTION (37) until it is settled, and finds out how the message ended.
 
-The answer says how the message ended (ext field `raftmqEnd`), if the leader that answers ended it. After a lost answer,
-or when another producer of the group was faster, it only says that the transaction is over: then the message is looked
-up by its id, because a committed one can be read and any other cannot.
+The answer says how the message ended (ext field `raftmqEnd`) if the leader that answers ended it. After a lost answer,
+or when another producer of the group was faster, the answer only says that the transaction is over. Then the message is
+looked up by its id, because only a committed one can be read.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from raftmq.client.view import ClusterView
 from raftmq_wire.codes import RequestCode
 
 END_FIELD = "raftmqEnd"
-"""ext field of the answer to 37: "committed", "rolledBack", "parked" (its producers did not decide), "dropped" (its
-topic was deleted), or "earlier": it had ended before, and how is not known."""
+"""The ext field of the answer to 37 that says how the message ended: "committed", "rolledBack", "parked" (its producers
+did not decide), "dropped" (its topic was deleted), or "earlier" (it had ended before, and how is not known)."""
 _COMMITTED, _EARLIER = "committed", "earlier"
 _HINT = "The cluster asks a producer of the group, whose check decides; look the message up by its id afterwards."
 
 
 class Resolution(Enum):
-    """The outcome of a transaction. Values are RocketMQ's commitOrRollback."""
+    """The outcome of a transaction. Values are those of RocketMQ's commitOrRollback."""
 
     COMMIT = 0x8
     ROLLBACK = 0xC
     UNDECIDED = 0x0
-    """The outcome is not known yet: the cluster asks again."""
+    """The outcome is not known yet; the cluster asks again."""
 
 
 class Half(NamedTuple):
-    """A half message, by everything that the server compares before it ends one."""
+    """The identity of a half message: everything that the server compares before it ends one."""
 
     topic: str
     message_id: str
     offset: int
-    """The queue offset according to the answer to its send."""
+    """The queue offset from the answer to its send."""
     position: int
 
 
@@ -51,8 +51,9 @@ class TransactionEnds:
         self._admin = AsyncAdmin(view, timeout_s=timeout_s)
 
     async def end(self, half: Half, wish: Resolution) -> None:
-        """Asks the leader, and the next one, until it is settled. Returns if the message ended as wished. Raises Failed
-        if it ended otherwise or the request does not fit, Unknown if it is not known, or not yet."""
+        """Ends the transaction as `wish` says, asking the leader, and the next leader, until it is settled. Returns if
+        the message ended that way. Raises Failed if it ended otherwise or the request does not fit; Unknown if the end
+        is not known, or not yet."""
         what = f"{wish.name.lower()} of transaction {half.message_id}"
         try:
             ended = await self.ask(half, wish, what=what)
@@ -72,7 +73,7 @@ class TransactionEnds:
             )
 
     async def _look_up(self, half: Half) -> str:
-        """Returns the outcome of a transaction that is over. Raises RaftMQError."""
+        """Looks the message up; returns the outcome of a transaction that is over. Raises RaftMQError."""
         try:
             found = await self._admin.query_messages(half.topic, half.message_id, unique=True)
         except NotFound:
@@ -80,7 +81,7 @@ class TransactionEnds:
         return _COMMITTED if found else "not committed"
 
     async def ask(self, half: Half, wish: Resolution, *, what: str, from_check: bool = False) -> str:
-        """Sends 37 until it is answered; how the message ended. Raises RaftMQError."""
+        """Sends request 37 until it is answered; returns how the message ended. Raises RaftMQError."""
         ext = {
             "producerGroup": self._group,
             "topic": half.topic,

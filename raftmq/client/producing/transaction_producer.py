@@ -20,15 +20,16 @@ from raftmq.client.producing.transaction_end import Half, Resolution, Transactio
 from raftmq.client.view import ClusterView
 
 AsyncCheck = Callable[[Message], Awaitable[Resolution]]
-"""A function that returns the outcome of the local transaction that the message tells of; called in any program of the
+"""A function that returns the outcome of a local transaction, given its message; it may be called in any program of the
 group."""
 CHECK_AFTER_S_MAX = 86_400
 UNSETTLED_MAX = 10_000
-"""Decisions that are remembered because the cluster has not confirmed them."""
+"""The most decisions that are remembered because the cluster has not confirmed them."""
 
 
 class AsyncTransactionProducer:
-    """A member of a producer group, for `async with`: sends transactions, and answers for those of the whole group."""
+    """A member of a producer group, for `async with`: it sends transactions, and answers the cluster's checks for those
+    of the whole group."""
 
     def __init__(self, view: ClusterView, group: str, check: AsyncCheck, *, timeout_s: float = TIMEOUT_S) -> None:
         if not group:
@@ -44,11 +45,12 @@ class AsyncTransactionProducer:
         self._check_back = CheckBack(view, group, self._decide, self._ends)
         self._opened = False
         self._decided: dict[str, Resolution] = {}
-        """Transactions of this program that the cluster has not confirmed to have ended, by message id. UNDECIDED while
-        the block runs."""
+        """Transactions of this program whose end the cluster has not confirmed: message id -> decision. It is UNDECIDED
+        while the block runs."""
 
     async def open(self) -> AsyncTransactionProducer:
-        """Makes itself known, so that it can be asked. Raises Refused for a group name that is none, Unreachable."""
+        """Registers this producer with the nodes, so that they can ask it. Raises Refused for an invalid group name,
+        and Unreachable."""
         await self._check_back.open(self._timeout_s)
         self._opened = True
         return self
@@ -56,18 +58,19 @@ class AsyncTransactionProducer:
     def transaction(
         self, topic: str, body: bytes, *, check_after_s: float | None = None, **options: Unpack[SendOptions]
     ) -> AsyncTransaction:
-        """One message and the block that it stands for, for `async with`.
+        """Returns a transaction, for `async with`: one message and the block of code that it announces.
 
         The message is stored when the block is entered; if that fails, the block does not run. At the end of the block
-        it is committed, after an exception it is rolled back. `check_after_s`: how long the cluster waits before it
-        asks other programs of the group (else `transaction.timeout_ms`, 6 s): longer than the block takes.
+        the message is committed; after an exception it is rolled back. `check_after_s` is the time for which the
+        cluster waits before it asks programs of the group (default: `transaction.timeout_ms`, 6 s); it should be longer
+        than the block takes.
         """
         if check_after_s is not None and not 0 < check_after_s <= CHECK_AFTER_S_MAX:
             raise ValueError(f"check_after_s={check_after_s} is not between 0 and {CHECK_AFTER_S_MAX}")
         return AsyncTransaction(self, topic, body, check_after_s, options)
 
     async def close(self) -> None:
-        """Leaves the group. What is open is for the others of the group to answer."""
+        """Leaves the group. Transactions that are still open are answered by other members of the group."""
         if self.closed:
             return
         self.closed = True
@@ -86,7 +89,7 @@ class AsyncTransactionProducer:
     # -- for its transactions
 
     async def begin(self, topic: str, body: bytes, check_after_s: float | None, options: SendOptions) -> Half:
-        """Stores the half message. Raises what a send raises."""
+        """Stores the half message of a transaction. Raises the errors of a send."""
         if not self._opened:
             raise RuntimeError("the transaction producer is not open; use it in a with block")
         properties = {**(options.get("properties") or {}), "TRAN_MSG": "true", "PGROUP": self.group}
@@ -105,7 +108,7 @@ class AsyncTransactionProducer:
         return Half(topic, result.message_id, result.queue_offset, result.position)
 
     async def end(self, half: Half, wish: Resolution) -> None:
-        """Ends it as wished, and answers checks in the same way until that is confirmed."""
+        """Ends the transaction as `wish` says, and answers checks in the same way until the cluster confirms it."""
         self._remember(half.message_id, wish)
         try:
             await self._ends.end(half, wish)
@@ -117,7 +120,7 @@ class AsyncTransactionProducer:
         self.forget(half)
 
     def forget(self, half: Half) -> None:
-        """Leaves it to the check."""
+        """Forgets the decision about a transaction, so that the check function decides."""
         self._decided.pop(half.message_id, None)
 
     def _remember(self, message_id: str, resolution: Resolution) -> None:
@@ -153,28 +156,31 @@ class AsyncTransaction:
 
     @property
     def message_id(self) -> str:
-        """The message's id, by which `check` and consumers know it. Raises RuntimeError before it is stored."""
+        """The message's id, by which `check` and consumers know it. Raises RuntimeError before the message is
+        stored."""
         return self._stored().message_id
 
     async def begin(self) -> AsyncTransaction:
-        """Stores the half message. Raises Failed, Unknown, Refused, NotFound: then nothing may be done that the message
-        would tell of."""
+        """Stores the half message. Raises Failed, Unknown, Refused, NotFound; after any of them, the caller must not do
+        the work that the message would announce."""
         if self._half is not None:
             raise RuntimeError("this transaction has begun; make a new one")
         self._half = await self._producer.begin(self._topic, self._body, self._check_after_s, self._options)
         return self
 
     async def commit(self) -> None:
-        """The message counts: returns when consumers can see it. Raises Failed if it was rolled back by a check,
-        Unknown if nobody confirmed the commit in time."""
+        """Commits the message; returns when consumers can see it. Raises Failed if a check rolled it back, Unknown if
+        nobody confirmed the commit in time."""
         await self._end(Resolution.COMMIT)
 
     async def rollback(self) -> None:
-        """The message does not count. Raises Failed if it was committed by a check, Unknown as `commit`."""
+        """Rolls the message back: consumers never see it. Raises Failed if a check committed it, Unknown as
+        `commit`."""
         await self._end(Resolution.ROLLBACK)
 
     def leave_to_check(self) -> None:
-        """Decides nothing: `check` does, when the cluster asks. For a local transaction with an unknown outcome."""
+        """Leaves the decision to `check`, which the cluster calls later. Meant for a local transaction whose outcome is
+        unknown."""
         half = self._stored()
         self._decide(Resolution.UNDECIDED)
         self._producer.forget(half)

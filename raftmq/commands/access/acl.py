@@ -1,4 +1,4 @@
-"""`raftmq acl`: the rules of users."""
+"""`raftmq acl`: sets, lists, deletes and tests the rules of users."""
 
 from __future__ import annotations
 

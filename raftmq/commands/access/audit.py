@@ -1,4 +1,4 @@
-"""`raftmq audit`: every change of users, rules, tokens and the mode, and who asked for it."""
+"""`raftmq audit`: lists the changes of users, rules, tokens and `auth.mode`, with their authors."""
 
 from __future__ import annotations
 

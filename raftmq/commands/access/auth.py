@@ -1,4 +1,4 @@
-"""`raftmq auth`: the effect of users and rules, and what enforcing them would stop."""
+"""`raftmq auth`: shows and sets `auth.mode`, and shows which requests enforcing the rules would deny."""
 
 from __future__ import annotations
 

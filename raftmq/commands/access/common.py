@@ -1,4 +1,5 @@
-"""The common part of commands about users: which cluster, and secrets that stand in no command line."""
+"""Parts that commands about users share: options that say which cluster is meant, and secrets that appear in no command
+line."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ GENERATED_BYTES = 24
 
 
 def people_options(command: F) -> F:
-    """--data, --admin, --json, and --data-dir for an operator on the machine of a node."""
+    """Adds --data, --admin, --json, and --data-dir for an operator on the machine of a node."""
     return click.option(
         "--data-dir",
         type=click.Path(path_type=Path, file_okay=False, exists=True),
@@ -35,7 +36,7 @@ def people_options(command: F) -> F:
 
 
 def addresses(admin: str | None, data: str | None, data_dir: Path | None) -> list[str]:
-    """Addresses of the cluster, with a proof. Raises LocalError."""
+    """Returns the addresses of the cluster, with a proof of the author. Raises LocalError."""
     if data_dir is None:
         return admin_addresses(admin, data)
     named = admin or os.environ.get(ADMIN_VARIABLE) or ADMIN_DEFAULT
@@ -44,12 +45,12 @@ def addresses(admin: str | None, data: str | None, data_dir: Path | None) -> lis
 
 
 def api(admin: str | None, data: str | None, data_dir: Path | None, look: str = LOOK) -> AdminApi:
-    """The HTTP API of that cluster. Raises LocalError."""
+    """Returns the HTTP API of that cluster. Raises LocalError."""
     return AdminApi(addresses(admin, data, data_dir), look)
 
 
 def secret_of(data_dir: Path) -> Path:
-    """The file of the cluster's secret in a node's data directory, or in the folder above it."""
+    """Returns the path of the cluster's secret, in a node's data directory or in the folder above it."""
     for folder in (data_dir, data_dir / "data"):
         if (folder / "SECRET").exists():
             return folder / "SECRET"
@@ -62,7 +63,8 @@ def secret_of(data_dir: Path) -> Path:
 
 
 def secret_options(command: F) -> F:
-    """--secret-file and --generate; else the secret is asked for, or is the first line of standard input."""
+    """Adds --secret-file and --generate; without either, the secret is asked for, or is the first line of standard
+    input."""
     file = click.option(
         "--secret-file",
         type=click.Path(path_type=Path, dir_okay=False),
@@ -73,7 +75,7 @@ def secret_options(command: F) -> F:
 
 
 def new_secret(name: str, file: Path | None, *, generate: bool) -> tuple[str, bool]:
-    """Returns (the secret, True if it was made here and has to be shown). Raises LocalError."""
+    """Returns (the secret, True if it was generated here and has to be shown). Raises LocalError."""
     if generate and file is not None:
         raise click.UsageError("--generate and --secret-file exclude each other.", click.get_current_context())
     if generate:
@@ -82,7 +84,8 @@ def new_secret(name: str, file: Path | None, *, generate: bool) -> tuple[str, bo
 
 
 def ask_secret(prompt: str, *, confirm: bool = False) -> str:
-    """Asks on a terminal, without an echo; else reads a line of standard input. Raises LocalError."""
+    """Asks for a secret on a terminal, without echo; without a terminal reads a line of standard input. Raises
+    LocalError."""
     if sys.stdin.isatty():
         return str(click.prompt(prompt, hide_input=True, confirmation_prompt=confirm, err=True))
     line = sys.stdin.readline(SECRET_FILE_MAX).strip("\r\n")

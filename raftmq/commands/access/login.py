@@ -1,4 +1,5 @@
-"""`raftmq login` and `raftmq logout`: a user of a context. The token is in a file that only its user may read."""
+"""`raftmq login` and `raftmq logout`: log a user in to a context and out. The token is kept in a file that only this
+user may read."""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ def _token(name: str) -> str:
 
 
 def _context(admin: str | None) -> tuple[str, list[str]]:
-    """The context's name and addresses, at which its own cluster answers. Raises LocalError."""
+    """Returns the context's name and addresses, after checking that its own cluster answers there. Raises
+    LocalError."""
     name = (admin or os.environ.get(ADMIN_VARIABLE, "")).strip()
     if not name or ":" in name:
         raise LocalError(

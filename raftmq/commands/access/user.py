@@ -1,4 +1,4 @@
-"""`raftmq user`: who may use the cluster, and the tokens by which users name themselves over HTTP."""
+"""`raftmq user`: manages the users of the cluster, and the tokens by which they identify themselves over HTTP."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Commands about what lies on disks and in object stores."""
+"""Commands about data on disks and in object stores."""

@@ -1,4 +1,4 @@
-"""`raftmq backup`: make, list and verify backups."""
+"""`raftmq backup`: creates, lists and verifies backups."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def backup() -> None:
 
 
 class Duration(click.ParamType[float]):
-    """90s, 15m, 1h, 1d -> seconds."""
+    """A duration on the command line: 90s, 15m, 1h, 1d -> seconds."""
 
     name = "duration"
 
@@ -93,13 +93,14 @@ def create(
 
 
 def _addresses(admin: str | None, data: str | None, node: int | None) -> list[str]:
-    """Returns the addresses at which to look for the node; without one, those that were given: the backup stays on that
-    machine."""
+    """Returns the addresses at which to look for the node. Without a node these are only the addresses that were given,
+    so that the backup is written on that machine."""
     return admin_addresses(admin, data) if node is None else node_addresses(admin, data)
 
 
 def _choose(addresses: list[str], node: int | None) -> AdminApi:
-    """The API of the node asked for, else of a follower, else of any that answers."""
+    """Returns the API of the requested node; without one, of a follower if there is one, else of any node that
+    answers."""
     answers, _ = ask_all(addresses, "/v1/status")
     known = {int(status["node"]): (status["role"] == "leader", api) for api, status in answers}
     if node is not None and node not in known:
@@ -209,7 +210,7 @@ def _backups_in(target: str) -> tuple[list[Manifest], list[str]]:
 
 
 def _named(path: str) -> tuple[list[str], list[str]]:
-    """(The backup of that path, or all of those in it; problems)."""
+    """Returns (the backup at that path, or all backups in it; problems)."""
     from cluster.backup.manifest import MANIFEST
     from cluster.backup.remote import is_backup_at, is_url
 

@@ -1,4 +1,4 @@
-"""`raftmq export`: a topic into a Parquet file, by one process and without Java."""
+"""`raftmq export`: writes a topic to a Parquet file, in one process and without Java."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def export(
 
 
 def _write(mq: Client, selection: Selection, to: Path, *, quiet: bool) -> None:
-    """Writes a file beside `to` and renames it: a command that is interrupted leaves nothing under that name."""
+    """Writes a file beside `to` and renames it, so that an interrupted command leaves no file under that name."""
     import pyarrow.parquet as pq
 
     from raftmq.arrow.columns import arrow_schema
@@ -108,7 +108,7 @@ def _is_full(group: list[Any]) -> bool:
 
 
 def _flush(writer: Any, group: list[Any]) -> None:
-    """One row group of all batches, and none of no rows."""
+    """Writes all batches as one row group, unless there are none."""
     import pyarrow as pa
 
     if group:
@@ -119,7 +119,7 @@ def _flush(writer: Any, group: list[Any]) -> None:
 
 @contextlib.contextmanager
 def _progress(total: int, *, quiet: bool) -> Iterator[Any]:
-    """A bar on stderr, and none where nobody watches."""
+    """Shows a progress bar on stderr, if that is a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     out = console(stderr=True)

@@ -1,4 +1,5 @@
-"""`raftmq fsck`: is everything in a stopped node's directory as it was written, and what would its next start do?"""
+"""`raftmq fsck`: checks that everything in a stopped node's directory is as it was written, and says what the node's
+next start would do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`raftmq index`: index files by themselves, without a node (docs/index-file.md)."""
+"""`raftmq index`: checks index files and finds keys in them, without a node (docs/index-file.md)."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def find(file: Path, topic_id: int, key: str, as_json: bool) -> int:
 
 @contextmanager
 def _opened(file: Path) -> Iterator[tuple[int, Read]]:
-    """(size, read) of a file."""
+    """Opens a file; yields (size, read)."""
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield os.fstat(descriptor).st_size, lambda at, length: os.pread(descriptor, length, at)

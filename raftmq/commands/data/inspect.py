@@ -1,4 +1,5 @@
-"""`raftmq inspect-consistency`: do all nodes hold the same? RocketMQ's field report 004 asks for it."""
+"""`raftmq inspect-consistency`: checks if all nodes hold the same data. RocketMQ's field report 004 asks for such a
+tool."""
 
 from __future__ import annotations
 
@@ -19,13 +20,14 @@ _APPLY_WAIT_S, _POLL_S = 5.0, 0.05
 
 
 class Remote:
-    """`cluster.repair.inspect.Asks` over HTTP."""
+    """A node that is inspected over HTTP; implements `cluster.repair.inspect.Asks`."""
 
     def __init__(self, address: str) -> None:
         self._api = AdminApi([address])
 
     def view(self, index: int | None = None) -> ConsistencyView:
-        """See Asks. Waits a moment for the marker to be applied."""
+        """Asks the node for its view of its data, and waits a moment until it has applied the marker. Implements
+        Asks."""
         from cluster.repair.consistency_views import ConsistencyView
 
         deadline = time.monotonic() + _APPLY_WAIT_S

@@ -1,4 +1,4 @@
-"""`raftmq metadata`: topics, groups and offsets as JSON, out of a cluster and into one."""
+"""`raftmq metadata`: exports topics, groups and offsets of a cluster as JSON, and imports them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cluster.backup.metadata import Metadata, Plan
 
 CHUNK_BYTES = 32 * 1024
-"""Bytes of one request; the API takes twice as much."""
+"""Bytes of one request; the API accepts twice as many."""
 
 
 @click.group()
@@ -117,7 +117,7 @@ def _show(todo: Plan) -> None:
 
 
 def _parts(todo: Plan) -> Iterator[dict[str, Any]]:
-    """Requests of at most CHUNK_BYTES, topics before groups before offsets."""
+    """Yields requests of at most CHUNK_BYTES, topics before groups before offsets."""
     import msgspec
 
     for name, records in (("topics", todo.topics), ("groups", todo.groups), ("offsets", todo.offsets)):

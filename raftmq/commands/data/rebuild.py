@@ -1,4 +1,4 @@
-"""`raftmq rebuild`: replaces the state of a stopped node from a checkpoint and its log, after showing how."""
+"""`raftmq rebuild`: rebuilds the state of a stopped node from a checkpoint and its log, after showing a plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`raftmq recovery`: what the last start of each node found and did, and why that is safe."""
+"""`raftmq recovery`: shows what the last start of each node found and did, and why that is safe."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def recovery(node: int | None, data: str | None, admin: str | None, as_json: boo
 
 
 def lines_of(answer: dict[str, Any]) -> list[str]:
-    """One node's account, line by line."""
+    """Returns the lines about the last start of one node."""
     told = answer["recovery"]
     stages = ", ".join(f"{name} {milliseconds:.0f} ms" for name, milliseconds in told["stages_ms"].items())
     lines = [
@@ -66,8 +66,8 @@ def lines_of(answer: dict[str, Any]) -> list[str]:
 
 
 def scanned(told: dict[str, Any]) -> str:
-    """Returns the amount that a start read, and how much of it is room where nothing was written yet. `told`: from `GET
-    /v1/recovery`."""
+    """Returns the amount of data that a start read, and how much of it is room where nothing was written yet. `told`:
+    an answer of `GET /v1/recovery`."""
     text, zeroed = f"{told['bytes_scanned'] / _MIB:.1f} MiB", told.get("bytes_zeroed", 0)
     return f"{text} ({zeroed / _MIB:.1f} MiB of it zero-filled room)" if zeroed else text
 

@@ -1,4 +1,4 @@
-"""`raftmq repair`: what is damaged on which node, and mending it from the others now."""
+"""`raftmq repair`: shows what is damaged on which node, and repairs it from the other nodes now."""
 
 from __future__ import annotations
 

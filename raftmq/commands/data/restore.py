@@ -1,4 +1,4 @@
-"""`raftmq restore`: a new cluster from a backup, or from what object storage holds of a lost one."""
+"""`raftmq restore`: makes a new cluster from a backup, or from the tier of a lost cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PointInTime(click.ParamType[int]):
-    """2026-01-31T12:00:00Z, or milliseconds since the Unix epoch -> milliseconds."""
+    """A time on the command line: 2026-01-31T12:00:00Z, or milliseconds since the Unix epoch -> milliseconds."""
 
     name = "time"
 
@@ -109,7 +109,7 @@ def restore(
 
 
 def _about(rebuilt: Rebuilt, manifest: Manifest) -> list[str]:
-    """Returns lines about the content of the restored cluster, and about what is known to be missing."""
+    """Returns lines about the content of the restored cluster, and about data that is known to be missing."""
     last = datetime.fromtimestamp(manifest.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
     lines = [f"it began with {rebuilt.began}; its last entry has log time {last.replace('+00:00', 'Z')}"]
     missing = rebuilt.known_index - manifest.index

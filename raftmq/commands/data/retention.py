@@ -1,4 +1,5 @@
-"""`raftmq retention`: where the log begins on each node, what holds it there, and giving up now what has expired."""
+"""`raftmq retention`: shows where the log begins on each node and what holds old segments there, and removes expired
+ones now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`raftmq scrub`: has nodes read everything on their disks again, now."""
+"""`raftmq scrub`: has nodes read and check everything on their disks now."""
 
 from __future__ import annotations
 

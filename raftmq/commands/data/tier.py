@@ -1,4 +1,4 @@
-"""`raftmq tier`: what the object store holds of the log, and whether that is what it must hold."""
+"""`raftmq tier`: shows, checks and repairs the part of the log that the object store holds."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def sweep(dry_run: bool, data: str | None, admin: str | None, as_json: bool) -> 
 
 
 def _scrub(api: AdminApi, wishes: dict[str, bool], as_json: bool) -> int:
-    """Has the leader scrub, and waits for the end of it."""
+    """Has the leader scrub the tier, waits for the end, and prints the result."""
     view = scrubbed(api, wishes)
     if view is None:
         click.echo("another node leads now: the scrub did not finish. Start it again", err=True)

@@ -1,4 +1,4 @@
-"""`raftmq unsafe-recover`: the majority is lost for ever, one survivor goes on alone."""
+"""`raftmq unsafe-recover`: if the majority is lost for ever, makes one survivor the only node of a new cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`raftmq consume`: print the messages of a topic, for oneself or as a member of a group."""
+"""`raftmq consume`: prints the messages of a topic, with or without a consumer group."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 
 class Stop:
-    """SIGINT and SIGTERM for a command that must not be cut off between two steps.
+    """Handles SIGINT and SIGTERM for a command that must not be interrupted in the middle of a step.
 
-    Notes the signal; the command looks at `asked` between its steps. A second one interrupts whatever it does.
+    It notes the signal, and the command looks at `asked` between its steps. A second signal interrupts the command
+    wherever it is.
     """
 
     def __init__(self) -> None:
@@ -34,7 +35,8 @@ class Stop:
 
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:
-        """Inside, the first signal raises KeyboardInterrupt too: for a step that may block and may be cut off."""
+        """A context in which the first signal already raises KeyboardInterrupt: for a step that may block and may be
+        interrupted."""
         self._at_once = True
         try:
             yield
@@ -60,7 +62,7 @@ class Stop:
 
 _COMMIT_S = 1.0
 _TICK_S = 0.2
-"""Time after which a signal is looked at while no message comes, in seconds."""
+"""Interval in seconds at which the command looks for a signal while no message comes."""
 
 
 @click.command()
@@ -135,10 +137,10 @@ def consume(
 
 
 def _print_and_commit(member: Consumer, most: int | None, stop: Stop, show: Callable[[Message], None]) -> int:
-    """Prints until the end, `most` or a signal; returns how many. What is printed is committed after a second at most,
-    whether or not more messages come.
+    """Prints messages until the end, `most` or a signal; returns their number. Printed messages are committed after a
+    second at most, even if no further message comes.
 
-    Whatever else ends it passes through, so that the consumer does not commit a message that was not printed.
+    Any other exception passes through, so that the consumer does not commit a message that was not printed.
     """
     count = committed = 0
     committed_at = time.monotonic()
@@ -157,7 +159,7 @@ def _print_and_commit(member: Consumer, most: int | None, stop: Stop, show: Call
 
 
 def _print_all(messages: Iterator[Message], most: int | None, show: Callable[[Message], None]) -> tuple[int, bool]:
-    """Prints until the end, `most` or Ctrl-C; returns how many, and True after Ctrl-C."""
+    """Prints messages until the end, `most` or Ctrl-C; returns their number, and True after Ctrl-C."""
     count = 0
     try:
         for message in itertools.islice(messages, most):

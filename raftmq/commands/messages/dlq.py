@@ -1,4 +1,4 @@
-"""`raftmq dlq`: what a consumer group gave up: list it, send it to the group again, purge it."""
+"""`raftmq dlq`: lists the dead letters of a consumer group, sends them to the group again, and purges them."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def purge(group: str, yes: bool, dry_run: bool, servers: str | None, as_json: bo
 
 
 def dead_letters(mq: Client, group: str, wanted: set[int] | None, most: int | None) -> tuple[list[Message], int]:
-    """The oldest letters, or those at the offsets `wanted`, and how many are kept. Raises LocalError for no such
-    group; one that gave nothing up has no topic of dead letters."""
+    """Returns the oldest dead letters, or those at the offsets `wanted`, and how many are kept. Raises LocalError if
+    there is no such group. A group without dead letters has no topic for them."""
     from raftmq.client.errors import NotFound
 
     topic = PREFIX + group

@@ -16,7 +16,8 @@ NAME = click.argument("name", shell_complete=complete_groups)
 
 
 class ResetTo(click.ParamType[dict[str, object]]):
-    """earliest, latest, an offset, a time or an age -> the fields `to` and `value` of a reset."""
+    """The target of a reset on the command line: earliest, latest, an offset, a time or an age -> the fields `to` and
+    `value`."""
 
     name = "where"
 

@@ -1,4 +1,4 @@
-"""`raftmq message`: find single messages by key, by id, or by position."""
+"""`raftmq message`: finds single messages by key, by id, or by position."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def message(
 
 
 def _by_id(mq: Client, topic: str | None, message_id: str) -> list[Message]:
-    """Two kinds of ids look alike: what a client gave the message (of a topic), and where it lies in the log."""
+    """Returns messages with this id. Two kinds of ids look alike: the id that a client gave the message (searched in a
+    topic), and one that encodes the message's position in the log."""
     from raftmq.client.message import position_of
 
     found = mq.admin.query_messages(topic, message_id, unique=True) if topic else []
@@ -94,7 +95,8 @@ def _by_id(mq: Client, topic: str | None, message_id: str) -> list[Message]:
 
 
 def _at(mq: Client, topic: str | None, position: int) -> list[Message]:
-    """The message at a position. Raises LocalError: nothing there is not told from bytes that have changed."""
+    """Returns the message at a position. Raises LocalError, with one text for both cases, if there is no message or its
+    bytes have changed."""
     from raftmq.client.errors import NotFound
 
     try:

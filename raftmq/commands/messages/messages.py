@@ -1,4 +1,4 @@
-"""`raftmq messages`: browse the messages of a topic, and send some of them again."""
+"""`raftmq messages`: browses the messages of a topic, and republishes some of them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from raftmq.client import Client, Message
 
 REPUBLISHED_MAX = 10_000
-"""Messages of one `republish`: they are held in memory, and each is confirmed by itself."""
+"""The most messages of one `republish`: they are held in memory, and each send is confirmed by itself."""
 
 
 class PatternType(click.ParamType["re.Pattern[bytes]"]):
-    """A regular expression over the bytes of a body."""
+    """A regular expression on the command line, which is applied to the bytes of a body."""
 
     name = "pattern"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> re.Pattern[bytes]:
-        """Compiles it."""
+        """Compiles the expression."""
         if isinstance(value, re.Pattern):
             return value
         try:
@@ -40,7 +40,7 @@ class PatternType(click.ParamType["re.Pattern[bytes]"]):
 
 
 def selection(command: Any) -> Any:
-    """The options that select messages of a topic."""
+    """Adds the options that select messages of a topic."""
     options = (
         click.option("--queue", "queues", type=click.IntRange(0), multiple=True, help="This queue alone; repeatable."),
         click.option("--from", "start", type=StartType(), default="earliest", show_default=True, metavar=START,

@@ -1,6 +1,7 @@
-"""Copies of messages: each carries its origin as a property, so that a second run finds what the first one sent.
+"""Copies of messages: each carries its origin as a property, so that a second run recognises the copies that the first
+one sent.
 
-The origin is `TOPIC/QUEUE/OFFSET@POSITION`: offsets begin again when a topic is deleted and created, positions in the
+The origin is `TOPIC/QUEUE/OFFSET@POSITION`. Offsets begin again when a topic is deleted and created; positions in the
 log do not.
 """
 
@@ -18,20 +19,21 @@ ORIGIN = "RAFTMQ_ORIGIN"
 NOT_COPIED = frozenset(
     ("UNIQ_KEY", "KEYS", "TAGS", "WAIT", "DELAY", "MSG_REGION", "TRACE_ON", "CLUSTER", "REAL_TOPIC", "REAL_QID", ORIGIN)
 )
-"""Properties that the client or the broker sets anew."""
+"""Properties that are not copied, because the client or the broker sets them anew."""
 TIMERS = "TIMER_"
 _CLOCKS_MS = 60_000
-"""Log time never goes back, but the times of two messages may be equal; a minute costs nothing."""
+"""Milliseconds subtracted from the time of the oldest original when copies are searched. Log time never goes back, but
+the times of two messages may be equal; a minute costs nothing."""
 
 
 def origin_of(one: Message) -> str:
-    """The place of the message, as its copies name it."""
+    """Returns the place of the message, in the form in which its copies name it."""
     return f"{one.topic}/{one.queue_id}/{one.queue_offset}@{one.position}"
 
 
 def copied_before(mq: Client, to: str, originals: Iterable[Message]) -> set[str]:
-    """The origins that messages of the topic `to` name, as far as they can be copies of these: a copy is stored after
-    its original. Empty if the topic does not exist."""
+    """Returns the origins that messages of the topic `to` name, reading only messages that can be copies of these
+    originals: a copy is stored after its original. Empty if the topic does not exist."""
     import datetime
 
     from raftmq.client.errors import NotFound
@@ -49,8 +51,8 @@ def copied_before(mq: Client, to: str, originals: Iterable[Message]) -> set[str]
 def send_copies(
     mq: Client, producer: Producer, to: str, originals: list[Message], *, again: bool, queue_id: int | None = None
 ) -> int:
-    """Sends those that have no copy in the topic `to` yet, or all of them; returns how many. Raises RaftMQError; a
-    repetition then sends the rest."""
+    """Sends copies of the originals that have none in the topic `to` yet, or of all with `again`; returns the number of
+    copies. Raises RaftMQError; a repetition then sends the rest."""
     known = set() if again else copied_before(mq, to, originals)
     sent = 0
     for one in originals:
@@ -64,5 +66,5 @@ def send_copies(
 
 
 def is_copied(name: str) -> bool:
-    """True for a property that belongs to the message, not to its way."""
+    """Returns True for a property that belongs to the message itself, not to its delivery."""
     return name not in NOT_COPIED and not name.startswith(TIMERS)

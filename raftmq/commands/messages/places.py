@@ -1,4 +1,4 @@
-"""The place in a topic where a command begins, and the walk from there through its queues."""
+"""The place in a topic at which a command begins to read, and the walk from there through the topic's queues."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class StartType(click.ParamType[Start]):
-    """earliest, latest, a queue offset, a time, or how long ago: 90s, 15m, 2h, 7d. Local time without a zone."""
+    """A start on the command line: earliest, latest, a queue offset, a time, or an age: 90s, 15m, 2h, 7d. A time
+    without a zone is local time."""
 
     name = "start"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Start:
-        """Checks the word, number or time."""
+        """Checks and converts the word, number or time."""
         if isinstance(value, datetime.datetime):
             return value
         text = str(value)
@@ -43,12 +44,12 @@ class StartType(click.ParamType[Start]):
 
 
 class MomentType(click.ParamType[datetime.datetime]):
-    """A time, or how long ago: 2026-11-20T10:00:00Z, 90s, 15m, 2h, 7d."""
+    """A time on the command line, or an age: 2026-11-20T10:00:00Z, 90s, 15m, 2h, 7d."""
 
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime.datetime:
-        """Checks the text."""
+        """Converts the text to a time."""
         if isinstance(value, datetime.datetime):
             return value
         try:
@@ -58,7 +59,7 @@ class MomentType(click.ParamType[datetime.datetime]):
 
 
 def moment(text: str) -> datetime.datetime:
-    """The time that a text names, with a zone. Raises ValueError, or OverflowError for one before the epoch."""
+    """Returns the time that a text names, with a zone. Raises ValueError, or OverflowError for one before the epoch."""
     if age := re.fullmatch(r"([1-9]\d{0,8})([smhd])", text):
         now = datetime.datetime.now(datetime.UTC)
         found = now - datetime.timedelta(seconds=int(age[1]) * _UNITS_S[age[2]])
@@ -78,8 +79,8 @@ def walk(
     expression: str | None = None,
     follow: bool = False,
 ) -> Iterator[Message]:
-    """The messages of all queues, or of those named, in turn, each in its own order, up to where they ended when this
-    began, or on and on. Raises NotFound."""
+    """Yields the messages of all queues, or of `queues`, in turn, each queue in its own order: up to the queues' ends
+    when this began, or with `follow` without end. Raises NotFound."""
     known = [each for each in mq.admin.describe_topic(topic).queues if not queues or each.queue_id in queues]
     following = {queue.queue_id: _begin(mq, topic, queue, start) for queue in known}
     ends = {queue.queue_id: queue.max_offset for queue in known}

@@ -1,4 +1,4 @@
-"""Messages on standard output: columns on a terminal, bodies in a pipe, JSON, or a format of the user's own."""
+"""Prints messages on standard output: columns on a terminal, bodies in a pipe, JSON, or a format of the user's own."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _FIELDS: Final[dict[str, Callable[[Message], str | bytes]]] = {
 
 
 class FormatType(click.ParamType[str]):
-    """A text with {body}, {key} and so on."""
+    """The format of a printed message: a text with {body}, {key} and other fields."""
 
     name = "format"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Checks the fields."""
+        """Checks the fields that the format names."""
         try:
             parts = list(string.Formatter().parse(str(value)))
         except ValueError as error:
@@ -49,12 +49,13 @@ class FormatType(click.ParamType[str]):
 
 
 def stored(one: Message) -> str:
-    """The time at which the message was stored, in local time."""
+    """Returns the time at which the message was stored, in local time."""
     return datetime.datetime.fromtimestamp(one.store_ms / 1000).astimezone().isoformat(" ", "milliseconds")
 
 
 def printer(*, as_json: bool, form: str | None) -> Callable[[Message], None]:
-    """Returns what prints one message as a line, at once: a reader at the other end of a pipe sees it."""
+    """Returns a function that prints one message as a line and flushes it, so that a reader at the other end of a pipe
+    sees it at once."""
     out = sys.stdout.buffer
     line = _line(as_json, form)
 
@@ -84,7 +85,8 @@ def _part(one: Message, text: str, field: str | None) -> bytes:
 
 
 def _columns(one: Message) -> bytes:
-    """Time, queue, offset, key, tag and body, for eyes; nothing in them commands the terminal."""
+    """Returns time, queue, offset, key, tag and body as columns for a person; control characters are escaped, so that
+    none of them commands the terminal."""
     when = stored(one)[:23]
     place = f"{when}  {one.queue_id:>3} {one.queue_offset:>8}"
     body = plain(one.body.decode(errors="backslashreplace")).replace("\n", "\\n")
@@ -92,7 +94,7 @@ def _columns(one: Message) -> bytes:
 
 
 def to_json(message: Message) -> dict[str, Any]:
-    """One message; its body as text if it is UTF-8, else as `body_base64`."""
+    """Returns the JSON form of a message; its body as text if it is UTF-8, else as `body_base64`."""
     try:
         body = {"body": message.body.decode()}
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""`raftmq produce`: each line of stdin or of a file becomes a message."""
+"""`raftmq produce`: sends each line of stdin or of a file as a message."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 class Line(NamedTuple):
-    """One message to be: `number` counts all lines of the input from 1; `end` is the byte after it."""
+    """A line that is to become a message: `number` counts all lines of the input from 1; `end` is the position of the
+    byte after it."""
 
     number: int
     body: bytes
@@ -87,12 +88,12 @@ def produce(
 
 
 def messages(count: int) -> str:
-    """1 message, 2 messages."""
+    """Returns "1 message", "2 messages" and so on."""
     return f"{count} message{'' if count == 1 else 's'}"
 
 
 class Tally:
-    """Outcomes so far, from the client's thread, and the error of the earliest line that has one."""
+    """Counts the outcomes of sends, in the client's thread, and keeps the error of the earliest line that has one."""
 
     def __init__(self) -> None:
         self.sent = self.failed = self.unknown = 0
@@ -100,7 +101,7 @@ class Tally:
         self._lock = threading.Lock()
 
     def settle(self, line: int, future: Future[Any]) -> None:
-        """Takes in one send's outcome."""
+        """Counts the outcome of one send."""
         from raftmq.client.errors import RaftMQError, Unknown
 
         error = future.exception()
@@ -116,7 +117,7 @@ class Tally:
                 self.first = (line, error)
 
     def to_json(self) -> dict[str, int]:
-        """Counts by outcome."""
+        """Returns the counts by outcome."""
         return {"sent": self.sent, "failed": self.failed, "unknown": self.unknown}
 
     def rest(self) -> str:
@@ -125,7 +126,7 @@ class Tally:
         return f" ({', '.join(parts)})" if parts else ""
 
     def raise_first(self, topic: str) -> None:
-        """Raises LocalError if a line was not sent. An unknown one counts more than a failed one."""
+        """Raises LocalError if a line was not sent; an unknown outcome is reported before a failed one."""
         if self.first is None:
             return
         number, error = self.first
@@ -183,7 +184,8 @@ def _send(
 
 
 def read_lines(source: IO[bytes], key_field: str | None = None, tag_field: str | None = None) -> Iterator[Line]:
-    """The lines that are not blank. Raises LocalError naming the line that lacks a field or is no JSON object."""
+    """Yields the lines that are not blank. Raises LocalError naming the line that lacks a field or is no JSON
+    object."""
     end = 0
     for number, raw in enumerate(source, 1):
         end += len(raw)

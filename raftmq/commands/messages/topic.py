@@ -1,4 +1,4 @@
-"""`raftmq topic`: create, list, describe, change and delete topics."""
+"""`raftmq topic`: creates, lists, describes, changes and deletes topics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class KeptFor(click.ParamType[int]):
-    """90s, 15m, 12h, 7d, forever -> milliseconds, 0 for ever."""
+    """A retention time on the command line: 90s, 15m, 12h, 7d, forever -> milliseconds, 0 for ever."""
 
     name = "time"
 
@@ -70,7 +70,7 @@ def create(
 
 
 def _attributes_of(dedup: str | None, ack: str | None, retention: int | None) -> dict[str, str]:
-    """Returns the attributes that the options name."""
+    """Returns the topic attributes that the options name."""
     attributes = {} if dedup is None else {"dedup": dedup}
     if ack is not None:
         attributes[ATTRIBUTE] = ack
@@ -80,8 +80,8 @@ def _attributes_of(dedup: str | None, ack: str | None, retention: int | None) ->
 
 
 def _known_attributes(api: AdminApi, name: str) -> dict[str, str]:
-    """Returns the attributes that the topic has: those that are not named stay. A change names all of them, as it does
-    over HTTP."""
+    """Returns the topic's present attributes. A change over HTTP names all attributes, so those that the user does not
+    name are sent as they are."""
     try:
         found: dict[str, str] = api.get(f"/v1/topics/{quote(name, safe='')}")["topic"]["attributes"]
     except ApiRefusal as error:
@@ -190,7 +190,8 @@ def delete(name: str, yes: bool, dry_run: bool, data: str | None, admin: str | N
 
 
 def _bytes(topic: dict[str, Any]) -> str | None:
-    """Returns the size of the messages in a node's log; None if nobody measured it. An older node does not say."""
+    """Returns the size of the topic's messages in a node's log as text; None if it was not measured, or if an older
+    node does not report it."""
     if topic.get("bytes") is None:
         return None
     return ("" if topic["bytes_exact"] else "about ") + size_of(topic["bytes"])

@@ -1,4 +1,4 @@
-"""`raftmq transactions`: half messages whose transaction is open."""
+"""`raftmq transactions`: lists half messages whose transaction is open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`raftmq writes`: what Spark has staged, and which writes are committed."""
+"""`raftmq writes`: lists what Spark has staged and which writes are committed, and discards or forgets them."""
 
 from __future__ import annotations
 

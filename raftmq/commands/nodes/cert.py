@@ -1,4 +1,4 @@
-"""`raftmq cert`: certificates for nodes and clients, from a CA of one's own (docs/security.md)."""
+"""`raftmq cert`: makes certificates for nodes and clients, from a CA of the user's own (docs/security.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`raftmq config explain` and `config init`: a node's file, which needs no cluster."""
+"""`raftmq config explain` and `raftmq config init`: explain keys and write configuration files of nodes, without a
+cluster."""
 
 from __future__ import annotations
 
@@ -128,13 +129,15 @@ def _joined(host: str, port: int) -> str:
 
 
 def _ports(number: int, hosts: tuple[str, ...]) -> tuple[int, int, int, int]:
-    """Returns the ports broker, namesrv, peer and admin: RocketMQ's usual ones for the first node of a host."""
+    """Returns the ports broker, namesrv, peer and admin of a node: RocketMQ's usual ones for the first node of a host,
+    others for further nodes."""
     before = hosts[: number - 1].count(hosts[number - 1])
     return 10911 + 10 * before, 9876 + before, 10912 + 10 * before, 9644 + before
 
 
 def _text(number: int, hosts: tuple[str, ...], data_dir: str) -> str:
-    """Returns the file of one node. An address is bound as it is; behind a name may be any address of the machine."""
+    """Returns the text of one node's raftmq.toml. If the host is an IP address or localhost, the node binds it; if it
+    is another name, which may stand for any address of the machine, the node binds all addresses."""
     from cluster.config.source import toml_value
 
     host = hosts[number - 1]

@@ -1,4 +1,4 @@
-"""`raftmq config`: the configuration that is equal on every node, and how a node's file differs from it."""
+"""`raftmq config`: the configuration that is the same on every node, and where a node's file differs from it."""
 
 from __future__ import annotations
 

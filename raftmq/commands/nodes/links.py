@@ -1,4 +1,4 @@
-"""`raftmq links`: what the links between nodes are doing. `raftmq reload`: have nodes read their files again."""
+"""`raftmq links` shows the state of the links between nodes; `raftmq reload` has nodes read their files again."""
 
 from __future__ import annotations
 

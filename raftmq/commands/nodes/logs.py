@@ -1,4 +1,4 @@
-"""`raftmq logs`: what the nodes printed."""
+"""`raftmq logs`: prints the logs of local nodes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def _size(path: Path) -> int:
 
 
 def _read_from(path: Path, start: int) -> tuple[list[str], int]:
-    """Whole lines after byte `start`, and where the next read starts; from the top if the file became shorter."""
+    """Returns whole lines after byte `start`, and where the next read starts; reads from the top if the file became
+    shorter."""
     if not path.exists():
         return [], 0
     with path.open("rb") as file:

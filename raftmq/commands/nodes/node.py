@@ -1,4 +1,4 @@
-"""`raftmq node`: who belongs to the cluster, adding, promoting, removing and replacing nodes, and who leads."""
+"""`raftmq node`: lists the members, adds, promotes, removes and replaces nodes, and moves leadership."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NODE = click.argument("node", type=click.IntRange(1, 65535), shell_complete=comp
 
 
 def new_node_options(command: F) -> F:
-    """--config, --via and --secret: a new node on a machine of its own."""
+    """Adds --config, --via and --secret, for a new node on a machine of its own."""
     config = click.option(
         "--config",
         type=click.Path(path_type=Path, dir_okay=False),
@@ -335,7 +335,7 @@ def move(
 def _moved(
     view: dict[str, Any], node: int, address: str, http: str | None, listeners: tuple[str, ...]
 ) -> dict[str, Any]:
-    """The body of the request: what the cluster knows of the node, with what changes."""
+    """Returns the body of the request: what the cluster knows of the node, with the changed addresses."""
     from cluster.config.config import split_address
 
     member = next((each for each in view["members"] if each["id"] == node), None)
@@ -362,7 +362,7 @@ def _moved(
 
 
 def _listener(text: str) -> tuple[str, str]:
-    """Name and address of a --listener. Raises ValueError."""
+    """Returns the name and the address of a --listener. Raises ValueError."""
     name, equals, address = text.partition("=")
     if not name or not equals:
         raise ValueError(f'"{text}" is not NAME=HOST:PORT')
@@ -456,7 +456,8 @@ def _is_elsewhere(admin: str | None, data: str | None) -> bool:
 
 @contextmanager
 def _working(data: str | None) -> Iterator[LocalMembers]:
-    """The local cluster's members, with a line that tells the stage; Ctrl-C says what goes on without us."""
+    """Yields the local cluster's members, and shows the present stage in a line; on Ctrl-C prints what the cluster
+    continues to do by itself."""
     from raftmq.local.cluster import LocalCluster
     from raftmq.local.membership import LocalMembers
 

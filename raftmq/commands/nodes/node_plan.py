@@ -1,4 +1,4 @@
-"""The preview of the cluster without a node, shown before it is removed; the question if fewer than three voters are
+"""Previews the cluster without a node before the node is removed, and asks the user if fewer than three voters would be
 left."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 
 def show_plan(api: AdminApi, node: int, *, as_json: bool) -> None:
-    """The voters before and after, and what they survive. Changes nothing. Raises LocalError."""
+    """Shows the voters before and after, and how many failures they survive. Changes nothing. Raises LocalError."""
     view = api.get("/v1/members")
     known = sorted(member["id"] for member in view["members"])
     if node not in known:
@@ -47,8 +47,8 @@ def show_plan(api: AdminApi, node: int, *, as_json: bool) -> None:
 
 
 def ask_before(api: AdminApi, addresses: Sequence[str], node: int) -> bool:
-    """Shows the voters before and after on stderr, and asks at a terminal: True if the answer was yes, False if nobody
-    could be asked. Raises LocalError if the cluster cannot do without the node now."""
+    """Shows the voters before and after on stderr, and asks at a terminal. Returns True if the answer was yes, False if
+    there is no terminal. Raises LocalError if the cluster cannot do without the node now."""
     may = may_stop.ask(addresses, node)
     if may is None:
         return False  # no leader answers: the removal waits for one, or says why
@@ -66,8 +66,8 @@ def ask_before(api: AdminApi, addresses: Sequence[str], node: int) -> bool:
 
 
 def confirmed(remove: Callable[[bool], None], *, yes: bool) -> None:
-    """Calls `remove(False)`; where the cluster wants to hear that it is meant, asks at a terminal and calls
-    `remove(True)`. Raises LocalError: without a terminal nobody can be asked."""
+    """Calls `remove(False)`. If the cluster demands a confirmation, asks at a terminal and calls `remove(True)`. Raises
+    LocalError if there is no terminal."""
     if yes:
         remove(True)
         return

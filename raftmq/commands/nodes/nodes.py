@@ -1,4 +1,4 @@
-"""`raftmq down`, `kill` and `restart`: end and start the processes of the local cluster."""
+"""`raftmq down`, `kill` and `restart`: stop and start the processes of the local cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from raftmq.local.tier_rest import bring_rest
 
 NODE = click.argument("node", type=int, shell_complete=complete_nodes)
 WAIT_S = 10.0
-"""Time to wait for copies that catch up, in seconds."""
+"""Time in seconds to wait for replicas that catch up."""
 
 
 @click.command()

@@ -1,4 +1,5 @@
-"""`raftmq secret`: the secret that nodes prove to each other; making one for a cluster that runs, and changing it."""
+"""`raftmq secret`: the secret that nodes prove to each other; creates one for a running cluster, changes it, and shows
+its state."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 IN_FORCE_S = 60.0
 POLL_S = 0.2
 _OLDER = {"state": "none", "key": "", "waiting_for": []}
-"""The secret's state for a node of a release that knows no secret."""
+"""The secret's state that is shown for a node of a release without secrets."""
 _FILE = click.option(
     "--file",
     "file",
@@ -131,7 +132,7 @@ def _views(addresses: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _local(data: str | None) -> tuple[list[Config], str]:
-    """The configurations of a local cluster's nodes, and its uuid."""
+    """Returns the configurations of a local cluster's nodes, and the cluster's uuid."""
     from cluster.config.loading import load
     from cluster.config.local_layout import read_cluster
     from raftmq.local.init import check_data_dirs
@@ -171,8 +172,8 @@ def _check_settled(data: str | None) -> None:
 
 
 def _bring_into_force(data: str | None, as_json: bool) -> None:
-    """Has the running nodes read their file, and waits until all of them demand it. Those that do not run read it when
-    they start, and are waited for by the others."""
+    """Has the running nodes read the secret's file, and waits until all of them demand the secret. A stopped node reads
+    the file when it starts; the running ones wait for it before they demand the secret."""
     addresses = admin_addresses(None, data)
     reached = [api for api, _ in _running(addresses)]
     for api in reached:

@@ -1,4 +1,4 @@
-"""`raftmq serve` and `raftmq init`: a node under other supervision (systemd, compose), and its data directory."""
+"""`raftmq serve` runs a node under other supervision (systemd, compose); `raftmq init` makes its data directory."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def init(
 def _init_one(
     configs: tuple[Path, ...], via: str | None, secret: Path | None, wait_s: float, as_json: bool, *, mixed: bool
 ) -> None:
-    """Makes one node: the first, or another one with the help of the first at `via`."""
+    """Makes one node: the first of a cluster, or another one with the help of the first at `via`."""
     from raftmq.local.one_by_one import create_first, join, next_steps
 
     if mixed or len(configs) != 1:

@@ -1,4 +1,4 @@
-"""`raftmq status`: who leads, and how each node is."""
+"""`raftmq status`: shows the leader and the state of each node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from raftmq.local.status import ClusterView, NodeView
 
 STYLES = {"critical": "red", "warning": "yellow", "info": "cyan"}
-"""Severity -> rich's style."""
+"""Severity of a finding -> the style in which rich prints it."""
 
 
 @click.command()
@@ -48,8 +48,8 @@ def status(data: str | None, admin: str | None, as_json: bool) -> int:
 
 
 def _unanswered(view: ClusterView, where: str) -> LocalError:
-    """Returns the error if no node answers. Only nodes of this machine's own cluster can be looked at, or started, from
-    here."""
+    """Returns the error for the case that no node answers. Only nodes of a cluster on this machine can be examined, or
+    started, from here."""
     running = [str(node.record.id) for node in view.nodes if node.running]
     if any(node.elsewhere for node in view.nodes):
         why = "nothing listens there, or no HTTP API of a node, or one that takes another CA or https alone (--tls-ca)"
@@ -62,7 +62,7 @@ def _unanswered(view: ClusterView, where: str) -> LocalError:
 
 
 def _look(data: str | None, admin: str | None) -> tuple[ClusterView, str]:
-    """The cluster and, in words, where its nodes were looked for."""
+    """Returns the cluster's view and, in words, where its nodes were looked for."""
     from raftmq.local.cluster import LocalCluster
     from raftmq.local.status import view_addresses
 
@@ -83,7 +83,8 @@ def _headline(view: ClusterView) -> str:
 
 
 def mode_lines(view: ClusterView) -> list[str]:
-    """One line per node whose sends are acknowledged by less than a majority's disks, or that lost some of those."""
+    """Returns one line per node that acknowledges sends before a majority has them on disk, or that lost some
+    acknowledged sends."""
     lines = []
     for node in view.nodes:
         modes = (node.status or {}).get("modes") or {}
@@ -99,7 +100,8 @@ def mode_lines(view: ClusterView) -> list[str]:
 
 
 def _problems(view: ClusterView, admin: str | None = None) -> list[tuple[str, str]]:
-    """(style, line): the findings; of nodes of an older version, which have none, what their statuses say."""
+    """Returns (style, line) for each finding. Nodes of an older version have no findings, so their statuses are
+    used."""
     findings = view.findings()
     if findings is not None:
         return finding_lines(findings, admin)
@@ -108,8 +110,8 @@ def _problems(view: ClusterView, admin: str | None = None) -> list[tuple[str, st
 
 
 def finding_lines(findings: list[dict[str, Any]], admin: str | None = None) -> list[tuple[str, str]]:
-    """(style, line) for the findings of the cluster, in the order of the API: what, since when, and what to type.
-    `admin`: the addresses that lead to the cluster, if they were given."""
+    """Returns (style, line) for the findings of the cluster, in the order of the API: what it is, since when, and what
+    to type. `admin`: the addresses that lead to the cluster, if they were given."""
     lines = []
     for each in findings:
         style = STYLES.get(each["severity"], "yellow")
@@ -126,7 +128,8 @@ def finding_lines(findings: list[dict[str, Any]], admin: str | None = None) -> l
 
 
 def with_admin(command: str, admin: str | None) -> str:
-    """The command as it reaches the same cluster; one that takes no --admin stays as it is."""
+    """Returns the command with --admin added, so that it reaches the same cluster; a command without --admin stays as
+    it is."""
     words = command.split()
     if not admin or words[:1] != ["raftmq"]:
         return command
@@ -140,7 +143,7 @@ def with_admin(command: str, admin: str | None) -> str:
 
 
 def alarm_lines(view: ClusterView) -> list[str]:
-    """One line per raised alarm: which node, since when (UTC), what."""
+    """Returns one line per raised alarm: which node, since when (UTC), what."""
     return [
         f"alarm on node {node.record.id} since {datetime.fromtimestamp(alarm['since_ms'] / 1000, UTC):%F %T} UTC, "
         f"{alarm['key']}: {alarm['text']}"
@@ -150,7 +153,8 @@ def alarm_lines(view: ClusterView) -> list[str]:
 
 
 def quorum_lines(view: ClusterView) -> list[str]:
-    """One line if the next failure stops writes: the leader's word, or that of any node without a leader."""
+    """Returns one line if the next failure would stop writes, as the leader reports it, or any node if there is no
+    leader."""
     said = sorted(
         (node.record.id != view.leader, node.record.id, (node.status or {}).get("quorum") or {})
         for node in view.nodes
@@ -160,7 +164,7 @@ def quorum_lines(view: ClusterView) -> list[str]:
 
 
 def retention_lines(view: ClusterView) -> list[str]:
-    """One line per key of [retention] that is not the same on all nodes that answer."""
+    """Returns one line per key of [retention] that differs between the nodes that answer."""
     from cluster.retention.views import differing
 
     settings = {
@@ -172,7 +176,7 @@ def retention_lines(view: ClusterView) -> list[str]:
 
 
 def link_lines(view: ClusterView) -> list[str]:
-    """One line per link that an operator should look at."""
+    """Returns one line per link between nodes that an operator should look at."""
     return [
         f"node {node.record.id}: {link['finding']}"
         for node in view.nodes
@@ -182,7 +186,7 @@ def link_lines(view: ClusterView) -> list[str]:
 
 
 def python_lines(view: ClusterView) -> list[str]:
-    """One line per node that runs under a slow Python."""
+    """Returns one line per node that runs under a slow Python."""
     return [
         f"node {node.record.id}: {node.status['python_finding']}"
         for node in view.nodes
@@ -191,7 +195,8 @@ def python_lines(view: ClusterView) -> list[str]:
 
 
 def kernel_lines(view: ClusterView) -> list[str]:
-    """One line per kernel in use, the native one first: which nodes run it and, if it is not the native one, why."""
+    """Returns one line per kernel (native or Python) in use, the native one first: which nodes run it and, if it is not
+    the native one, why."""
     nodes: dict[tuple[str, str], list[int]] = {}
     for node in view.nodes:
         if kernel := (node.status or {}).get("kernel"):

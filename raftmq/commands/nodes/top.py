@@ -1,4 +1,4 @@
-"""`raftmq top`: the cluster in the terminal, again and again."""
+"""`raftmq top`: shows the cluster in the terminal, refreshed at intervals."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from raftmq.local.status import ClusterView
 
 GIVEN_UP = ("up", "clients", "in flight", "term", "disk", "entries/s", "applied")
-"""Columns that a narrow terminal does without, in this order: what is shown, is shown whole."""
+"""Columns that a narrow terminal leaves out, in this order; the other columns are shown whole."""
 
 COLUMNS = ("node", "role", "term", "applied", "entries/s", "lag", "clients", "in flight", "disk", "up")
 FINDINGS_MAX = 8
 
 Before = dict[int, tuple[float, int]]
-"""Node -> when it was looked at, and its applied index then."""
+"""Node -> the time at which it was last asked, and its applied index then."""
 
 
 @click.command()
@@ -60,7 +60,7 @@ def top(interval: float, count: int | None, data: str | None, admin: str | None,
 def page(
     view: ClusterView, findings: list[dict[str, Any]], before: Before, now_s: float, width: int = WIDTH_MAX
 ) -> Group:
-    """One look, at most `width` columns wide. `before` is brought up to date for the next one."""
+    """Returns one page of the display, at most `width` columns wide. `before` is updated for the next page."""
     from rich.console import Group
     from rich.text import Text
 
@@ -75,7 +75,7 @@ def page(
 
 
 def _fitting(rows: list[list[str]], width: int) -> Table:
-    """The table without the columns for which there is no room."""
+    """Returns the table without the columns for which there is no room."""
     for given_up in range(len(GIVEN_UP) + 1):
         kept = [at for at, name in enumerate(COLUMNS) if name not in GIVEN_UP[:given_up]]
         table = table_of([COLUMNS[at] for at in kept], [[row[at] for at in kept] for row in rows], left={"role"})

@@ -1,4 +1,4 @@
-"""`raftmq up`: make and start a cluster on this machine, and stay with it or leave it running."""
+"""`raftmq up`: makes and starts a cluster on this machine, and stays with it or leaves it running."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def _up(
 
 
 def _tell(cluster: LocalCluster, view: ClusterView, ready_s: float, where: str, *, detach: bool, as_json: bool) -> None:
-    """`where`: the option that leads other commands to this cluster, if one is needed."""
+    """Prints that the cluster is ready. `where`: the option that leads other commands to this cluster, if one is
+    needed."""
     from raftmq.client.discovery import LOCAL_CA
     from raftmq.local.cluster import empty_disk, lost_nodes
     from raftmq.local.local_tls import speaks_tls
@@ -112,8 +113,8 @@ def _tell(cluster: LocalCluster, view: ClusterView, ready_s: float, where: str, 
 
 
 def hints(raftmq: str, where: str, leader: int | None, *, detach: bool) -> list[str]:
-    """Returns the next commands to type, in a form that the shell finds: `raftmq` names the program, `where` the
-    cluster."""
+    """Returns the commands to type next, in a form that the shell finds: `raftmq` is the program's name or path,
+    `where` the option that names the cluster."""
     from rich.markup import escape
 
     lines = [
@@ -126,7 +127,7 @@ def hints(raftmq: str, where: str, leader: int | None, *, detach: bool) -> list[
 
 
 def program() -> str:
-    """`raftmq` if the shell finds the one that runs now under that name, else the path of that one."""
+    """Returns `raftmq` if the shell finds the running program under that name, else the program's path."""
     own = Path(sys.argv[0])
     if own.name != "raftmq":
         return f"{shlex.quote(sys.executable)} -m raftmq"
@@ -137,7 +138,7 @@ def program() -> str:
 
 
 def _watch(cluster: LocalCluster) -> None:
-    """Waits until another command has stopped all nodes. A node that ends by itself is reported once."""
+    """Waits until another command has stopped all nodes. Reports once each node that ends by itself."""
     from raftmq.local.process import is_running
 
     out = console(stderr=True)
@@ -156,8 +157,8 @@ def _watch(cluster: LocalCluster) -> None:
 
 
 def _still_recorded(cluster: LocalCluster, ended: list[NodeRecord]) -> list[NodeRecord]:
-    """Returns the nodes that no other command is stopping right now: it holds the lock, and then records that they are
-    gone."""
+    """Returns the nodes among `ended` that no other command is stopping right now. Such a command holds the lock and
+    then records that they are gone."""
     from cluster.config.local_layout import locked
     from raftmq_wire.errors import LocalError
 

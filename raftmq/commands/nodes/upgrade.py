@@ -1,4 +1,4 @@
-"""`raftmq upgrade`: to another version node by node, and the entry that ends the way back."""
+"""`raftmq upgrade`: upgrades a cluster node by node, and finalizes the upgrade, after which it cannot be undone."""
 
 from __future__ import annotations
 
