@@ -1,10 +1,11 @@
-"""Names the author of each request to the HTTP API, and judges it by the same users and rules as the clients' ports do.
+"""Identifies the author of each request to the HTTP API, and judges the request by the same users and rules as the
+clients' ports do.
 
-A client names its user by a token: `Authorization: Bearer TOKEN`, or the cookie of a page that has logged in. A node
-that passes a request on names the user by a pass (`cluster.admin.passes`). No other header and no field of a request
-says anything about its author. The node that answers judges by its own rows. The operator, who can read the cluster's
-secret and proves that with a pass, may do everything in every mode and needs no row: with it the first Super is made,
-and a cluster is looked after that has no leader.
+A client identifies its user by a token: `Authorization: Bearer TOKEN`, or the cookie of a page that has logged in. A
+node that forwards a request states the user in a pass (`cluster.admin.passes`). No other header and no field of a
+request says anything about its author. The node that answers judges by its own rows. The operator, who can read the
+cluster's secret and proves that with a pass, may do everything in every mode and needs no row: so the operator can
+create the first Super (an administrator), and maintain a cluster without a leader.
 
     off       nothing is judged, except requests about users, rules, tokens and the mode
     observe   every request passes; what enforcing would deny is counted and logged
@@ -41,25 +42,26 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 COOKIE: Final = "raftmq_"
-"""The name of the cookie begins so; the first digits of the cluster's id follow. A browser sends a cookie to every port
-of a host, and each may belong to another cluster."""
+"""Prefix of the cookie's name; the first digits of the cluster's id follow. A browser sends a cookie to every port of a
+host, and each port may belong to another cluster."""
 COOKIE_SITES: Final = ("same-origin", "none")
-"""Values of Sec-Fetch-Site with which a cookie counts: its own page, or an address that a person typed."""
+"""Values of Sec-Fetch-Site with which a cookie is accepted: the request comes from the cluster's own page, or from an
+address that a person typed."""
 TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{16,128}")
 SLOW_AFTER: Final = 5
-"""Wrong tokens of one address before its next wrong ones are answered late. Right ones never wait."""
+"""Wrong tokens of one address after which answers to further wrong ones are delayed. Right ones never wait."""
 SLOW_S: Final = 0.5
 TRYING_MAX: Final = 8
-"""Logins of one address at the same time."""
+"""The most logins of one address at the same time."""
 ADDRESSES_MAX: Final = 1_024
 LOGGED_EVERY_MS: Final = 10_000
-"""A denial of one kind at one address is logged once in this time."""
+"""Milliseconds within which denials of one kind at one address are logged only once."""
 NO_USER: Final = "the request names no user"
 FIRST_SUPER: Final = "the operator makes the first one, on a node's machine: raftmq user create NAME --super"
 
 
 def digest_of(token: str) -> bytes:
-    """The SHA-256 by which the state knows a token."""
+    """Returns the SHA-256 under which the state stores a token."""
     return hashlib.sha256(token.encode()).digest()
 
 
@@ -68,17 +70,17 @@ class Caller(NamedTuple):
 
     user: User | None
     address: str
-    """The client's, also if another node passed the request on and proved it."""
+    """The client's address, also if another node forwarded the request and proved its identity."""
     why: str = ""
-    """Why no user is named."""
+    """The reason why no user is identified."""
     by: int = 0
-    """The node that passed the request on, if it proved that."""
+    """The node that forwarded the request, if it proved its identity."""
     is_node: bool = False
     """True for a node of the cluster that asks for itself."""
     token: bytes = b""
     """The SHA-256 of the token; b"" if a pass named the user."""
     operator: bytes = b""
-    """The id of the key by which the caller is proven to be the operator; b"" for everybody else."""
+    """The id of the key with which the caller has proven to be the operator; b"" for all others."""
 
     def __str__(self) -> str:
         name = f"user {self.user.name} at {self.address}" if self.user is not None else self.address
@@ -109,31 +111,31 @@ class HttpAccess:
         secrets: Secrets,
         denials: Denials,
     ) -> None:
-        """`cluster`: its name, and `uuid`: its id. `stale`: why this node cannot tell what users may do now; "" if it
-        can. `denied` counts a denial, and is told whether it was enforced."""
+        """`cluster` is the cluster's name, and `uuid` returns its id. `stale` returns the reason why this node cannot
+        tell what users may do now; "" if it can. `denied` counts a denial; its argument is True if it was enforced."""
         self.secrets = secrets
-        """The secrets of users."""
+        """Encrypts and decrypts the secrets of users."""
         self.denials = denials
         self.recent = RecentChanges(access)
-        """The denials of the last hour on this node."""
+        """The newest changes of users, for the findings."""
         self.users = users
         """Changes users and rules."""
         self.passes = passes
         self.state = access
-        """The users."""
+        """Users and rules, as this node has applied them."""
         self.entropy = entropy
-        """Random bytes, so many."""
+        """Returns the given number of random bytes."""
         self.log_time_ms = log_time_ms
-        """Log time now, by which tokens end."""
+        """Returns the log time, by which tokens expire."""
         self._cluster = cluster
         self._uuid = uuid
         self._stale = stale
         self._wall_ms = wall_ms
         self._denied = denied
         self._wrong: OrderedDict[str, int] = OrderedDict()
-        """Address -> wrong tokens in a row."""
+        """Address -> number of wrong tokens in a row."""
         self._trying: Counter[str] = Counter()
-        """Address -> logins that are under way."""
+        """Address -> number of logins in progress."""
         self._logged: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     # --- the author of a request -------------------------------------------------------------------------------------
@@ -149,7 +151,7 @@ class HttpAccess:
         return COOKIE + self._uuid()[:8]
 
     async def caller(self, request: web.Request, read: Callable[[], Awaitable[bytes]]) -> Caller:
-        """The author of a request, whose body `read` reads. Raises ApiError for a pass that is not right."""
+        """Returns the author of a request, whose body `read` returns. Raises ApiError for an invalid pass."""
         address = request.remote or STRANGER.address
         given = request.headers.get(PASS_HEADER)
         if given is not None:
@@ -165,7 +167,7 @@ class HttpAccess:
         return Caller(user, address, token=digest_of(token))
 
     def _token_of(self, request: web.Request) -> tuple[str, str]:
-        """The token, or why there is none."""
+        """Returns the token, "" for none, and the reason to report if it is missing."""
         given = request.headers.get("Authorization")
         if given is not None:
             scheme, _, token = given.partition(" ")
@@ -185,7 +187,7 @@ class HttpAccess:
         return self.state.by_id.get(row.user_id)
 
     def forgive(self, address: str) -> None:
-        """The address had a right token or secret."""
+        """Forgets the wrong tokens of an address that had a right token or secret."""
         self._wrong.pop(address, None)
 
     @contextlib.contextmanager
@@ -200,7 +202,7 @@ class HttpAccess:
             self._trying -= Counter([address])
 
     async def slow_down(self, address: str) -> None:
-        """The address had a wrong token or secret: from the sixth in a row on it waits for the answer."""
+        """Counts a wrong token or secret of an address. From the sixth in a row on, its answer is delayed."""
         wrong = self._wrong[address] = self._wrong.pop(address, 0) + 1
         if len(self._wrong) > ADDRESSES_MAX:
             self._wrong.popitem(last=False)
@@ -219,20 +221,20 @@ class HttpAccess:
         return Caller(user, address, "" if user is not None else "the user of this request was removed", by)
 
     def pass_for(self, caller: Caller, to: int, method: str, path: str, body: bytes) -> dict[str, str]:
-        """The header that names the caller of a request to another node; none in a cluster without a secret."""
+        """Returns the header that names the caller of a request to another node; none in a cluster without a secret."""
         who = NODE if caller.is_node else str(caller.user.id) if caller.user is not None else NONE
         if caller.operator:
             who = OPERATOR
         return self.passes.made(who, caller.address, to, method, path, body)
 
     def own_pass(self, to: int, path: str) -> dict[str, str]:
-        """The header with which this node asks another one, for itself, with GET."""
+        """Returns the header with which this node asks another one for itself, with GET."""
         return self.passes.made(NODE, "-", to, "GET", path, b"")
 
     # --- the verdict -------------------------------------------------------------------------------------------------
 
     def admit(self, caller: Caller, needs: Needs, params: Any, body: Any, what: str) -> None:
-        """Judges a request; `what` names it in the log. Raises ApiError."""
+        """Judges a request; `what` is its name in the log. Raises ApiError if it is denied."""
         if needs.is_open or (self.state.mode is Mode.OFF and not needs.always):
             return
         refused = self._refused(caller, needs, params, body)
@@ -245,8 +247,8 @@ class HttpAccess:
             raise refused
 
     def goes_on(self, caller: Caller, needs: Needs, params: Any) -> bool:
-        """Judges the author of an answer that is still being sent, again: its token, its user and its rules may have
-        changed since."""
+        """Judges again the author of an answer that is still being sent; returns False if the answer must end. The
+        token, the user and its rules may have changed since."""
         if needs.is_open or (self.state.mode is not Mode.ENFORCE and not needs.always):
             return True
         if caller.operator and not self.passes.knows(caller.operator):
@@ -279,11 +281,11 @@ class HttpAccess:
         return None
 
     def why_not_now(self) -> str:
-        """Why this node can name no user by a secret now; "" if it can."""
+        """Returns the reason why this node cannot verify a user's secret now; "" if it can."""
         return self.secrets.problem or self._stale()
 
     def note_wrong_login(self, address: str, name: str) -> None:
-        """A login failed."""
+        """Records a failed login."""
         why = f"wrong user or secret, for user {name[:64]!a}"
         self._note(Caller(None, address), ApiError("unauthenticated", why, ""), "POST /v1/session", enforced=True)
 
@@ -302,18 +304,18 @@ class HttpAccess:
 
     @staticmethod
     def asker(caller: Caller) -> Asker:
-        """The Super, or the operator, who asks for a change of users."""
+        """Returns the Super, or the operator, who asks for a change of users."""
         if caller.operator:
             return Asker(OPERATOR, caller.address)
         assert caller.user is not None, "such a route is judged in every mode"
         return Asker(caller.user.name, caller.address)
 
     def may_list(self, caller: Caller, name: str) -> bool:
-        """Returns True if the caller may see the tokens of the user of that name, if there is one."""
+        """Returns True if the caller may see the tokens of the user `name`, if that user exists."""
         user = caller.user
         return bool(caller.operator) or (user is not None and (user.is_super or user.name == name))
 
     def may_change_tokens_of(self, caller: Caller, user_id: int) -> bool:
-        """Returns True if the caller may give and take away tokens of that user."""
+        """Returns True if the caller may add and remove tokens of that user."""
         user = caller.user
         return bool(caller.operator) or (user is not None and (user.is_super or user.id == user_id))

@@ -1,4 +1,4 @@
-"""Bodies and queries of requests: parsed strictly, with errors that name the nearest valid word."""
+"""Parses bodies and queries of requests strictly. Errors name the nearest valid word."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ BODY_BYTES_MAX: Final = 64 * 1024
 NAME_SIGNS: Final = "a name, which may hold only letters, digits and the signs % | _ -"
 CONSISTENCIES: Final = ("local", "linearizable")
 SECRET_NAME: Final = re.compile("token|secret|passw|auth|bearer|api_?key", re.IGNORECASE)
-"""Names in a query behind which a secret may stand."""
+"""Names of query parameters whose value may be a secret."""
 FLAGS: Final = ("true", "false")
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?$")
 
 
 def decode_body(data: bytes, kind: type[T]) -> T:
-    """JSON text as `kind`. Raises ApiError."""
+    """Decodes JSON text as `kind`. Raises ApiError."""
     known = [field.encode_name for field in msgspec.structs.fields(kind)]
     charge_text(len(data))
     try:
@@ -51,7 +51,7 @@ def decode_body(data: bytes, kind: type[T]) -> T:
 
 
 def check_query(query: Mapping[str, str], known: tuple[str, ...]) -> None:
-    """Raises ApiError for a name that the route does not know."""
+    """Raises ApiError for a parameter that the route does not know."""
     for name in query:
         if SECRET_NAME.search(name):
             why = "addresses are logged by proxies and kept by browsers"
@@ -63,7 +63,7 @@ def check_query(query: Mapping[str, str], known: tuple[str, ...]) -> None:
 
 
 def consistency_of(query: Mapping[str, str]) -> Any:
-    """?consistency=, `local` if not given. Raises ApiError."""
+    """Returns the parameter ?consistency=, `local` if it is not given. Raises ApiError."""
     wanted = query.get("consistency", "local")
     if wanted not in CONSISTENCIES:
         raise ApiError("bad_query", f"consistency cannot be {wanted}", did_you_mean(wanted, CONSISTENCIES))
@@ -71,7 +71,7 @@ def consistency_of(query: Mapping[str, str]) -> Any:
 
 
 def flag_of(query: Mapping[str, str], name: str) -> bool:
-    """?name=true; False if it is not given. Raises ApiError."""
+    """Returns True for ?name=true; False if it is not given. Raises ApiError."""
     wanted = query.get(name, "false")
     if wanted not in FLAGS:
         raise ApiError("bad_query", f"{name} cannot be {wanted}", did_you_mean(wanted, FLAGS))
@@ -79,7 +79,7 @@ def flag_of(query: Mapping[str, str], name: str) -> bool:
 
 
 def number_of(query: Mapping[str, str], name: str, default: int = 0, most: int = INT64_MAX) -> int:
-    """?name=5, a whole number from 0 to `most`; `default` if it is not given. Raises ApiError."""
+    """Returns the number in ?name=5, from 0 to `most`; `default` if it is not given. Raises ApiError."""
     wanted = query.get(name)
     if wanted is None:
         return default
@@ -89,7 +89,7 @@ def number_of(query: Mapping[str, str], name: str, default: int = 0, most: int =
 
 
 def _whole(value: Any) -> Any:
-    """Returns the value with 5.0 as 5: to JSON they are the same number."""
+    """Returns the value with 5.0 replaced by 5, because they are the same number in JSON."""
     if type(value) is float and value.is_integer():
         return int(value)
     if type(value) is list:
@@ -98,7 +98,7 @@ def _whole(value: Any) -> Any:
 
 
 def _explain(text: str) -> tuple[str, str]:
-    """msgspec's "Expected `int`, got `str` - at `$.queues`" -> ("expected int, got str", "queues")."""
+    """Converts msgspec's "Expected `int`, got `str` - at `$.queues`" to ("expected int, got str", "queues")."""
     match = _PLACE.match(text)
     what, where = (match["what"], match["where"]) if match else (text, None)
     what = what.replace(f"`str` matching regex {NAME_PATTERN!r}", NAME_SIGNS)

@@ -1,4 +1,4 @@
-"""One request as a handler sees it, free of the web framework; and the two ways to wait for the log."""
+"""A request as its handler sees it, free of the web framework; and the two ways to wait for the log."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Consistency = Literal["local", "linearizable"]
 DRY_RUN = "dry_run"
-"""Query of a removal: only answer what would go."""
+"""Name of a query parameter of removals: only answer what would be removed."""
 BELOW_THREE = "below_three"
-"""Query of a removal that leaves fewer than three voters: it is meant."""
+"""Name of a query parameter of removals: it confirms a removal that leaves fewer than three voters."""
 
 
 class ReadView(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,32 +79,33 @@ class Call(NamedTuple):
     params: Mapping[str, str]
     """Parameters in the path."""
     body: Any
-    """The route's body Struct, None if it has none."""
+    """The decoded body, a Struct of the route; None if the route has no body."""
     consistency: Consistency
     query: Mapping[str, str] = {}
-    """Parameters after the question mark: names that the route knows."""
+    """Parameters after the question mark; only names that the route knows."""
     headers: Mapping[str, str] = {}
     owner: Hashable = None
-    """The connection: turns of the event loop are shared between connections."""
+    """The connection. Turns of the event loop are shared between connections."""
     asker: str = "an unknown address"
-    """The origin of the request, for people: its user if one is proven."""
+    """The origin of the request, for people: its user if that is proven."""
     caller: Caller = STRANGER
     """The author of the request, as far as it is proven."""
     ask_leader: Callable[[Caller, str, str, bytes], Awaitable[tuple[int, bytes]]] = _nobody
-    """(caller, method, path, body) -> status and body of the leader's answer. Another node leads."""
+    """Sends (caller, method, path, body) to the leader, and returns status and body of its answer. Used on other nodes
+    than the leader."""
     secure: bool = False
-    """The connection is encrypted."""
+    """True if the connection is encrypted."""
 
     def note_change(self, about: str, says: str) -> None:
-        """Leaves a trace, in the events and the output of this node, of what was deleted or reset, and from where."""
+        """Records in this node's events and log what was deleted or reset, and who asked for it."""
         self.port.events.note_change(about, f"{says}, asked for over HTTP by {self.asker}")
 
     async def breathe(self) -> None:
-        """Called between the steps of work that grows with input or data: waits until it is this connection's turn."""
+        """Waits for this connection's next turn. Called between the steps of work that grows with input or data."""
         await self.port.services.turns.breathe(self.owner)
 
     async def done(self, steps: Generator[None, None, T]) -> T:
-        """Does work that is cut into steps; returns what it comes to."""
+        """Runs work that is cut into steps; returns its result."""
         while True:
             await self.breathe()
             try:
@@ -118,14 +119,15 @@ Handler = Callable[[Call], Awaitable[msgspec.Struct | Answer | Raw | Stream | Pi
 
 
 async def told(ask: Callable[[Callable[[T], None]], object]) -> T:
-    """Asks, and waits for what the callback is told first."""
+    """Calls `ask` with a callback, and waits for the first value that the callback receives."""
     answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     ask(lambda result: None if answer.done() else answer.set_result(result))
     return await answer
 
 
 async def comes_true(condition: Callable[[], bool], wait_s: float, poll_s: float = 0.01) -> bool:
-    """Looks again and again, for at most `wait_s`: for requests that are rare, and states that announce no change."""
+    """Checks the condition again and again for at most `wait_s`; returns True once it holds. Only for rare requests,
+    and for states that announce no change."""
     try:
         async with asyncio.timeout(wait_s):
             while not condition():  # noqa: ASYNC110 - see above
@@ -136,7 +138,7 @@ async def comes_true(condition: Callable[[], bool], wait_s: float, poll_s: float
 
 
 async def confirm_read(port: AdminPort) -> None:
-    """Returns when applied state answers linearizably. Raises ApiError."""
+    """Returns when the applied state answers linearizably. Raises ApiError."""
     try:
         ok = await asyncio.wait_for(told(port.services.read_index), port.config.send.deadline_ms / 1000)
     except TimeoutError:
@@ -150,12 +152,12 @@ async def confirm_read(port: AdminPort) -> None:
 
 
 Start = Callable[[Done], None]
-"""Proposes a change; the argument is called with its outcome."""
+"""Proposes a change. Its argument is called with the outcome."""
 
 
 async def decided(start: Start, fix: str = "correct the request") -> tuple[EntryId, list[CommandResult]]:
-    """Starts a change of the log; returns the entry and what apply answered to its commands. Raises ApiError; `fix`:
-    what the caller can do about a change that no entry can hold."""
+    """Proposes a change of the log; returns its entry and the results of its commands. Raises ApiError. `fix` tells the
+    caller what to do about a change that no entry can hold."""
     result = await told(start)  # the node answers at the latest after [send] deadline_ms
     if result.outcome is Outcome.UNKNOWN:
         raise unknown_outcome(result.remark or "the change was proposed and is not decided yet")
@@ -167,7 +169,7 @@ async def decided(start: Start, fix: str = "correct the request") -> tuple[Entry
 
 
 async def applied(start: Start) -> tuple[EntryId, CommandResult]:
-    """Starts a change of one command, which apply must not refuse. Raises ApiError."""
+    """Proposes a change of one command, which apply must not refuse; returns its entry and result. Raises ApiError."""
     entry_id, (answer,) = await decided(start)
     if not answer.ok:
         code = "not_found" if answer.code == "not_found" else "bad_command"

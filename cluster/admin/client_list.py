@@ -1,4 +1,4 @@
-"""The connections of clients for the HTTP API, with the rates since somebody looked before."""
+"""Lists the connections of clients for the HTTP API, with the rates since the list was last read."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 SHOWN_MAX = 1_000
 STEP = 128
-"""Connections that are looked at in one step."""
+"""Connections that one step reads."""
 SAMPLE_MS = 1_000
-"""A rate is over this time at least, unless the connection is younger."""
+"""Milliseconds over which a rate is computed at least, unless the connection is younger."""
 
 
 class _Sample(NamedTuple):
@@ -32,21 +32,21 @@ _Samples = Mapping["RemotingConnection", tuple[_Sample, _Sample]]
 
 
 class ClientList:
-    """Event loop only."""
+    """The connections of clients to one node. Event loop only."""
 
     def __init__(
         self, router: Router, members: Members, now_s: Callable[[], float], wall_ms: Callable[[], int]
     ) -> None:
-        """`now_s`: the event loop's clock, by which connections are opened."""
+        """`now_s` is the event loop's clock, by which the opening of connections is timed."""
         self._router = router
         self._members = members
         self._now_s = now_s
         self._wall_ms = wall_ms
         self._samples: dict[RemotingConnection, tuple[_Sample, _Sample]] = {}
-        """Connection -> (what rates are counted from, the newest)."""
+        """Connection -> (the sample from which rates are computed, the newest sample)."""
 
     def view(self) -> Generator[None, None, tuple[int, list[ClientView]]]:
-        """(how many there are, the busiest of them), in steps."""
+        """Returns (number of connections, the busiest of them), in steps."""
         connections, now_s = list(self._router.connections), self._now_s()
         busiest: list[tuple[float, int, RemotingConnection]] = []
         samples: dict[RemotingConnection, tuple[_Sample, _Sample]] = {}
@@ -66,7 +66,7 @@ class ClientList:
         return len(connections), views
 
     def disconnect(self, address: str) -> bool:
-        """Closes the connection from there; False if there is none."""
+        """Closes the connection of the client at that "ip:port"; returns False if there is none."""
         found = next((each for each in self._router.connections if _address(each) == address), None)
         if found is not None:
             found.abort()

@@ -8,7 +8,7 @@ import msgspec
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
-    """`code` is for programs and never changes; `message` says what, `hint` what to do."""
+    """One error. `code` is for programs and never changes; `message` states the problem, `hint` the remedy."""
 
     code: str
     message: str
@@ -52,11 +52,12 @@ STATUS: Final = {
     "failed": 503,
     "unknown_outcome": 504,
 }
-"""code -> HTTP status. Every code but `unknown_outcome` (and a broken connection) means that nothing was changed."""
+"""Error code -> HTTP status. All codes except `unknown_outcome` (and a broken connection) mean that nothing was
+changed."""
 
 
 class ApiError(Exception):
-    """Raised by handlers; the server turns it into the body above."""
+    """An error of a handler, from which the server makes an ErrorView."""
 
     def __init__(self, code: str, message: str, hint: str) -> None:
         super().__init__(f"{message} ({hint})")
@@ -71,17 +72,17 @@ class ApiError(Exception):
 
     @property
     def view(self) -> ErrorView:
-        """The body."""
+        """The body of the answer."""
         return ErrorView(ErrorDetail(self.code, self.message, self.hint))
 
 
 class HandedOver(ApiError):
-    """Leadership moved to another node before anything was changed: the request is forwarded there."""
+    """Leadership moved to another node before anything was changed: the request is forwarded to that node."""
 
     def __init__(self, leader: int) -> None:
         super().__init__("not_leader", f"node {leader} leads now", "ask again; nothing was changed")
 
 
 def unknown_outcome(message: str) -> ApiError:
-    """A change was proposed and its outcome cannot be known."""
+    """Makes the error for a change that was proposed and whose outcome cannot be known."""
     return ApiError("unknown_outcome", message, "read it back before you try again: it may have happened")

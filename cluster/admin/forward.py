@@ -2,7 +2,7 @@
 
 The client's token stays here: a pass names its user to the other node (`cluster.admin.passes`).
 
-What answers there may be anything: no more is read of its answer than the route may have, and CONSTANT_BYTES_MAX.
+The other node's answer is not trusted: no more of it is read than the route's limit and CONSTANT_BYTES_MAX.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from raftlog.types import NodeId
 
 HOPS_HEADER: Final = "X-RaftMQ-Hops"
 FOR_HEADER: Final = "X-RaftMQ-For"
-"""Header with the origin of a request that a node passes on. It proves nothing; a pass does."""
+"""Name of the header with the origin of a request that a node forwards. It proves nothing; a pass does."""
 CALLER: Final = web.RequestKey("caller", Caller)
-"""The author of a request, as far as it is proven."""
+"""Key of the author of a request, as far as it is proven."""
 OF_NODE: Final = web.RequestKey("of_node", bool)
-"""True if a node passed the request on; in a cluster without a secret, by its own word."""
+"""Key of a flag: True if a node forwarded the request. In a cluster without a secret this is unproven."""
 CONNECT_TIMEOUT_S: Final = 1.0
 
 
 def asker_of(request: web.Request, *, proven: bool) -> str:
-    """Returns the origin of a request, for the trace of a change. `proven`: this cluster has a secret, and what a
-    header says of the origin counts for nothing without a pass."""
+    """Returns the origin of a request, for the record of a change. `proven`: True if this cluster has a secret; a
+    header about the origin is then ignored without a pass."""
     caller = request.get(CALLER, STRANGER)
     if not proven and caller.user is None and HOPS_HEADER in request.headers:
         first = request.headers.get(FOR_HEADER, "")[:64]
@@ -54,7 +54,7 @@ class Forwarder:
         await self._session.close()
 
     async def pass_on(self, request: web.Request, route: Route, *, changes: bool) -> web.StreamResponse:
-        """The leader's answer, or a 307 with its address if the client prefers that. Raises ApiError."""
+        """Returns the leader's answer, or a 307 with its address if the client prefers that. Raises ApiError."""
         leader = self._port.services.leader_id()
         if leader == self._port.config.node.id:
             raise ApiError(
@@ -84,7 +84,7 @@ class Forwarder:
         return await self._send(request, leader, address, self._most(route), changes)
 
     async def pass_to(self, node: NodeId, request: web.Request, route: Route, *, changes: bool) -> web.StreamResponse:
-        """The answer of a member about itself. Raises ApiError."""
+        """Returns the answer of a member about itself. Raises ApiError."""
         members = self._port.membership.in_force.node_uuids
         if node not in members:
             names = ", ".join(map(str, sorted(members)))
@@ -95,7 +95,7 @@ class Forwarder:
         return await self._send(request, node, address, self._most(route), changes)
 
     def not_passed_on(self) -> ApiError:
-        """The refusal of a request whose body has a secret: the leader has to be asked itself."""
+        """Returns the error for a request whose body has a secret: the client must ask the leader itself."""
         leader = self._port.services.leader_id()
         if not leader or leader == self._port.config.node.id:
             return ApiError("no_leader", "no leader takes writes now", "ask again in a moment; nothing was changed")
@@ -104,9 +104,9 @@ class Forwarder:
         return ApiError("not_leader", f"node {leader} leads, and {why}", f"ask that node: {where}")
 
     async def ask_leader(self, caller: Caller, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """Asks the leader in the name of a caller: (status, body) of its answer. Raises ApiError.
+        """Asks the leader in the name of a caller; returns (status, body) of its answer. Raises ApiError.
 
-        The leader may be this node: a handler that leads does itself what it would ask for.
+        The leader may be this node: then the handler itself does what it would ask for.
         """
         leader = self._port.services.leader_id()
         address = self._address(leader) if leader else ""
@@ -134,7 +134,7 @@ class Forwarder:
         return known.admin if known is not None else ""
 
     def _most(self, route: Route) -> int:
-        """Bytes of an answer of that route."""
+        """Returns the most bytes of an answer of that route."""
         return CONSTANT_BYTES_MAX + route.cost.bytes_max(self._port.config.limits)
 
     async def _send(

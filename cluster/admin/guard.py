@@ -1,14 +1,15 @@
 """Keeps the HTTP API within its limits of descriptors and memory.
 
-- At most CONNECTIONS_MAX connections: the node keeps descriptors for files (`cluster.runtime.host.descriptors`). From
-  80 % on a client of another address takes the place of an idle one (`cluster.runtime.host.places`).
-- When all are taken, SPARE_MAX more may ask whether this node lives and is ready, for SPARE_S each: who probes a node
-  must not take it for dead because others keep it busy.
+- At most CONNECTIONS_MAX connections are accepted: the node keeps descriptors for files
+  (`cluster.runtime.host.descriptors`). From 80 % on, a client of another address takes the place of an idle one
+  (`cluster.runtime.host.places`).
+- When all are taken, SPARE_MAX more connections may ask if this node lives and is ready, for SPARE_S each: a probe must
+  not take the node for dead because other clients keep it busy.
 - A connection has PATIENCE_S to finish a request, from its opening or the previous answer; idle ones are closed.
 - A client must read an answer at SLOWEST_BYTES per PATIENCE_S or faster, else its connection is closed.
-- Answers that grow with the stored data take room of one account, before they are made and until they are sent. Who
-  finds none waits for it, and is refused (`busy`) after half of PATIENCE_S.
-- While somebody waits for room, a connection that has held some for HELD_S is closed.
+- Answers that grow with the stored data reserve memory from one account, from before they are made until they are sent.
+  A request without memory waits, and is refused (`busy`) after half of PATIENCE_S.
+- While a request waits for memory, a connection that has held some for HELD_S is closed.
 - Work of a connection that is cut into steps ends with the connection.
 """
 
@@ -34,18 +35,18 @@ CONNECTIONS_MAX: Final = 64
 SPARE_MAX: Final = 8
 SPARE_S: Final = 2.0
 PROBES: Final = frozenset({"/v1/health/live", "/v1/health/ready"})
-"""Paths that a spare connection may ask for."""
+"""Paths that a spare connection may request."""
 PATIENCE_S: Final = 10.0
 SLOWEST_BYTES: Final = 64 << 10
 ANSWERS_BYTES_MAX: Final = 64 << 20
-"""Bytes of all answers that are being made or sent."""
+"""The most bytes of all answers that are being made or sent."""
 HELD_S: Final = 20.0
-"""Seconds that an answer may take while others wait for its room."""
+"""Seconds that an answer may take while others wait for its memory."""
 LOOK_EVERY_S: Final = 1.0
 
 
 class Guarded(asyncio.Protocol):
-    """Stands between a connection and aiohttp's protocol, and knows since when it is waited for."""
+    """Wraps aiohttp's protocol of one connection, and records since when its client is waited for."""
 
     def __init__(self, guard: Guard, inner: asyncio.Protocol) -> None:
         self._guard = guard
@@ -53,18 +54,18 @@ class Guarded(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.address = ""
         self.since_s = 0.0
-        """When it was opened, or its last answer was given, or it last took enough of one."""
+        """Time of its opening, of its last answer, or of the last read of enough bytes of an answer."""
         self.busy = 0
         self.is_spare = False
-        """It was taken beyond CONNECTIONS_MAX, for PROBES alone."""
+        """True if it was accepted beyond CONNECTIONS_MAX, for PROBES alone."""
         self.of_node = False
-        """A node has passed a request on through it."""
+        """True if a node has forwarded a request through it."""
         self.unsent = 0
         self.holds_since_s: float | None = None
-        """Time since which it has room for an answer; None if it has none."""
+        """Time since which it holds memory for an answer; None if it holds none."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is open."""
+        """Registers the open connection."""
         self.transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else ""
@@ -72,24 +73,24 @@ class Guarded(asyncio.Protocol):
         self._inner.connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone."""
+        """Removes the closed connection."""
         self._guard.closed(self)
         self._inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Part of a request."""
+        """Passes a part of a request on to aiohttp."""
         self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """The client sends no more."""
+        """Tells aiohttp that the client sends no more."""
         return self._inner.eof_received()
 
     def pause_writing(self) -> None:
-        """The client is slow."""
+        """Tells aiohttp that the client is slow."""
         self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """It is not any more."""
+        """Tells aiohttp that the client is no longer slow."""
         self._inner.resume_writing()
 
 
@@ -97,19 +98,19 @@ class Guard:
     """All connections of one node's HTTP API."""
 
     def __init__(self, now_s: Callable[[], float], turns: Turns | None = None) -> None:
-        """`turns`: where the work of a connection is given up when it ends."""
+        """`turns` are those from which the work of a connection is removed when it ends."""
         self._now_s = now_s
         self._turns = turns
         self._connections: dict[asyncio.BaseTransport, Guarded] = {}
         self._spare: dict[Guarded, None] = {}
-        """Oldest first; also in `_connections`."""
+        """Spare connections, oldest first; they are also in `_connections`."""
         self._places: Places[Guarded] = Places(self._idle_s)
         self.answers = Room(ANSWERS_BYTES_MAX, lambda callback: asyncio.get_running_loop().call_soon(callback))
-        """Bytes of answers that are being made, or that no client has taken."""
+        """Bytes of answers that are being made, or that no client has read."""
 
     def room(self, opening: int, address: str) -> str:
-        """Why no more connections may be taken from that address, besides so many that are not open yet; "" if one
-        may."""
+        """Returns the reason why no connection of that address may be accepted, besides `opening` that are not open
+        yet; "" if one may."""
         count = self._count() + opening
         if count >= PRESSED * CONNECTIONS_MAX and (idle := self._places.victim(address)) is not None:
             self._end(idle)
@@ -125,7 +126,7 @@ class Guard:
         return f"the HTTP API has {CONNECTIONS_MAX} connections; idle ones are closed after {PATIENCE_S:g} s"
 
     def _count(self) -> int:
-        """Without the spare ones."""
+        """Returns the number of connections without the spare ones."""
         return len(self._connections) - len(self._spare)
 
     def _end(self, connection: Guarded) -> None:
@@ -137,7 +138,7 @@ class Guard:
         return None if connection.busy or connection.of_node else self._now_s() - connection.since_s
 
     def opened(self, connection: Guarded) -> None:
-        """A connection is there."""
+        """Registers a new connection."""
         assert connection.transport is not None
         connection.since_s = self._now_s()
         connection.is_spare = self._count() >= CONNECTIONS_MAX
@@ -148,7 +149,7 @@ class Guard:
             self._places.add(connection.address, connection)
 
     def closed(self, connection: Guarded) -> None:
-        """It is gone."""
+        """Forgets a closed connection, and drops its work."""
         self._spare.pop(connection, None)
         self._places.remove(connection.address, connection)
         if connection.transport is not None:
@@ -158,7 +159,7 @@ class Guard:
 
     @contextlib.asynccontextmanager
     async def serving(self, request: web.Request) -> AsyncIterator[None]:
-        """While a request whose header is complete is answered, only the taking of the answer is watched."""
+        """Marks a request whose header is complete: while it is answered, only the reading of the answer is timed."""
         connection = self._connections.get(request.transport) if request.transport is not None else None
         if connection is None:
             yield
@@ -180,7 +181,7 @@ class Guard:
 
     @contextlib.asynccontextmanager
     async def answering(self, request: web.Request | None, size: int) -> AsyncIterator[Share]:
-        """Holds room for an answer of at most `size` bytes until it is sent. Raises ApiError(`busy`)."""
+        """Reserves memory for an answer of at most `size` bytes until it is sent. Raises ApiError(`busy`)."""
         share = self.answers.share()
         connection = self._connections.get(request.transport) if request is not None and request.transport else None
         try:
@@ -223,7 +224,7 @@ class Guard:
             self.look()
 
     def look(self) -> None:
-        """Looks at every connection once."""
+        """Checks every connection once."""
         now_s = self._now_s()
         for connection in list(self._connections.values()):
             transport = connection.transport
@@ -246,5 +247,5 @@ class Guard:
 
 
 def guarded(guard: Guard, inner: Callable[[], Any]) -> Callable[[], Guarded]:
-    """A protocol factory for aiohttp's."""
+    """Returns a protocol factory that wraps aiohttp's."""
     return lambda: Guarded(guard, inner())

@@ -1,7 +1,7 @@
 """The rights that the routes of the HTTP API need: on which topics, groups or cluster, and which actions suffice.
 
-Every route names one of these (`cluster.admin.route`); there is no default. A change of the cluster itself, and what
-shows stored bytes past the rules of a topic, needs a Super.
+Every route names one of these (`cluster.admin.route`); there is no default. A route that changes the cluster itself, or
+shows stored bytes regardless of the rules of a topic, needs a Super (an administrator).
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ class Needs(NamedTuple):
     """The rights that one route needs."""
 
     says: str
-    """The words for docs/access-table.md."""
+    """The text for docs/access-table.md."""
     of: Callable[[Params, Any, str], Iterator[Need]] | None
-    """(parameters in the path, body, name of the cluster) -> needs, all of which must be met; None: a Super."""
+    """(parameters in the path, body, name of the cluster) -> needs, all of which must be met; None if only a Super may
+    use the route."""
     reads_body: bool = False
-    """True if `of` looks at the body: the request is judged once that is decoded."""
+    """True if `of` uses the body, so that the request is judged after it was decoded."""
     is_open: bool = False
-    """True if nobody is asked who he is."""
+    """True if the caller need not be identified."""
     always: bool = False
     """True if the caller is judged in every `auth.mode`."""
     named: bool = False
-    """True if an open route learns who asks."""
+    """True if an open route is told the caller's identity."""
 
 
 def _nothing(params: Params, body: Any, cluster: str) -> Iterator[Need]:

@@ -1,7 +1,7 @@
-"""Requests to the HTTP APIs of other nodes: over TLS where this node's own API takes it, in plain text where not.
+"""Requests to the HTTP APIs of other nodes: over TLS if this node's own API accepts it, in plain text otherwise.
 
-Where both are permitted, TLS is tried first. Nothing was sent when a connection could not be made, so that the second
-way repeats nothing.
+If both are permitted, TLS is tried first. When a connection could not be made, nothing was sent, so the second attempt
+repeats nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class NodeSession:
         limits: aiohttp.ClientTimeout,
         body: bytes | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer of the node at "host:port", to be read inside. Raises aiohttp.ClientError, TimeoutError."""
+        """Provides the answer of the node at "host:port", to be read inside the context. Raises aiohttp.ClientError,
+        TimeoutError."""
         if self._session is None:
             self._session = aiohttp.ClientSession(auto_decompress=False)
         more: dict[str, Any] = {"data": body, "headers": headers, "allow_redirects": False, "timeout": limits}

@@ -1,4 +1,4 @@
-"""/openapi.json, from the route table and the Structs of requests and answers."""
+"""Makes /openapi.json from the route table and the Structs of requests and answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "token": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
     "user": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"},
 }
-"""Schemas of parameters that stand in a path; the others are names."""
+"""Schemas of parameters in a path; all other parameters are names."""
 _WHOLE: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "maximum": INT64_MAX}
 QUERY_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "consistency": {"enum": ["local", "linearizable"], "default": "local"},
@@ -61,7 +61,7 @@ _REF = "#/components/schemas/{name}"
 
 
 def document(routes: Iterable[Route], topic_length_max: int = TOPIC_LENGTH_MAX) -> dict[str, Any]:
-    """The OpenAPI 3.1 document; `topic_length_max`: of a topic that is made by a request."""
+    """Returns the OpenAPI 3.1 document. `topic_length_max` is the limit for a topic that a request creates."""
     routes = tuple(routes)
     kinds = {each for route in routes for each in (route.answer, route.body) if isinstance(each, type)}
     _, schemas = msgspec.json.schema_components(
@@ -117,8 +117,8 @@ def _path_parameters(route: Route) -> list[dict[str, Any]]:
 
 
 def _query_parameters(route: Route) -> list[dict[str, Any]]:
-    """Returns the query's parameters. A name that means something else at one address has a schema under `PATH?NAME`
-    too, which counts there."""
+    """Returns the query's parameters. A name with another meaning at one address also has a schema under `PATH?NAME`,
+    which takes precedence there."""
     own = {name: QUERY_SCHEMAS.get(f"{route.path}?{name}") or QUERY_SCHEMAS[name] for name in route.query}
     return [{"name": name, "in": "query", "schema": schema} for name, schema in own.items()]
 

@@ -1,6 +1,6 @@
-"""Passes: a node that passes a request on tells the other one which user sent it, and proves that with a MAC.
+"""Passes: a node that forwards a request states the user who sent it, and proves the statement with a MAC.
 
-The client's token is never sent on: the address of another node comes out of the table of members, and a stranger may
+The client's token is never sent on: the address of another node comes from the table of members, and a stranger may
 listen there. A pass is one header, whose words are separated by single spaces (docs/adr/0091):
 
     X-RaftMQ-Pass: 1 KEY FROM TO WHO ADDRESS TIME NONCE PROOF
@@ -11,7 +11,7 @@ digits. PROOF is the HMAC-SHA256 (64 hex digits) of these words, the cluster's u
 query, and the SHA-256 of the body; its key is derived from the cluster's secret.
 
 The operator is the person who can read the cluster's secret. A tool on the operator's side makes the same pass, with 0
-as FROM and `-` as ADDRESS: the node takes the address from the connection. The secret itself never travels.
+as FROM and `-` as ADDRESS: the node takes the address from the connection. The secret itself is never sent.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 PASS_HEADER: Final = "X-RaftMQ-Pass"
 NODE, NONE, OPERATOR = "node", "none", "operator"
 TOOL: Final = 0
-"""FROM in the pass of an operator's tool: no node has this id."""
+"""The value of FROM in the pass of an operator's tool: no node has this id."""
 WINDOW_MS: Final = 60_000
-"""A pass is good for so long; the clocks of the nodes may differ by as much."""
+"""Milliseconds for which a pass is valid; the clocks of the nodes may differ by as much."""
 NONCES_MAX: Final = 65_536
-"""Passes of the last two windows that are remembered, so that none counts twice: 546 a second."""
+"""Nonces of passes of the last two windows that are remembered, so that no pass is accepted twice: 546 a second."""
 _PASS: Final = re.compile(
     r"1 (?P<key>[0-9a-f]{16}) (?P<by>\d{1,5}) (?P<to>\d{1,5}) (?P<who>node|none|operator|\d{1,19}) "
     r"(?P<address>[.:%\w-]{1,64}) (?P<time>\d{1,16}) (?P<nonce>[0-9a-f]{32}) (?P<proof>[0-9a-f]{64})",
@@ -52,13 +52,13 @@ class Passed(NamedTuple):
     """The words of a pass whose proof is right."""
 
     by: int
-    """The node that passed the request on; TOOL if the operator's tool sent it."""
+    """The node that forwarded the request; TOOL if the operator's tool sent it."""
     who: str
     """The id of a user in digits, NONE, NODE or OPERATOR."""
     address: str
-    """The client's, as the other node saw it; "-" for the node itself and for a tool."""
+    """The client's address, as the other node saw it; "-" for the node itself and for a tool."""
     key: bytes
-    """The id of the key that proved it."""
+    """The id of the key with which it was proven."""
 
 
 def operator_pass(
@@ -81,7 +81,7 @@ class Passes:
         entropy: Callable[[int], bytes],
         wall_ms: Callable[[], int],
     ) -> None:
-        """`uuid`: the cluster's id. `entropy`: random bytes, so many."""
+        """`uuid` returns the cluster's id. `entropy` returns the given number of random bytes."""
         self._node = node
         self._uuid = uuid
         self._keyring = keyring
@@ -92,7 +92,7 @@ class Passes:
 
     @property
     def proven(self) -> bool:
-        """True if this cluster has a secret, so that each node can prove what it says of a client."""
+        """True if this cluster has a secret, so that each node can prove its statements about a client."""
         return bool(self._keyring().keys)
 
     def made(self, who: str, address: str, to: int, method: str, path: str, body: bytes) -> dict[str, str]:
@@ -107,7 +107,7 @@ class Passes:
 
     def check(self, given: str, method: str, path: str, body: bytes) -> Passed:
         """Returns the words of a pass that came with a request. Raises ApiError if it proves nothing, is too old, or
-        came before."""
+        was used before."""
         match = _PASS.fullmatch(given)
         if match is None:
             raise _bad_pass("it has another form", _LEAVE_IT)

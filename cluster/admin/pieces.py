@@ -1,5 +1,5 @@
-"""JSON answers made piece by piece and sent as fast as clients take them: what is large is neither encoded nor sent
-in one turn of the loop."""
+"""JSON answers that are made piece by piece and sent as fast as clients read them: a large answer is neither encoded
+nor sent in one turn of the loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from aiohttp import web
 
 SENT_BYTES = 64 << 10
-"""Handed to the connection at once; the next piece waits until the client has taken most of it."""
+"""Bytes that are written to the connection at once; the next piece waits until the client has read most of them."""
 
 
 class Pieces(NamedTuple):
@@ -20,11 +20,11 @@ class Pieces(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of all."""
+        """Bytes of all parts."""
         return sum(map(len, self.parts))
 
     def writes(self) -> Iterator[bytes]:
-        """The text in writes of about SENT_BYTES."""
+        """Yields the text in pieces of about SENT_BYTES."""
         held: list[bytes] = []
         size = 0
         for part in self.parts:
@@ -38,7 +38,7 @@ class Pieces(NamedTuple):
 
 
 async def sent(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """Sends the answer to its end; aiohttp, which is handed it back, finds nothing left to do."""
+    """Sends the answer completely; returns it to aiohttp, which finds nothing left to do."""
     await response.prepare(request)
     if isinstance(response, web.Response):
         await response.write_eof()
@@ -48,7 +48,7 @@ async def sent(request: web.Request, response: web.StreamResponse) -> web.Stream
 async def in_pieces(
     request: web.Request, pieces: Pieces, status: int = 200, content_type: str = "application/json"
 ) -> web.StreamResponse:
-    """Sends an answer that was made in pieces: no more than a write of it lies in the connection's buffer."""
+    """Sends an answer that was made in pieces: no more than one piece lies in the connection's buffer."""
     headers = {"Cache-Control": "no-store", "Content-Length": str(pieces.size), "Content-Type": content_type}
     response = web.StreamResponse(status=status, headers=headers)
     await response.prepare(request)

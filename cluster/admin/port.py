@@ -1,4 +1,4 @@
-"""The node's interface for the HTTP API, and the node's description of itself. No logic."""
+"""The node's interface for the HTTP API, and the node's description of itself. It has no logic."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     node: int
     match_index: int
-    """Highest index known to be on its disk."""
+    """The highest index known to be on its disk."""
     lag_entries: int
-    """Entries it is behind the leader's log."""
+    """Entries that it is behind the leader's log."""
     connected: bool
 
 
@@ -62,33 +62,34 @@ class LoadStatus(msgspec.Struct, frozen=True, kw_only=True):
     connections: int
     long_polls: int
     inflight_bytes: int
-    """Requests that this node holds: their fate is open, or another node is to answer them."""
+    """Bytes of requests that this node holds: their outcome is open, or another node has to answer them."""
     client_inflight_bytes: int
-    """Requests that are not answered yet, of all connections."""
+    """Bytes of unanswered requests of all connections."""
 
 
 class SecretView(msgspec.Struct, frozen=True, kw_only=True):
     """The proof that this node requires of peers that connect to its peer port. Contains no key."""
 
     state: Literal["none", "admitting", "changing", "required"] = "none"
-    """admitting: peers without a secret are accepted too; changing: those with the older one; required: neither."""
+    """`none`: the cluster has no secret; `admitting`: peers without a secret are accepted too; `changing`: those with
+    the older one; `required`: neither."""
     key: str = ""
     """The id of the newest key, so that two files can be compared; "" without one."""
     waiting_for: list[int] = []
-    """Members that have not proven it to this node."""
+    """Members that have not proven the newest key to this node."""
 
 
 class KernelView(msgspec.Struct, frozen=True):
-    """Which form of the hot path this node runs: `raftmq_wire.kernel`."""
+    """The form of the hot path that this node runs: `raftmq_wire.kernel`."""
 
     name: Literal["native", "python"]
     version: int
     why: str
-    """Why it is not the native one; empty if it is."""
+    """The reason why it is not the native one; empty if it is."""
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /v1/status`: the state of one node."""
+    """The answer to `GET /v1/status`: the state of one node."""
 
     schema: Literal[1] = 1
     consistency: Literal["local"] = "local"
@@ -104,22 +105,22 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     term: int
     leader: int | None
     writes_open: bool
-    """It leads and has applied the no-op of its term."""
+    """True if it leads and has applied the no-op of its term."""
     commit_index: int
     applied_index: int
     last_index: int
     durability: Literal["majority_fdatasync"] = "majority_fdatasync"
-    """When a write is acknowledged."""
+    """The condition for acknowledging a write."""
     stopping: bool = False
-    """It is stopping, and directs its clients to other nodes."""
+    """True while it stops and directs its clients to other nodes."""
     drained: bool = False
-    """It does not lead until its next start, or until the drain is lifted."""
+    """True if it must not lead until its next start, or until the drain is lifted."""
     maintenance: bool = False
-    """It is in maintenance, by the word of the log: it leads nothing until that ends."""
+    """True while it is in maintenance according to the log: it leads nothing until that ends."""
     failpoints: bool = False
-    """Faults can be injected over HTTP: `[failpoints] enabled`."""
+    """True if faults can be injected over HTTP: `[failpoints] enabled`."""
     failure: str | None = None
-    """Why the node has stopped taking part; None while it does."""
+    """The reason why the node has stopped taking part; None while it does."""
     alarms: list[Alarm] = []
     """Active alarms, oldest first."""
     peers: list[PeerStatus]
@@ -135,22 +136,22 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     install: InstallView = InstallView()
     """The progress of fetches for a log that is too far behind, or lacks older segments."""
     limits: dict[str, int]
-    """The [limits] in use."""
+    """The section [limits] in force."""
     modes: ModesView | None = None
     """The way in which sends are acknowledged, and how many may be lost."""
     disk: DiskView | None = None
     """Space on the data directory's file system."""
     retention: dict[str, int | bool | str] = {}
-    """[retention] as this node has it now."""
+    """The section [retention] in force on this node."""
     versions: dict[str, str]
     kernel: KernelView
     python_finding: str
-    """A warning that the node runs under a slow Python, and what to do about it; empty if it does not."""
+    """A warning that the node runs under a slow Python, with the remedy; empty if it does not."""
     uptime_ms: int
 
 
 class MemberView(msgspec.Struct, frozen=True, kw_only=True):
-    """A consumer that is connected, as this node knows it from heartbeats."""
+    """A connected consumer, as this node knows it from heartbeats."""
 
     client_id: str
     address: str
@@ -164,20 +165,20 @@ class Counted(NamedTuple):
     """Counters of the node since its start."""
 
     messages_in: int
-    """Acknowledged, on the leader."""
+    """Acknowledged messages, on the leader."""
     messages_out: int
-    """Delivered to consumers."""
+    """Messages delivered to consumers."""
     bytes_in: int
     bytes_out: int
     commits: tuple[int, ...]
-    """Entries by the time from their proposal to their answer, one number per bucket."""
+    """Numbers of entries by the time from their proposal to their answer, one for each bucket."""
     commit_bounds_s: tuple[float, ...]
-    """The upper bound of each bucket, ascending; the last one is infinite."""
+    """The upper bound of each bucket in seconds, ascending; the last one is infinite."""
     appends: tuple[int, ...]
-    """Writes to the log by their duration, fdatasync included."""
+    """Numbers of writes to the log by their duration, fdatasync included, one for each bucket."""
     append_bounds_s: tuple[float, ...]
     loop_lag_s: float
-    """The longest delay of a timer on the event loop in the last 10 s."""
+    """The longest delay in seconds of a timer on the event loop in the last 10 s."""
 
 
 class Figures(Protocol):
@@ -186,35 +187,36 @@ class Figures(Protocol):
     def scraped(
         self, status: NodeStatus, state: BrokerState, backup_age_s: float | None, now_ms: int
     ) -> Generator[None, None, list[bytes]]:
-        """The exposition text, with the gauges updated first, in steps of which one is made at a time; `now_ms`: the
-        wall clock."""
+        """Updates the gauges and returns the exposition text, in steps. Only one scrape may be in progress. `now_ms` is
+        the wall clock."""
 
     def counted(self) -> Counted:
-        """The counters behind the history of the last hour."""
+        """Returns the counters for the history of the last hour."""
 
     def topic_sizes(self, sizes: Mapping[str, int], total: int) -> None:
-        """Topic -> bytes of its messages in this node's log, of the largest; `total`: how many topics there are."""
+        """Sets the sizes of topics: topic -> bytes of its messages in this node's log, of the largest. `total` is the
+        number of all topics."""
 
     def topic_deleted(self, topic: str) -> None:
         """Removes the topic's series."""
 
     def findings(self, found: Iterable[tuple[str, str]]) -> None:
-        """(code, severity) of each finding of the cluster, as this node knows them."""
+        """Sets the cluster's findings as this node knows them, each given as (code, severity)."""
 
 
 class Clients(Protocol):
     """The connections of clients to this node (`cluster.admin.client_list`)."""
 
     def view(self) -> Generator[None, None, tuple[int, list[ClientView]]]:
-        """(how many there are, the busiest of them), in steps."""
+        """Returns (number of connections, the busiest of them), in steps."""
 
     def disconnect(self, address: str) -> bool:
-        """Closes the connection from that "ip:port"; False if there is none."""
+        """Closes the connection of the client at that "ip:port"; returns False if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminPort:
-    """The node as the HTTP API sees it; the node puts it together. Everything is called on the node's event loop."""
+    """The node as the HTTP API sees it; the node assembles it. Everything is called on the node's event loop."""
 
     current_config: Callable[[], Config]
     state: BrokerState
@@ -228,7 +230,7 @@ class AdminPort:
     retention: Retention
     tier: Tier
     tier_scrubs: TierScrubs | None
-    """None if no tier is configured."""
+    """Scrubs of the tier; None if no tier is configured."""
     access: HttpAccess
     tls: TlsKeeper
     membership: MembersService
@@ -241,41 +243,41 @@ class AdminPort:
     clients: Clients
     topic_sizes: TopicSizes
     wall_ms: Callable[[], int]
-    """The node's wall clock, milliseconds since the Unix epoch."""
+    """Returns the node's wall clock, milliseconds since the Unix epoch."""
     status: Callable[[], NodeStatus]
-    """Cheap: also called for each scrape."""
+    """Returns the status. Cheap; also called for each scrape."""
     connected: Callable[[NodeId], bool]
-    """True if there is a connection to that node."""
+    """Returns True if there is a connection to that node."""
     genesis_payload: Callable[[], bytes]
-    """The payload of the entry at index 0."""
+    """Returns the payload of the entry at index 0."""
     secret_keys: Callable[[], Sequence[bytes]]
-    """The keys that peers prove, newest first; none if the cluster has no secret."""
+    """Returns the keys that peers prove, newest first; none if the cluster has no secret."""
     transfer: Callable[[NodeId], None]
     """Starts a leadership transfer; its result shows in `leader_id`. Raises RaftLogError if it cannot start."""
     overruled: Callable[[], list[KeyChange]]
     held: Callable[[], list[Held]]
-    """Keys of the cluster to which this node's file gives another value (`after`), which does not count."""
+    """Returns keys of the cluster for which this node's file gives another value (`after`), which is ignored."""
     reload: Callable[[], ReloadView]
     """Reads the configuration again. Raises ConfigError, having changed nothing."""
     members: Callable[[str], list[MemberView]]
-    """Connected consumers of a group; [] if there are none or no such group."""
+    """Returns the connected consumers of a group; [] if there are none or no such group."""
     member_count: Callable[[str], int]
-    """Returns the number of them."""
+    """Returns the number of connected consumers of a group."""
     evicted_keys: EvictedKeys | None = None
     """Finds messages that were evicted; None if no tier is configured."""
     evicted_bounds: EvictedBounds | None = None
     evicted_pages: EvictedPages | None = None
     samples: Samples = field(default_factory=Samples)
-    """The last hour, for plots."""
+    """The figures of the last hour, for plots."""
 
     @property
     def config(self) -> Config:
-        """The one in force: a reload replaces it."""
+        """The configuration in force; a reload replaces it."""
         return self.current_config()
 
 
 class ClientGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A group that a client is in, as its heartbeats say."""
+    """A group to which a client belongs according to its heartbeats."""
 
     name: str
     role: Literal["producer", "consumer"]
@@ -286,23 +288,23 @@ class ClientView(msgspec.Struct, frozen=True, kw_only=True):
     """One connection of a client."""
 
     address: str
-    """"ip:port"; names the connection on this node."""
+    """"ip:port", which identifies the connection on this node."""
     listener: str
     since: str
-    """When it connected: RFC 3339, UTC."""
+    """The time when it connected: RFC 3339, UTC."""
     language: str
-    """"" until its first heartbeat."""
+    """The client's language; "" until its first heartbeat."""
     version: int
     """RocketMQ's number of the client's version; 0 until its first heartbeat."""
     groups: list[ClientGroup]
     received_bytes: int
-    """Bytes from the client, since it connected."""
+    """Bytes received from the client since it connected."""
     sent_bytes: int
-    """Bytes to the client, since it connected."""
+    """Bytes sent to the client since it connected."""
     received_bytes_per_s: float
-    """Rate since somebody asked before, or since it connected."""
+    """Received bytes per second since the list was last read, or since the client connected."""
     sent_bytes_per_s: float
     unsent_bytes: int
-    """Answers that the client has not taken yet."""
+    """Bytes of answers that the client has not read yet."""
     inflight_bytes: int
-    """Requests that are not answered yet."""
+    """Bytes of its unanswered requests."""

@@ -1,4 +1,4 @@
-"""One path of the HTTP API: which node answers, with what, and what the answer may come to."""
+"""One path of the HTTP API: the node that answers, the type of the answer, and its limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Serves(Enum):
-    """Which node may answer."""
+    """The nodes that may answer a request."""
 
     LOCAL = "this node, about itself"
     READ = "this node; with ?consistency=linearizable the leader, after a majority confirmed that it leads"
@@ -26,32 +26,32 @@ class Serves(Enum):
 
 
 class Route(NamedTuple):
-    """One method of one address."""
+    """One method of one path."""
 
     method: str
     path: str
     handler: Handler
     answer: type[msgspec.Struct] | str
-    """The Struct of the answer, or the media type of one that is not described by a Struct."""
+    """The Struct of the answer, or the media type of an answer that no Struct describes."""
     cost: Cost
-    """The most that one answer has and takes: a page, or CONSTANT for what does not grow with data or clients."""
+    """The most items and memory of one answer: a page, or CONSTANT if it does not grow with data or clients."""
     needs: Needs
     """The rights that a caller needs."""
     serves: Serves = Serves.LOCAL
     body: type[msgspec.Struct] | None = None
     statuses: tuple[int, ...] = (200,)
-    """Status codes of its answers, errors aside."""
+    """Status codes of its answers, except errors."""
     asks: tuple[str, ...] = ()
-    """Names of its own that may stand after the question mark."""
+    """Names of its own query parameters."""
 
     @property
     def query(self) -> tuple[str, ...]:
-        """Names that may stand after the question mark."""
+        """Names of all its query parameters."""
         return (*(("consistency",) if self.serves is Serves.READ else ()), *self.asks)
 
     @property
     def streams(self) -> bool:
-        """True if an answer goes on until somebody ends it: it is never in memory as a whole."""
+        """True if an answer goes on until the client or the node ends it, and is never in memory as a whole."""
         return self.answer == "text/event-stream"
 
     @property
@@ -61,37 +61,37 @@ class Route(NamedTuple):
 
 
 def documented(route: Route) -> Any:
-    """The first line of the handler's docstring."""
+    """Returns the first line of the handler's docstring, the summary in /openapi.json."""
     return (route.handler.__doc__ or "").splitlines()[0].rstrip(".")
 
 
-# What an answer of the HTTP API may come to. Every route says it (`cluster.admin.route`), and the server holds room
-# for so much before the handler begins (`cluster.admin.guard`).
+# The limits of an answer of the HTTP API. Every route states its limits (`cluster.admin.route`), and the server
+# reserves so much memory before the handler begins (`cluster.admin.guard`).
 #
-# A route that grows with what is stored, or with who is connected, answers in pages. A page ends with its
-# `items_max`th item, or before the item with which its JSON, after escaping, would be larger than PAGE_BYTES_MAX.
+# A route whose answer grows with stored data or connected clients answers in pages. A page ends with its `items_max`th
+# item, or before the item with which its JSON, after escaping, would be larger than PAGE_BYTES_MAX.
 
 PAGE_BYTES_MAX: Final = 1 << 20
-"""JSON of the items of one page, after escaping."""
+"""The most bytes of JSON of the items of one page, after escaping."""
 PAGE_ITEMS_MAX: Final = 1_000
-"""Items of one page, unless its route says less."""
+"""The most items of one page, unless its route has a lower limit."""
 CONSTANT_BYTES_MAX: Final = 1 << 20
-"""An answer that does not grow is smaller than this, by far; so much is read of one that is passed on."""
+"""Bytes. An answer that does not grow is far smaller; of a forwarded one no more is read."""
 ESCAPED: Final = 6
-"""Bytes of JSON that one byte of a text may become: \\u0001."""
+"""The most bytes of JSON that one byte of a text may need: \\u0001."""
 
 
 class Cost(NamedTuple):
-    """The most that one answer of a route has and takes."""
+    """The most items and memory of one answer of a route."""
 
     items_max: int
-    """Things in the answer of which there may be any number elsewhere; 0: the answer does not grow."""
+    """The most items in the answer of which there may be any number; 0 if the answer does not grow."""
     bytes_max: Callable[[LimitsSection], int]
-    """Memory that the answer takes while it is made and sent, for a route that grows; else 0."""
+    """Returns the memory that the answer takes while it is made and sent, for a route that grows; else 0."""
 
     @property
     def grows(self) -> bool:
-        """True if the answer has more the more is stored or connected."""
+        """True if the answer grows with the stored data or connected clients."""
         return self.items_max > 0
 
 
@@ -111,5 +111,5 @@ def whole_message(limits: LimitsSection) -> int:
 
 
 CONSTANT: Final = Cost(0, lambda limits: 0)
-"""Cost of an answer whose size follows from the configuration and the number of nodes."""
+"""Cost of an answer whose size depends only on the configuration and the number of nodes."""
 WHOLE_MESSAGE: Final = Cost(1, whole_message)

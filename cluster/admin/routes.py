@@ -1,5 +1,5 @@
-"""Every path of the HTTP API. Each file of handlers has the routes that it serves; the server and /openapi.json are
-made of them."""
+"""Every path of the HTTP API. Each file of handlers lists the routes that it serves; the server and /openapi.json are
+made from these lists."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ async def get_openapi(call: Call) -> Raw:
 
 @cache
 def _openapi(topic_length_max: int) -> bytes:
-    """Made once: it takes about 50 ms."""
+    """Makes the document once, because it takes about 50 ms."""
     charge(OPENAPI_UNITS)
     return metered_json.encode(document(ROUTES, topic_length_max))
 
 
 def routes_of(*tables: Sequence[Route]) -> tuple[Route, ...]:
-    """Returns all routes. Raises ValueError for one that names no needs, or that is there twice: a node with one does
-    not start."""
+    """Returns all routes. Raises ValueError for a route that names no needs, or that is listed twice, so that the node
+    does not start."""
     routes = tuple(route for table in tables for route in table)
     named = Counter((route.method, route.path) for route in routes)
     twice = sorted(name for name, times in named.items() if times > 1)

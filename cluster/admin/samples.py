@@ -1,4 +1,4 @@
-"""The figures of the last hour: a bounded ring in memory, gone with the process."""
+"""The figures of the last hour: a bounded ring in memory, which ends with the process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 SAMPLES_MAX: Final = 720
-"""An hour. At most PEERS_MAX + 16 numbers each: below 1 MB."""
+"""The most samples: those of an hour. With at most PEERS_MAX + 16 numbers each they take less than 1 MB."""
 PEERS_MAX: Final = 16
 
 
@@ -20,34 +20,36 @@ class SeriesView(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     peer: int | None = None
-    """The other node that it is about."""
+    """The other node that the line is about; None if it is about this one."""
     values: list[float | None]
-    """One per time; null where there is nothing to say, as the latency of no writes."""
+    """One value per time; null if there is none, such as a latency without writes."""
 
 
 class Figures(NamedTuple):
-    """One sample; its fields are the names of the series. Rates and latencies: since the sample before."""
+    """One sample. The names of its fields are the names of the series. Rates and latencies are those since the sample
+    before."""
 
     messages_in_per_s: float | None
-    """Acknowledged, on the leader."""
+    """Messages acknowledged per second, on the leader."""
     messages_out_per_s: float | None
     bytes_in_per_s: float | None
     bytes_out_per_s: float | None
     commit_p50_ms: float | None
-    """Time from the proposal of an entry to its answer; as the quantiles below, interpolated within a bucket."""
+    """Median time from the proposal of an entry to its answer. Like the quantiles below, it is interpolated within a
+    bucket."""
     commit_p99_ms: float | None
     append_p99_ms: float | None
-    """One write to the log, fdatasync included."""
+    """99th percentile of the time of a write to the log, fdatasync included."""
     apply_lag_entries: float
-    """Committed and not applied yet."""
+    """Entries that are committed but not applied yet."""
     leads: float
-    """1 while this node leads and takes writes."""
+    """1 while this node leads and accepts writes, else 0."""
     term: float
     connections: float
     inflight_bytes: float
     disk_used_percent: float | None
     loop_lag_ms: float
-    """The longest delay of a timer in the last 10 s."""
+    """The longest delay of a timer in the last 10 s, in milliseconds."""
 
 
 class Sample(NamedTuple):
@@ -57,11 +59,11 @@ class Sample(NamedTuple):
     """Milliseconds since the Unix epoch."""
     figures: Figures
     peer_lag: dict[int, int]
-    """Entries that each other member is behind; empty on a follower."""
+    """Node -> entries that this member is behind; empty on a follower."""
 
 
 class Samples:
-    """The ring. Event loop only."""
+    """The ring of samples. Event loop only."""
 
     def __init__(self) -> None:
         self._ring: deque[Sample] = deque(maxlen=SAMPLES_MAX)
@@ -70,11 +72,11 @@ class Samples:
         return len(self._ring)
 
     def add(self, sample: Sample) -> None:
-        """The newest; the oldest one goes if there are SAMPLES_MAX."""
+        """Adds the newest sample, and drops the oldest if there are SAMPLES_MAX."""
         self._ring.append(sample)
 
     def series(self, since_ms: int = 0) -> tuple[list[int], list[SeriesView]]:
-        """The times of the samples after `since_ms`, and the series, in columns as a plot wants them."""
+        """Returns the times of the samples after `since_ms`, and the series as columns for a plot."""
         samples = [sample for sample in self._ring if sample.time_ms > since_ms]
         series = [
             SeriesView(name=name, values=[_rounded(sample.figures[at]) for sample in samples])
@@ -89,8 +91,9 @@ class Samples:
 
 
 def quantile_ms(bounds_s: Sequence[float], counts: Sequence[int], part: float) -> float | None:
-    """The value below which this part of the counted ones lie, in ms, linear within a bucket as in Prometheus'
-    histogram_quantile; in the bucket without an upper bound its lower one. None if nothing was counted."""
+    """Returns the value in ms below which the share `part` of the counted values lies. It is linear within a bucket as
+    in Prometheus' histogram_quantile; for the bucket without an upper bound it is the lower one. None if nothing was
+    counted."""
     wanted = part * sum(counts)
     if not wanted:
         return None

@@ -44,14 +44,14 @@ logger = logging.getLogger(__name__)
 
 SHUTDOWN_S: Final = 1.0
 LOOK_S: Final = 0.5
-"""A stream looks so often whether its client may still read it."""
+"""Seconds between two checks that the client of a stream may still read it."""
 PLAIN_REFUSAL: Final = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
     b'{"error":{"code":"bad_request","message":"this port takes https alone","hint":"ask https://"}}\n'
 )
 """The answer to a request in plain text where `admin.tls` is enforcing."""
 OPENS_S: Final = 2.0
-"""Seconds that a request waits for a node that was elected just now: until an entry of its term is applied."""
+"""Seconds that a request waits for a node that has just been elected, until an entry of its term is applied."""
 WebHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -65,7 +65,7 @@ class AdminServer:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Listens. Raises ConfigError if the address cannot be bound."""
+        """Starts to listen. Raises ConfigError if the address cannot be bound."""
         admin, loop = self._port.config.admin, asyncio.get_running_loop()
         guard = Guard(loop.time, self._port.services.turns)
         watch = FindingsWatch(self._port)
@@ -92,7 +92,7 @@ class AdminServer:
             ) from error
 
     async def close(self) -> None:
-        """Stops listening; requests under way get a moment to finish."""
+        """Stops listening; requests in progress get a moment to finish."""
         if self._acceptor is not None:
             self._acceptor.close()
             self._acceptor = None
@@ -105,7 +105,7 @@ class AdminServer:
 
 
 def build_app(port: AdminPort, guard: Guard | None = None, watch: FindingsWatch | None = None) -> web.Application:
-    """The aiohttp application, as tests run it."""
+    """Makes the aiohttp application; tests run it too."""
     guard = guard or Guard(asyncio.get_running_loop().time, port.services.turns)
     watch = watch or FindingsWatch(port)
     tell_in_one_line()
@@ -191,8 +191,8 @@ async def _caller(port: AdminPort, request: web.Request, route: Route) -> Caller
 
 
 async def _opens(port: AdminPort) -> bool:
-    """Returns True if this node leads and takes writes in a moment: a leader that hands over passes its request on at
-    once."""
+    """Returns True if this node leads and accepts writes now or in a moment. A leader that hands over forwards its
+    request at once."""
     leads = port.services.leader_id() == port.config.node.id
     return leads and await comes_true(port.services.writes_open, OPENS_S)
 
@@ -226,7 +226,7 @@ def _response(result: msgspec.Struct | Answer | Raw) -> web.Response:
 
 
 async def _streamed(request: web.Request, stream: Stream, goes_on: Callable[[], bool]) -> web.StreamResponse:
-    """Sends the parts as they come; ends within LOOK_S after the client may not read them any more."""
+    """Sends the parts as they come; ends within LOOK_S after the client may no longer read them."""
     headers = {"Content-Type": stream.content_type, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
     response = web.StreamResponse(headers=headers)
     await response.prepare(request)
@@ -281,8 +281,8 @@ async def _errors_as_json(request: web.Request, handler: WebHandler) -> web.Stre
 
 
 def _methods_of(path: str) -> list[str]:
-    """Returns the methods of an address that stands in the table by its own name; [] for any other. The methods of
-    routes that fit it by chance do not count: /v1/members/join is not /v1/members/{id}."""
+    """Returns the methods of a path that is in the table literally; [] for any other. Methods of routes whose pattern
+    matches by chance do not count: /v1/members/join is not /v1/members/{id}."""
     own = {route.method for route in ROUTES if route.path == path}
     return sorted(own | {"HEAD"} if "GET" in own else own)
 
@@ -307,12 +307,12 @@ def _from_aiohttp(request: web.Request, error: web.HTTPException) -> ApiError:
 _LOGGER = logging.getLogger("aiohttp.server")
 _SHOWN = 200
 _BYTES = re.compile("[:'\"]")
-"""A message of aiohttp says what is wrong, and behind one of these what came."""
+"""Separates, in a message of aiohttp, the description of the error from the bytes that arrived."""
 
 
 class _OneLine(logging.Filter):
-    """Makes a warning of it, without the traceback and the bytes that came, which may be a token; everything else
-    passes as it is."""
+    """Turns aiohttp's record of a wrong request into a warning without the traceback and the bytes that came, which may
+    contain a token. All other records pass unchanged."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Shortens the record of a wrong request; lets every record pass."""
@@ -341,10 +341,10 @@ def tell_in_one_line() -> None:
 
 
 def check_site(port: AdminPort, host: str | None, origin: str | None, *, secure: bool = False) -> None:
-    """Looks at a request's Host and Origin. Raises ApiError(`foreign_host` or `cross_origin`). `secure`: it came over
-    TLS, and a page that did not may be anybody's.
+    """Checks a request's Host and Origin. Raises ApiError(`foreign_host` or `cross_origin`). `secure`: True if it came
+    over TLS; a page that was loaded without TLS may have been forged.
 
-    Without Host (HTTP/1.0) no browser sent it.
+    A request without Host (HTTP/1.0) was not sent by a browser.
     """
     if host is not None and not _is_ours(_name_of(host), port):
         raise ApiError(
@@ -360,7 +360,7 @@ def check_site(port: AdminPort, host: str | None, origin: str | None, *, secure:
 
 
 def _name_of(host: str) -> str:
-    """Without the port and a root dot, in lower case."""
+    """Returns the host without the port and a final dot, in lower case."""
     try:
         name = split_address(host)[0]
     except ValueError:
@@ -380,7 +380,7 @@ def _is_ours(name: str, port: AdminPort) -> bool:
 
 
 def _advertised(port: AdminPort) -> Iterable[str]:
-    """Every name under which a member says that it can be reached."""
+    """Yields every host name at which a member states that it can be reached."""
     yield port.config.admin.bind.lower()
     for listener in port.config.listeners:
         yield _name_of(listener.advertised)

@@ -1,5 +1,6 @@
-"""The cluster's problems, since when they exist, and what to type: rules over what each node knows, merged by cause.
+"""The cluster's problems, with their begin and the command that helps: rules over what each node knows, merged by
+cause.
 
-`rules` look at one node, `around` asks the other nodes, `merge` makes one list of all; `watch` does this by the clock
-and on request. Codes, severities and commands stand in `catalogue` (docs/runbooks.md has a section for each).
+`rules` checks one node, `around` asks the other nodes, `merge` makes one list of all; `watch` does this periodically
+and on request. `catalogue` contains codes, severities and commands (docs/runbooks.md has a section for each).
 """

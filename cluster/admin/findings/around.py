@@ -1,7 +1,8 @@
-"""Findings of the other nodes, asked for over their HTTP APIs; and those that only a comparison with them shows.
+"""Fetches the findings of the other nodes over their HTTP APIs, and finds problems that only a comparison with them
+shows.
 
-A node that does not answer never delays an answer of this one for longer than WAIT_S, and only once: while it stays
-silent, nobody waits for it.
+A node that does not answer never delays an answer of this node for longer than WAIT_S, and only once: while it stays
+silent, no request waits for it.
 """
 
 from __future__ import annotations
@@ -28,16 +29,17 @@ logger = logging.getLogger(__name__)
 
 PATH: Final = "/v1/findings"
 ASK_S: Final = 2.0
-"""Longest wait for one node's answer, in the background."""
+"""Seconds that one node may take to answer in the background."""
 WAIT_S: Final = 0.5
-"""Longest wait of somebody who asks this node."""
+"""Seconds that a request to this node waits for the other nodes at most."""
 FRESH_S: Final = 1.0
-"""A round that began within the last second is not repeated."""
+"""Seconds. A round that began within this time is not repeated."""
 OLD_S: Final = 15.0
-"""Age above which a node's last answer does not count any more."""
+"""Seconds after which a node's last answer no longer counts."""
 SILENT_HOLD_MS: Final = 3_000
 SILENT_TIMES: Final = 3
-"""One question without an answer is not silence: nodes that start together are not all there for the first."""
+"""Questions in a row without an answer after which a node counts as silent. One is not enough: nodes that start
+together do not all answer the first."""
 CLOCK_HOLD_MS: Final = 2_000
 ANSWER_BYTES_MAX: Final = 1 << 20
 
@@ -47,27 +49,28 @@ class Heard(NamedTuple):
 
     view: FindingsView
     at_s: float
-    """Time by the loop's clock."""
+    """Time of the answer, by the loop's clock."""
     clock_off_ms: int
-    """Its wall clock minus this node's; what the request's duration leaves open counts for it."""
+    """Its wall clock minus this node's. Within the uncertainty of the request's duration, the value nearest to 0 is
+    assumed."""
 
 
 class Around:
-    """The other members, as their HTTP APIs tell. Event loop only."""
+    """The other members, as their HTTP APIs report. Event loop only."""
 
     def __init__(self, port: AdminPort) -> None:
         self._port = port
         self._session = NodeSession(port.tls.http_dialling())
         self._heard: dict[int, Heard] = {}
         self._silent: dict[int, str] = {}
-        """Node -> why it did not answer when it was last asked."""
+        """Node -> the reason why it did not answer when it was last asked."""
         self._failed: dict[int, int] = {}
-        """Node -> how often in a row it did not answer."""
+        """Node -> number of questions in a row that it did not answer."""
         self._round: asyncio.Task[None] | None = None
         self._asked_s = float("-inf")
 
     async def close(self) -> None:
-        """Ends what is under way."""
+        """Cancels questions in progress and closes connections."""
         if self._round is not None:
             self._round.cancel()
             await asyncio.gather(self._round, return_exceptions=True)
@@ -85,11 +88,11 @@ class Around:
 
     @property
     def doubts(self) -> bool:
-        """Some node did not answer when it was last asked: it should be asked again soon."""
+        """True if a node did not answer when it was last asked, so that it should be asked again soon."""
         return bool(self._silent)
 
     def views(self) -> dict[int, FindingsView]:
-        """Node -> what it found, of those that answered not long ago."""
+        """Returns node -> its findings, for nodes that answered recently."""
         now_s, members = asyncio.get_running_loop().time(), self._addresses()
         return {
             node: heard.view
@@ -98,7 +101,7 @@ class Around:
         }
 
     def reports(self) -> list[NodeReport]:
-        """Every other member, whether its address is known or not."""
+        """Returns a report on every other member, with or without a known address."""
         now_s, views = asyncio.get_running_loop().time(), self.views()
         nodes = sorted(set(self._port.membership.in_force.node_uuids) - {self._port.config.node.id})
         ages = {node: int(1000 * (now_s - heard.at_s)) for node, heard in self._heard.items()}
@@ -119,7 +122,7 @@ class Around:
             yield from setting_conditions(settings)
 
     def _addresses(self) -> dict[int, str]:
-        """Other members whose HTTP API has a known address."""
+        """Returns node -> address of its HTTP API, for other members with a known one."""
         service, own = self._port.membership, self._port.config.node.id
         known = {node: service.addresses.get(NodeId(node)) for node in service.in_force.node_uuids if node != own}
         return {int(node): each.admin for node, each in known.items() if each is not None and each.admin}
@@ -158,21 +161,22 @@ class Around:
 
 
 def why_silent(error: Exception) -> str:
-    """Returns the reason for people, in one line."""
+    """Describes the error for people, in one line."""
     if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno:
         return f"{error.host}:{error.port}: {os.strerror(error.os_error.errno)}"
     return " ".join((str(error) or f"no answer for {ASK_S:g} s").split())[:200]
 
 
 def clock_offset_ms(theirs_ms: int, asked_ms: int, took_ms: int) -> int:
-    """Their clock minus this node's, which read `asked_ms` when it asked: of the offsets that are possible after
-    `took_ms`, the nearest to 0."""
+    """Returns their clock minus this node's, which read `asked_ms` when it asked. Of the offsets that are possible
+    after `took_ms`, it returns the one nearest to 0."""
     least, most = theirs_ms - asked_ms - took_ms, theirs_ms - asked_ms
     return max(least, min(0, most))
 
 
 def clock_conditions(offsets_ms: Mapping[int, int], bound_ms: int) -> Iterator[Condition]:
-    """Nodes whose clock is further than `bound_ms` from the median of all. Of two nobody knows which is wrong."""
+    """Yields conditions for nodes whose clock is further than `bound_ms` from the median of all. With two nodes it is
+    unknown which clock is wrong."""
     median = lower_median(offsets_ms.values())
     off = {node: offset - median for node, offset in sorted(offsets_ms.items()) if abs(offset - median) > bound_ms}
     if off and len(offsets_ms) == 2:
@@ -196,7 +200,8 @@ def clock_conditions(offsets_ms: Mapping[int, int], bound_ms: int) -> Iterator[C
 
 
 def setting_conditions(settings: Mapping[int, Mapping[str, str]]) -> Iterator[Condition]:
-    """Keys that are not the same on all nodes that answer; one that only some versions know is not compared."""
+    """Yields conditions for keys whose values differ between the nodes that answer. A key that only some versions know
+    is not compared."""
     for key in sorted(set.intersection(*(set(own) for own in settings.values()))):
         values = {node: own[key] for node, own in sorted(settings.items())}
         if len(set(values.values())) > 1:
@@ -206,5 +211,5 @@ def setting_conditions(settings: Mapping[int, Mapping[str, str]]) -> Iterator[Co
 
 
 def shared_settings(port: AdminPort) -> dict[str, str]:
-    """Keys that should be equal on all nodes -> value in force, as TOML."""
+    """Returns key -> value in force, as TOML, for keys that should be equal on all nodes."""
     return {key: toml_value(value) for key, value in cluster_values(port.config).items()}

@@ -1,6 +1,6 @@
-"""Every code that a finding may have: how bad it is, what to type first, and which other finding may explain it.
+"""All codes of findings: severity, the first command to type, and the finding that may explain it.
 
-Findings of alarms have the alarm's key as their code, but for ALARM_CODES. Each code has a section in docs/runbooks.md.
+Findings of alarms have the alarm's key as their code, except ALARM_CODES. Each code has a section in docs/runbooks.md.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ RUNBOOKS: Final = "docs/runbooks.md"
 
 
 class Code(NamedTuple):
-    """The constant part of a finding."""
+    """The constant part of findings with one code."""
 
     severity: Severity
     do_now: str
-    """`{n}`: the number of the node that it is about, else of the node that found it."""
+    """The first command. `{n}` stands for the number of the node that the finding is about, else of the node that found
+    it."""
 
 
 CODES: Final[dict[str, Code]] = {
@@ -92,10 +93,12 @@ CODES: Final[dict[str, Code]] = {
     "queue_stuck": Code("warning", "raftmq group list"),
     "client_flood": Code("warning", "raftmq status"),
 }
-"""A code that is not here (an alarm that is newer than this table) is a warning, or critical if it stops service."""
+"""Code -> its constant part. A code that is not listed (an alarm newer than this table) is a warning, or critical if it
+stops service."""
 
 ALARM_CODES: Final = {"digest_mismatch": "digest_unequal", "backup_overdue": "backup_old"}
-"""Alarm -> code, where they differ. Alarms `state_...` of a start are `state_replaced`."""
+"""Key of an alarm -> code of its finding, where they differ. Alarms `state_...` of a start have the code
+`state_replaced`."""
 
 BECAUSE_OF: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "no_leader": (("no_quorum", "same"), ("crash_loop", "any"), ("node_down", "any"), ("link_suspect", "end")),
@@ -140,12 +143,12 @@ BECAUSE_OF: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "disk_slow": (("failpoint_set", "same"),),
     "slow_turns": (("failpoint_set", "same"),),
 }
-"""Consequence -> causes, the most likely first. `same`: about the same object; `end`: about a node at an end of the
-link (or a link of the node); `any`: about any object."""
+"""Code of a consequence -> codes of its causes, the most likely first. `same`: about the same object; `end`: about a
+node at an end of the link (or a link of the node); `any`: about any object."""
 
 
 def code_of_alarm(key: str) -> str:
-    """The code of the finding that an alarm becomes."""
+    """Returns the code of the finding for an alarm."""
     if key.startswith("state_"):
         return "state_replaced"
     return ALARM_CODES.get(key, key)
@@ -156,11 +159,11 @@ ELSEWHERE: Final = {
     "raftmq logs {n}": "journalctl, docker logs    (on the machine of node {n}: where its output is kept)",
     "raftmq down": "raftmq serve --config FILE    (restart node {n} so, with failpoints.enabled = false)",
 }
-"""Commands that only work beside a cluster that `raftmq up` made -> what to do for any other."""
+"""Commands that work only beside a cluster that `raftmq up` made -> what to do for other clusters."""
 
 
 def command_of(code: Code, number: object, *, local: bool = True) -> str:
-    """Returns the command to type first. `local`: `raftmq up` made the cluster."""
+    """Returns the command to type first. `local`: True if `raftmq up` made the cluster."""
     do_now = code.do_now if local else ELSEWHERE.get(code.do_now, code.do_now)
     return do_now.format(n=number)
 

@@ -1,4 +1,4 @@
-"""A finding as the API shows it, and a condition: the same before anyone knows since when it holds."""
+"""A finding as the API shows it, and a condition: a finding whose begin is not known yet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 Severity = Literal["info", "warning", "critical"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
-"""Least first."""
+"""The severities, the least first."""
 CLUSTER = "cluster"
 """The object of a finding that is about no node, link or group."""
 
@@ -21,24 +21,24 @@ class Cause(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is wrong. `code` and `object` together name it; a program may rely on both."""
+    """One problem, identified by `code` and `object`. Programs may rely on both."""
 
     code: str
     severity: Severity
     since: str
-    """RFC 3339, UTC, by the clock of the node that saw it first."""
+    """The time when the problem was first seen, RFC 3339, UTC, by the clock of the node that saw it first."""
     object: str
-    """The subject: "cluster", "node 3", "link 1-3", "group orders", "queue orders/2"."""
+    """The object of the problem: "cluster", "node 3", "link 1-3", "group orders", "queue orders/2"."""
     says: str
     """The problem, in words for people."""
     do_now: str
-    """The command to start with."""
+    """The first command to type."""
     runbook: str
     """The section of the documentation about this code."""
     seen_by: list[int]
-    """Nodes that say so."""
+    """Nodes that report the finding."""
     because_of: Cause | None = None
-    """The finding that explains this one: mend that first."""
+    """The finding that explains this one; solve that first."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -53,22 +53,23 @@ class Condition(NamedTuple):
     object: str
     says: str
     do_now: str = ""
-    """Instead of the catalogue's command."""
+    """A command that replaces the catalogue's; "" for none."""
     severity: Severity | None = None
-    """Instead of the catalogue's."""
+    """A severity that replaces the catalogue's."""
     hold_ms: int = 0
-    """It must hold so long before it is a finding."""
+    """Milliseconds for which the condition must hold before it becomes a finding."""
     since_ms: int | None = None
-    """Wall clock; None: since it was first seen."""
+    """Wall clock of its begin; None if that is when it was first seen."""
 
 
 class FindingsView(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /v1/findings`: what one node finds by itself, and what the others compare with their own."""
+    """The answer to `GET /v1/findings`: the node's own findings, and values that the other nodes compare with their
+    own."""
 
     node: int
     consistency: Literal["local"] = "local"
     wall_ms: int
-    """Its clock, milliseconds since the Unix epoch."""
+    """The node's wall clock, milliseconds since the Unix epoch."""
     settings: dict[str, str]
     """Keys of the configuration that should be equal on all nodes -> value as TOML."""
     findings: list[Finding]
@@ -77,15 +78,15 @@ class FindingsView(msgspec.Struct, frozen=True, kw_only=True):
     connections: int = 0
     """Connections of clients."""
     leader: int | None = None
-    """The node that leads, as far as this one knows; None also from a release that does not say."""
+    """The leader that the node knows; None if it knows none, or from a release that does not report it."""
 
 
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of one member's findings here: if it answers, and the age of its last answer."""
+    """The state of one member's findings: if it answers, and the age of its last answer."""
 
     node: int
     answers: bool
-    """Its HTTP API answered when it was last asked."""
+    """True if its HTTP API answered when it was last asked."""
     age_ms: int | None
     """Milliseconds since it last answered; None: never."""
 

@@ -1,7 +1,8 @@
-"""Consumer groups that nobody consumes, and queues of a group that stand still: looked at in slices by the leader.
+"""Finds consumer groups without consumers, and queues of a group that make no progress. The leader checks them in
+slices.
 
-Consumers send heartbeats to every node, so the leader knows who is there. When a group last committed in a queue is not
-in the log: it is what this node has seen since it began to watch.
+Consumers send heartbeats to every node, so the leader knows the connected ones. The time of a group's last commit in a
+queue is not in the log; it is what this node has observed since it began to watch.
 """
 
 from __future__ import annotations
@@ -18,40 +19,40 @@ if TYPE_CHECKING:
     from cluster.admin.port import AdminPort
 
 QUEUES_PER_LOOK: Final = 500
-"""Queues that one look goes through, some 5 ms of the event loop; the next look goes on behind them."""
+"""Queues that one look checks, some 5 ms of the event loop; the next look continues behind them."""
 WATCHED_MAX: Final = 10_000
-"""Queues of one group that are watched."""
+"""The most queues of one group that are watched."""
 GROUPS_TOLD_MAX: Final = 200
-"""Groups about which there are findings at a time."""
+"""The most groups with findings at a time."""
 NAMED_MAX: Final = 3
-"""Queues of one group that get a finding each."""
+"""The most queues of one group that get a finding each."""
 _SYSTEM: Final = ("CID_RMQ_SYS_", "CID_ONSAPI_", "TOOLS_CONSUMER")
 
 
 class Progress(NamedTuple):
-    """A group's progress in one queue, as far as it was seen."""
+    """A group's progress in one queue, as this node has observed it."""
 
     committed: int | None
     since_ms: int
-    """Monotonic: since when it stands there."""
+    """Monotonic time since which the offset has not changed."""
     moved: bool
-    """It was seen to move there; else it stood there when it was first looked at."""
+    """True if the offset was seen to change to its value; False if it had that value at the first look."""
 
 
 class GroupWatch:
-    """Event loop only."""
+    """Watches the consumer groups. Event loop only."""
 
     def __init__(self, port: AdminPort) -> None:
         self._port = port
         self._seen: dict[str, dict[tuple[str, int], Progress]] = {}
         self._conditions: dict[str, list[Condition]] = {}
         self._walk: Iterator[bool] | None = None
-        """Through all groups; goes on at the next look."""
+        """The iteration over all groups, which the next look continues."""
         self._now_ms = 0
-        """Monotonic, at the look that goes on."""
+        """Monotonic time of the present look."""
 
     def look(self, monotonic_ms: int) -> Iterator[Condition]:
-        """Goes through some groups, and says what is known of all. Nothing unless this node leads."""
+        """Checks some groups, and returns the conditions of all groups. Returns none unless this node leads."""
         if not self._port.services.writes_open():
             self._seen.clear()
             self._conditions.clear()
@@ -70,7 +71,7 @@ class GroupWatch:
                 yield from told
 
     def _judge_all(self) -> Iterator[bool]:
-        """One group after the other; yields after each queue, and False at the end."""
+        """Checks one group after the other; yields after each queue, and False at the end."""
         state, groups = self._port.state, self._port.state.groups
         for gone in list(self._seen):
             if gone not in groups:

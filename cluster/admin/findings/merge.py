@@ -1,8 +1,8 @@
-"""One list for the cluster out of what each node found: the same finding once, with its cause.
+"""Merges the findings of the nodes into one list for the cluster: each finding once, with its cause.
 
-Pure functions. What only the sum of all views can show is decided here: that a node is down (nobody reaches it, and it
-does not answer), that every disk is slow, which is not one disk's fault, and that it is one node that is cut off, not
-the cluster that has no leader.
+Pure functions. This module decides what only all views together show: a node is down (no node reaches it, and it does
+not answer); all disks are slow, which is not the fault of one disk; or one node is cut off, rather than the cluster
+being without a leader.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from cluster.admin.findings.catalogue import BECAUSE_OF, CODES, command_of, runb
 from cluster.admin.findings.finding import CLUSTER, SEVERITIES, Cause, Finding, link_object, node_object
 
 Views = Mapping[int, Sequence[Finding]]
-"""Node -> what it found; nodes that do not answer are missing."""
+"""Node -> its findings; nodes that do not answer are missing."""
 
 
 CUT_OFF = ("no_leader", "no_quorum")
-"""Codes of findings that a node has about the cluster and that are true of itself alone if another one knows a
-leader."""
+"""Codes of findings about the cluster that concern only the node itself if another node knows a leader."""
 
 
 def merged(
@@ -31,9 +30,9 @@ def merged(
     *,
     local: bool = True,
 ) -> list[Finding]:
-    """The cluster's findings: the worst first, causes before their consequences, then the oldest first. What is about a
-    node in maintenance is expected: it is shown, and wakes nobody. `leaders`: node -> the leader that it knows;
-    `local`: `raftmq up` made the cluster."""
+    """Returns the cluster's findings: the worst first, causes before their consequences, then the oldest first.
+    Findings about a node in maintenance are expected: they are shown, but raise no alarm. `leaders`: node -> the leader
+    that it knows. `local`: True if `raftmq up` made the cluster."""
     leader = _leader_elsewhere(leaders or {})
     found = _once(
         _of_one_node(each, node, leader)
@@ -48,13 +47,14 @@ def merged(
 
 
 def _leader_elsewhere(leaders: Mapping[int, int | None]) -> int | None:
-    """The leader that nodes follow; None while none of them knows one."""
+    """Returns the leader that most nodes know; None if no node knows one."""
     known = [leader for leader in leaders.values() if leader is not None]
     return max(known, key=known.count) if known else None
 
 
 def _of_one_node(finding: Finding, node: int, leader: int | None) -> Finding:
-    """A leader that some node knows has a majority: who knows none, or reaches none, is cut off from it."""
+    """Changes a node's finding about the cluster into one about itself. A leader that some node knows has a majority,
+    so a node that knows none, or reaches no majority, is cut off from it."""
     if finding.code not in CUT_OFF or finding.object != CLUSTER or leader in (None, node):
         return finding
     what = "knows no leader" if finding.code == "no_leader" else "reaches no majority"
@@ -70,7 +70,8 @@ def _expected(finding: Finding, maintained: Collection[int]) -> Finding:
 
 
 def _about_members(finding: Finding, views: Views, members: Collection[int]) -> bool:
-    """A node that was removed does not speak for the cluster, and nobody has to reach it."""
+    """Returns False for a finding about a node, or a link to a node, that is no member and does not answer: nobody has
+    to reach a removed node."""
     kind, _, name = finding.object.partition(" ")
     if finding.code == "removed" or kind not in ("node", "link"):
         return True
@@ -93,7 +94,7 @@ def _once(findings: Iterable[Finding]) -> dict[tuple[str, str], Finding]:
 def _down(
     found: Mapping[tuple[str, str], Finding], views: Views, members: Collection[int], *, local: bool
 ) -> Iterable[Finding]:
-    """Members that do not answer and that no node which answers reaches."""
+    """Yields findings about members that do not answer and that no answering node reaches."""
     for node in sorted(members):
         others = [other for other in views if other != node and other in members]
         links = [found.get(("link_suspect", link_object(other, node))) for other in others]
@@ -114,7 +115,7 @@ def _down(
 
 
 def _all_slow(found: dict[tuple[str, str], Finding], views: Views) -> Iterable[Finding]:
-    """Slow disks under every node: one finding in the place of one per node."""
+    """Replaces the findings about slow disks of all nodes by a single one."""
     slow = [each for each in found.values() if each.code == "disk_slow"]
     if len(views) < 2 or len(slow) < len(views):
         return

@@ -1,6 +1,6 @@
-"""Findings of one node about itself: conditions from its status, its alarms and its configuration.
+"""Finds problems of one node by itself: conditions from its status, its alarms and its configuration.
 
-Each rule is a function of what the HTTP API sees of the node; nothing here remembers anything but `Look`.
+Each rule is a function of what the HTTP API knows of the node. Only `Look` remembers anything.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from cluster.runtime.events import rfc3339
 from statemachine.access.users import Mode
 
 LEADER_HOLD_MS: Final = 2_000
-"""An election takes less."""
+"""Milliseconds without a leader that are reported. An election takes less."""
 LINK_HOLD_MS: Final = 3_000
 MARGIN_HOLD_MS: Final = 3_000
 OPERATOR_SHOWN_MS: Final = 3_600_000
 UNCLEAN_SHOWN_MS: Final = 3_600_000
-"""An unclean start is shown for so long."""
+"""Milliseconds for which an unclean start is shown."""
 DIGESTS_MISSED: Final = 10
 DIGEST_MIN_MS: Final = 60_000
 FLOOD_HOLD_MS: Final = 1_000
 MIXED_MS: Final = 86_400_000
-"""Members may know different levels for so long."""
+"""Milliseconds for which members may know different levels before it is reported."""
 _UNCLEAN: Final = {"process_died": "its process died", "machine_restarted": "its machine was restarted"}
 _LINK_WORKS: Final = ("TRANSFER", "HANDSHAKE")
 _NO_NEWS: Final = "neither of the two leads"
 
 
 def own_conditions(port: AdminPort, status: NodeStatus, wall_ms: int) -> list[Condition]:
-    """Everything that this node finds by itself at this moment, but for its consumer groups."""
+    """Returns everything that this node finds by itself at this moment, except its consumer groups."""
     return [
         *_leadership(status),
         *_life(status, wall_ms),
@@ -103,7 +103,7 @@ def _links(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
 
 
 def suspicion(link: LinkView) -> str:
-    """Why a link is suspect, "" if it is not: it is not connected, or nothing comes back on it."""
+    """Returns the reason why a link is suspect, "" if it is not: it is not connected, or nothing comes back on it."""
     if link.state in _LINK_WORKS or (link.state == "SUSPEND" and link.reason == _NO_NEWS):
         return ""
     if link.state == "SUSPEND" and "silent" not in link.reason and "no acknowledgement" not in link.reason:
@@ -183,7 +183,8 @@ def _crashes(port: AdminPort, status: NodeStatus, wall_ms: int) -> Iterator[Cond
 
 
 def _digests(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
-    """The leader compares every `digest_every_ms` while entries are applied, followers with each DIGEST entry."""
+    """Yields conditions about digests. The leader compares every `digest_every_ms` while entries are applied, followers
+    compare with each DIGEST entry."""
     every_ms = port.config.consistency.digest_every_ms
     behind = port.consistency.uncompared_ms() if every_ms and port.consistency is not None else None
     if behind is not None and behind > max(DIGESTS_MISSED * every_ms, DIGEST_MIN_MS):
@@ -212,7 +213,7 @@ def _replay_estimate(status: NodeStatus, left: int) -> str:
 
 
 def _copies(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
-    """Backups are for the cluster: one node that makes them is enough."""
+    """Yields a condition if no backups are made. Backups are for the cluster, so one node that makes them is enough."""
     if status.writes_open and not port.config.backup.to and port.backups.age_s is None:
         yield Condition("backup_off", CLUSTER, "no backup is scheduled on the leader: [backup] to is not set")
 
@@ -236,7 +237,8 @@ def _configuration(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
 
 
 def _upgrade(port: AdminPort) -> Iterator[Condition]:
-    """An upgrade that was begun and not finished: the way back is open, and new functions wait."""
+    """Yields a condition for an upgrade that was begun and not finished: a downgrade is still possible, and new
+    functions are not available."""
     view = port.levels.view(port.services.monotonic_ms())
     if view.mixed_ms is not None and view.mixed_ms >= MIXED_MS:
         why = "; ".join(view.reasons) or "every member knows it: finalize"
@@ -287,7 +289,7 @@ def _faults(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
 
 
 def _span(seconds: int) -> str:
-    """ "3 h", "12 min", "40 s"."""
+    """Formats a duration as "3 h", "12 min", "40 s"."""
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds // size} {unit}"

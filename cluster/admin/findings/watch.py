@@ -1,4 +1,4 @@
-"""Looks by the clock and on request: this node's findings, and those of the whole cluster."""
+"""Keeps the findings of this node, and of the whole cluster, up to date: periodically and on request."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 1.0
 ASK_EVERY_LOOKS: Final = 5
-"""The other nodes are asked at every fifth look, and at every one while some do not answer."""
+"""The other nodes are asked at every fifth look; at every look while some do not answer."""
 
 
 class FindingsWatch:
-    """The findings of one node, and what it knows of the others'. Event loop only."""
+    """The findings of one node, and what it knows of those of other nodes. Event loop only."""
 
     def __init__(self, port: AdminPort) -> None:
         self._port = port
@@ -35,14 +35,14 @@ class FindingsWatch:
         self.groups = GroupWatch(port)
         self._own: list[Finding] = []
         self.scraping = asyncio.Lock()
-        """Held while the metrics are made, in steps: who scrapes meanwhile waits."""
+        """Held while the metrics are made in steps; other scrapes wait meanwhile."""
 
     async def close(self) -> None:
-        """Ends what is under way."""
+        """Ends questions in progress."""
         await self._around.close()
 
     async def run(self) -> None:
-        """Looks again and again until it is cancelled: a finding's `since` does not depend on who asks."""
+        """Looks periodically until it is cancelled, so that a finding's `since` does not depend on requests."""
         looks = 0
         while True:
             try:
@@ -59,7 +59,7 @@ class FindingsWatch:
         self._port.events.note("finding", finding.object, says, finding.severity if begins else "info")
 
     def look(self) -> list[Finding]:
-        """This node's findings at this moment."""
+        """Returns this node's findings at this moment."""
         port, wall_ms = self._port, self._port.wall_ms()
         monotonic_ms = int(1000 * asyncio.get_running_loop().time())
         conditions = [
@@ -88,11 +88,11 @@ class FindingsWatch:
         return {self._port.config.node.id: self.own_view(), **self._around.views()}
 
     async def ask_around(self) -> None:
-        """Brings what is known of the others up to date, within a short time."""
+        """Updates the findings of the other nodes, within a short time."""
         await self._around.refresh()
 
     def cluster(self) -> list[Finding]:
-        """The findings of all nodes, as last heard."""
+        """Returns the findings of all nodes, as last received."""
         own, others = self._port.config.node.id, self._around.views()
         views = {own: self.look()} | {node: view.findings for node, view in others.items()}
         leaders = {own: self._port.status().leader} | {node: view.leader for node, view in others.items()}
@@ -100,36 +100,38 @@ class FindingsWatch:
         return merged(views, self._port.membership.in_force.node_uuids, maintained, leaders, local=self._local)
 
     def reports(self) -> list[NodeReport]:
-        """Which members answer."""
+        """Reports which members answer."""
         own = NodeReport(node=self._port.config.node.id, answers=True, age_ms=0)
         return sorted([own, *self._around.reports()], key=lambda report: report.node)
 
 
 Tell = Callable[[Finding, bool], object]
-"""Called with a finding and whether it begins (True) or ends."""
+"""Called with a finding, and True if it begins or False if it ends."""
 _UNKNOWN = Code("warning", "raftmq status")
 
 
 class _Seen(NamedTuple):
     since_ms: int
-    """Wall clock: since when it holds, as first seen or as the condition said earliest."""
+    """Wall clock since which the condition holds: when it was first seen, or an earlier time that the condition
+    states."""
     monotonic_ms: int
     finding: Finding | None
-    """None until it has held long enough."""
+    """None until the condition has held long enough."""
 
 
 class Memory:
-    """The conditions of one node. Event loop only."""
+    """The conditions of one node, with their begin. Event loop only."""
 
     def __init__(self, node: int, tell: Tell = lambda finding, begins: None, *, local: bool = True) -> None:
-        """`local`: `raftmq up` made the cluster."""
+        """`local`: True if `raftmq up` made the cluster."""
         self._node = node
         self._local = local
         self._tell = tell
         self._seen: dict[tuple[str, str], _Seen] = {}
 
     def note(self, conditions: Iterable[Condition], wall_ms: int, monotonic_ms: int) -> list[Finding]:
-        """All that hold now and have held long enough, as findings. One that is not among them has ended."""
+        """Takes all conditions that hold now; returns those that have held long enough, as findings. A condition that
+        is not among them has ended."""
         now = {(each.code, each.object): each for each in conditions}
         for key in [key for key in self._seen if key not in now]:
             ended = self._seen.pop(key).finding

@@ -24,35 +24,37 @@ from cluster.tier.store.opening import check_url, directory_of
 from raftmq_wire.errors import LocalError
 
 TARGET: Final = r"^(/[^\x00]*|file:///[^?#%\x00]+|(s3|s3a|gs|az|abfs|abfss)://[A-Za-z0-9._-]+(/[^?#\x00]*)?)$"
-"""Pattern of the places where a backup may go, for the document; a refusal says it in words."""
+"""Pattern of the places to which a backup may be made, for the OpenAPI document; a refusal explains it in words."""
 
 
 class BackupRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /v1/backup`."""
+    """The body of `POST /v1/backup`."""
 
     to: Annotated[str, msgspec.Meta(min_length=1, max_length=4096, extra_json_schema={"pattern": TARGET})]
-    """A directory of the node's machine, which is made if only its last part is missing; or the URL of a store."""
+    """A directory on the node's machine, of which only the last part may be missing and is made; or the URL of a
+    store."""
     keep: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
-    """Number of backups of the cluster that stay there."""
+    """The number of the cluster's backups that are kept there."""
     copy_all: bool = False
-    """Hard-link nothing to the node's own files."""
+    """True to hard-link nothing to the node's own files."""
     every_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    """The caller's backup interval; an alarm is raised when no good backup is younger than twice that."""
+    """The caller's interval of backups in seconds. An alarm is raised when no good backup is younger than twice
+    that."""
     dry_run: bool = False
-    """Make none: only answer which older backups `keep` would remove."""
+    """True to make none, and only answer which older backups `keep` would remove."""
 
 
 class BackupView(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /v1/backup`."""
+    """The answer to `GET /v1/backup`."""
 
     node: int
     attempt: Attempt | None
-    """Being made, or made last since the node started."""
+    """The backup that is being made, or the last one since the node started."""
     last_good_ms: int | None
     age_s: float | None
     schedule: Schedule | None
     would_remove: list[str] | None = None
-    """The older backups that would go, oldest first; only after a dry run."""
+    """Names of the older backups that would be removed, oldest first; only after a dry run."""
 
 
 async def get_backup(call: Call) -> BackupView:
@@ -79,7 +81,7 @@ async def start_backup(call: Call) -> Answer:
 
 
 async def _would_remove(port: AdminPort, wanted: BackupRequest) -> list[str]:
-    """Names of the backups that would be too many beside a new one."""
+    """Returns the names of the backups that a new one would make superfluous."""
     if wanted.keep is None:
         return []
     try:
@@ -98,12 +100,13 @@ async def _would_remove(port: AdminPort, wanted: BackupRequest) -> list[str]:
 
 
 def _backups_below(target: Path) -> list[Manifest]:
-    """Those in a directory, which the first backup there makes."""
+    """Returns the backups in a directory, which may not exist before the first backup."""
     return backups_in(target)[0] if target.is_dir() else []
 
 
 def _check_root(to: str, section: BackupSection) -> None:
-    """Without this check, any client of this port could make the node write, and remove old backups, anywhere."""
+    """Raises ApiError for a directory outside the configured one. Otherwise any client of this port could make the node
+    write, and remove old backups, anywhere."""
     if "\0" in to:
         raise ApiError("bad_field", "to holds a zero byte", "give the absolute path of a directory")
     target = Path(os.path.realpath(to))
@@ -117,7 +120,7 @@ def _check_root(to: str, section: BackupSection) -> None:
 
 
 def _check_url(to: str, config: Config) -> None:
-    """Likewise for stores. The node's own tier may always have its backups too."""
+    """Raises ApiError for a store that is not configured. The node's own tier may always hold its backups too."""
     try:
         check_url(to)
     except LocalError as error:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 CHANGES_MAX: Final = 100
-"""Changes in one answer."""
+"""The most changes in one answer."""
 BEFORE: Final = "before"
 LIMIT: Final = "limit"
 Note = Annotated[str, msgspec.Meta(max_length=TEXT_LENGTH_MAX)]
@@ -51,45 +51,45 @@ class SettingView(msgspec.Struct, frozen=True, kw_only=True):
     value: Value
     default: Value
     version: int
-    """Version of the change that set it; 0: the cluster has no value yet, and this one is from the file of the node
-    that answers."""
+    """Version of the change that set the key; 0: the cluster has no value yet, and this one is from the file of the
+    answering node."""
     set_ms: int | None
-    """Log time of that change; null if it is forgotten."""
+    """Log time of that change; null if it is no longer remembered."""
     author: str | None
 
 
 class ConfigView(ReadView, frozen=True, kw_only=True):
-    """`GET /v1/config`: what is equal on every node."""
+    """The answer to `GET /v1/config`: settings that are equal on every node."""
 
     version: int
-    """Rises by one with each change; 0: each node goes by its file."""
+    """Grows by one with each change; 0: each node uses its own file."""
     settings: list[SettingView]
     overruled: list[str]
-    """Keys to which the file or a variable of the node that answers gives another value; it does not count."""
+    """Keys for which the file or a variable of the answering node gives another value, which is ignored."""
 
 
 class ConfigChange(msgspec.Struct, frozen=True, kw_only=True):
-    """`PUT /v1/config`."""
+    """The body of `PUT /v1/config`."""
 
     values: ConfigValues  # type: ignore[valid-type]  # made from the table of keys
-    """All of them take effect with one entry, or none does."""
+    """The new values. All of them take effect with one entry, or none does."""
     author: Note = ""
     """The name of the person who changes it, for the history."""
     reason: Note = ""
     version: Unsigned63 | None = None
-    """The version that it is meant for; another one is refused. null: whichever it is."""
+    """The version that the change is based on; it is refused if the present one differs. null: any version."""
     dry_run: bool = False
-    """Only answer what would change."""
+    """True to only answer what would change."""
     force: bool = False
-    """Also if a value is dangerous: the warnings of a dry run say what it does."""
+    """True to accept dangerous values. The warnings of a dry run tell their effects."""
 
 
 class ValueChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A key whose value is another one now."""
+    """A key whose value changed."""
 
     key: str
     before: Value | None
-    """null: it had none."""
+    """The former value; null if it had none."""
     after: Value
 
 
@@ -98,35 +98,35 @@ class ConfigChanged(msgspec.Struct, frozen=True, kw_only=True):
 
     node: int
     dry_run: bool
-    """Nothing was changed."""
+    """True if nothing was changed."""
     version: int
     """The version that this change made, or the present one if nothing was written."""
     term: int | None
     index: int | None
-    """The entry; null if nothing was written."""
+    """Index of the entry; null if nothing was written."""
     changes: list[ValueChange]
     warnings: list[str]
-    """Warnings about what the change takes away."""
+    """Warnings about data or functions that the change takes away."""
 
 
 class VersionView(msgspec.Struct, frozen=True, kw_only=True):
-    """One change."""
+    """One change of the configuration."""
 
     version: int
     time_ms: int
-    """Log time."""
+    """Log time of the change."""
     author: str
     reason: str
     changes: list[ValueChange]
 
 
 class HistoryOfConfig(ReadView, frozen=True, kw_only=True):
-    """`GET /v1/config/history`: the changes that are remembered, the newest first."""
+    """The answer to `GET /v1/config/history`: the remembered changes, the newest first."""
 
     version: int
     changes: list[VersionView]
     next: int | None
-    """`before` of the next page; null on the last."""
+    """The value of `before` for the next page; null on the last."""
 
 
 async def get_config(call: Call) -> ConfigView:
@@ -255,16 +255,19 @@ async def reload_config(call: Call) -> ReloadView:
 
 # Changes of the configuration that are valid and would still stop the cluster, or take something away.
 #
-# The first are refused in words. The second are told as warnings: a dry run shows them, and the command asks first.
+# The former are refused with an explanation. The latter cause warnings: a dry run shows them, and the command asks for
+# confirmation.
 
 DEADLINE_MS_MIN: Final = 100
-"""Lower bound of send.deadline_ms: an fdatasync and a network's round trip take a few of it, an election all of it."""
+"""Lower bound of send.deadline_ms in milliseconds: an fdatasync and a network round trip take a few of them, an
+election takes all."""
 _HOUR_MS: Final = 3_600_000
 _WEAKEST_FIRST: Final = (Ack.LEADER, Ack.QUORUM, Ack.QUORUM_FSYNC)
 
 
 def why_it_stops(before: Config, after: Config, nodes: Mapping[int, FindingsView]) -> Iterator[tuple[str, str]]:
-    """(why the cluster would not go on serving with `after`, what to do instead). `nodes`: as they answered last."""
+    """Yields (the reason why the cluster would stop serving with `after`, the alternative). `nodes` are the last
+    answers of the nodes."""
     old, new = before.retention, after.retention
     if new.disk_refuse_writes_percent < old.disk_refuse_writes_percent:
         for node, view in sorted(nodes.items()):
@@ -291,7 +294,7 @@ def why_it_stops(before: Config, after: Config, nodes: Mapping[int, FindingsView
 
 
 def warnings_of(before: Config, after: Config) -> Iterator[str]:
-    """Yields a warning about each thing that a change takes away."""
+    """Yields a warning about each thing that the change takes away."""
     old, new = before.retention, after.retention
     if _kept(new.keep_ms) < _kept(old.keep_ms):
         yield f"messages older than {_time(new.keep_ms)} are removed; until now {_until(old.keep_ms)}"

@@ -1,5 +1,5 @@
-"""/v1/consistency, /v1/repair: the data for comparing nodes, and the damage on this node. The comparison itself is in
-cluster/repair/inspect.py."""
+"""/v1/consistency, /v1/repair: data for comparing nodes, and the damage on this node. cluster/repair/inspect.py makes
+the comparison."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ async def sum_log(call: Call) -> ChunksView:
 
 
 def chunk_crcs(log: SegmentedLog, position: int, end_position: int, chunk_bytes: int) -> list[str | None]:
-    """CRC-32C of each chunk of the log's bytes as they are on disk; None where they cannot be read."""
+    """Returns the CRC-32C of each chunk of the log's bytes as they are on disk; None for chunks that cannot be read."""
     found: list[str | None] = []
     for at in range(position, end_position, chunk_bytes):
         try:

@@ -19,23 +19,23 @@ from cluster.runtime.events import KINDS, Event, EventLog
 LIMIT_MAX: Final = 1_000
 STREAMS_MAX: Final = 16
 ALIVE_EVERY_S: Final = 5.0
-"""A stream without events gets a comment so often, and a client that is gone is noticed."""
+"""Seconds after which a stream without events gets a comment, so that a disconnected client is noticed."""
 LAST_ID: Final = "Last-Event-ID"
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$")
 
 
 class EventsView(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /v1/events`: events after `since`, oldest first."""
+    """The answer to `GET /v1/events`: events after `since`, oldest first."""
 
     node: int
     consistency: Literal["local"] = "local"
     events: list[Event]
     first_id: int
-    """Id of the oldest event that is kept; 0 if none is. Ids below it are forgotten."""
+    """Id of the oldest event that is kept; 0 if none is. Events with lower ids are gone."""
     last_id: int
-    """Ask next with since=this."""
+    """The value of `since` for the next request."""
     more: bool
-    """There are further events after these."""
+    """True if there are further events after these."""
 
 
 async def list_events(call: Call) -> EventsView:
@@ -94,7 +94,7 @@ def _encode(events: list[Event]) -> bytes:
 
 
 def _after(events: list[Event], since: str | None) -> list[Event]:
-    """Those after an id, or from a time on. Raises ApiError."""
+    """Returns the events after an id, or from a time on. Raises ApiError."""
     if since is None:
         return events
     if since.isascii() and since.isdecimal() and len(since) < 19:

@@ -29,13 +29,14 @@ _SETTINGS = ("retry_max_times", "consume_enable")
 
 
 class GroupRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /v1/groups`. What is left out keeps its default or, in an update, its value."""
+    """The body of `POST /v1/groups`. Fields that are left out keep their default or, in an update, their value."""
 
     name: NewGroup
     retry_max_times: RetryTimes | None = None
-    """Number of times that a message is tried again before it becomes a dead letter; RocketMQ's default is 16."""
+    """The number of times that a message is delivered again before it becomes a dead letter; RocketMQ's default is
+    16."""
     consume_enable: bool | None = None
-    """false: its consumers get no messages."""
+    """false if its consumers must not get messages."""
     if_exists: Literal["fail", "keep", "update"] = "fail"
 
 
@@ -47,22 +48,23 @@ class GroupChanged(ChangeView, frozen=True, kw_only=True):
     retry_max_times: int
     consume_enable: bool
     offsets: int
-    """Queues in which it has committed, which a deletion forgets."""
+    """The number of queues in which the group has committed; a deletion removes these offsets."""
     lag: int
     members: int
-    """Connected consumers, as the leader knows them: the next heartbeat of one makes a deleted group again."""
+    """Connected consumers that the leader knows. The next heartbeat of one creates a deleted group again."""
     dry_run: bool = False
-    """Nothing was changed; the entry is the last that is applied."""
+    """True if nothing was changed; term and index are those of the last applied entry."""
 
 
 class CloneRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /v1/groups/{name}/clone`: the group gets the offsets of another, and is made if it is not there."""
+    """The body of `POST /v1/groups/{name}/clone`: the group gets the offsets of another, and is created if it does not
+    exist."""
 
     source: GroupName
     topic: TopicName | None = None
-    """null: every topic in which the source has committed."""
+    """The topic; null for every topic in which the source has committed."""
     dry_run: bool = False
-    """Only answer what would change."""
+    """True to only answer what would change."""
 
 
 class ClonedOffset(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,17 +74,17 @@ class ClonedOffset(msgspec.Struct, frozen=True, kw_only=True):
     queue_id: int
     offset: int
     before: int | None
-    """The offset at which the group stood; null if it had committed nothing."""
+    """The former offset of the group; null if it had committed none."""
 
 
 class GroupCloned(ChangeView, frozen=True, kw_only=True):
-    """The offsets that the group has now, or would have."""
+    """The offsets that the group has now, or would have after a dry run."""
 
     group: str
     source: str
     offsets: list[ClonedOffset]
     dry_run: bool
-    """Nothing was changed; the entry is the last that is applied."""
+    """True if nothing was changed; term and index are those of the last applied entry."""
 
 
 async def create_group(call: Call) -> Answer:
@@ -149,7 +151,7 @@ async def clone_group(call: Call) -> GroupCloned:
 
 
 def find_group(state: BrokerState, name: str) -> GroupConfig:
-    """The group. Raises ApiError naming the nearest one there is."""
+    """Returns the group. Raises ApiError that names the nearest existing one."""
     group = state.groups.get(name)
     if group is None:
         match = neighbour(name, state.groups)
@@ -186,15 +188,15 @@ async def _view(
 
 
 class ResetRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /v1/groups/{name}/reset`. `value`: the time, ms since 1970, or the offset, with `to` of that name."""
+    """The body of `POST /v1/groups/{name}/reset`. `value` is the time in ms since 1970 or the offset, as `to` says."""
 
     topic: TopicName
     to: Literal["earliest", "latest", "time", "offset"]
     value: Unsigned63 | None = None
     queue_id: QueueId | None = None
-    """null: every queue of the topic."""
+    """The queue; null for every queue of the topic."""
     dry_run: bool = False
-    """Only answer what would change."""
+    """True to only answer what would change."""
 
 
 class ResetOffset(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,21 +205,21 @@ class ResetOffset(msgspec.Struct, frozen=True, kw_only=True):
     queue_id: int
     offset: int
     before: int | None = None
-    """The offset at which the group stood; null if it had committed nothing, or that is not known."""
+    """The former offset of the group; null if it had committed none, or if that is not known."""
     again: int = 0
-    """Messages that the group had committed and gets again."""
+    """Messages that the group had committed and will get again."""
     skipped: int = 0
-    """Messages that the group had not committed and does not get."""
+    """Messages that the group had not committed and will not get."""
 
 
 class GroupReset(msgspec.Struct, frozen=True, kw_only=True):
-    """The group's offsets were moved, or would be. Consumers are told with their next pull."""
+    """The offsets to which the group was moved, or would be. Consumers learn of it with their next pull."""
 
     node: int
     group: str
     topic: str
     dry_run: bool
-    """Nothing was changed."""
+    """True if nothing was changed."""
     queues: list[ResetOffset]
 
 

@@ -22,7 +22,7 @@ from statemachine.consuming.groups import GroupConfig
 from statemachine.consuming.queue_locks import QueueLock
 
 QUEUES_PER_PAGE = 20_000
-"""Queues of the groups of one page. A group with more is alone on its page."""
+"""Queues of the groups of one page. A group with more queues is alone on its page."""
 QUEUE_DIGITS = 5
 
 
@@ -36,7 +36,7 @@ class SubscriptionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OffsetView(msgspec.Struct, frozen=True, kw_only=True):
-    """A group's progress in one queue; `committed_offset` is null where it never committed."""
+    """A group's progress in one queue. `committed_offset` is null if it never committed there."""
 
     topic: str
     queue_id: int
@@ -44,14 +44,16 @@ class OffsetView(msgspec.Struct, frozen=True, kw_only=True):
     min_offset: int
     max_offset: int
     lag: int
-    """Messages from the committed offset to the end, or all that are kept where there is none; 0 beyond the end."""
+    """Messages from the committed offset to the end; all kept messages if the group never committed; 0 beyond the
+    end."""
     lag_ms: int = 0
     """Milliseconds since the oldest message that the group has not committed was stored; 0 without lag."""
     committed_age_ms: int | None = None
-    """Milliseconds since the group's last commit in this queue, as far as the leader has seen it; null if it has seen
+    """Milliseconds since the group's last commit in this queue, as the leader has observed it; null if it has observed
     none."""
     owner: str | None = None
-    """The client id that holds the queue's lock or, without one, has the queue by RocketMQ's default strategy."""
+    """Client id of the holder of the queue's lock; without a lock, the client that gets the queue by RocketMQ's default
+    strategy."""
 
 
 class GroupView(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,36 +62,37 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     topics: list[str]
     members: int
-    """Connected consumers, as this node knows them from heartbeats."""
+    """Connected consumers that this node knows from heartbeats."""
     lag: int
-    """Lag over all queues that the group has committed or subscribes to."""
+    """Lag over all queues in which the group has committed or to which it subscribes."""
     lag_ms: int = 0
     """Lag of the queue with the oldest message that the group has not committed."""
 
 
 class GroupsView(ReadView, frozen=True, kw_only=True):
-    """`GET /v1/groups`."""
+    """The answer to `GET /v1/groups`."""
 
     groups: list[GroupView]
     next: str | None
-    """`after` of the next page; null on the last."""
+    """The value of `after` for the next page; null on the last."""
 
 
 class GroupDetail(ReadView, frozen=True, kw_only=True):
-    """`GET /v1/groups/{name}`. Members are what this node knows from heartbeats, whatever the consistency."""
+    """The answer to `GET /v1/groups/{name}`. Members are those that this node knows from heartbeats, whatever the
+    consistency."""
 
     name: str
     retry_max_times: int
     subscriptions: list[SubscriptionView]
     members: list[MemberView]
-    """The first of them by their client ids."""
+    """The first members by client id."""
     members_total: int = 0
     offsets: list[OffsetView]
     lag: int
-    """Lag in all queues, also those of other pages."""
+    """Lag in all queues, including those of other pages."""
     lag_ms: int = 0
     next: str | None
-    """`after` of the next page of queues; null on the last."""
+    """The value of `after` for the next page of queues; null on the last."""
 
 
 async def list_groups(call: Call) -> Pieces:
@@ -169,7 +172,7 @@ async def describe_group(call: Call) -> Pieces:
 
 
 def _place(call: Call) -> tuple[str, int] | None:
-    """?after=TOPIC/QUEUE. Raises ApiError."""
+    """Returns the place in ?after=TOPIC/QUEUE. Raises ApiError."""
     after = after_of(call)
     if after is None:
         return None

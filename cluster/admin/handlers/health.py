@@ -1,7 +1,7 @@
-"""/v1/health: whether this node serves, and what is wrong with the cluster; /live and /ready for probes; /v1/findings.
+"""/v1/health: the health of this node, and the problems of the cluster; /live and /ready for probes; /v1/findings.
 
-A probe acts on one node. So statuses are about this node alone, and what is wrong elsewhere stands in the body:
-otherwise one full disk would have every node restarted.
+A probe acts on one node. The status code therefore reports only on this node, and problems elsewhere are in the body:
+otherwise one full disk would make the probes restart every node.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from cluster.runtime.alarms import Alarm
 
 
 class HealthView(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /v1/health`: 200 if this node is healthy, 503 if not; `findings` are those of the whole cluster."""
+    """The answer to `GET /v1/health`: 200 if this node is healthy, 503 if not. `findings` are those of the whole
+    cluster."""
 
     node: int
     consistency: Literal["local"] = "local"
     applied_index: int
     healthy: bool
     reasons: list[str]
-    """Why it is not healthy."""
+    """The reasons why the node is not healthy."""
     warnings: list[str]
     """Problems that an operator should know although clients are served."""
     alarms: list[Alarm]
@@ -34,23 +35,23 @@ class HealthView(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Finding]
     """Findings of the whole cluster: the worst first, causes before their consequences."""
     nodes: list[NodeReport]
-    """Members whose findings are among them, if they answer."""
+    """The members, and if they answer, so that their findings are included."""
 
 
 class LiveView(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /v1/health/live`: the node's event loop turns; nothing else is looked at."""
+    """The answer to `GET /v1/health/live`: the node's event loop runs; nothing else is checked."""
 
     node: int
     live: Literal[True] = True
 
 
 class ReadyView(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /v1/health/ready`: 200 if clients should be sent to this node, 503 if not."""
+    """The answer to `GET /v1/health/ready`: 200 if clients should be sent to this node, 503 if not."""
 
     node: int
     ready: bool
     reasons: list[str]
-    """Why it is not ready."""
+    """The reasons why the node is not ready."""
 
 
 async def get_health(call: Call) -> Answer:
@@ -92,12 +93,12 @@ async def get_ready(call: Call) -> Answer:
 
 
 async def get_findings(call: Call) -> FindingsView:
-    """Findings of this node about itself: the other nodes ask for them."""
+    """Findings of this node about itself, for which the other nodes ask."""
     return call.watch.own_view()
 
 
 def _reasons(status: NodeStatus) -> list[str]:
-    """Why the node is not healthy."""
+    """Returns the reasons why the node is not healthy."""
     reasons = []
     if status.failure is not None:
         reasons.append(f"the node has stopped taking part: {status.failure}")

@@ -1,6 +1,6 @@
-"""/v1/members/{id}/history: what a node did over the last hour, for plots.
+"""/v1/members/{id}/history: figures of a node over the last hour, for plots.
 
-It is no replacement for Prometheus: it answers the first questions at a node that nobody scrapes.
+It does not replace Prometheus: it answers the first questions about a node that nobody scrapes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ SINCE: Final = "since_ms"
 
 
 class HistoryView(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /v1/members/{id}/history`: samples of this node since its start, at most an hour, oldest first."""
+    """The answer to `GET /v1/members/{id}/history`: samples of this node since its start, at most an hour, oldest
+    first."""
 
     node: int
     applied_index: int
@@ -37,7 +38,7 @@ class HistoryView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sampler:
-    """Feeds a node's `samples`. Event loop only."""
+    """Adds to a node's `samples` periodically. Event loop only."""
 
     def __init__(self, port: AdminPort, clock: Clock | None = None) -> None:
         self._port = port

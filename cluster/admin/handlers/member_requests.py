@@ -102,7 +102,7 @@ def _member(port: AdminPort, node: NodeId, group: Group) -> NodeMember:
 
 
 async def describe_joining(call: Call) -> JoinView:
-    """The data for the directory and the configuration of a new node."""
+    """The data from which the directory and the configuration of a new node are made."""
     port, service = call.port, call.port.membership
     members, identity = service.in_force, service.identity
     return JoinView(
@@ -278,8 +278,9 @@ def _would_remove(port: AdminPort, node: NodeId, below_three: bool) -> MemberCha
 
 
 async def _hand_over_before_leaving(port: AdminPort, node: NodeId, below_three: bool) -> None:
-    """A leader that is removed while it leads delays its clients, because it cannot forward their requests afterwards.
-    If no node can take over, it leads until its own removal is committed. Raises HandedOver."""
+    """Makes a leader hand over before its own removal, because a leader that is removed delays its clients: it cannot
+    forward their requests afterwards. If no node can take over, it leads until its removal is committed. Raises
+    HandedOver."""
     if node != port.config.node.id:
         return
     try:
@@ -341,7 +342,7 @@ def election_wait_s(port: AdminPort) -> float:
 
 
 async def _change(port: AdminPort, propose: Callable[[Callable[[Ending], None]], EntryId]) -> EntryId:
-    """Proposes and waits until the entry is applied here. Raises ApiError."""
+    """Proposes a change and waits until its entry is applied here; returns the entry. Raises ApiError."""
     decided: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
     try:
         entry = propose(lambda ending: None if decided.done() else decided.set_result(ending))
@@ -377,11 +378,11 @@ def _refused(error: LocalError) -> ApiError:
 
 
 ID_DIGITS = 5
-"""Digits of the greatest id; Python does not turn very many into a number."""
+"""The most digits of an id; Python refuses to convert very long numbers."""
 
 
 def member_id(text: str) -> NodeId:
-    """The node id in a path. Raises ApiError if it is not valid."""
+    """Returns the node id in a path. Raises ApiError if it is not valid."""
     if not (text.isascii() and text.isdecimal() and len(text) <= ID_DIGITS and 1 <= int(text) <= 65535):
         raise ApiError("bad_field", f"{text[:64]} is not the id of a node", "GET /v1/members lists them")
     return NodeId(int(text))
@@ -408,28 +409,28 @@ Note = Annotated[str, msgspec.Meta(max_length=TEXT_LENGTH_MAX)]
 
 
 class MaintenanceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /v1/members/{id}/maintenance`."""
+    """The body of `POST /v1/members/{id}/maintenance`."""
 
     maintenance: bool = True
-    """False: it ends."""
+    """True to begin the maintenance, False to end it."""
     author: Note = ""
     reason: Note = ""
     dry_run: bool = False
-    """Only answer whether it could begin."""
+    """True to only answer if it could begin."""
 
 
 class MaintenanceView(ReadView, frozen=True, kw_only=True):
-    """The maintenance of a node: during it the node leads nothing, and findings about it are expected."""
+    """The maintenance of a node. During it the node leads nothing, and findings about it are expected."""
 
     id: int
     maintenance: bool
     since_ms: int | None
-    """Log time; null if it is not in maintenance."""
+    """Log time of its begin; null if the node is not in maintenance."""
     author: str | None
     reason: str | None
     leader: int | None
     dry_run: bool = False
-    """Nothing was changed."""
+    """True if nothing was changed."""
 
 
 async def maintain_member(call: Call) -> MaintenanceView:

@@ -39,24 +39,24 @@ from statemachine.topics import TopicConfig
 
 MESSAGES_MAX: Final = 32
 FOUND_COST: Final = Cost(MESSAGES_MAX, lambda limits: PAGE_BYTES_MAX + BYTES_MAX + limits.message_bytes_max)
-"""Cost of a search: all that it finds is in memory at once."""
+"""Cost of a search: all messages that it finds are in memory at once."""
 PAGE_BODY_BYTES: Final = 4096
-"""Bytes of each body in a page, unless the request says otherwise."""
+"""Bytes of each body that a page shows, unless the request asks for another number."""
 BODY_BYTES, COUNT, OFFSET, TIME_MS = "body_bytes", "count", "offset", "time_ms"
 _ASK_AGAIN: Final = "ask again; raftmq tier status says what is wrong with the store"
 PAGE_QUERY: Final = (OFFSET, TIME_MS, COUNT, BODY_BYTES)
 
 
 class MessagesView(ReadView, frozen=True, kw_only=True):
-    """`GET /v1/topics/{name}/messages/{key}`: the newest first."""
+    """The answer to `GET /v1/topics/{name}/messages/{key}`: messages, the newest first."""
 
     messages: list[MessageView]
     more: bool
-    """There may be older ones."""
+    """True if there may be older ones."""
 
 
 class QueuePage(ReadView, frozen=True, kw_only=True):
-    """`GET /v1/topics/{name}/queues/{queue}/messages`: in the order of their offsets."""
+    """The answer to `GET /v1/topics/{name}/queues/{queue}/messages`: messages in the order of their offsets."""
 
     topic: str
     queue_id: int
@@ -71,7 +71,7 @@ class QueuePage(ReadView, frozen=True, kw_only=True):
 
 
 class MessageDetail(ReadView, frozen=True, kw_only=True):
-    """`GET /v1/messages/{position}`."""
+    """The answer to `GET /v1/messages/{position}`."""
 
     message: MessageView
 
@@ -165,16 +165,16 @@ async def list_messages(call: Call) -> Pieces:
 
 
 async def _add(call: Call, page: Page, message: Message, body_bytes: int) -> bool:
-    """Returns True if the message is on the page. The first one is cut to fit; one behind others may begin the next
-    page."""
+    """Adds a message; returns True if it is on the page. The first one is cut to fit; a later one may have to begin the
+    next page."""
     return page.add_parts(await message_parts(call, message, body_bytes, PAGE_BYTES_MAX if page.items else page.left))
 
 
 async def _add_stored(
     call: Call, page: Page, where: tuple[TopicConfig, int, int, int], body_bytes: int, unreadable: list[int]
 ) -> int:
-    """Adds what this node has from an offset on, one message after the other, as far as the page has room, and to
-    `unreadable` the offsets of what it cannot read; returns the offset behind. `where`: topic, queue, offset, count."""
+    """Adds messages of this node's log from an offset on, one after the other, as far as the page has room. Adds the
+    offsets of unreadable ones to `unreadable`; returns the next offset. `where`: topic, queue, offset, count."""
     port = call.port
     topic, queue, offset, count = where
     read_bytes = 0
@@ -196,7 +196,7 @@ async def _add_stored(
 
 
 async def _older(call: Call, topic: TopicConfig, queue: int, offset: int, count: int) -> EvictedPage:
-    """Reads from the tier the part of the page that lies below what this node has."""
+    """Reads from the tier the part of the page that lies below this node's log."""
     port = call.port
     low = port.state.min_offset(topic.id, queue)
     if offset >= low or not count:
@@ -241,25 +241,25 @@ def _refuse_if_fenced(call: Call) -> None:
         raise ApiError("failed", "this node serves no messages: its rows are wrong", "ask another node")
 
 
-# A stored message as JSON. Its body may be as long as the limit allows, and six times that as JSON: it is made in
-# slices.
+# Encodes a stored message as JSON. Its body may be as long as the limit allows, and six times that as JSON, so it is
+# encoded in slices.
 
 SLICE_BYTES: Final = 48 << 10
-"""Bytes of a body that one step makes. A multiple of three, so that slices of base64 can be joined."""
+"""Bytes of a body that one step encodes. A multiple of three, so that slices of base64 can be joined."""
 _QUOTED: Final = 16
-"""More than the name of the body's field, the quotes and the comma."""
+"""Bytes for the name of the body's field, the quotes and the comma, rounded up."""
 
 
 class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A stored message. Its body is `body` if it is UTF-8 text, else `body_base64`, as it was sent; only the beginning
-    of it where `body_cut` is true."""
+    """A stored message. Its body is `body` if it is UTF-8 text, else `body_base64`. If `body_cut` is true, only the
+    beginning is given."""
 
     topic: str
     queue_id: int
     queue_offset: int
     position: int
     id: str
-    """RocketMQ's offsetMsgId."""
+    """The message id, RocketMQ's offsetMsgId."""
     store_ms: int
     born_ms: int
     reconsume_times: int = 0
@@ -280,8 +280,8 @@ class _Body(NamedTuple):
 
 
 async def message_parts(call: Call, message: Message, body_bytes: int, room: int = sys.maxsize) -> list[bytes]:
-    """The JSON of a message with at most `body_bytes` of its body: less, if the whole would take more than `room` bytes
-    of JSON. What it says besides its body is never cut."""
+    """Returns the JSON of a message with at most `body_bytes` of its body; less if the whole would take more than
+    `room` bytes of JSON. Everything except the body is never cut."""
     charge_text(len(message.properties))
     properties = parse_properties(message.properties)
     left = room - len(msgspec.json.encode(_view(message, properties, cut=True))) - _QUOTED
@@ -293,7 +293,7 @@ async def message_parts(call: Call, message: Message, body_bytes: int, room: int
 
 
 async def _as_text(call: Call, body: bytes, body_bytes: int, room: int) -> _Body | None:
-    """None if the body is not UTF-8, wherever that shows."""
+    """Encodes the body as text; returns None if it is not UTF-8, in any part."""
     decode = codecs.getincrementaldecoder("utf-8")().decode
     shown = min(len(body), body_bytes)
     parts: list[bytes] = []
@@ -328,7 +328,7 @@ async def _as_base64(call: Call, body: bytes, body_bytes: int, room: int) -> _Bo
 
 
 def _view(message: Message, properties: dict[str, str], cut: bool) -> MessageView:
-    """Without its body."""
+    """Returns the view of a message without its body."""
     return MessageView(
         topic=message.topic,
         queue_id=message.queue_id,

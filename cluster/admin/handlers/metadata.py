@@ -22,31 +22,31 @@ from statemachine.commands import ACKNOWLEDGE, COMMIT_OFFSETS
 
 ROWS_PER_STEP = 128
 COST = Cost(1, lambda limits: 24 << 20)
-"""Cost of the document, which has everything: few are made at a time."""
+"""Cost of the document, which contains everything, so that only a few are made at a time."""
 
 
 class MetadataChange(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /v1/metadata`: a part of a document; topics before the offsets in them."""
+    """The body of `POST /v1/metadata`: a part of a document; topics must precede the offsets in them."""
 
     topics: list[TopicRecord] = []
     groups: list[GroupRecord] = []
     offsets: list[OffsetRecord] = []
     dry_run: bool = False
-    """Only check it, and answer how much there is: an import replaces offsets and attributes."""
+    """True to only check the document, and answer its size: an import replaces offsets and attributes."""
 
 
 class MetadataChanged(ChangeView, frozen=True, kw_only=True):
-    """It is in the log, all of it in one entry, and applied."""
+    """The answer to an import that is applied; all of it is in one entry."""
 
     topics: int
     groups: int
     offsets: int
     dry_run: bool = False
-    """Nothing was changed; the entry is the last that is applied."""
+    """True if nothing was changed; term and index are those of the last applied entry."""
 
 
 class AlarmAcknowledged(ChangeView, frozen=True, kw_only=True):
-    """`POST /v1/alarms/{key}/ack`."""
+    """The answer to `POST /v1/alarms/{key}/ack`."""
 
     key: str
     event: str
@@ -67,7 +67,7 @@ async def get_metadata(call: Call) -> Pieces:
 
 
 async def _encoded(call: Call, rows: Sequence[Any], kind: Callable[[Sequence[Any]], Any] = list) -> list[bytes]:
-    """The JSON of many rows without what encloses them, some in a step."""
+    """Encodes many rows as JSON without the enclosing brackets, a few in each step."""
     parts: list[bytes] = []
     for start in range(0, len(rows), ROWS_PER_STEP):
         await call.breathe()

@@ -50,7 +50,7 @@ async def _scraped(call: Call, port: AdminPort) -> Raw:
 
 
 class RecoveryView(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /v1/recovery`."""
+    """The answer to `GET /v1/recovery`."""
 
     schema: Literal[1] = 1
     consistency: Literal["local"] = "local"
@@ -69,7 +69,7 @@ async def get_recovery(call: Call) -> RecoveryView:
 
 
 class LinksView(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /v1/links`."""
+    """The answer to `GET /v1/links`."""
 
     node: int
     consistency: Literal["local"] = "local"
@@ -88,19 +88,19 @@ Level = Literal["debug", "info", "warning", "error"]
 
 
 class LogLevel(msgspec.Struct, frozen=True, kw_only=True):
-    """`PUT /v1/log-level`."""
+    """The body of `PUT /v1/log-level`."""
 
     level: Level
 
 
 class LogLevelView(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /v1/log-level`."""
+    """The answer to `GET /v1/log-level`."""
 
     node: int
     level: Level
-    """Now."""
+    """The present level."""
     configured: Level
-    """log_output.level."""
+    """The level in the configuration, log_output.level."""
 
 
 async def get_log_level(call: Call) -> LogLevelView:
@@ -110,7 +110,7 @@ async def get_log_level(call: Call) -> LogLevelView:
 
 
 async def set_log_level(call: Call) -> LogLevelView:
-    """Makes this node log more or less until its next start."""
+    """Changes the level of this node's log until its next start."""
     wanted: LogLevel = call.body
     before = logs.level()
     logs.set_level(wanted.level)
@@ -120,14 +120,14 @@ async def set_log_level(call: Call) -> LogLevelView:
 
 
 class FailpointRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`PUT /v1/failpoints`: {"name": "append.fdatasync", "action": "hold"}."""
+    """The body of `PUT /v1/failpoints`: {"name": "append.fdatasync", "action": "hold"}."""
 
     name: str
     action: str
 
 
 class FailpointsView(msgspec.Struct, frozen=True, kw_only=True):
-    """All points of this node."""
+    """All failpoints of this node."""
 
     node: int
     failpoints: list[PointState]
@@ -160,17 +160,17 @@ def _enabled(call: Call) -> FailpointSet:
 
 
 class ClientsView(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /v1/clients`, `GET /v1/members/{id}/clients`."""
+    """The answer to `GET /v1/clients` and `GET /v1/members/{id}/clients`."""
 
     node: int
     consistency: Literal["local"] = "local"
     total: int
-    """Connections; the list has the busiest of them if there are more than it shows."""
+    """The number of connections. If there are more than the list shows, it shows the busiest."""
     clients: list[ClientView]
 
 
 class ClientGone(msgspec.Struct, frozen=True, kw_only=True):
-    """`DELETE /v1/clients/{address}`."""
+    """The answer to `DELETE /v1/clients/{address}`."""
 
     node: int
     address: str

@@ -20,39 +20,39 @@ from statemachine.delivery.half_messages import HalfMessage
 from statemachine.rows.keys import U64_MAX
 
 TRANSACTIONS_MAX = 100
-"""One answer lists so many."""
+"""The most transactions in one answer."""
 READ_BYTES_MAX = 1 << 20
-"""Bytes of the log that are read for one answer: the id and keys of a half message are inside it."""
+"""Bytes of the log that are read for one answer. The id and keys of a half message lie within them."""
 
 
 class TransactionView(msgspec.Struct, frozen=True, kw_only=True):
-    """A half message. What the message itself says is null if it was not read: it is damaged, or long."""
+    """A half message. Fields from the message itself are null if it was not read, because it is damaged or long."""
 
     position: int
-    """Position at which it was first stored; its producer knows it by that."""
+    """Position at which it was first stored; its producer uses it as an id."""
     topic: str | None
-    """Null: the topic was deleted, and the half message ends with its next check."""
+    """The topic; null if it was deleted, and the half message ends with its next check."""
     queue_id: int
     size: int
     checks: int
-    """Number of times that its producer was to be asked."""
+    """The number of times that its producer was to be asked."""
     next_check_ms: int
-    """Log time."""
+    """Log time of the next check."""
     group: str | None = None
-    """The producer group that decides."""
+    """The producer group that decides about the transaction."""
     message_id: str | None = None
     keys: str | None = None
     stored_ms: int | None = None
 
 
 class TransactionsView(ReadView, frozen=True, kw_only=True):
-    """`GET /v1/transactions`."""
+    """The answer to `GET /v1/transactions`."""
 
     open: int
     bytes: int
     transactions: list[TransactionView]
     more: bool
-    """There are further ones."""
+    """True if there are further ones."""
 
 
 async def list_transactions(call: Call) -> TransactionsView:

@@ -30,7 +30,7 @@ CONTENT_TYPES: Final = {
     "svg": "image/svg+xml",
     "txt": "text/plain; charset=utf-8",
 }
-"""End of a file's name -> media type; nothing else is served."""
+"""Suffix of a file's name -> media type; files with other suffixes are not served."""
 INDEX: Final = "index.html"
 _HEADERS: Final = {
     "Content-Security-Policy": SECURITY_POLICY,
@@ -55,7 +55,7 @@ async def get_static(call: Call) -> Raw:
 
 @cache
 def static_files() -> dict[str, Raw]:
-    """Every file by its name, read once: a name that comes with a request never becomes a path."""
+    """Returns every file by its name, read once. A name from a request never becomes a path."""
     return {
         each.name: Raw(CONTENT_TYPES[kind], each.read_bytes(), _HEADERS)
         for each in sorted((files("cluster.admin") / "static").iterdir(), key=lambda each: each.name)
@@ -69,13 +69,13 @@ _LINK: Final = re.compile(r"\[([^\]]+)\]\(([^)#]+)(?:#[\w-]+)?\)")
 
 @cache
 def runbooks() -> dict[str, str]:
-    """Code -> its section, without the heading, as text for a terminal."""
+    """Returns code -> its section of the runbooks, without the heading, as text for a terminal."""
     _, *sections = re.split(r"^## ", (files("cluster.admin") / "static" / NAME).read_text(encoding="utf-8"), flags=re.M)
     return {code: _LINK.sub(_page, text.strip()) for code, _, text in (each.partition("\n") for each in sections)}
 
 
 def _page(link: re.Match[str]) -> str:
-    """A link to another page, which an installed package does not have: its path in the sources."""
+    """Replaces a link to another page, which an installed package does not have, by its path in the sources."""
     return f"docs/{link[2]}"
 
 

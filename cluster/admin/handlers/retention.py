@@ -60,7 +60,7 @@ async def run_retention(call: Call) -> RetentionRun:
 
 
 def _plan(node: int, ran: Ran, begins: int) -> RetentionRun:
-    """Returns the part of the log that would go at once."""
+    """Returns the plan for the part of the log that would be removed at once."""
     decision = ran.decision
     position = max(begins, decision.position) if decision.count else begins
     return RetentionRun(
@@ -78,7 +78,7 @@ def _plan(node: int, ran: Ran, begins: int) -> RetentionRun:
 
 
 async def _applied(call: Call, term: int, index: int) -> None:
-    """Waits until the entry, and no other one in its place, is applied."""
+    """Waits until the entry is applied. Raises ApiError if it is not, or if another entry replaced it."""
     state = call.port.state
     await comes_true(lambda: state.applied.index >= index or call.port.status().term != term, _APPLY_WAIT_S)
     if state.applied.index < index:

@@ -1,4 +1,4 @@
-"""/v1/writes: what Spark has staged and nobody has committed yet, and which write of each name is committed."""
+"""/v1/writes: messages that Spark has staged and not committed yet, and the newest committed write of each name."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from statemachine.commands import DISCARD_ATTEMPTS, FORGET_WRITE
 from statemachine.delivery.staged_writes import NAME_MAX, Attempt
 
 ATTEMPTS_SHOWN, NAMES_SHOWN = 100, 100
-"""One answer lists so many."""
+"""The most attempts and names in one answer."""
 
 WriteName = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_MAX)]
 
 
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
-    """One try of one task. Times are log time."""
+    """One attempt of one task. Times are log time."""
 
     attempt: int
     name: str
     """Name of the write: `query ` and the id of a streaming query, or `write ` and the option writeId."""
     write: int
-    """Its number: the batch id."""
+    """The number of the write: Spark's batch id."""
     state: str
     """`open`; `committed`: it is being copied into its queues; `discarded`: it is being removed."""
     messages: int
@@ -40,11 +40,11 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of those messages."""
     opened_ms: int
     staged_ms: int
-    """When something was staged last."""
+    """The time when messages were last staged."""
 
 
 class CommittedView(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest committed write of a name: it and earlier ones are not written again."""
+    """The newest committed write of a name. It and earlier ones are not written again."""
 
     name: str
     write: int
@@ -53,53 +53,54 @@ class CommittedView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WritesView(ReadView, frozen=True, kw_only=True):
-    """`GET /v1/writes`."""
+    """The answer to `GET /v1/writes`."""
 
     staged: int
     """Messages of all attempts that are neither copied nor removed."""
     bytes: int
     attempts: list[AttemptView]
-    """The oldest."""
+    """The oldest attempts."""
     committed: list[CommittedView]
     """The newest committed write of each name, in the order of the names."""
     more: bool
-    """There are further attempts or names."""
+    """True if there are further attempts or names."""
 
 
 class AbortRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /v1/writes/abort`."""
+    """The body of `POST /v1/writes/abort`."""
 
     name: WriteName
     write: Unsigned63
     dry_run: bool = False
-    """Only answer what would be discarded."""
+    """True to only answer what would be discarded."""
 
 
 class WriteAborted(ChangeView, frozen=True, kw_only=True):
-    """The staged messages of the write are discarded; a commit of it is refused."""
+    """The answer after the staged messages of the write were discarded; a commit of it is refused from now on."""
 
     attempts: int
     messages: int = 0
-    """Messages that these attempts had staged."""
+    """The number of messages that these attempts had staged."""
     dry_run: bool = False
-    """Nothing was changed; the entry is the last that is applied."""
+    """True if nothing was changed; term and index are those of the last applied entry."""
 
 
 class ForgetRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /v1/writes/forget`."""
+    """The body of `POST /v1/writes/forget`."""
 
     name: WriteName
     dry_run: bool = False
-    """Only answer what would be forgotten."""
+    """True to only answer what would be forgotten."""
 
 
 class WriteForgotten(ChangeView, frozen=True, kw_only=True):
-    """The name may be used anew: a producer that writes under it again writes everything again."""
+    """The answer after a name was forgotten and may be used anew: a producer that writes under it again writes
+    everything again."""
 
     write: int
-    """The newest that was committed."""
+    """The newest committed write."""
     dry_run: bool = False
-    """Nothing was changed; the entry is the last that is applied."""
+    """True if nothing was changed; term and index are those of the last applied entry."""
 
 
 async def list_writes(call: Call) -> WritesView:

@@ -1,4 +1,4 @@
-"""/v1/tier: what the object store holds of the log, scrubs of it, and closing the segment that is being written."""
+"""/v1/tier: the part of the log that the object store holds, scrubs of it, and closing the active segment."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ POSITION_DIGITS = 20
 
 
 class TierScrubRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /v1/tier/scrub`."""
+    """The body of `POST /v1/tier/scrub`."""
 
     reads: bool = True
-    """Read every object and compare its checksum; else only sizes."""
+    """True to read every object and compare its checksum; otherwise only sizes are compared."""
     repairs: bool = False
-    """Write again what is missing or damaged and this node still has."""
+    """True to upload again what is missing or damaged and this node still has."""
     sweeps: bool = False
-    """Remove objects that no segment names, and none ever will."""
+    """True to remove objects that no segment names, and that none ever will."""
     dry_run: bool = False
-    """Write and remove nothing: only report what is bad, and what would go (`orphans`)."""
+    """True to upload and remove nothing, and only report what is damaged and what would be removed (`orphans`)."""
 
 
 async def get_tier(call: Call) -> TierView:
-    """The content of the tier by this node's state, what waits, and on the leader what fails."""
+    """The content of the tier by this node's state, the uploads that wait, and on the leader those that fail."""
     tier = call.port.config.tier
     return replace(call.port.tier.view(tier.url), stop_grace_ms=tier.stop_grace_ms)
 

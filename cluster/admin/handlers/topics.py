@@ -28,28 +28,28 @@ QUEUES_PER_STEP = 64
 
 
 class TopicView(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic's configuration and how many messages it holds."""
+    """A topic's configuration and the number of its messages."""
 
     name: str
     id: int
     read_queues: int
     write_queues: int
     perm: int
-    """RocketMQ's bits: 4 read, 2 write."""
+    """The permission, RocketMQ's bits: 4 read, 2 write."""
     order: bool
     attributes: dict[str, str]
     created_ms: int | None = None
-    """Log time of its creation; null if that was before the cluster had level 12."""
+    """Log time of its creation; null if the cluster had not reached level 12 then."""
     changed_ms: int | None = None
-    """Log time of its last change; null likewise."""
+    """Log time of its last change; null if the cluster had not reached level 12 then."""
     changed_by: str | None = None
-    """The author of that change; null if nobody asked for it, as for a topic that a send made."""
+    """The author of that change; null if it had none, as when a send creates a topic."""
     messages: int
     bytes: int | None = None
-    """Stored size of the messages that are in the log of the node that answers (`cluster.broker.topic_sizes`). null:
-    not measured, as in the answer to a change."""
+    """Stored bytes of the messages in the log of the answering node (`cluster.broker.topic_sizes`). null: not measured,
+    as in the answer to a change."""
     bytes_exact: bool = True
-    """False: `bytes` is an estimate, the mean size of some of the messages times their number."""
+    """False if `bytes` is an estimate: the mean size of some of the messages times their number."""
 
 
 class QueueView(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,26 +61,27 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicsView(ReadView, frozen=True, kw_only=True):
-    """`GET /v1/topics`."""
+    """The answer to `GET /v1/topics`."""
 
     topics: list[TopicView]
     bytes_applied_index: int
-    """`bytes` is as of this entry, some seconds old."""
+    """The entry as of which `bytes` was measured, some seconds ago."""
     next: str | None
-    """`after` of the next page; null on the last."""
+    """The value of `after` for the next page; null on the last."""
 
 
 class TopicDetail(ReadView, frozen=True, kw_only=True):
-    """`GET /v1/topics/{name}`."""
+    """The answer to `GET /v1/topics/{name}`."""
 
     topic: TopicView
     queues: list[QueueView]
     next: int | None
-    """`after` of the next page of queues; null on the last."""
+    """The value of `after` for the next page of queues; null on the last."""
 
 
 class TopicRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /v1/topics`. `queues` sets both numbers; what is left out keeps its default or, in an update, its value."""
+    """The body of `POST /v1/topics`. `queues` sets both numbers; fields that are left out keep their default or, in an
+    update, their value."""
 
     name: NewTopic
     queues: Queues | None = None
@@ -98,7 +99,7 @@ class TopicChanged(ChangeView, frozen=True, kw_only=True):
     result: Literal["created", "kept", "updated", "deleted"]
     topic: TopicView
     dry_run: bool = False
-    """Nothing was changed; the entry is the last that is applied."""
+    """True if nothing was changed; term and index are those of the last applied entry."""
 
 
 async def list_topics(call: Call) -> Pieces:
@@ -204,7 +205,7 @@ async def delete_topic(call: Call) -> TopicChanged:
 
 
 def find_topic(state: BrokerState, name: str) -> TopicConfig:
-    """The topic. Raises ApiError naming the nearest one there is."""
+    """Returns the topic. Raises ApiError that names the nearest existing one."""
     config = state.topics.get(name)
     if config is None:
         match = neighbour(name, state.topics)
@@ -214,8 +215,8 @@ def find_topic(state: BrokerState, name: str) -> TopicConfig:
 
 
 def _check_read_level(wanted: TopicRequest) -> None:
-    """Raises ApiError for a level that does not exist. Only this checks it: to apply, an attribute that is newer than
-    the release is only a text."""
+    """Raises ApiError for a read level that does not exist. Apply does not check it, because an attribute of a newer
+    release is only a text to it."""
     level = (wanted.attributes or {}).get(TIER_READ)
     if level is None:
         return
@@ -226,7 +227,7 @@ def _check_read_level(wanted: TopicRequest) -> None:
 
 
 def _fields(wanted: TopicRequest) -> dict[str, Any]:
-    """The `config` argument of create_topic: only what was asked for."""
+    """Returns the `config` argument of create_topic: only the fields that were given."""
     fields: dict[str, Any] = {"name": wanted.name}
     if wanted.queues is not None:
         fields["read_queues"] = fields["write_queues"] = wanted.queues

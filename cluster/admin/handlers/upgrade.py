@@ -1,4 +1,4 @@
-"""/v1/upgrade: which levels the members know; and raising the cluster to the newest one."""
+"""/v1/upgrade: the levels that the members know; and raising the cluster to the newest one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from statemachine.commands import FINALIZE
 
 
 class Finalized(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster has that level, or would get it."""
+    """The level that the cluster has now, or would get."""
 
     node: int
     dry_run: bool
@@ -24,14 +24,14 @@ class Finalized(msgspec.Struct, frozen=True, kw_only=True):
     level: int
     term: int | None
     index: int | None
-    """The entry; null if nothing was written."""
+    """Index of the entry; null if nothing was written."""
 
 
 class FinalizeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /v1/upgrade/finalize`."""
+    """The body of `POST /v1/upgrade/finalize`."""
 
     dry_run: bool = False
-    """Only answer to what level the cluster would be raised."""
+    """True to only answer the level to which the cluster would be raised."""
 
 
 async def get_upgrade(call: Call) -> UpgradeView:
@@ -41,8 +41,10 @@ async def get_upgrade(call: Call) -> UpgradeView:
 
 
 async def finalize(call: Call) -> Finalized:
-    """Raises the cluster to the newest level that all voters and learners know. An older version is refused from then
-    on, and there is no way back."""
+    """Raises the cluster to the newest level that all voters and learners know.
+
+    An older version is refused from then on, and there is no way back.
+    """
     wanted: FinalizeRequest = call.body
     port, before = call.port, call.port.state.level
     try:

@@ -34,7 +34,7 @@ async def changed(start: Callable[[Told], None], hint: str = "see raftmq user li
 
 
 def user_of(call: Call, name: str) -> User:
-    """The user of that name. Raises ApiError."""
+    """Returns the user of that name. Raises ApiError."""
     users = call.port.access.state.users
     user = users.get(name)
     if user is None:

@@ -1,4 +1,4 @@
-"""/v1/auth: `auth.mode`, and what the step to enforce would stop. /v1/audit: every change of users."""
+"""/v1/auth: `auth.mode`, and the requests that the step to enforce would stop. /v1/audit: every change of users."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BEFORE, LIMIT = "before", "limit"
 AUDIT_MAX: Final = 200
 SUPERS_SHOWN: Final = 100
 BLOCKING: Final = ("user_key", "peer_secret")
-"""Findings with which nothing can be enforced: a node that cannot read secrets, or that lets in peers without proof."""
+"""Findings that forbid enforcing: a node that cannot decrypt secrets, or that accepts peers without proof."""
 
 
 class DenialView(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,15 +31,15 @@ class DenialView(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     why: str
     last: str
-    """The last of them: a request code, or method and address."""
+    """The last denied request: its code, or method and address."""
     enforced: bool
     times: int
     at: str
-    """RFC 3339."""
+    """The time of the last denied request, RFC 3339."""
 
 
 class AuthView(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /v1/auth`, as this node has it."""
+    """The answer to `GET /v1/auth`, from this node's applied state."""
 
     node: int
     mode: Literal["off", "observe", "enforce"]
@@ -47,15 +47,15 @@ class AuthView(msgspec.Struct, frozen=True, kw_only=True):
     """Enabled Supers, at most 100."""
     total: int
     problem: str
-    """Why this node cannot read the secrets of users; "" if it can."""
+    """The reason why this node cannot decrypt the secrets of users; "" if it can."""
     proven: bool
-    """Every peer of this node has to prove the cluster's secret."""
+    """True if every peer of this node has to prove the cluster's secret."""
     denials: list[DenialView]
-    """Those of the last hour on this node, the newest first."""
+    """Denials of the last hour on this node, the newest first."""
 
 
 class ModeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`PUT /v1/auth`."""
+    """The body of `PUT /v1/auth`."""
 
     mode: Literal["off", "observe", "enforce"]
 
@@ -72,21 +72,21 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     at: str
-    """RFC 3339, log time."""
+    """Log time of the change, RFC 3339."""
     user: str
-    """The user who asked for it; operator: somebody who has the cluster's secret."""
+    """The user who asked for the change; `operator` for a person with the cluster's secret."""
     address: str
-    """The client's."""
+    """The address of the client."""
     about: str
     action: str
 
 
 class AuditPage(ReadView, frozen=True, kw_only=True):
-    """`GET /v1/audit`: the newest first."""
+    """The answer to `GET /v1/audit`: changes, the newest first."""
 
     changes: list[AuditView]
     next: int | None
-    """`before` for the next page; null at the end."""
+    """The value of `before` for the next page; null at the end."""
 
 
 async def get_auth(call: Call) -> AuthView:

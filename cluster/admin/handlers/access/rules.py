@@ -1,4 +1,4 @@
-"""/v1/acl: the rules of a user, and what they come to."""
+"""/v1/acl: the rules of a user, and a test of their effect."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from statemachine.access.rules import (
 from statemachine.commands import InvalidCommandError
 
 RULES_BYTES_MAX: Final = 8 << 20
-"""All rules of a user, as JSON."""
+"""The most bytes of all rules of a user, as JSON."""
 POLICY, RESOURCE = "policy", "resource"
 PolicyName = Literal["Custom", "Default"]
 _POLICIES: Final = {"Custom": Policy.CUSTOM, "Default": Policy.DEFAULT}
@@ -40,25 +40,25 @@ Actions = Annotated[list[Word], msgspec.Meta(min_length=1, max_length=len(ACTION
 
 
 class RuleView(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule."""
+    """One rule of a user."""
 
     resource: ResourceText
     actions: Actions
     decision: Literal["Allow", "Deny"] = "Allow"
     sources: Annotated[list[Word], msgspec.Meta(max_length=SOURCES_MAX)] = []
-    """Addresses and networks of clients; none: all."""
+    """Addresses and networks of clients for which the rule holds; all if none is given."""
     policy: PolicyName = "Custom"
 
 
 class RulesView(ReadView, frozen=True, kw_only=True):
-    """`GET /v1/acl/{user}`."""
+    """The answer to `GET /v1/acl/{user}`."""
 
     user: str
     rules: list[RuleView]
 
 
 class RulesRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`PUT /v1/acl/{user}`: each rule takes the place of the one with its policy and resource."""
+    """The body of `PUT /v1/acl/{user}`: each rule replaces the one with the same policy and resource."""
 
     rules: Annotated[list[RuleView], msgspec.Meta(min_length=1, max_length=RULES_OF_USER_MAX)]
 
@@ -72,13 +72,13 @@ class RulesChanged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TestRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /v1/acl/test`: one resource by its name, one action."""
+    """The body of `POST /v1/acl/test`: one resource by its name, and one action."""
 
     user: Annotated[str, msgspec.Meta(max_length=64)]
     resource: ResourceText
     action: Word
     address: Word = "127.0.0.1"
-    """The client's."""
+    """The address of the client."""
 
 
 class TestView(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,7 +135,7 @@ async def remove_rules(call: Call) -> RulesChanged:
 
 
 async def test_rules(call: Call) -> TestView:
-    """Judges a request that nobody sends."""
+    """Judges a hypothetical request."""
     wanted: TestRequest = call.body
     user = user_of(call, wanted.user)
     try:

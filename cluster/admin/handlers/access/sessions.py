@@ -1,8 +1,8 @@
-"""/v1/session: the login of the dashboard and of `raftmq login`, and who is logged in.
+"""/v1/session: login and logout of the dashboard and of `raftmq login`, and the present user.
 
-A login is a token with an end: it is good on every node, through every change of leader, and ends with its user. The
-secret is checked by the node that is asked and goes nowhere else. The browser keeps the token in a cookie that no
-script can read and that other sites' requests do not carry.
+A login is a token with an expiry: it is valid on every node, through every change of leader, and ends with its user.
+The node that is asked checks the secret and sends it nowhere. The browser keeps the token in a cookie that no script
+can read and that requests of other sites do not carry.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ HOUR_MS: Final = 3_600_000
 
 
 class LogIn(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /v1/session`."""
+    """The body of `POST /v1/session`."""
 
     user: Word
     secret: Annotated[str, msgspec.Meta(max_length=256)]
     answer: Literal["cookie", "token"] = "cookie"
-    """token: in the answer's body, for a client that is no browser."""
+    """cookie: the token is set as a cookie; token: it is in the answer's body, for a client that is no browser."""
     hours: Annotated[int, msgspec.Meta(ge=1, le=HOURS_MAX)] = HOURS
 
 
@@ -46,12 +46,12 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     cluster_id: str
     mode: Literal["off", "observe", "enforce"]
     user: str | None
-    """null: nobody is logged in."""
+    """The name of the user; null if no user is logged in."""
     type: Literal["Super", "Normal", "Operator"] | None = None
     ends: str | None = None
     """The end of the login, RFC 3339."""
     token: str | None = None
-    """Shown once, if it was asked for."""
+    """The token, if it was asked for; it is shown only once."""
 
 
 async def get_session(call: Call) -> SessionView:

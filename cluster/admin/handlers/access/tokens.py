@@ -1,4 +1,5 @@
-"""/v1/tokens: by which a client of the HTTP API names its user. A token is shown once, to the client that asked.
+"""/v1/tokens: tokens by which a client of the HTTP API identifies its user. A token is shown once, to the client that
+asked for it.
 
 The node that is asked makes the token, and only its SHA-256 goes to the leader and into the log.
 """
@@ -27,7 +28,7 @@ TOKEN_BYTES: Final = 32
 DAYS_MAX: Final = 3_650
 DAY_MS: Final = 86_400_000
 HERE_S: Final = 5.0
-"""A node waits so long until it has applied what the leader did for it."""
+"""Seconds that a node waits until it has applied the change that the leader made for it."""
 Label = Annotated[str, msgspec.Meta(max_length=200)]
 Days = Annotated[int, msgspec.Meta(ge=1, le=DAYS_MAX)]
 Name = Annotated[str, msgspec.Meta(max_length=64)]
@@ -40,19 +41,19 @@ class TokenView(msgspec.Struct, frozen=True, kw_only=True):
     """The SHA-256 of the token, in hex."""
     label: str
     ends: str
-    """RFC 3339, log time."""
+    """Log time at which it expires, RFC 3339."""
     ended: bool
 
 
 class TokensView(ReadView, frozen=True, kw_only=True):
-    """`GET /v1/tokens?user=NAME`."""
+    """The answer to `GET /v1/tokens?user=NAME`."""
 
     user: str
     tokens: list[TokenView]
 
 
 class TokenRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /v1/tokens`."""
+    """The body of `POST /v1/tokens`."""
 
     user: Name
     label: Label = ""
@@ -60,7 +61,7 @@ class TokenRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenGiven(msgspec.Struct, frozen=True, kw_only=True):
-    """The token, which is shown only here."""
+    """The new token. No later answer shows it."""
 
     node: int
     user: str
@@ -70,23 +71,23 @@ class TokenGiven(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
-    """`PUT /v1/tokens/{token}`: another node made the token."""
+    """The body of `PUT /v1/tokens/{token}`, for a token that another node made."""
 
     user: Name
     label: Label
     ends_ms: Unsigned63
-    """Log time."""
+    """Log time at which it expires."""
 
 
 class TokenChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """A token was added or taken away."""
+    """The answer after a token was added or removed."""
 
     node: int
     id: str
 
 
 async def list_tokens(call: Call) -> Pieces:
-    """The tokens of ?user=, those that have ended too; the caller's without it."""
+    """The tokens of the user in ?user=, including expired ones; without ?user= those of the caller."""
     access, applied = call.port.access, call.port.state.applied.index
     name = call.query.get(USER) or (call.caller.user.name if call.caller.user is not None else "")
     if not name:
@@ -121,7 +122,7 @@ async def create_token(call: Call) -> TokenGiven:
 
 
 async def issued(call: Call, caller: Caller, name: str, label: str, ends_ms: int) -> str:
-    """Makes a token of that user for a caller, has it written into the log, and returns it. Raises ApiError."""
+    """Makes a token of that user for a caller, writes it into the log, and returns it. Raises ApiError."""
     access = call.port.access
     token = base64.urlsafe_b64encode(access.entropy(TOKEN_BYTES)).rstrip(b"=").decode()
     digest = digest_of(token)
@@ -152,7 +153,7 @@ async def _put(call: Call, caller: Caller, name: str, digest: bytes, ends_ms: in
 
 
 async def delete_token(call: Call) -> TokenChanged:
-    """Takes a token away; streams that it opened end."""
+    """Removes a token; streams that were opened with it end."""
     access, digest = call.port.access, digest_in(call)
     row = access.state.tokens.get(digest)
     if row is None:
@@ -165,7 +166,7 @@ async def delete_token(call: Call) -> TokenChanged:
 
 
 def digest_in(call: Call) -> bytes:
-    """The id of a token in the path. Raises ApiError."""
+    """Returns the id of a token in the path. Raises ApiError."""
     text = call.params["token"]
     if len(text) != 2 * TOKEN_BYTES or set(text) - set("0123456789abcdef"):
         raise ApiError("bad_field", "the id of a token has 64 hex digits", "GET /v1/tokens?user=NAME shows them")
@@ -173,7 +174,7 @@ def digest_in(call: Call) -> bytes:
 
 
 async def asked_leader(call: Call, caller: Caller, method: str, path: str, body: bytes = b"") -> Any:
-    """The leader's answer to a request of that caller. Raises ApiError with the leader's refusal."""
+    """Returns the leader's answer to a request of that caller. Raises ApiError with the leader's refusal."""
     status, answer = await call.ask_leader(caller, method, path, body)
     try:
         if status < 400:

@@ -1,4 +1,4 @@
-"""/v1/users: who there is. A secret goes in and never comes out."""
+"""/v1/users: the users. Secrets are accepted and never returned."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ class UserView(msgspec.Struct, frozen=True, kw_only=True):
     type: Literal["Super", "Normal"]
     enabled: bool
     created: str
-    """RFC 3339, log time."""
+    """Log time of its creation, RFC 3339."""
     rules: int
     tokens: int
 
 
 class UsersView(ReadView, frozen=True, kw_only=True):
-    """`GET /v1/users`: a page of them, by name."""
+    """The answer to `GET /v1/users`: a page of users, by name."""
 
     users: list[UserView]
     next: str | None
-    """`after` for the next page; null at the end."""
+    """The value of `after` for the next page; null at the end."""
 
 
 class NewUser(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /v1/users`. A user that exists with equal contents is no error."""
+    """The body of `POST /v1/users`. Creating a user that exists with equal contents is no error."""
 
     name: UserName
     secret: Secret
@@ -49,7 +49,7 @@ class NewUser(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserChange(msgspec.Struct, frozen=True, kw_only=True):
-    """`PUT /v1/users/{user}`. What is left out stays."""
+    """The body of `PUT /v1/users/{user}`. Fields that are left out stay unchanged."""
 
     secret: Secret | None = None
     type: Literal["Super", "Normal"] | None = None
@@ -57,14 +57,14 @@ class UserChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """The user after the change; null: it was removed."""
+    """The user after the change; null if it was removed."""
 
     node: int
     user: UserView | None
 
 
 def user_view(user: User) -> UserView:
-    """The user without its secret."""
+    """Returns the user without its secret."""
     return UserView(
         name=user.name,
         type="Super" if user.is_super else "Normal",
