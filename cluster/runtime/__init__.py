@@ -1,5 +1,5 @@
 """The ground of a node: environment, clock, lanes, alarms, failpoints, framing, logs, ranges of requests.
 
-May import `cluster.config` and the packages below. Each lane has a thread of its own; all else runs
-on the thread of its caller, mostly the event loop. Called by every folder above.
+May import `cluster.config` and the packages below. Each lane has a thread of its own; all else runs on the thread of
+its caller, mostly the event loop. Every folder above calls it.
 """

@@ -1,7 +1,7 @@
-"""Alarms: what a person must know now, one text per key, raised until it is cleared.
+"""Alarms: messages that an operator must see, one text per key, raised until they are cleared.
 
-A key is a short fixed word (`log_damage`, `digest_mismatch`): it labels a metric, so what varies belongs in the text.
-Alarms live in memory: the service that raised one reads from its own file whether it still holds after a restart.
+A key is a short fixed word (`log_damage`, `digest_mismatch`). It labels a metric, so details belong in the text. Alarms
+live in memory: after a restart, the service that raised one reads from its own file if it still holds.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     """The fault, its consequence, and the command to type."""
     since_ms: int
-    """When it was first raised, milliseconds since the Unix epoch; a changed text keeps it."""
+    """Milliseconds since the Unix epoch when it was first raised; a changed text keeps the time."""
     stops_service: bool = False
-    """Clients of this node are not served while it is raised: the node is not healthy."""
+    """True if clients of this node are not served while the alarm is raised; the node is then not healthy."""
 
 
 class Alarms:
     """The alarms of one node. Any thread may raise and clear."""
 
     def __init__(self, wall_ms: Callable[[], int]) -> None:
-        """`wall_ms`: the node's wall clock."""
+        """`wall_ms` reads the node's wall clock."""
         self._wall_ms = wall_ms
         self._lock = threading.Lock()
         self._raised: dict[str, Alarm] = {}
 
     def raise_alarm(self, key: str, text: str, *, stops_service: bool = False) -> None:
-        """Raises `key`, or gives the raised one another text. The same alarm again is no news and logs nothing."""
+        """Raises the alarm `key`, or gives the raised one another text. Raising the same alarm again logs nothing."""
         with self._lock:
             known = self._raised.get(key)
             since_ms = self._wall_ms() if known is None else known.since_ms
@@ -47,7 +47,7 @@ class Alarms:
             logger.error("alarm %s: %s", key, text)
 
     def clear(self, key: str) -> None:
-        """Ends `key`; nothing if it is not raised."""
+        """Clears the alarm `key`; does nothing if it is not raised."""
         with self._lock:
             known = self._raised.pop(key, None)
         if known is not None:
@@ -58,6 +58,6 @@ class Alarms:
         return key in self._raised
 
     def all(self) -> list[Alarm]:
-        """Everything raised, oldest first."""
+        """Returns all raised alarms, oldest first."""
         with self._lock:
             return sorted(self._raised.values(), key=lambda alarm: (alarm.since_ms, alarm.key))

@@ -1,7 +1,7 @@
-"""The chores that a node does by the clock: one timer, callbacks in a fixed order, so a seed gives one schedule.
+"""Chores: the periodic tasks of a node. One timer calls them in a fixed order, so a seed gives one schedule.
 
-Chores judge silence: of clients, of peers, of who was asked. After a standstill of the loop they run once it has read
-its sockets.
+Chores judge the silence of clients and peers. After a standstill of the loop they therefore run only once the loop has
+read its sockets.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cluster.runtime.turns.standstill import behind_sockets
 TIMER_MS = 50
 
 Chore = Callable[[int], object]
-"""Called with the monotonic milliseconds of now."""
+"""A function that is called with the present monotonic milliseconds."""
 
 
 class Chores:
@@ -24,7 +24,7 @@ class Chores:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, clock: Clock, late: Callable[[float], object], *chores: Chore
     ) -> None:
-        """`late`: told for how many milliseconds the loop stood still, if that was longer than TIMER_MS."""
+        """`late` receives the milliseconds for which the loop stood still, if they were more than TIMER_MS."""
         self._loop = loop
         self._clock = clock
         self._late = late
@@ -33,12 +33,12 @@ class Chores:
         self._due_s = 0.0
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the timer."""
         self._due_s = self._loop.time() + TIMER_MS / 1000
         self._timer = self._loop.call_at(self._due_s, self._on_timer)
 
     def stop(self) -> None:
-        """Ends; nothing is called any more."""
+        """Stops the timer; no chore is called any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -61,15 +61,15 @@ class Chores:
 
 
 class Every:
-    """A chore that is due again a fixed time after it did something."""
+    """A chore that is due again a fixed time after it last did something."""
 
     def __init__(self, interval_ms: int, do: Callable[[], bool], due_ms: int = 0) -> None:
-        """`do` returns whether it did something; until it does, it is asked at every turn of the timer."""
+        """`do` returns True if it did something; until then it is called at every tick."""
         self._interval_ms = interval_ms
         self._do = do
         self._due_ms = due_ms
 
     def tick(self, now_ms: int) -> None:
-        """Does it, if due."""
+        """Calls the function if it is due."""
         if now_ms >= self._due_ms and self._do():
             self._due_ms = now_ms + self._interval_ms

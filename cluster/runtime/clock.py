@@ -7,29 +7,29 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Two readings, both in milliseconds."""
+    """Two clocks, read in milliseconds."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since the Unix epoch; may jump."""
+        """Returns the milliseconds since the Unix epoch; they may jump."""
 
     def monotonic_ms(self) -> int:
-        """Never runs back; only differences mean anything."""
+        """Returns milliseconds that never decrease; only differences have a meaning."""
 
     def monotonic_s(self) -> float:
-        """The same clock as `monotonic_ms`, fine-grained, for durations in metrics."""
+        """Returns the clock of `monotonic_ms` in seconds, fine-grained, for durations in metrics."""
 
 
 class SystemClock:
     """The operating system's clocks."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since the Unix epoch; may jump."""
+        """Returns the milliseconds since the Unix epoch; they may jump."""
         return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> int:
-        """Never runs back; only differences mean anything."""
+        """Returns milliseconds that never decrease; only differences have a meaning."""
         return time.monotonic_ns() // 1_000_000
 
     monotonic_s = staticmethod(time.perf_counter)
-    """Seconds of the same clock as `monotonic_ms`. The function itself: a request is timed without a call of
-    Python's."""
+    """Returns the clock of `monotonic_ms` in seconds. It is the C function itself, so that timing a request runs no
+    Python code."""

@@ -1,6 +1,7 @@
-"""The value that the services of one node share: made once, when the node starts, and handed to constructors.
+"""The values that all services of one node share: made once, when the node starts, and passed to constructors.
 
-It holds nothing but what lies below every service. Who needs one callable or one section of it takes just that.
+The context holds only values of layers below all services. A service that needs one function or one section of the
+configuration takes just that.
 """
 
 from __future__ import annotations
@@ -28,25 +29,25 @@ class NodeContext:
     """The shared context of one start of a node, on its event loop."""
 
     config: Config
-    """The configuration at the node's start; a service is handed what changes later
+    """The configuration at the node's start. Later changes are passed to each service
     (`cluster.runtime.parts.Part.reload`)."""
     environment: Environment
     loop: asyncio.AbstractEventLoop
     raw: RawNode
-    """The core. Only the driver steps it; services ask it, propose to it, and wake the driver."""
+    """The Raft core. Only the driver steps it; services read it, propose to it, and wake the driver."""
     alarms: Alarms
     wake: Callable[[], None]
     """Schedules a turn of the driver. Event loop only."""
     stages: StageTimes
-    """When the driver saw the stages of entries end."""
+    """The times at which the driver saw stages of entries end."""
     fail: Callable[[BaseException], None]
-    """Ends the node: its storage failed, or it is in a state that must not exist. Event loop only."""
+    """Ends the node, because its storage failed or its state is impossible. Event loop only."""
     turns: Turns
-    """Work that grows with input or data is cut, and shares turns here."""
+    """Divides work that grows with input or data into steps, and shares turns of the loop between them."""
     events: EventLog
     failpoints: FailpointSet
     succession: Succession
-    """Hands leadership over."""
+    """Chooses the next leader and hands leadership over."""
     in_flight: InFlight = field(default_factory=InFlight)
 
     @property

@@ -1,4 +1,5 @@
-"""Everything a node takes from the machine, in one value: the simulator hands it another one and runs the same node."""
+"""Everything that a node takes from the machine, as one value. The simulator passes another value and runs the same
+node."""
 
 from __future__ import annotations
 
@@ -26,24 +27,26 @@ from statemachine.rows.rocks import RocksKV
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 CHECKPOINT_BYTES = 64 * 1024 * 1024
-"""Bytes of log applied since the newest checkpoint that make another one due."""
+"""Bytes of log applied since the newest checkpoint after which another checkpoint is due."""
 CHECKPOINT_EVERY_MS = 60_000
 """Milliseconds after which a checkpoint is due if anything was applied."""
 SWEEP_ROWS = 512
-"""Rows of the state that one slice of a sweep walks over: about 10 ms of work if all of them go (docs/adr/0057)."""
+"""Rows of the state that one slice of a sweep visits: about 10 ms of work if all of them are removed
+(docs/adr/0057)."""
 APPLY_BYTES = 1024 * 1024
-"""Bytes of entries that are applied in one drain; commands count more (`cluster.replication.apply_lane`)."""
+"""Bytes of entries that one drain applies; commands count more (`cluster.replication.apply_lane`)."""
 SEND_BYTES = 2 * 1024 * 1024
 """Bytes of entries that one turn of the driver sends to all followers together: about 2 ms of copies and a few reads of
 the log. Followers that catch up go on in the next turn."""
 PAGE_SEGMENTS = 512
-"""Full segments of the log in a page of the tier's manifest: some 250 KB of JSON (docs/adr/0072)."""
+"""Full segments of the log in one page of the tier's manifest: some 250 KB of JSON (docs/adr/0072)."""
 LOCK_TTL_MS = 60_000
-"""Duration of a queue lock, log time (RocketMQ: REBALANCE_LOCK_MAX_LIVE_TIME). Clients stop reading after half."""
+"""Milliseconds of log time for which a queue lock is held (RocketMQ: REBALANCE_LOCK_MAX_LIVE_TIME). Clients stop
+reading after half of it."""
 
 
 def boot_id() -> bytes:
-    """16 bytes that change when the machine starts; zeroes where the kernel does not tell."""
+    """Returns 16 bytes that change when the machine starts; zeros if the kernel does not supply them."""
     try:
         return UUID(BOOT_ID.read_text().strip()).bytes
     except (OSError, ValueError):
@@ -51,19 +54,19 @@ def boot_id() -> bytes:
 
 
 class Rows(Protocol):
-    """A source of rows: a store, or a reader of a stopped one."""
+    """A source of rows: an open store, or a reader of a closed one."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """Returns the row's value, None if there is no such row."""
 
 
 def open_rows(path: Path) -> AbstractContextManager[Rows]:
-    """The rows of a checkpoint, of which no bit may be wrong."""
+    """Opens the rows of a checkpoint; any damaged bit is an error."""
     return CheckpointReader(path, strict=True)
 
 
 class RunnerFactory(Protocol):
-    """Puts a lane where it runs."""
+    """Makes the runner of a lane, which decides where the lane runs."""
 
     def __call__(
         self,
@@ -84,55 +87,56 @@ class Environment:
     open_kv: Callable[[str], KV] = RocksKV
     """Opens the database at a path."""
     open_rows: Callable[[Path], AbstractContextManager[Rows]] = open_rows
-    """Opens a checkpoint for reading and changes nothing of it."""
+    """Opens a checkpoint read-only."""
     count_rows: Callable[[Path], Counted] = count_apart
-    """Counts all rows of a checkpoint; it may take minutes, and waits on the thread that calls it."""
+    """Counts all rows of a checkpoint. It may take minutes and blocks the calling thread."""
     clock: Clock = field(default_factory=SystemClock)
     runner: RunnerFactory = ThreadLaneRunner
     apply_runner: RunnerFactory | None = None
-    """Puts the apply lane where it runs; None: `cluster.replication.apply_lane` does."""
+    """Makes the runner of the apply lane; None for the default of `cluster.replication.apply_lane`."""
     append_runner: RunnerFactory | None = None
-    """Puts the lane that writes the log where it runs; None: `cluster.replication.append_runner` does."""
+    """Makes the runner of the lane that writes the log; None for the default of `cluster.replication.append_runner`."""
     entropy: Callable[[int], bytes] = os.urandom
-    """Returns that number of random bytes."""
+    """Returns the given number of random bytes."""
     boot_id: Callable[[], bytes] = boot_id
     pid: Callable[[], int] = os.getpid
     memory_bytes: Callable[[], int] = memory_bytes
     checkpoint_bytes: int = CHECKPOINT_BYTES
     checkpoint_every_ms: int = CHECKPOINT_EVERY_MS
-    """Interval of checkpoints if anything was applied (`cluster.state.checkpointer`)."""
+    """Milliseconds after which a checkpoint is due if anything was applied (`cluster.state.checkpointer`)."""
     lock_ttl_ms: int = LOCK_TTL_MS
-    """Duration of a queue lock, log time (`cluster.broker.groups.queue_locks`)."""
+    """Milliseconds of log time for which a queue lock is held (`cluster.broker.groups.queue_locks`)."""
     sweep_rows: int = SWEEP_ROWS
-    """Rows that one slice of a sweep walks over (`cluster.retention.service`)."""
+    """Rows that one slice of a sweep visits (`cluster.retention.service`)."""
     apply_bytes: int = APPLY_BYTES
     send_bytes: int = SEND_BYTES
     turn_share: int = TURN_SHARE
-    """Units of work that one turn of the loop has for what is cut into steps (`cluster.runtime.turns.work`)."""
+    """Units of work that one turn of the loop has for work that is cut into steps (`cluster.runtime.turns.work`)."""
     page_segments: int = PAGE_SEGMENTS
     """Full segments in a page of the tier's manifest (`cluster.tier.manifest_pages`)."""
     read_key_file: Callable[[Path], tuple[bytes, ...]] | None = None
-    """Returns the keys in the file that `auth.key_file` names; None: `cluster.broker.access.secrets` reads it."""
+    """Returns the keys in the file that `auth.key_file` names; None for the default of
+    `cluster.broker.access.secrets`."""
     open_store: Callable[[str], object] | None = None
-    """Opens the object store at a URL; None: `cluster.tier.store.opening`. Not typed here: the protocol lies above."""
+    """Opens the object store at a URL; None for the default of `cluster.tier.store.opening`. Its result is not typed
+    here, because that protocol belongs to a layer above."""
     read_config: Callable[[], Config] | None = None
-    """Reads the configuration once more (`cluster.config.reload`); None if there is nothing to read. Raises
-    ConfigError."""
+    """Reads the configuration again (`cluster.config.reload`); None if there is none to read. Raises ConfigError."""
     written_keys: Callable[[], frozenset[str]] = frozenset
-    """The keys, "section.name", that this node's file and variables name."""
+    """Returns the keys, "section.name", that this node's file and variables set."""
     fit_config: Callable[[Config], Config] = lambda config: config
-    """The configuration as this process can have it (`cluster.runtime.host.descriptors`). Raises ConfigError."""
+    """Returns the configuration as this process can use it (`cluster.runtime.host.descriptors`). Raises ConfigError."""
     python_finding: str = ""
-    """The warning about a slow interpreter, "" if there is none (`cluster.runtime.host.python_speed.finding`)."""
+    """A warning about a slow interpreter, "" if there is none (`cluster.runtime.host.python_speed.finding`)."""
     level: int = LEVEL
-    """The highest level that this node announces, and knows (`statemachine.commands.LEVEL`)."""
+    """The highest level that this node knows and announces (`statemachine.commands.LEVEL`)."""
     gives_config: bool = True
-    """A leader gives the cluster values for the keys that it has none for (`cluster.node.cluster_config`)."""
+    """True if a leader sets values for the keys of the cluster that have none (`cluster.node.cluster_config`)."""
     watches_turns: bool = True
-    """A thread watches how long turns of the event loop are (`cluster.runtime.turns.turn_watch`)."""
+    """True if a thread measures the length of turns of the event loop (`cluster.runtime.turns.turn_watch`)."""
     serves_admin: bool = True
-    """The HTTP API is started."""
+    """True if the HTTP API is started."""
 
     def random(self) -> random.Random:
-        """A generator for timeouts, seeded from `entropy`."""
+        """Returns a random generator for timeouts, seeded from `entropy`."""
         return random.Random(self.entropy(16))

@@ -1,6 +1,6 @@
 """Events of this node, kept across restarts: elections, stalls, findings, repairs, changes.
 
-For people, not for recovery: nothing is synced, and a kill loses what was noted in the last second. Two files of
+They are for people, not for recovery: nothing is synced, and a kill loses the events of the last second. Two files of
 bounded size, DATA/events.jsonl and the one before it, hold one JSON object per line; a line that cannot be read is left
 out.
 """
@@ -24,7 +24,7 @@ FILE: Final = "events.jsonl"
 OLDER: Final = "events.1.jsonl"
 FILE_BYTES_MAX: Final = 512 << 10
 KEPT_MAX: Final = 2_000
-"""Events in memory: those that are shown."""
+"""Events that are kept in memory and shown."""
 SAYS_MAX: Final = 500
 
 EventKind = Literal[
@@ -45,30 +45,31 @@ KINDS: Final[tuple[str, ...]] = EventKind.__args__  # type: ignore[attr-defined]
 
 
 def rfc3339(ms: int) -> str:
-    """Milliseconds since the Unix epoch as "2026-11-21T03:04:05.678Z"."""
+    """Formats milliseconds since the Unix epoch as "2026-11-21T03:04:05.678Z"."""
     return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened."""
+    """One event."""
 
     id: int
-    """Ascending on this node, also across restarts; a kill may let some be given again."""
+    """Number of the event, ascending on this node, also across restarts. After a kill some numbers may be used
+    again."""
     at: str
-    """RFC 3339, UTC, by this node's clock."""
+    """The time by this node's clock, RFC 3339, UTC."""
     node: int
     kind: str
     object: str
-    """The subject of the event: "cluster", "node 3", "link 1-3"."""
+    """The object of the event: "cluster", "node 3", "link 1-3"."""
     says: str
     severity: Literal["info", "warning", "critical"] = "info"
 
 
 class EventLog:
-    """The events of one node. Event loop only, but for `flush`."""
+    """The events of one node. Event loop only, except `flush`."""
 
     def __init__(self, node: int, wall_ms: Callable[[], int], directory: Path | None = None) -> None:
-        """`directory`: where the files are; None keeps events in memory only. Blocks while it reads them."""
+        """`directory` contains the files; None keeps events in memory only. Blocks while it reads the files."""
         self._node = node
         self._wall_ms = wall_ms
         self._directory = directory
@@ -88,7 +89,7 @@ class EventLog:
         says: str,
         severity: Literal["info", "warning", "critical"] = "info",
     ) -> None:
-        """It happened now."""
+        """Records an event that happened now."""
         self.last_id += 1
         event = Event(
             id=self.last_id,
@@ -106,22 +107,22 @@ class EventLog:
             watcher.set()
 
     def note_change(self, about: str, says: str) -> None:
-        """Somebody deleted or reset something: this is said in the node's output, too."""
+        """Records that something was deleted or reset, and also writes it to the node's log."""
         self.note("change", about, says)
         logger.info("%s: %s", about, says)
 
     @property
     def watchers(self) -> int:
-        """Number of `watching` contexts that are open."""
+        """The number of open `watching` contexts."""
         return len(self._watchers)
 
     def kept(self) -> list[Event]:
-        """Everything that is remembered, oldest first."""
+        """Returns all events in memory, oldest first."""
         return list(self._kept)
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[asyncio.Event]:
-        """Yields an asyncio.Event that is set whenever something is noted; the waiter clears it."""
+        """Yields an asyncio.Event that is set whenever an event is recorded; the waiter clears it."""
         watcher = asyncio.Event()
         self._watchers.add(watcher)
         try:
@@ -132,12 +133,13 @@ class EventLog:
     # --- files -------------------------------------------------------------------------------------------------------
 
     def take_unwritten(self) -> list[Event]:
-        """Events for `flush`, each given once."""
+        """Returns events for `flush`, each once."""
         taken, self._unwritten = self._unwritten, []
         return taken
 
     def flush(self, events: list[Event]) -> None:
-        """Appends them to the file; blocks, any thread, one at a time. A file that cannot be written is said once."""
+        """Appends the events to the file. Blocks; any thread, one at a time. A failure to write the file is logged
+        once."""
         if self._directory is None or not events:
             return
         path = self._directory / FILE

@@ -1,6 +1,6 @@
-"""Length-prefixed frames out of a byte stream: `int32 L`, then L bytes. Both protocols of a node use it.
+"""Cuts a byte stream into length-prefixed frames: `int32 L`, then L bytes. Both protocols of a node use it.
 
-A frame that arrives in many reads is kept as a list of pieces and joined once: cost stays linear in its size.
+A frame that arrives in many reads is kept as a list of pieces and joined once, so the cost is linear in its size.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ _LENGTH = struct.Struct(">i")
 
 
 class FrameTooLargeError(ValueError):
-    """The announced length is negative or above the limit: the peer's fault, the connection is closed."""
+    """The announced length is negative or above the limit. That is the peer's fault, and the connection is closed."""
 
     def __init__(self, says: str, length: int = -1, begun: bytes = b"") -> None:
-        """`length`: as announced; `begun`: what is here of the frame, its length prefix included."""
+        """`length` is the announced length; `begun` is the part of the frame that has arrived, with its length
+        prefix."""
         super().__init__(says)
         self.length = length
         self.begun = begun
@@ -24,10 +25,10 @@ class FrameTooLargeError(ValueError):
 
 @twin
 def frames(data: bytes, limit: int) -> tuple[list[tuple[int, int]], int, int | None]:
-    """The complete frames at the beginning of `data`: each is `int32 L`, then L bytes, 0 <= L <= limit.
+    """Finds the complete frames at the beginning of `data`. Each is `int32 L`, then L bytes, with 0 <= L <= limit.
 
-    Returns (start, stop) of the L bytes of each, where the first byte behind them is, and the L that is announced
-    there: of a frame that is incomplete or out of bounds. None: fewer than four bytes are left.
+    Returns (start, stop) of the L bytes of each frame, the index of the first byte behind them, and the L that is
+    announced there, if that frame is incomplete or out of bounds. L is None if fewer than four bytes are left.
     """
     found: list[tuple[int, int]] = []
     at, end = 0, len(data)
@@ -42,36 +43,39 @@ def frames(data: bytes, limit: int) -> tuple[list[tuple[int, int]], int, int | N
 
 
 class FrameBuffer:
-    """Feed it what arrives; it answers where the complete frames are (without their length prefix)."""
+    """Takes bytes as they arrive, and returns the places of complete frames in them, without their length prefix."""
 
     __slots__ = ("_pieces", "_skips", "buffered", "limit", "needed")
 
     def __init__(self, limit: int) -> None:
-        """`limit`: the longest acceptable L, bytes."""
+        """`limit` is the greatest acceptable L, in bytes."""
         self.limit = limit
         self._pieces: list[bytes] = []
         self.buffered = 0
-        """Bytes kept of an incomplete frame (Invariant: buffered < needed, or both 0)."""
+        """Bytes kept of an incomplete frame. Invariant: buffered < needed, or both are 0."""
         self.needed = 0
-        """Bytes of that frame with its length prefix; 4 until the prefix is there."""
+        """Bytes of that frame with its length prefix; 4 until the prefix has arrived."""
         self._skips = 0
-        """Bytes still to come of a frame that nobody wants."""
+        """Bytes that have yet to arrive of a frame that was given up."""
 
     def head(self, size: int) -> bytes:
-        """The first `size` bytes of the incomplete frame, its length prefix included; fewer if they are not here."""
+        """Returns the first `size` bytes of the incomplete frame, with its length prefix; fewer if they have not
+        arrived."""
         first = self._pieces[0] if self._pieces else b""
         return first[:size] if len(first) >= size else b"".join(self._pieces)[:size]
 
     def skip(self) -> None:
-        """Gives up the incomplete frame: what has come of it is forgotten, what still comes is not kept."""
+        """Gives up the incomplete frame: the bytes that have arrived are dropped, and those still to come are not
+        kept."""
         self._skips = self.needed - self.buffered
         self._pieces.clear()
         self.buffered = self.needed = 0
 
     def feed(self, data: bytes) -> tuple[bytes, list[tuple[int, int]]]:
-        """A buffer, and (start, end) in it of each complete frame, in order: no frame is copied here.
+        """Takes bytes. Returns a buffer, and (start, end) in it of each complete frame, in order; no frame is copied
+        here.
 
-        Raises FrameTooLargeError; the FrameBuffer is then unusable, and keeps nothing.
+        Raises FrameTooLargeError; the FrameBuffer is then unusable and keeps nothing.
         """
         if self._skips:
             unwanted = min(self._skips, len(data))
@@ -96,26 +100,26 @@ class FrameBuffer:
 
 
 class LongFrame:
-    """Takes a FrameBuffer's place when a frame above the limit has begun: keeps its first bytes, and gives out none."""
+    """Replaces a FrameBuffer when a frame above the limit has begun: keeps its first bytes, and returns no frame."""
 
     __slots__ = ("_kept", "_size", "buffered", "needed", "why")
 
     def __init__(self, error: FrameTooLargeError, size: int) -> None:
-        """`error`: how a FrameBuffer found it. `size`: so many bytes are kept, the length prefix included."""
+        """`error` is that of the FrameBuffer. `size` is the number of bytes to keep, with the length prefix."""
         self.why = str(error)
         self._kept = error.begun[:size]
         self._size = size
         self.buffered = len(self._kept)
-        """Bytes kept; 0 once nobody wants them."""
+        """Bytes kept; 0 once they are no longer needed."""
         self.needed = 4 + error.length
         """Bytes of the whole frame."""
 
     def head(self, size: int) -> bytes:
-        """The first `size` bytes, its length prefix included; fewer if they are not here."""
+        """Returns the first `size` bytes with the length prefix; fewer if they have not arrived."""
         return self._kept[:size]
 
     def skip(self) -> None:
-        """Forgets what has come, and keeps nothing of what still comes."""
+        """Drops the bytes that have arrived, and keeps none of those still to come."""
         self._kept = b""
         self.buffered = self._size = 0
 

@@ -1,7 +1,7 @@
-"""The bytes in flight of a node: what it holds of requests that it has not answered, or whose fate is open.
+"""The bytes in flight of a node: those of requests that it holds, because they are unanswered or their outcome is open.
 
 `BytesInFlight.take` and `give_back` are the only lines that change such a figure, in the kernel too
-(`tests/architecture/test_in_flight.py`). When nothing is under way, each figure is 0.
+(`tests/architecture/test_in_flight.py`). When no request is in progress, each figure is 0.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from raftmq_wire.kernel import twin
 
 @twin
 class BytesInFlight:
-    """The bytes that one owner holds, which count for the owner `above` as well."""
+    """The bytes that one owner holds. They are also counted for the owner `above`."""
 
     __slots__ = ("_above", "bytes")
 
@@ -20,13 +20,13 @@ class BytesInFlight:
         self._above = above
 
     def take(self, size: int) -> None:
-        """Counts `size` bytes. Each `take` is followed by one `give_back` of as many."""
+        """Adds `size` bytes. Each `take` is followed by one `give_back` of as many."""
         self.bytes += size
         if self._above is not None:
             self._above.take(size)
 
     def give_back(self, size: int) -> None:
-        """Counts `size` bytes no longer."""
+        """Subtracts `size` bytes."""
         self.bytes -= size
         if self._above is not None:
             self._above.give_back(size)
@@ -39,14 +39,15 @@ class InFlight:
 
     def __init__(self) -> None:
         self.sends = BytesInFlight()
-        """Sends without a final outcome: queued, proposed, or undecided after an UNKNOWN."""
+        """Bytes of sends without a final outcome: queued, proposed, or undecided after an UNKNOWN."""
         self.forwarded = BytesInFlight()
-        """Requests of this node's clients that another node is to answer; bounded by limits.node_inflight_bytes_max."""
+        """Bytes of requests of this node's clients that another node has to answer; bounded by
+        limits.node_inflight_bytes_max."""
         self.early = BytesInFlight()
-        """Requests that were forwarded to this node before it could take them."""
+        """Bytes of requests that were forwarded to this node before it could handle them."""
         self.clients = BytesInFlight()
-        """Unanswered requests of all paths (`cluster.replication.outcome.ReplyTo`), each of which has its own figure
-        below this one."""
+        """Bytes of unanswered requests of all paths (`cluster.replication.outcome.ReplyTo`). Each path has its own
+        figure below this one."""
 
     @property
     def requests(self) -> int:

@@ -1,7 +1,7 @@
-"""Lanes: work that must not run on the event loop (disk, RocksDB), in order, in batches of all jobs that wait.
+"""Lanes: work that must not run on the event loop (disk, RocksDB), done in order, in batches of all waiting jobs.
 
-A lane is a plain class; a LaneRunner decides where it runs: a thread here, a scheduled step with injected delays and
-faults in the simulator. The runner calls back on the loop, in submission order.
+A lane is a plain class. A LaneRunner decides where it runs: on a thread, or in the simulator as a scheduled step with
+injected delays and faults. The runner calls back on the loop, in the order of submission.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ logger = logging.getLogger(__name__)
 
 
 class Lane(Protocol[JobIn, DoneOut]):
-    """The work of a lane. Raising is final: the runner reports the failure once and takes no more work."""
+    """The work of a lane. An exception is final: the runner reports the failure once and takes no more work."""
 
     idle_after_s: float | None
-    """Call `idle` once when no job came for this long; None: never."""
+    """Seconds without a job after which `idle` is called once; None for never."""
 
     def drain(self, batch: Sequence[JobIn]) -> DoneOut:
         """Does all jobs of the batch, oldest first."""
 
     def idle(self) -> None:
-        """Nothing came for `idle_after_s`."""
+        """Called when no job came for `idle_after_s`."""
 
 
 class NeverIdle:
@@ -44,8 +44,9 @@ class NeverIdle:
 
 
 def room_of(lane: Lane[Job, Done]) -> Callable[[Job], bool]:
-    """Called with each job of one drain, in their order: whether the drain may have another one. A lane whose drains
-    are bounded has `weigh`, and the `weight_max` of one drain; every other one takes all that have gathered."""
+    """Returns a function that is called with each job of one drain, in order, and returns True if the drain may have
+    another one. A lane with bounded drains has `weigh`, and `weight_max` of one drain; every other lane takes all
+    waiting jobs."""
     weigh: Callable[[Job], int] | None = getattr(lane, "weigh", None)
     if weigh is None:
         return lambda job: True
@@ -60,7 +61,7 @@ def room_of(lane: Lane[Job, Done]) -> Callable[[Job], bool]:
 
 
 class LaneRunner(Protocol[JobIn]):
-    """Takes the jobs of a lane."""
+    """Runs a lane and takes its jobs."""
 
     def submit(self, job: JobIn) -> None:
         """Queues a job; never blocks."""
@@ -70,15 +71,15 @@ class LaneRunner(Protocol[JobIn]):
 
 
 class StartedLane(Generic[JobIn]):
-    """A lane that runs from `start` on; its service is complete, and can be closed, before that."""
+    """A lane that runs from `start` on. Its service is complete, and can be closed, before that."""
 
     def __init__(self, make: Callable[[], LaneRunner[JobIn]]) -> None:
-        """`make` puts the lane where it runs."""
+        """`make` makes the lane's runner."""
         self._make = make
         self._runner: LaneRunner[JobIn] | None = None
 
     def start(self) -> None:
-        """Begins to run it."""
+        """Starts the lane."""
         self._runner = self._make()
 
     def submit(self, job: JobIn) -> None:
@@ -139,8 +140,8 @@ class ThreadLaneRunner(Generic[Job, Done]):
         return not last
 
     def _take(self) -> list[Job | None]:
-        """Blocks for one job, then takes what has gathered, as much as the lane does at once; stops at the closing
-        mark."""
+        """Blocks until there is a job, then takes the waiting ones, as many as the lane does at once; stops at the
+        closing mark."""
         queue = self._queue
         try:
             first = queue.get(timeout=self._lane.idle_after_s)
@@ -169,8 +170,8 @@ _Job = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any] | None", Callable[[
 
 
 class CallThreads:
-    """At most `count` calls at a time; more wait their turn. Threads start with the first call and are daemons: the
-    interpreter's own pool would wait for them at its end."""
+    """Runs at most `count` blocking calls at a time; further ones wait. Threads start with the first call and are
+    daemons, because the interpreter's own pool would wait for them when it ends."""
 
     def __init__(self, name: str, count: int) -> None:
         self._name = name
@@ -187,7 +188,7 @@ class CallThreads:
         return await done
 
     def begin(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Calls the function on a thread and returns at once; for a call that nobody waits for, and that raises
+        """Calls the function on a thread and returns at once. For a call for which nobody waits, and which raises
         nothing."""
         self._put((asyncio.get_running_loop(), None, lambda: function(*args, **kwargs)))
 
@@ -199,7 +200,7 @@ class CallThreads:
             thread.start()
 
     def close(self) -> None:
-        """Threads end when they have done what is queued; waits for none."""
+        """Makes threads end when they have done the queued calls; does not wait for them."""
         for _ in self._threads:
             self._queue.put(None)
 

@@ -12,13 +12,13 @@ from typing import Any, Final, Literal, TextIO
 import msgspec
 
 PACKAGES: Final = ("raftlog", "statemachine", "cluster", "raftmq", "jepsen_like")
-"""Packages whose records [log_output] level rules; libraries speak from warning up."""
+"""Packages whose log level [log_output] level sets; other libraries log from `warning` up."""
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def setup(level: str, form: str, node_id: int, stream: TextIO | None = None) -> None:
-    """Configures the process's logging, or configures it again. `level` and `form` as in [log_output]."""
+    """Configures the process's logging, at first or again. `level` and `form` are those of [log_output]."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter(node_id) if form == "json" else TextFormatter(node_id))
     root = logging.getLogger()
@@ -30,7 +30,7 @@ def setup(level: str, form: str, node_id: int, stream: TextIO | None = None) -> 
 
 
 def set_level(level: str) -> None:
-    """Sets the level from which on the product's own packages log; `level` as in [log_output]."""
+    """Sets the level from which on the product's own packages log; `level` is one of [log_output]."""
     for name in PACKAGES:
         logging.getLogger(name).setLevel(level.upper())
 
@@ -46,14 +46,14 @@ def level() -> Literal["debug", "info", "warning", "error"]:
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-11-20T08:15:21.042Z INFO  node 1 cluster.node: text key=value`."""
+    """Formats a record as `2026-11-20T08:15:21.042Z INFO  node 1 cluster.node: text key=value`."""
 
     def __init__(self, node_id: int) -> None:
         super().__init__()
         self._node_id = node_id
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line; line breaks in texts and tracebacks become ` | `."""
+        """Returns the record as one line; line breaks in texts and tracebacks become ` | `."""
         extra = "".join(f" {key}={value}" for key, value in extras(record).items())
         text = f"{record.getMessage()}{extra}"
         if record.exc_info:
@@ -63,7 +63,8 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time, level, node, logger, message, error (a traceback), and the record's extras."""
+    """Formats a record as one JSON object per line: time, level, node, logger, message, error (a traceback), and the
+    record's extras."""
 
     def __init__(self, node_id: int) -> None:
         super().__init__()
@@ -90,26 +91,26 @@ def extras(record: logging.LogRecord) -> Mapping[str, Any]:
 
 
 def timestamp(record: logging.LogRecord) -> str:
-    """UTC, milliseconds."""
+    """Returns the time of a record, UTC, with milliseconds."""
     at = datetime.fromtimestamp(record.created, UTC)
     return f"{at:%Y-%m-%dT%H:%M:%S}.{int(record.msecs):03d}Z"
 
 
 SELDOM_S: Final = 60.0
 TOLD_MAX: Final = 256
-"""Different lines that are remembered."""
+"""The most different lines that are remembered."""
 
 
 class Seldom:
-    """Warns at most once a minute of the same thing, so that repetitions do not fill the log."""
+    """Logs the same warning at most once a minute, so that repetitions do not fill the log."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
         self._told: dict[tuple[str, str], tuple[float, int]] = {}
-        """(what, why) -> when it was last logged, and how often it has happened since."""
+        """(what, why) -> (time at which it was last logged, number of times it has happened since)."""
 
     def warn(self, what: str, why: str, now_s: float | None = None) -> None:
-        """Logs "what: why", unless it did within the last minute."""
+        """Logs "what: why", unless it did so within the last minute."""
         now_s = time.monotonic() if now_s is None else now_s
         told_s, times = self._told.get((what, why), (-SELDOM_S, 0))
         if now_s - told_s < SELDOM_S:

@@ -1,7 +1,8 @@
-"""JSON of clients and for them, charged to the meter (`raftlog.work`): its size is theirs, or the data's, to decide.
+"""Encodes and decodes JSON for clients, charged to the meter (`raftlog.work`), because its size depends on clients or
+data.
 
-What a message needs (headers of sends and pulls) is not read through here: those bytes are bounded, and are charged
-where the socket brings them.
+The headers of sends and pulls are not decoded here: their size is bounded, and they are charged when the socket is
+read.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def encode(value: Any) -> bytes:
-    """The value as JSON. It is charged when it is built: before, nobody knows its size."""
+    """Returns the value as JSON. It is charged when it is built, because its size is not known before."""
     text = _encode(value)
     charge(1 + (len(text) >> 10) * TEXT_KIB_UNITS // 4)  # building is quicker than parsing
     return text

@@ -1,8 +1,8 @@
-"""The parts of a node: what a service has to do with the life of the node it runs in, as one value.
+"""The parts of a node: a description, as one value, of how a service takes part in the life of its node.
 
 A service describes itself by a Part. The node collects the hooks of all parts once, as tuples of bound methods, one for
-each kind of hook, with only the parts that have it. Nothing is walked per message: `applied` is called once per applied
-run, frames and request codes are dictionaries.
+each kind of hook, with only the parts that have it. No tuple is walked per message: `applied` is called once per
+applied run, frames and request codes are dictionaries.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Step = Callable[[], Awaitable[object] | None]
-"""Blocks only as long as a turn of the loop may; what takes longer is awaited."""
+"""A step of starting or closing. It blocks no longer than a turn of the loop may take; longer work is awaited."""
 OnFrame = Callable[[NodeId, int, list[Any], bytes], None]
 """(peer, kind, header, payload). May raise WireError."""
 Hook = TypeVar("Hook")
 
 
 class Served(Protocol):
-    """A request code or a route of the HTTP API, with what serves it."""
+    """A request code or a route of the HTTP API, with its handler."""
 
     @property
     def needs(self) -> object:
-        """The rights that a caller needs: of a type of the room that serves it, and never None."""
+        """The rights that a caller needs. Its type belongs to the room that serves it; never None."""
 
 
 class AppliedRun(Protocol):
@@ -51,24 +51,24 @@ class Part:
 
     name: str
     start: Step | None = None
-    """Begins; a part without it works, and is to be closed, from its constructor on."""
+    """Starts the service. A part without this hook works, and must be closed, from its constructor on."""
     close: Step | None = None
-    """Ends, whether it was busy or not. Never called twice."""
+    """Closes the service, idle or busy. Never called twice."""
     tick: Chore | None = None
-    """Several times a second: cheap (`cluster.runtime.chores`)."""
+    """Called several times a second; cheap (`cluster.runtime.chores`)."""
     applied: Callable[[Any], object] | None = None
     """Called with each `cluster.replication.apply_lane.Applied`."""
     role: Callable[[RawNode], object] | None = None
-    """The role, term or known leader changed."""
+    """Called when the role, term or known leader changed."""
     opened: Callable[[], object] | None = None
-    """This node takes writes from now on."""
+    """Called when this node begins to accept writes."""
     peer_closed: Callable[[NodeId], object] | None = None
     frames: Mapping[int, OnFrame] = field(default_factory=dict)
-    """Kind of a peer's frame -> what takes it."""
+    """Kind of a peer's frame -> its handler."""
     codes: Mapping[int, Served] = field(default_factory=dict)
-    """Request code -> `cluster.remoting.needs.Code`: what serves it, and the rights that it needs."""
+    """Request code -> `cluster.remoting.needs.Code`: its handler, and the rights that it needs."""
     may_reload: Callable[[Config], object] | None = None
-    """Raises ConfigError if this part cannot go by that configuration; changes nothing."""
+    """Raises ConfigError if this part cannot use that configuration; changes nothing."""
     reload: Callable[[Config], object] | None = None
     """Puts that configuration in force. Does not raise."""
 
@@ -77,8 +77,8 @@ class Parts:
     """All parts of one node, in the order in which they start. Event loop only."""
 
     def __init__(self, parts: Iterable[Part], *, applied: tuple[str, ...] = (), close: tuple[str, ...] = ()) -> None:
-        """`applied` and `close`: names, in the order of those hooks where it is another one. A part that they do not
-        name is told of applied entries after those, and closed before them."""
+        """`applied` and `close` list names of parts in the order of those hooks, if it differs from that of starting. A
+        part that they do not name learns of applied entries after the named parts, and is closed before them."""
         self.parts = tuple(parts)
         names = [part.name for part in self.parts]
         twice = {name for name in names if names.count(name) > 1}
@@ -99,7 +99,8 @@ class Parts:
         self._open = {part.name for part in self.parts if part.start is None}
 
     async def start(self) -> None:
-        """Starts one after the other. If one cannot, those before it are closed, and its exception is raised."""
+        """Starts the parts one after the other. If one cannot start, those before it are closed, and its exception is
+        raised."""
         for part in self.parts:
             if part.start is None:
                 continue
@@ -111,7 +112,8 @@ class Parts:
             self._open.add(part.name)
 
     async def close(self, failed: Callable[[BaseException], object]) -> None:
-        """Closes what was started, each once. One that cannot close is told to `failed`, and the others are closed."""
+        """Closes the parts that were started, each once. The exception of one is passed to `failed`, and the others are
+        closed."""
         for part in self._closing:
             if part.close is None or part.name not in self._open:
                 continue
@@ -141,14 +143,14 @@ def _present(hooks: Iterable[Hook | None]) -> tuple[Hook, ...]:
 
 
 def _first(names: tuple[str, ...], parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """The parts of these names in their order, then the others."""
+    """Returns the parts with these names in their order, then the others."""
     by_name = {part.name: part for part in parts}
     return (*(by_name[name] for name in names), *(part for part in parts if part.name not in names))
 
 
 def codes_of(parts: Iterable[Part]) -> dict[int, Any]:
-    """Returns request code -> what serves it. Raises ValueError for a code that names no needs, or that two parts
-    serve: a node with one does not start."""
+    """Returns request code -> its handler and needs. Raises ValueError for a code that names no needs, or that two
+    parts serve, so that the node does not start."""
     parts = tuple(parts)
     for part in parts:
         if without := [code for code, served in part.codes.items() if served.needs is None]:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 USUAL_RANGE = range(32768, 61000)
-"""Linux's default."""
+"""Linux's default range of ports for outgoing connections."""
 
 
 def ephemeral_ports() -> range:
-    """The ports that the system may give to any outgoing connection at any moment: no place for a server."""
+    """Returns the ports that the system may use for an outgoing connection at any moment; a server should not use
+    them."""
     try:
         low, high = RANGE_FILE.read_text().split()
         return range(int(low), int(high) + 1)
@@ -22,9 +23,10 @@ def ephemeral_ports() -> range:
 
 
 def port_owner(port: int, besides: int = 0) -> str | None:
-    """Which process holds a TCP port, as "python3 (pid 71) listens on it"; None if none does, or the system hides it.
+    """Names the process that holds a TCP port, as "python3 (pid 71) listens on it"; None if none does, or if the system
+    hides it.
 
-    `besides`: a process that does not count.
+    `besides` is the pid of a process to ignore.
     """
     import psutil
 
@@ -44,7 +46,7 @@ def port_owner(port: int, besides: int = 0) -> str | None:
 
 
 def why_taken(port: int, error: int, owner: str | None) -> str:
-    """The second line of an error about a port that cannot be had."""
+    """Returns the second line of an error about a port that cannot be bound."""
     why = owner or f"another process holds it ({os.strerror(error)})"
     ephemeral = ephemeral_ports()
     if port in ephemeral:
@@ -56,7 +58,8 @@ def why_taken(port: int, error: int, owner: str | None) -> str:
 
 
 def clash(error: OSError, ports: Mapping[str, int]) -> str | None:
-    """Three lines for a node that found one of its ports taken, name -> port; None if it failed for another reason."""
+    """Returns three lines for a node that found one of its `ports` (name -> port) taken; None if it failed for another
+    reason."""
     if error.errno != errno.EADDRINUSE:
         return None
     for name, port in ports.items():

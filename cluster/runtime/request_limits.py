@@ -1,8 +1,8 @@
-"""Limits of one request: ranges of its numbers, lengths of its texts, how many of each thing.
+"""Limits of one request: ranges of its numbers, lengths of its texts, numbers of its items.
 
-One table for both doors: what remoting and HTTP bodies are decoded into is made of these types, and so
-is /openapi.json. A request that leaves a range is refused where it is decoded, before any work; apply knows nothing of
-these limits, so that entries of earlier releases mean what they always meant.
+Remoting and HTTP share this table: the types into which their bodies are decoded are made of these types, and so is
+/openapi.json. A request outside a range is refused where it is decoded, before any work. Apply does not know these
+limits, so that entries of earlier releases keep their meaning.
 """
 
 from __future__ import annotations
@@ -22,34 +22,35 @@ Unsigned32 = Annotated[int, msgspec.Meta(ge=0, le=UINT32_MAX)]
 Unsigned63 = Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
 Signed64 = Annotated[int, msgspec.Meta(ge=-INT64_MAX - 1, le=INT64_MAX)]
 RetryTimes = Annotated[int, msgspec.Meta(ge=-1, le=INT32_MAX)]
-"""-1: the client's default."""
+"""The number of retries; -1 stands for the client's default."""
 Queues = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 QueueId = Annotated[int, msgspec.Meta(ge=0, le=65_534)]
 Perm = Annotated[int, msgspec.Meta(ge=0, le=15)]
 
 NUMBER_DIGITS_MAX: Final = 20
-"""Digits of a whole number that a header holds as text, sign included: all that 64 bits need. A longer text is not even
-looked at."""
+"""The most characters of an integer that a header holds as text, sign included: 64 bits need no more. A longer text is
+not parsed."""
 TEXT_MAX: Final = 4096
 TOPIC_LENGTH_MAX: Final = 256
 GROUP_LENGTH_MAX: Final = 120
 
 NAME_PATTERN: Final = "^[%|a-zA-Z0-9_-]+$"
 NewTopic = Annotated[str, msgspec.Meta(min_length=1, max_length=TOPIC_LENGTH_MAX, pattern=NAME_PATTERN)]
-"""A name that somebody chooses; `limits.topic_length_max` may allow less."""
+"""A name for a new topic; `limits.topic_length_max` may be lower."""
 NewGroup = Annotated[str, msgspec.Meta(min_length=1, max_length=GROUP_LENGTH_MAX, pattern=NAME_PATTERN)]
 TopicName = Annotated[str, msgspec.Meta(max_length=TOPIC_LENGTH_MAX)]
 GroupName = Annotated[str, msgspec.Meta(max_length=GROUP_LENGTH_MAX)]
 ClientId = Annotated[str, msgspec.Meta(max_length=512)]
 Word = Annotated[str, msgspec.Meta(max_length=64)]
-"""A value of an enum, or its ordinal."""
+"""The name of an enum's value, or its ordinal."""
 Text = Annotated[str, msgspec.Meta(max_length=TEXT_MAX)]
 Expression = Annotated[str, msgspec.Meta(max_length=64 * 1024)]
 """The filter expression of a subscription."""
 _PORT = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 _HOST_PORT = rf"([a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?|\[[0-9a-fA-F:.]+\]):{_PORT}"
 Address = Annotated[str, msgspec.Meta(max_length=300, extra_json_schema={"pattern": f"^{_HOST_PORT}$"})]
-"""host:port; what is none is told in words of its own, so the pattern only stands in the document."""
+"""host:port. A malformed one is refused with an explanation of its own, so the pattern appears only in the OpenAPI
+document."""
 AddressOrNone = Annotated[str, msgspec.Meta(max_length=300, extra_json_schema={"pattern": f"^({_HOST_PORT})?$"})]
 Uuid = Annotated[str, msgspec.Meta(max_length=64, extra_json_schema={"format": "uuid"})]
 
@@ -58,18 +59,18 @@ Attributes = Annotated[
     dict[Annotated[str, msgspec.Meta(max_length=255)], Text], msgspec.Meta(max_length=ATTRIBUTES_MAX)
 ]
 RETRY_POLICY_BYTES_MAX: Final = 16 * 1024
-"""Bytes of a group's retry policy, in the form in which it is kept."""
+"""The most bytes of a group's retry policy, in the form in which it is stored."""
 GROUP_BODY_BYTES_MAX: Final = 64 * 1024
-"""Bytes of the body of a request that makes or changes a group."""
+"""The most bytes of the body of a request that creates or changes a group."""
 
 OTHER_BODY_BYTES_MAX: Final = 4 << 20
-"""Bytes of the body of a request that carries no message and has no limit of its own."""
+"""The most bytes of the body of a request without messages and without a limit of its own."""
 
 HEARTBEAT_BYTES_MAX: Final = 2 << 20
 HEARTBEAT_GROUPS_MAX: Final = 1024
-"""Consumer groups, and as many producer groups."""
+"""The most consumer groups in a heartbeat, and the most producer groups."""
 HEARTBEAT_SUBSCRIPTIONS_MAX: Final = 1024
-"""Topics of one group."""
+"""The most topics of one group in a heartbeat."""
 
 
 READ_BYTES: Final = 64 << 10
@@ -79,11 +80,11 @@ class Reader(Protocol):
     """The part of a stream of asyncio or aiohttp that `read_at_most` needs."""
 
     async def read(self, n: int, /) -> bytes:
-        """At most `n` bytes as soon as there are some; none at the end."""
+        """Returns at most `n` bytes as soon as there are some; none at the end."""
 
 
 class TooLongError(Exception):
-    """An answer is longer than it can be."""
+    """The answer is longer than any valid one."""
 
 
 async def read_at_most(answer: Reader, most: int) -> list[bytes]:

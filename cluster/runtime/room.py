@@ -1,13 +1,14 @@
-"""Bounds on what is held at once, of bytes or of anything that is counted: taken before the work, given back after it.
+"""Limits bytes, or other counted things, that are held at the same time: reserved before the work, released after it.
 
-A `Room` has a size and an account of what is taken. Nobody adds to the account or subtracts from it: who holds
-something has a `Share` and says what it holds *now*; the account follows. So no error can leave a count that is off,
-and a holder that goes away, or a whole room of them, holds nothing any more.
+A `Room` has a size and an account of the units that are taken. Nothing adds to the account or subtracts from it
+directly: each holder has a `Share`, in which it states what it holds *now*, and the account follows. So no error can
+leave a wrong count, and when a holder, or a whole room of holders, goes away, it no longer holds anything.
 
-Rooms nest: what a connection holds is held of its node too. Who finds no room waits in turn (`Room.wait`) and is called
-when there is some. A lone holder always finds room: a holder larger than the room would otherwise never get in.
+Rooms nest: what a connection holds is also held of its node. A holder without room waits in order (`Room.wait`) and is
+called when there is room. A lone holder always gets room, because one larger than the room would otherwise never get
+it.
 
-Fit for every port: clients (`cluster.remoting.connection.server`), peers, HTTP. All of it runs on the event loop.
+It suits every port: clients (`cluster.remoting.connection.server`), peers, HTTP. All of it runs on the event loop.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Soon = Callable[[Callable[[], None]], object]
 
 
 class Room:
-    """`size` units, of which `taken` are held by shares, those of rooms inside this one included."""
+    """`size` units. `taken` of them are held by shares, including those of rooms inside this one."""
 
     __slots__ = ("_queue", "_scheduled", "_soon", "_tree", "parent", "size", "taken", "waiting")
 
@@ -29,35 +30,36 @@ class Room:
         self.parent = parent
         self.taken = 0
         self.waiting = 0
-        """Number of those that wait for room here."""
+        """The number of holders that wait for room here."""
         self._soon = soon
         self._tree: _Tree = _Tree() if parent is None else parent._tree
         self._queue: deque[Waiter] = deque()
         self._scheduled = False
 
     def inside(self, size: int) -> Room:
-        """A room of `size` within this one."""
+        """Makes a room of `size` inside this one."""
         return Room(size, self._soon, self)
 
     def resize(self, size: int) -> None:
-        """Another size from now on: what is taken stays taken, also if it is more."""
+        """Changes the size. Units that are taken stay taken, even if they are more."""
         self.size = size
         self._look()
 
     def share(self, held: int = 0) -> Share:
-        """A new holder's."""
+        """Makes the share of a new holder."""
         share = Share(self)
         share.hold(held)
         return share
 
     def fits(self, more: int) -> bool:
-        """Returns True if `more` may be taken now, here and in every room around. Those that wait already go first."""
+        """Returns True if `more` units may be taken now, here and in every enclosing room. Waiting holders go first."""
         return self._lacking(more) is None
 
     def wait(self, more: int, again: Callable[[], None]) -> Waiter:
-        """Calls `again` once, in a later turn, when `more` fits into the room that lacks it now, in order of asking.
+        """Calls `again` once, in a later turn, when `more` units fit into the room that lacks them now, in the order of
+        calls.
 
-        Another room around may lack it by then: `again` asks (`fits`) once more, and waits on.
+        Another enclosing room may lack them by then: `again` must check (`fits`) once more, and wait again.
         """
         room = self._lacking(more) or self
         waiter = Waiter(room, more, again)
@@ -70,8 +72,8 @@ class Room:
         return waiter
 
     def close(self) -> None:
-        """Ends the room when its holder is gone: all in it is given back at once, nobody waits here, and its shares
-        count for nothing."""
+        """Closes the room when its holder is gone: all its units are released at once, its waiters are dropped, and its
+        shares no longer count."""
         self._queue.clear()
         self.waiting = 0
         parent, self.parent, self._tree = self.parent, None, _Tree()
@@ -79,7 +81,7 @@ class Room:
             parent._move(-self.taken)
 
     def _lacking(self, more: int) -> Room | None:
-        """The innermost room that has no place for `more`."""
+        """Returns the innermost room without space for `more` units."""
         served = self._tree.serves
         room: Room | None = self
         while room is not None:
@@ -100,8 +102,8 @@ class Room:
             room = room.parent
 
     def _look(self) -> None:
-        """Has the first in the queue called if there is room for it: one per turn of the loop, so that work that was
-        held back comes in pieces."""
+        """Schedules the first waiter if there is room for it: one per turn of the loop, so that delayed work comes in
+        pieces."""
         queue = self._queue
         while queue and queue[0].left:
             queue.popleft()
@@ -129,18 +131,18 @@ class Room:
 
 
 class _Tree:
-    """The state that a room and those inside it share. It refers to no room: only the garbage collector would free a
-    room that refers to itself, and each connection has one."""
+    """The state that a room shares with the rooms inside it. It refers to no room: a room that refers to itself would
+    be freed only by the garbage collector, and each connection has a room."""
 
     __slots__ = ("serves",)
 
     def __init__(self) -> None:
         self.serves = False
-        """A waiter of some room has its turn right now."""
+        """True while a waiter of one of the rooms is called."""
 
 
 class Waiter:
-    """Somebody's place in the queue of a room."""
+    """The place of one holder in the queue of a room."""
 
     __slots__ = ("_room", "again", "left", "more")
 
@@ -151,7 +153,7 @@ class Waiter:
         self.left = False
 
     def leave(self) -> None:
-        """Waits no longer; nothing if its turn has come."""
+        """Leaves the queue; does nothing if the waiter was called already."""
         if not self.left:
             self.left = True
             self._room.waiting = max(0, self._room.waiting - 1)
@@ -159,7 +161,7 @@ class Waiter:
 
 
 class Share:
-    """The part of a room that one holder holds."""
+    """The units of a room that one holder holds."""
 
     __slots__ = ("held", "room")
 
@@ -168,7 +170,7 @@ class Share:
         self.held = 0
 
     def hold(self, count: int) -> None:
-        """Holds `count` from now on, whatever it held; also more than fits, if it is there already."""
+        """Sets the number of units held, whatever it was; it may exceed the free units if they are in use already."""
         delta = count - self.held
         if delta:
             self.held = count

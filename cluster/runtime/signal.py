@@ -1,7 +1,7 @@
-"""One thing that happens in a node, and who is told of it: what ties together two services that need each other.
+"""Signals: an event of a node with its listeners, by which two services that need each other are connected.
 
-The signal is made before both. One of them sends it, the other adds itself in its constructor; neither has to name the
-other afterwards. The event log for people is `cluster.runtime.events`.
+The signal is made before both services. One of them sends it, the other adds itself in its constructor. The event log
+for people is `cluster.runtime.events`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class Signal(Generic[Told]):
         self._listeners = listeners
 
     def add(self, listener: Callable[Told, object]) -> None:
-        """Tells `listener` from now on."""
+        """Adds a listener."""
         self._listeners = (*self._listeners, listener)
 
     def __call__(self, *args: Told.args, **named: Told.kwargs) -> None:
-        """Tells all of them; an exception of one goes to whom sends the signal."""
+        """Calls all listeners; an exception of one is raised to the sender."""
         for listener in self._listeners:
             listener(*args, **named)

@@ -1,6 +1,6 @@
-"""The choice of the next leader: the one place of a node where a leader chooses its successor and hands over.
+"""Chooses the next leader: the only place of a node where a leader chooses its successor and hands over.
 
-Services say why leadership should go, and which voters they would take. Of those the best one is chosen here, by
+Services decide that leadership should move, and which voters are acceptable. This module chooses the best of those, by
 `raftlog.core.successor`.
 """
 
@@ -19,12 +19,12 @@ __all__ = ["NOBODY", "Succession", "best"]
 def best(
     peers: Iterable[PeerStatus], voters: Collection[NodeId], fit: Callable[[PeerStatus], bool] = lambda peer: True
 ) -> NodeId:
-    """The voter that could take over soonest among those that are `fit`; NOBODY if there is none."""
+    """Returns the voter that could take over soonest among those that are `fit`; NOBODY if there is none."""
     return successor(peers, voters, fit)
 
 
 class Succession:
-    """Chooses the successor and hands over, for one node. Event loop only."""
+    """Chooses successors and hands leadership over, for one node. Event loop only."""
 
     def __init__(self, raw: RawNode, wake: Callable[[], None]) -> None:
         """`wake` schedules a turn of the driver."""
@@ -32,7 +32,7 @@ class Succession:
         self._wake = wake
 
     def choose(self, fit: Callable[[PeerStatus], bool] = lambda peer: True) -> NodeId:
-        """The voter that should lead instead of this leader; NOBODY if no voter is `fit`."""
+        """Returns the voter that should replace this leader; NOBODY if no voter is `fit`."""
         status = self._raw.status()
         return best(status.peers, status.voters, fit)
 

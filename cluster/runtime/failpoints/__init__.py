@@ -1,1 +1,1 @@
-"""Faults that an operator or a test plants."""
+"""Faults that an operator or a test injects."""

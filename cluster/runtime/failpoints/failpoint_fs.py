@@ -1,4 +1,4 @@
-"""A file system whose writes and syncs pass through failpoints; all else goes straight to the one below."""
+"""A file system whose writes and syncs pass through failpoints; all other calls go straight to the real one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from raftlog.storage.files.fs import Buffers, File, FileSystem
 
 
 class FailpointFile:
-    """A File whose `pwritev` and `fdatasync` are the points `write_point` (None: not a point) and `sync_point`."""
+    """A File whose `pwritev` passes through the failpoint `write_point` (None for none), and whose `fdatasync` passes
+    through `sync_point`."""
 
     __slots__ = ("_inner", "_points", "_sync_point", "_write_point", "path")
 
@@ -21,15 +22,15 @@ class FailpointFile:
         self._write_point = write_point
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Reads up to `size` bytes at `offset`; no failpoint is asked."""
+        """Reads up to `size` bytes at `offset`, without a failpoint."""
         return self._inner.pread(size, offset)
 
     def pread_into(self, room: memoryview, offset: int) -> int:
-        """Fills `room` from `offset` on; no failpoint is asked. Returns the number of bytes that there were."""
+        """Fills `room` from `offset` on, without a failpoint. Returns the number of bytes read."""
         return self._inner.pread_into(room, offset)
 
     def pwritev(self, buffers: Buffers, offset: int) -> None:
-        """Writes all buffers at `offset` when the write point, if there is one, lets them pass."""
+        """Writes all buffers at `offset` when the write point, if there is one, lets the call pass."""
         if self._write_point is None:
             self._inner.pwritev(buffers, offset)
         else:
@@ -44,11 +45,11 @@ class FailpointFile:
         self._inner.drop_cached(size)
 
     def truncate(self, size: int) -> None:
-        """Sets the length; new bytes are zero."""
+        """Sets the length of the file; new bytes are zero."""
         self._inner.truncate(size)
 
     def size(self) -> int:
-        """Length in bytes."""
+        """Returns the length of the file in bytes."""
         return self._inner.size()
 
     def close(self) -> None:
@@ -64,8 +65,8 @@ class FailpointFileSystem:
     def __init__(
         self, inner: FileSystem, points: FailpointSet, *, sync_point: str, write_point: str | None = None
     ) -> None:
-        """`sync_point` and `write_point`: ("append.fdatasync", "append.write") or ("hardstate.fdatasync", None), for
-        example."""
+        """`sync_point` and `write_point` are names of failpoints, for example ("append.fdatasync", "append.write") or
+        ("hardstate.fdatasync", None)."""
         self._inner = inner
         self._points = points
         self._sync_point = sync_point
@@ -88,7 +89,7 @@ class FailpointFileSystem:
         return self._inner.listdir(path)
 
     def mkdir(self, path: Path) -> None:
-        """Makes the directory and its parents durably; no error if it is there."""
+        """Makes the directory and its parents durably; no error if it exists."""
         self._inner.mkdir(path)
 
     def rename(self, source: Path, target: Path) -> None:
@@ -96,11 +97,12 @@ class FailpointFileSystem:
         self._inner.rename(source, target)
 
     def link(self, source: Path, target: Path) -> None:
-        """Gives the file a second name; both stay when one is removed. Raises FileExistsError if there is one."""
+        """Gives the file a second name; each stays when the other is removed. Raises FileExistsError if the name
+        exists."""
         self._inner.link(source, target)
 
     def remove_tree(self, path: Path) -> None:
-        """Removes the directory with all that is in it; a crash may leave a part of it."""
+        """Removes the directory with its contents; a crash may leave a part of it."""
         self._inner.remove_tree(path)
 
     def unlink(self, path: Path) -> None:
@@ -116,5 +118,5 @@ class FailpointFileSystem:
         return self._inner.free_bytes(path)
 
     def total_bytes(self, path: Path) -> int:
-        """Returns the space that there would be if nothing were on it (what only root may use does not count)."""
+        """Returns the size of the file system of `path` without the part that is reserved for root."""
         return self._inner.total_bytes(path)

@@ -1,4 +1,5 @@
-"""Named places where a test may hold, delay, slow down or fail the node. Off unless `[failpoints] enabled = true`.
+"""Failpoints: named places where a test may hold, delay, slow down or fail the node. Off unless `[failpoints] enabled =
+true`.
 
 Actions: `off` · `hold` (block until the point is set to something else) · `delay:20ms` (wait first) · `slow:20x` (make
 the operation take that many times as long) · `error:EIO` or `error:ENOSPC` (fail instead).
@@ -40,11 +41,11 @@ POINTS: Final[Mapping[str, str]] = {
     "tier.remove": "an object of a segment that is no longer kept is removed",
     "tier.deleted": "segments are recorded as having no objects any more",
 }
-"""Every point and what happens there."""
+"""Name of each failpoint -> the operation at that place."""
 
 LOOP_POINTS: Final = frozenset({"peer.send", "loop.turn", *(name for name in POINTS if name.startswith("tier."))})
-"""Points on the event loop: nothing may block there, so the operation is put off (`when_clear`); but for `loop.turn`,
-where `delay` does block the loop, once for each time that it is set (`stall`)."""
+"""Failpoints on the event loop. The loop must not block, so the operation is postponed (`when_clear`). The exception is
+`loop.turn`, where `delay` does block the loop, once for each time that it is set (`stall`)."""
 
 ACTIONS: Final = ("off", "hold", "delay:20ms", "slow:20x", "error:EIO", "error:ENOSPC")
 """One example of each action."""
@@ -55,7 +56,7 @@ SLOW_FACTOR_MAX: Final = 10_000
 
 
 class FailpointError(ValueError):
-    """A point or an action that does not exist, or failpoints are off; `hint` says what to type."""
+    """The failpoint or the action does not exist, or failpoints are off; `hint` says what to type."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(f"{message}\n{hint}")
@@ -77,16 +78,16 @@ _SLOW = re.compile(r"slow:(\d{1,6})x")
 
 
 class PointState(msgspec.Struct, frozen=True):
-    """One point as shown over HTTP."""
+    """One failpoint as shown over HTTP."""
 
     name: str
     does: str
-    """The node's work at this point when the point is off."""
+    """The operation at this failpoint, without an action."""
     action: str
     hits: int
-    """Times an action other than `off` took hold here."""
+    """Number of operations on which an action other than `off` took effect."""
     waiting: int
-    """Operations held right now."""
+    """Number of operations that are held now."""
 
 
 class CallsLater(Protocol):
@@ -107,12 +108,12 @@ class _Point:
         self.hits = 0
         self.waiting = 0
         self.generation = 0
-        """Grows with every `set`: a thread that is held waits for the next generation."""
+        """Grows with every `set`: a held thread waits for the next generation."""
         self.deferred: list[tuple[CallsLater, Callable[[], None]]] = []
 
 
 def parse_action(text: str) -> Action:
-    """Raises FailpointError naming the nearest right action."""
+    """Parses an action. Raises FailpointError naming the nearest valid one."""
     if text in ("off", "hold"):
         return Action(text, 0, text)
     if delay := _DELAY.fullmatch(text):
@@ -127,7 +128,7 @@ def parse_action(text: str) -> Action:
 
 
 class FailpointSet:
-    """All points of one node. Thread-safe: lanes pass through points while HTTP sets them."""
+    """All failpoints of one node. Thread-safe: lanes pass through points while HTTP sets them."""
 
     def __init__(
         self,
@@ -136,7 +137,7 @@ class FailpointSet:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`sleep` and `clock` (seconds) are the simulator's way in."""
+        """`sleep` and `clock` (seconds) are replaced by the simulator."""
         self.enabled = enabled
         self._sleep = sleep
         self._clock = clock
@@ -144,7 +145,8 @@ class FailpointSet:
         self._points = {name: _Point() for name in POINTS}
 
     def set(self, name: str, action: str) -> None:
-        """Changes a point and releases the threads it held. Raises FailpointError; then nothing has changed."""
+        """Sets the action of a failpoint and releases the threads that it held. Raises FailpointError, having changed
+        nothing."""
         if not self.enabled:
             raise FailpointError("failpoints are off on this node", "restart it with [failpoints] enabled = true")
         if name not in POINTS:
@@ -155,12 +157,12 @@ class FailpointSet:
         self._change(self._points[name], parsed)
 
     def clear(self) -> None:
-        """Every point off, everybody released. A node calls this before it joins its threads."""
+        """Turns all failpoints off and releases all held threads. A node calls this before it joins its threads."""
         for point in self._points.values():
             self._change(point, OFF)
 
     def states(self) -> list[PointState]:
-        """All points, in the order of POINTS."""
+        """Returns all failpoints, in the order of POINTS."""
         with self._changed:
             return [
                 PointState(name, POINTS[name], point.action.text, point.hits, point.waiting + len(point.deferred))
@@ -168,7 +170,8 @@ class FailpointSet:
             ]
 
     def run(self, name: str, operation: Callable[[], T]) -> T:
-        """Runs a blocking operation as the point says; any thread but the event loop's. Raises OSError for `error`."""
+        """Runs a blocking operation with the failpoint's action, on any thread but the event loop's. Raises OSError for
+        `error`."""
         point = self._points[name]
         action = point.action
         if action.kind == "off":
@@ -184,9 +187,10 @@ class FailpointSet:
         return result
 
     def when_clear(self, name: str, loop: CallsLater, operation: Callable[[], None]) -> None:
-        """Runs an operation of the event loop now, after the delay, or when released. Raises OSError for `error`.
+        """Runs an operation of the event loop now, after the delay, or when it is released. Raises OSError for `error`.
 
-        What is held leaves in order; what comes right after the release may overtake it, as on any network.
+        Held operations are released in order; one that comes right after the release may overtake them, as on any
+        network.
         """
         point = self._points[name]
         if point.action.kind == "off":
@@ -206,7 +210,7 @@ class FailpointSet:
             operation()
 
     def stall(self, name: str) -> None:
-        """Blocks the thread that calls, the event loop's, for the delay of the point, which then is off."""
+        """Blocks the calling thread, the event loop's, for the delay of the failpoint, which is then turned off."""
         point = self._points[name]
         action = point.action
         if action.kind == "delay":
@@ -216,7 +220,7 @@ class FailpointSet:
             self._sleep(action.amount / 1000)
 
     def _before(self, point: _Point) -> None:
-        """Holds, delays or fails, by what the point says when its turn comes."""
+        """Holds, delays or fails an operation, as the failpoint's action says."""
         with self._changed:
             if point.action.kind != "off":
                 point.hits += 1
@@ -268,11 +272,11 @@ class SendsMessages(Protocol):
     """The driver's MessageSender."""
 
     def send(self, messages: Iterable[Message]) -> None:
-        """Queues messages."""
+        """Queues messages to peers."""
 
 
 class FailpointLane(Generic[Job, Done]):
-    """A Lane whose drains pass through a point: `apply.batch` over the apply lane."""
+    """A Lane whose drains pass through a failpoint, for example the apply lane through `apply.batch`."""
 
     def __init__(self, inner: Lane[Job, Done], points: FailpointSet, point: str) -> None:
         self._inner = inner
@@ -283,11 +287,11 @@ class FailpointLane(Generic[Job, Done]):
             self.weigh, self.weight_max = inner.weigh, inner.weight_max  # type: ignore[attr-defined]
 
     def drain(self, batch: Sequence[Job]) -> Done:
-        """Does the batch when the failpoint lets it pass. `error` is raised, which is final for the node."""
+        """Does the batch when the failpoint lets it pass. An `error` is raised, which ends the node."""
         return self._points.run(self._point, lambda: self._inner.drain(batch))
 
     def idle(self) -> None:
-        """Tells the lane that nothing came for `idle_after_s`."""
+        """Passes on that no job came for `idle_after_s`."""
         self._inner.idle()
 
 

@@ -2,9 +2,9 @@
 
     python -m cluster.runtime.figures.row_count CHECKPOINT
 
-A thread that counts keeps Python's lock for 5 ms at a time, whenever the event loop wants it: each turn of the node
+A thread that counts keeps Python's lock for 5 ms at a time whenever the event loop wants it. Each turn of the node
 would take so much longer, for a minute with 30 million rows. The helper prints one JSON object, {"mark": [...], "sums":
-{family: sum}} or {"wrong": text}, and ends when its stdin does. It changes nothing.
+{family: sum}} or {"wrong": text}, and ends when its stdin is closed. It changes nothing.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ NICE = 10
 
 
 class Counted(NamedTuple):
-    """The content of a checkpoint."""
+    """The result of counting a checkpoint."""
 
     mark: AppliedMark
-    """The last entry that it has applied."""
+    """The last entry that the checkpoint has applied."""
     sums: dict[str, int]
     """The sums that `statemachine.rows.sums.count` returns."""
 
 
 def count_apart(path: Path, helper: tuple[str, ...] = command("cluster.runtime.figures.row_count")) -> Counted:
-    """Counts the checkpoint at `path`; waits for the helper, on a lane. Raises KVError if its rows cannot be read,
-    ValueError if the helper does not end as it should."""
+    """Counts the checkpoint at `path` in a helper process and waits for it; called on a lane. Raises KVError if its
+    rows cannot be read, ValueError if the helper does not end properly."""
     with subprocess.Popen(
         (*helper, str(path)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
@@ -51,14 +51,14 @@ def count_apart(path: Path, helper: tuple[str, ...] = command("cluster.runtime.f
 
 
 def counted(rows: KV) -> Counted:
-    """Counts the rows in this process; needs only `get` and `scan` of `rows`. Raises KVError."""
+    """Counts the rows in this process. Uses only `get` and `scan` of `rows`. Raises KVError."""
     row = rows.get(META, keys.APPLIED_KEY)
     mark = NOTHING_APPLIED if row is None else AppliedMark(*keys.APPLIED.unpack(row))
     return Counted(mark, sums.count(rows))
 
 
 def main(path: str) -> None:
-    """Prints what lies in the checkpoint."""
+    """Counts the checkpoint and prints the result."""
     os.nice(NICE)
     try:
         with CheckpointReader(Path(path), strict=True) as rows:

@@ -1,7 +1,7 @@
-"""When the stages of entries ended on the node that leads: what tells which stage of a slow request was slow.
+"""Times at which the stages of entries ended on the leader. They show which stage of a slow request was slow.
 
-The driver notes the highest index of each write to the log and of each run of committed entries, with the clock reading
-that its turn has anyway: two appends per entry at most, and no clock call.
+The driver records the highest index of each write to the log and of each run of committed entries, with the clock
+reading that its turn has anyway: two appends per entry at most, and no clock call.
 """
 
 from __future__ import annotations
@@ -9,29 +9,31 @@ from __future__ import annotations
 from collections import deque
 
 KEPT = 4096
-"""Notes per stage: more writes than a node does in the seconds that a slow request takes."""
+"""Records per stage: more than a node makes in the seconds that a slow request takes."""
 
 _Notes = deque[tuple[int, float]]
 
 
 class StageTimes:
-    """Event loop only. Each note is (highest index, monotonic milliseconds); indexes ascend within a role."""
+    """The times of two stages. Each record is (highest index, monotonic milliseconds); indexes ascend within a role.
+    Event loop only."""
 
     __slots__ = ("committed", "synced")
 
     def __init__(self) -> None:
         self.synced: _Notes = deque(maxlen=KEPT)
-        """The entries up to the index are on this node's disk."""
+        """Times at which entries up to the index were on this node's disk."""
         self.committed: _Notes = deque(maxlen=KEPT)
-        """A majority has them, this node included."""
+        """Times at which entries up to the index were committed."""
 
     def clear(self) -> None:
-        """The role changed: entries of the former term may be replaced."""
+        """Forgets all times, because the role changed and entries of the former term may be replaced."""
         self.synced.clear()
         self.committed.clear()
 
     def of(self, index: int) -> tuple[float | None, float | None]:
-        """When the entry was on this node's disk, and when it was committed; None for what is not known (yet)."""
+        """Returns the times at which the entry was on this node's disk and was committed; None for a time that is not
+        known (yet)."""
         return _first(self.synced, index), _first(self.committed, index)
 
 

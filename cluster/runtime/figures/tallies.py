@@ -1,6 +1,6 @@
-"""Counters and histograms of one thread, for what is counted once per entry: prometheus_client's own take a lock for
-each value, and a histogram looks through its buckets in Python. Exported under the same names in the same form.
-"""
+"""Counters and histograms for one thread, for values that are counted once per entry. prometheus_client's own take a
+lock for each value, and its histogram searches its buckets in Python. These are exported under the same names in the
+same form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from prometheus_client.utils import floatToGoString
 
 
 def buckets(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, int]]:
-    """A histogram's buckets as they are exported: (upper bound, how many values are not above it)."""
+    """Returns a histogram's buckets as they are exported: (upper bound, number of values not above it)."""
     return list(zip(map(floatToGoString, bounds), accumulate(counts), strict=True))
 
 
@@ -31,7 +31,7 @@ class Tally:
         registry.register(self)
 
     def inc(self, amount: float = 1.0) -> None:
-        """Adds."""
+        """Adds `amount`."""
         self._value += amount
 
     def collect(self) -> Iterator[Metric]:
@@ -40,8 +40,8 @@ class Tally:
 
 
 SERIES_MAX = 1000
-"""Series of one counter, in the order in which they were first counted; the rest is in one more, whose label is
-empty."""
+"""The most series of one counter, in the order in which they were first counted. The rest is in one more, whose label
+is empty."""
 
 
 class Tallies:
@@ -71,7 +71,7 @@ class Spread:
     __slots__ = ("_bounds", "_counts", "_name", "_sum", "_text")
 
     def __init__(self, name: str, text: str, bounds: tuple[float, ...], registry: CollectorRegistry) -> None:
-        """`bounds`: the greatest value of each bucket, ascending; one more bucket has the rest."""
+        """`bounds` are the greatest values of the buckets, ascending; one more bucket has the rest."""
         self._name, self._text = name, text
         self._bounds = (*bounds, inf)
         self._counts = [0] * len(self._bounds)
@@ -102,21 +102,21 @@ class Spread:
 
 SAMPLE_MS = 1_000
 WINDOWS_MS = (10_000, 60_000, 600_000)
-"""RocketMQ's three."""
+"""RocketMQ's three windows of rates, in milliseconds."""
 SAMPLES_MAX = WINDOWS_MS[-1] // SAMPLE_MS + 1
 
 
 class Totals(NamedTuple):
-    """Since the node's start."""
+    """Totals of messages since the node's start."""
 
     taken: int
-    """Messages acknowledged, on the leader."""
+    """Acknowledged messages, on the leader."""
     given: int
-    """Messages that pulls were answered with."""
+    """Messages with which pulls were answered."""
 
 
 class Rates:
-    """Samples two totals once a second."""
+    """Samples the two totals once a second, and computes rates."""
 
     def __init__(self, totals: Callable[[], Totals]) -> None:
         self._totals = totals
@@ -129,7 +129,7 @@ class Rates:
         return len(self._samples)
 
     def tick(self, now_ms: int) -> None:
-        """Called on a timer."""
+        """Takes a sample when one is due. Called on a timer."""
         if self._times_ms and now_ms - self._times_ms[-1] < SAMPLE_MS:
             return
         self._times_ms.append(now_ms)
@@ -138,12 +138,12 @@ class Rates:
             del self._times_ms[:-SAMPLES_MAX], self._samples[:-SAMPLES_MAX]
 
     def taken(self) -> list[float]:
-        """Messages taken per second, in each window; while the node is younger, in the part of the window that it has
-        lived."""
+        """Returns acknowledged messages per second in each window; for a younger node, in the part of the window since
+        its start."""
         return [self._rate(window_ms, 0) for window_ms in WINDOWS_MS]
 
     def given(self) -> list[float]:
-        """Messages given per second, in the same windows."""
+        """Returns delivered messages per second, in the same windows."""
         return [self._rate(window_ms, 1) for window_ms in WINDOWS_MS]
 
     def _rate(self, window_ms: int, place: int) -> float:

@@ -1,1 +1,1 @@
-"""The machine and the process that a node runs in."""
+"""Limits and services of the machine and the process in which a node runs."""

@@ -1,7 +1,8 @@
-"""The memory and the processors that this process may use: those of the machine, or fewer if its control group says so.
+"""Finds the memory and the processors that this process may use: those of the machine, or fewer if its control group
+says so.
 
 A container sees the memory of the whole machine in /proc. Its bounds are in the files of its control group: version 2
-in one hierarchy, version 1 in one for memory and one for processors. Each group above bounds those below it.
+in one hierarchy, version 1 in one for memory and one for processors. Each group also limits those below it.
 """
 
 from __future__ import annotations
@@ -22,21 +23,22 @@ CPU_PERIOD_US = 100_000
 
 
 class Bounds(NamedTuple):
-    """Memory in bytes and processors; None where the control group sets no bound."""
+    """Memory in bytes and processors; None if the control group sets no bound."""
 
     memory_bytes: int | None
     processors: float | None
 
     @property
     def says(self) -> str:
-        """Both in words."""
+        """Both bounds in words."""
         memory = f"{self.memory_bytes >> 20} MiB" if self.memory_bytes is not None else "not bounded"
         processors = f"{self.processors:.2f}" if self.processors is not None else "not bounded"
         return f"memory {memory}, processors {processors}"
 
 
 def bounds(root: Path = Path("/")) -> Bounds:
-    """Returns the lowest bounds of this process's control group and those above it. `root`: of /proc and /sys."""
+    """Returns the lowest bounds of this process's control group and the groups above it. `root` is the parent of /proc
+    and /sys."""
     machine = machine_memory_bytes()
     memory = [size for folder in _files(root, "memory") if (size := _memory(folder)) is not None and size < machine]
     processors = [count for folder in _files(root, "cpu") if (count := _processors(folder)) is not None]
@@ -55,7 +57,7 @@ def memory_bytes(root: Path = Path("/")) -> int:
 
 
 def _files(root: Path, controller: str) -> Iterator[Path]:
-    """The folders of the groups that bound this process, innermost first."""
+    """Yields the folders of the groups that limit this process, innermost first."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
@@ -96,14 +98,15 @@ def _text(file: Path) -> str:
 logger = logging.getLogger(__name__)
 
 PART = 8
-"""Requests in flight, answers that are not read yet and the page cache of the log get such a part of the bound each."""
+"""Requests in flight, answers that are not read yet and the page cache of the log get one part in so many of the bound
+each."""
 MEMORY_MIN = 512 << 20
-"""With less than this, a node under load is likely to be ended by the kernel."""
+"""Bytes. With less memory than this, the kernel is likely to end a node under load."""
 
 
 def fit_memory(config: Config, bound: int | None = None) -> Config:
-    """The configuration with its limits of memory lowered to what the control group allows; the same if it bounds
-    nothing. `bound`: bytes, for tests."""
+    """Returns the configuration with its limits of memory lowered to what the control group allows; unchanged if there
+    is no bound. `bound`: bytes, for tests."""
     memory = bound if bound is not None else bounds().memory_bytes
     if memory is None:
         return config

@@ -1,7 +1,7 @@
-"""Containment of a defect that one request ran into: its request gets an error or times out, all others go on.
+"""Contains a defect that one request runs into: its request gets an error or times out, and all others go on.
 
-It is reported like any other defect: the event loop logs it, and a simulator stops at it. What the core and the disk
-raise is never contained: then nobody knows what the node has promised, and it stops
+The defect is reported like any other: the event loop logs it, and a simulator stops. Errors of the core and the disk
+are never contained: after them it is unknown what the node has acknowledged, so it stops
 (`cluster.replication.raft_driver`).
 """
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def report_contained(what: str, error: Exception) -> None:
-    """`what` was attempted for one request or one client."""
+    """Reports a failure of `what`, which was attempted for one request or one client."""
     message = f"{what} failed; the node continues"
     try:
         asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
@@ -29,7 +29,7 @@ def report_contained(what: str, error: Exception) -> None:
 
 
 def contain_each(what: str, calls: Iterable[Callable[[_Value], object]], value: _Value) -> None:
-    """Calls all of them with `value`: what one raises is reported, and keeps nothing from the others. Raises
+    """Calls all functions with `value`. An exception of one is reported, and the others are called. Raises
     RaftLogError."""
     for call in calls:
         try:
@@ -41,7 +41,7 @@ def contain_each(what: str, calls: Iterable[Callable[[_Value], object]], value: 
 
 
 def contain(what: str, call: Callable[..., object], *arguments: Any) -> None:
-    """Calls it, and reports what it raises. Raises RaftLogError."""
+    """Calls the function and reports an exception. Raises RaftLogError."""
     try:
         call(*arguments)
     except RaftLogError:

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OTHERS = 128
-"""Descriptors for the log, copies and backups, the peers, the HTTP API and the process itself, beside RocksDB's."""
+"""Descriptors for the log, copies and backups, the peers, the HTTP API and the process itself, besides RocksDB's."""
 CLIENTS_MIN = 32
-"""With room for fewer clients than this, the node does not start."""
+"""The least number of clients for which there must be descriptors; with fewer the node does not start."""
 
 
 def fit(config: Config) -> Config:
-    """The configuration with as many connections as there are descriptors for; raises the soft limit if it can.
+    """Returns the configuration with no more connections than there are descriptors. Raises the soft limit if it can.
 
-    Raises ConfigError if hardly any is left.
+    Raises ConfigError if hardly any descriptors are left.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = config.limits.connections_max
@@ -56,12 +56,12 @@ def fit(config: Config) -> Config:
 
 
 def reserve(descriptors: int) -> int:
-    """Returns the number of these descriptors that are not for clients."""
+    """Returns how many of these descriptors are not for clients."""
     return open_files_max(descriptors) + OTHERS
 
 
 def _raised(soft: int, hard: int, wanted: int) -> int:
-    """The soft limit, raised to `wanted` if it is lower and may be."""
+    """Raises the soft limit to `wanted` if it is lower and that is allowed; returns the soft limit."""
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return soft
     target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

@@ -1,6 +1,6 @@
-"""Processes of our own Python that a node starts for long work: what they run, and that they end with their node.
+"""Helper processes that a node starts for long work: their command lines, and their end with the node.
 
-The node keeps the other end of their stdin open. When it ends, however that happens, they do.
+The node keeps the other end of their stdin open. When the node ends, for whatever reason, so do they.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ NICE = 19
 
 
 def command(module: str, *arguments: str) -> tuple[str, ...]:
-    """Returns the command line that runs one of our modules, also in a directory that has a cluster.py of its own: `-P`
-    keeps the working directory off the import path."""
+    """Returns the command line that runs a module of ours, also in a directory that contains a cluster.py of its own:
+    `-P` keeps the working directory off the import path."""
     return (sys.executable, "-P", "-m", module, *arguments)
 
 
 def background(module: str, *arguments: str) -> tuple[str, ...]:
-    """Returns the command line for work that nobody waits for: it lowers its priority before it imports the module."""
+    """Returns the command line for work for which nobody waits: it lowers its priority before it imports the module."""
     return command(__name__, module, *arguments)
 
 
 def stand_back() -> None:
-    """Lets all other work go first: on the CPU, and on the disk where the platform has a class for that.
+    """Lets all other work go first: on the CPU, and on the disk if the platform has a class for that.
 
-    Not SCHED_IDLE: a backup would never end on a machine that has no idle time.
+    It does not use SCHED_IDLE, because then a backup would never end on a machine without idle time.
     """
     os.nice(NICE)
     import psutil
@@ -39,8 +39,8 @@ def stand_back() -> None:
 
 
 def end_with_the_node() -> None:
-    """Ends this helper by SIGTERM when the node's end of stdin is closed. The helper calls it when stdin is all
-    read."""
+    """Ends this helper by SIGTERM when the node closes its end of stdin. The helper calls it after it has read its
+    input."""
     threading.Thread(target=_wait_for_the_end, daemon=True).start()
 
 

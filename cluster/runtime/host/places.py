@@ -1,8 +1,8 @@
-"""The choice of the connection that makes room for a newcomer when few places are left.
+"""Chooses the connection that is closed for a newcomer when few places are left.
 
 While there is room, one address may have all of it. From 80 % of the limit on, a client of another address takes the
-place of the longest idle connection of the address that holds most. So nobody can keep others out by holding
-connections, and nobody loses one that is in use.
+place of the longest idle connection of the address that holds most. So no client can keep others out by holding
+connections, and none loses a connection that is in use.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 PRESSED = 0.8
-"""Share of the limit from which on addresses share the places."""
+"""Share of the limit above which addresses share the places."""
 LOOKED_AT = 64
-"""Connections of one address that are looked at for a newcomer: a turn of the loop stays short."""
+"""Connections of one address that are checked for a newcomer, few enough to keep the turn of the loop short."""
 
 C = TypeVar("C")
 
@@ -23,14 +23,14 @@ class Places(Generic[C]):
     """Open connections by address."""
 
     def __init__(self, idle_s: Callable[[C], float | None]) -> None:
-        """`idle_s`: seconds for which a connection has been idle; None if it must stay."""
+        """`idle_s` returns the seconds for which a connection has been idle; None if it must stay."""
         self._idle_s = idle_s
         self._of: dict[str, dict[C, None]] = {}
         self._most: list[tuple[int, str]] = []
-        """A heap of (-connections, address). A row is out of date when the address has another number by now."""
+        """A heap of (-connections, address). A row is outdated if the address has another number by now."""
 
     def add(self, address: str, connection: C) -> None:
-        """It is open."""
+        """Adds an open connection."""
         mine = self._of.setdefault(address, {})
         mine[connection] = None
         if len(self._most) > 4 * len(self._of) + LOOKED_AT:
@@ -40,7 +40,7 @@ class Places(Generic[C]):
             heapq.heappush(self._most, (-len(mine), address))
 
     def remove(self, address: str, connection: C) -> None:
-        """It is closed, or about to be. Nothing if it is not known."""
+        """Removes a connection that is closed, or about to be; does nothing if it is not known."""
         mine = self._of.get(address)
         if mine is not None and connection in mine:
             del mine[connection]
@@ -64,7 +64,7 @@ class Places(Generic[C]):
         return max(idle, key=idle.__getitem__, default=None)
 
     def _top(self) -> str | None:
-        """The address that holds most."""
+        """Returns the address that holds most connections."""
         while self._most:
             count, address = self._most[0]
             now = len(self._of.get(address, ()))

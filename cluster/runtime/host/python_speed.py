@@ -1,12 +1,12 @@
 """Measures how fast an interpreter runs plain Python code.
 
 Build flags do not tell: distributions optimise without `--enable-optimizations` in the flags that Python reports. So a
-reference loop is timed, in CPU time, and the least of several runs counts: it is the one that other processes disturbed
-least. Two interpreters on one machine are compared by that time. For one alone, `slowness` divides it by the time of
-other work on the same processor, which no interpreter takes part in.
+reference loop is timed in CPU time, and the least of several runs counts, because other processes disturbed it least.
+Two interpreters on one machine are compared by that time. For a single interpreter, `slowness` divides it by the time
+of other work on the same processor that does not involve the interpreter.
 
-As a script, prints that time in nanoseconds. `.ci/preflight` has the interpreters that it finds run the file, so the
-module must import nothing but the standard library.
+As a script, this module prints that time in nanoseconds. `.ci/preflight` runs the file with the interpreters that it
+finds, so the module must import nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ RUNS_AT_START = 8
 OPTIMISED = 21.0
 """Time of the loop divided by that of the yardstick, under an optimised CPython 3.11."""
 SLOW = 2.0
-"""An interpreter that takes this many times as long as an optimised one is called slow. Measured (docs/performance.md):
-1.0 with Debian's build, 1.4 without profile-guided optimisation, 3.4 with a debug build. Between the first two lies
-less than between processors, so only interpreters of one machine, compared with each other, show that difference.
-"""
+"""A slowness from which on an interpreter is called slow. Measured (docs/performance.md): 1.0 with Debian's build, 1.4
+without profile-guided optimisation, 3.4 with a debug build. The difference between the first two is smaller than
+between processors, so it shows only between interpreters on one machine."""
 _ITEMS = 1500
 _HEAD = struct.Struct(">IHQ")
 
@@ -45,7 +44,8 @@ class _Queue:
 
 
 def reference() -> int:
-    """Runs the loop: calls, attributes, dictionaries, small bytes and texts, branches, as on the path of a message."""
+    """Runs the reference loop: calls, attributes, dictionaries, small bytes and texts, branches, as on the path of a
+    message."""
     queue = _Queue()
     total = 0
     for number in range(_ITEMS):
@@ -60,7 +60,7 @@ def reference() -> int:
 
 
 def time_ns(work: Callable[[], object]) -> int:
-    """CPU time of one call, nanoseconds."""
+    """Returns the CPU time of one call in nanoseconds."""
     begin = process_time_ns()
     work()
     return process_time_ns() - begin
@@ -70,10 +70,11 @@ def slowness(runs: int = RUNS) -> float:
     """Returns the time of this interpreter for the reference loop as a multiple of an optimised CPython 3.11's: about
     1.
 
-    The yardstick is msgspec laying out JSON: a loop over bytes in C that calls nothing of the interpreter, and, for all
-    builds of one Python version, the same machine code. zlib would not do: its speed differs with who built it.
+    The yardstick is msgspec formatting JSON: a loop over bytes in C that does not call the interpreter, and that is the
+    same machine code for all builds of one Python version. zlib would not do, because its speed depends on its build.
 
-    0 if that cannot be told: under a profiler of CPU time, Linux counts that time in steps of several milliseconds.
+    Returns 0 if it cannot be measured: under a profiler of CPU time, Linux counts that time in steps of several
+    milliseconds.
     """
     import msgspec
 
@@ -88,7 +89,7 @@ def slowness(runs: int = RUNS) -> float:
 
 
 def finding(times: float) -> str:
-    """Returns the warning for an operator about an interpreter of this slowness; empty if it is not slow."""
+    """Returns the warning for an operator about an interpreter of the slowness `times`; empty if it is not slow."""
     if times < SLOW:
         return ""
     return (
@@ -99,7 +100,7 @@ def finding(times: float) -> str:
 
 
 def finding_at_start() -> str:
-    """Returns the warning about this interpreter, in about 10 ms. Only one that seems slow is measured for longer."""
+    """Returns the warning about this interpreter, in about 10 ms. Only if it seems slow is it measured for longer."""
     seems = finding(slowness(RUNS_AT_START))
     return seems and finding(slowness())
 

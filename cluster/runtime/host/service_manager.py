@@ -1,7 +1,7 @@
-"""Tells systemd (sd_notify) that the node recovers, serves and stops, and that its event loop turns.
+"""Tells systemd (sd_notify) that the node recovers, serves and stops, and that its event loop runs.
 
-The watchdog is fed by the loop alone: a loop that stands still goes hungry. While a node opens its directory the loop
-cannot turn, because recovery reads the log on it. For that time the watchdog gets a period of RECOVERY_S_MAX, and a
+Only the loop feeds the watchdog, so a loop that stands still does not feed it. While a node opens its directory the
+loop cannot run, because recovery reads the log on it. For that time the watchdog gets a period of RECOVERY_S_MAX, and a
 thread asks for more time to start, for as long at most.
 """
 
@@ -26,7 +26,7 @@ class ServiceManager:
     """The socket of the service manager, if the process has one; otherwise every method does nothing."""
 
     def __init__(self, env: Mapping[str, str], pid: int) -> None:
-        """`env`: NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID, as systemd sets them. `pid`: this process."""
+        """`env` contains NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID, as systemd sets them. `pid` is this process."""
         name = env.get("NOTIFY_SOCKET", "")
         self._address = "\0" + name[1:] if name.startswith("@") else name
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) if name else None
@@ -36,7 +36,7 @@ class ServiceManager:
         self._open.set()
 
     def recovering(self) -> None:
-        """The node opens its directory, which may take long; until `ready`."""
+        """Reports that the node opens its directory, which may take long; this state lasts until `ready`."""
         self._tell(f"STATUS=recovering\nEXTEND_TIMEOUT_USEC={EXTEND_S * _US}{self._period(RECOVERY_S_MAX * _US)}")
         if self._socket is not None:
             self._starve()
@@ -44,7 +44,7 @@ class ServiceManager:
             threading.Thread(target=self._extend, name="recovery", daemon=True).start()
 
     def ready(self, status: str) -> None:
-        """The node serves. On the event loop."""
+        """Reports that the node serves. Event loop only."""
         self._open.set()
         self._tell(f"READY=1\nSTATUS={status}{self._period(self._watchdog_us)}")
         if self._socket is not None and self._watchdog_us:
@@ -52,11 +52,11 @@ class ServiceManager:
             self._feed(asyncio.get_running_loop())
 
     def stopping(self) -> None:
-        """The node was told to stop."""
+        """Reports that the node was told to stop."""
         self._tell("STOPPING=1\nSTATUS=stopping")
 
     def close(self) -> None:
-        """Says nothing more."""
+        """Ends all reports."""
         self._open.set()
         self._starve()
         if self._socket is not None:
@@ -91,7 +91,8 @@ class ServiceManager:
 
 
 def _watchdog_us(env: Mapping[str, str], pid: int) -> int:
-    """Microseconds after which systemd kills a process that does not report; 0 if it does not watch this one."""
+    """Returns the microseconds without a report after which systemd kills the process; 0 if it does not watch this
+    one."""
     text, of = env.get("WATCHDOG_USEC", ""), env.get("WATCHDOG_PID", "")
     if not (text.isascii() and text.isdigit()) or of not in ("", str(pid)):
         return 0

@@ -9,7 +9,7 @@ from importlib import metadata
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Name -> version of RaftMQ, Python and the libraries that touch data."""
+    """Returns name -> version of RaftMQ, Python and the libraries that handle data."""
     found = {"python": platform.python_version()}
     for name in ("raftmq", "rocksdict", "uvloop", "msgspec", "msgpack", "zlib-ng"):
         try:

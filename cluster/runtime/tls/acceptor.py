@@ -1,8 +1,8 @@
 """Accepts connections from a listening socket, never more than the limit, in plain text and over TLS.
 
-An event loop's own server takes all that wait before anybody is asked: a burst of clients has the descriptors that the
-next segment file needs. Here each is asked for first, and closed at once if it is one too many. Where TLS may come, the
-first byte of a connection tells (`arrivals`).
+An event loop's own server accepts all waiting connections at once: a burst of clients would take the descriptors that
+the next segment file needs. Here `room` is asked for each connection, and a connection too many is closed at once. If
+TLS is possible, the first byte of a connection decides (`arrivals`).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ logger = logging.getLogger(__name__)
 
 BACKLOG = 1024
 PER_TURN = 64
-"""Connections taken before the loop gets its turn."""
+"""Connections that are accepted in one turn of the loop."""
 PAUSE_S = 0.1
-"""Without free descriptors, accept pauses for this long: an immediate retry would only burn the processor."""
+"""Seconds for which accepting pauses when there are no free descriptors: an immediate retry would only use CPU."""
 QUIET_S = 10.0
-"""Seconds between two lines in the log about it."""
+"""Seconds between two log lines about missing descriptors."""
 _NONE_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 def has_descriptors(loop: asyncio.AbstractEventLoop) -> bool:
-    """False for a loop without sockets of the system (the simulator's)."""
+    """Returns False for a loop without real sockets (the simulator's)."""
     return type(loop).add_reader is not asyncio.AbstractEventLoop.add_reader
 
 
@@ -43,8 +43,8 @@ class Acceptor:
         room: Callable[[int, str], str],
         security: Security = PLAIN,
     ) -> None:
-        """`room`: why no more may be taken from that address, when so many that were taken are not open yet; "" if one
-        may."""
+        """`room(opening, address)` returns the reason why no more connections of that address may be accepted, when
+        `opening` accepted ones are not open yet; "" if one may."""
         self._loop = loop
         self._factory = factory
         self._room = room
@@ -55,7 +55,7 @@ class Acceptor:
         self._closed = False
 
     async def open(self, host: str, port: int) -> None:
-        """Listens. Raises OSError if the address cannot be had."""
+        """Starts to listen. Raises OSError if the address cannot be bound."""
         rows = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, kind, protocol, _, address in dict.fromkeys(rows):
@@ -81,7 +81,7 @@ class Acceptor:
         listening.setblocking(False)
 
     def close(self) -> None:
-        """Takes no more."""
+        """Stops accepting."""
         self._closed = True
         for listening in self._sockets:
             if listening.fileno() >= 0:
@@ -117,7 +117,7 @@ class Acceptor:
                 arrivals.take(connection, (str(address[0]), int(address[1])))
 
     def _begin(self, connection: socket.socket) -> None:
-        """Makes it a connection in plain text."""
+        """Makes a connection in plain text from the socket."""
         task: asyncio.Task[object] = self._loop.create_task(self._open(connection))
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)

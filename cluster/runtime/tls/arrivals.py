@@ -1,9 +1,9 @@
-"""Accepted sockets until they are connections: each waits for its first byte, and TLS for its handshake.
+"""Accepted sockets before they become connections: each waits for its first byte, and TLS for its handshake.
 
-The first byte is looked at, not taken: 0x16 is TLS, anything else plain text. Strangers cost little and are bounded: a
-socket that waits holds nothing but its descriptor, at most ARRIVALS_MAX do, and at most HANDSHAKES_MAX handshakes are
-open, ADDRESS_MAX of one address. The others wait for their turn, unread, one address after the other: whoever floods a
-port waits behind nobody but itself. When too many wait, the address with the most of them loses its oldest.
+The first byte is peeked at: 0x16 is TLS, anything else plain text. Strangers cost little and are bounded. A waiting
+socket holds only its descriptor, and at most ARRIVALS_MAX wait. At most HANDSHAKES_MAX handshakes are open, ADDRESS_MAX
+of one address. The others wait unread, one address after the other, so a client that floods a port delays only itself.
+When too many wait, the address with the most of them loses its oldest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from raftlog.work import METER
 logger = logging.getLogger(__name__)
 
 ARRIVALS_MAX = 1024
-"""Sockets of one port that wait, for a byte or for their handshake."""
+"""The most sockets of one port that wait, for a byte or for their handshake."""
 HANDSHAKES_MAX, ADDRESS_MAX = 64, 8
 STARTS_PER_TURN = 4
 """Handshakes begun in one turn of the loop: each signs once, which takes up to 0.3 ms with RSA."""
@@ -45,7 +45,7 @@ class Arrival(NamedTuple):
 
 
 class Arrivals:
-    """Those of one port. Event loop only."""
+    """The waiting sockets of one port. Event loop only."""
 
     def __init__(
         self,
@@ -54,17 +54,17 @@ class Arrivals:
         factory: Factory,
         open_plain: Callable[[socket.socket], None],
     ) -> None:
-        """`open_plain` takes a socket that speaks plain text; the other is made a connection here."""
+        """`open_plain` takes a socket that speaks plain text. A TLS socket becomes a connection here."""
         self._loop = loop
         self._security = security
         self._factory = factory
         self._open_plain = open_plain
         self._silent: dict[int, Arrival] = {}
-        """Descriptor -> a socket without a byte, the oldest first."""
+        """Descriptor -> a socket that has sent no byte, the oldest first."""
         self._queued: dict[int, Arrival] = {}
         """Descriptor -> a socket that waits for its handshake, the oldest first."""
         self._lines: dict[str, deque[int]] = {}
-        """Address -> descriptors of its queued sockets; the address whose turn it is comes first."""
+        """Address -> descriptors of its queued sockets; the address that is next comes first."""
         self._shaking: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._unbegun: set[socket.socket] = set()
@@ -80,11 +80,11 @@ class Arrivals:
 
     @property
     def shaking(self) -> int:
-        """Handshakes that are open."""
+        """The number of open handshakes."""
         return self._shaking.total()
 
     def take(self, connection: socket.socket, address: tuple[str, int]) -> None:
-        """A socket was accepted. It does not block."""
+        """Takes an accepted, non-blocking socket."""
         host, number = address[0], connection.fileno()
         if len(self._silent) + len(self._queued) >= ARRIVALS_MAX:
             victim = self._places.victim(host)
@@ -100,7 +100,7 @@ class Arrivals:
             self._sweep = self._loop.call_later(SWEEP_S, self._look_at_all)
 
     def close(self) -> None:
-        """Ends all of them."""
+        """Closes all waiting sockets."""
         self._closed = True
         if self._sweep is not None:
             self._sweep.cancel()
@@ -112,7 +112,7 @@ class Arrivals:
             connection.close()
 
     def _look(self, number: int) -> None:
-        """The first byte is here, or the end."""
+        """Handles the first byte of a socket, or its end."""
         arrival = self._silent[number]
         try:
             first = arrival.connection.recv(1, socket.MSG_PEEK)
@@ -137,7 +137,7 @@ class Arrivals:
             self._open_plain(self._leave(number).connection)
 
     def _leave(self, number: int) -> Arrival:
-        """It waits no longer."""
+        """Removes a socket from the waiting ones."""
         silent = self._silent.pop(number, None)
         if silent is not None:
             self._loop.remove_reader(number)
@@ -171,8 +171,8 @@ class Arrivals:
             self._start_soon()
 
     def _next(self) -> int | None:
-        """The socket whose turn it is; None if none may begin. At most HANDSHAKES_MAX / ADDRESS_MAX addresses are
-        passed over."""
+        """Returns the socket that is next; None if none may begin. Passes over at most HANDSHAKES_MAX / ADDRESS_MAX
+        addresses."""
         if self._shaking.total() >= HANDSHAKES_MAX or self._closed:
             return None
         host = next((each for each in self._lines if self._shaking[each] < ADDRESS_MAX), None)
@@ -228,7 +228,7 @@ class Arrivals:
             self._tell(arrival.address, why_failed(error))
 
     def _look_at_all(self) -> None:
-        """Closes those that have waited for too long."""
+        """Closes sockets that have waited for too long."""
         now_s = self._loop.time()
         for waiting, why in (
             (self._silent, f"it has sent nothing for {FIRST_BYTE_S:g} s"),
@@ -248,7 +248,7 @@ class Arrivals:
 
 
 def _answer(connection: socket.socket, data: bytes) -> None:
-    """Says a few bytes, if the socket takes them at once, and reads what came, so that the answer is not lost."""
+    """Sends a few bytes, if the socket takes them at once, and reads what arrived, so that the answer is not lost."""
     if not data:
         return
     try:

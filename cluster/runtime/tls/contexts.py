@@ -1,7 +1,7 @@
-"""Makes contexts of TLS from the files of `[tls]`. A context is never changed: other files make other contexts.
+"""Makes TLS contexts from the files of `[tls]`. A context is never changed: changed files make new contexts.
 
-No session is resumed with a ticket, and other sessions live in the context that made them: a connection under a new CA
-was checked against it.
+No session is resumed with a ticket, and other sessions belong to the context that made them, so a connection under a
+new CA was checked against that CA.
 """
 
 from __future__ import annotations
@@ -18,37 +18,38 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
 FILE_BYTES_MAX = 1 << 20
-"""Longest file of certificates."""
+"""The most bytes of a file of certificates."""
 _VERIFY = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
 class Ends(NamedTuple):
-    """The end of a certificate."""
+    """The expiry of a certificate."""
 
     file: str
     subject: str
     at_s: float
-    """Seconds since the Unix epoch."""
+    """Seconds since the Unix epoch at which it expires."""
 
 
 class Contexts(NamedTuple):
-    """Everything that is made from one reading of the files. A value."""
+    """All contexts from one reading of the files; immutable."""
 
     clients: ssl.SSLContext
     """Accepts connections of clients, and those to the HTTP API."""
     peers: ssl.SSLContext | None
     """Accepts connections of other nodes; None without `tls.ca_file`."""
     dialling: ssl.SSLContext | None
-    """Dials other nodes, whose certificates name them and not their hosts; None without `tls.ca_file`."""
+    """Dials other nodes, whose certificates contain their node uuid rather than their host; None without
+    `tls.ca_file`."""
     asking: ssl.SSLContext
-    """Dials the HTTP APIs of other nodes, whose certificates name their hosts."""
+    """Dials the HTTP APIs of other nodes, whose certificates contain their hosts."""
     ends: tuple[Ends, ...]
-    """The end of each certificate in the files."""
+    """The expiry of each certificate in the files."""
     authorities: tuple[Certificate, ...]
 
 
 def load_contexts(tls: TlsSection) -> Contexts:
-    """Reads the files. Raises ConfigError if they do not fit together, or are no such files."""
+    """Reads the files. Raises ConfigError if they do not fit together, or are not of the right kind."""
     own = _certificates("cert_file", tls.cert_file)
     authorities = _certificates("ca_file", tls.ca_file) if tls.ca_file else []
     clients = _Server(tls, _VERIFY[tls.client_certificates])
@@ -59,7 +60,7 @@ def load_contexts(tls: TlsSection) -> Contexts:
 
 
 class _Server(ssl.SSLContext):
-    """Accepts connections."""
+    """A context that accepts connections."""
 
     def __new__(cls, tls: TlsSection, verify: ssl.VerifyMode) -> _Server:
         return super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
@@ -75,7 +76,7 @@ class _Server(ssl.SSLContext):
 
 
 class _Dialling(ssl.SSLContext):
-    """Dials other nodes."""
+    """A context that dials other nodes."""
 
     def __new__(cls, tls: TlsSection, *, check_hostname: bool) -> _Dialling:
         return super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
@@ -91,7 +92,7 @@ class _Dialling(ssl.SSLContext):
 
 
 def _show(context: ssl.SSLContext, tls: TlsSection) -> None:
-    """Has the context show this node's certificate."""
+    """Loads this node's certificate into the context."""
     try:
         context.load_cert_chain(tls.cert_file, tls.key_file, password=_no_password)
     except (OSError, ValueError) as error:
@@ -148,8 +149,8 @@ def _end(file: str, certificate: Certificate) -> Ends:
 
 
 def issued_by_one_of(der: bytes, authorities: tuple[Certificate, ...]) -> bool:
-    """Returns True if one of the CAs signed the certificate itself. Of one that another certificate signed it is not
-    known: that connection is made again, and checked in full."""
+    """Returns True if one of the CAs signed the certificate directly. If an intermediate certificate signed it, this is
+    not known: that connection is made again, and checked in full."""
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature
 
@@ -167,5 +168,5 @@ def issued_by_one_of(der: bytes, authorities: tuple[Certificate, ...]) -> bool:
 
 
 def told_day(at_s: float) -> str:
-    """A moment as a day, UTC."""
+    """Formats a time as a day, UTC."""
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d")

@@ -1,7 +1,7 @@
-"""Dials other nodes, in plain text or over TLS with the newest context, as the mode of this node's own port says.
+"""Dials other nodes, in plain text or over TLS with the newest context, depending on the mode of this node's own port.
 
-A cluster moves from plain text to TLS by one rolling restart for each step: where TLS is permitted it is tried first,
-and plain text if the other node does not speak it yet.
+A cluster moves from plain text to TLS by one rolling restart for each step: if TLS is permitted it is tried first, and
+plain text if the other node does not speak TLS yet.
 """
 
 from __future__ import annotations
@@ -28,22 +28,23 @@ _told = Seldom(logger)
 
 
 class Dialling(NamedTuple):
-    """Makes one kind of connections to other nodes. A value; `context` gives the newest one for each."""
+    """Dials one kind of connections to other nodes; immutable. `context` returns the newest context for each."""
 
     mode: TlsMode = "disabled"
     context: Callable[[], ssl.SSLContext] = no_context
     opened: Callable[[TlsTransport], None] = lambda connection: None
-    """Called for each connection whose handshake is done, before its protocol is made: may abort it."""
+    """Called for each connection whose handshake is complete, before its protocol is made; it may abort the
+    connection."""
 
     def ways(self) -> tuple[ssl.SSLContext | None, ...]:
-        """The contexts to try, one after the other; None is plain text."""
+        """Returns the contexts to try, one after the other; None means plain text."""
         if self.mode == "disabled":
             return (None,)
         return (self.context(),) if self.mode == "enforcing" else (self.context(), None)
 
     async def dial(self, factory: Callable[[], _P], host: str, port: int, *, plain: bool = False) -> _P:
-        """Opens a connection and returns its protocol. The caller limits the time. `plain`: TLS has failed there just
-        now, and where plain text is permitted it is tried. Raises OSError."""
+        """Opens a connection and returns its protocol. The caller limits the time. `plain`: True if TLS has just failed
+        there; then plain text is tried if it is permitted. Raises OSError."""
         ways = self.ways()
         if ways[0] is not None and not (plain and None in ways):
             failure = await self._over_tls(ways[0], factory, host, port)
@@ -57,7 +58,7 @@ class Dialling(NamedTuple):
     async def _over_tls(
         self, context: ssl.SSLContext, factory: Callable[[], _P], host: str, port: int
     ) -> _P | Exception:
-        """The protocol, or why the handshake failed. Raises OSError if nobody listens."""
+        """Returns the protocol, or the reason why the handshake failed. Raises OSError if nothing listens there."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[Exception | None] = loop.create_future()
 
@@ -84,30 +85,30 @@ class Dialling(NamedTuple):
 PLAIN_DIALLING = Dialling()
 
 
-# Lookups of the peers' names: at most one of each name at a time, however often the name is dialled.
+# Resolves the peers' names: at most one lookup of each name at a time, however often the name is dialled.
 #
-# The system answers lookups on few threads. A resolver that says nothing about one name (that of a container that is
-# gone, while the next resolver cannot be reached) holds a thread for tens of seconds. Dials of that name that each
-# began another lookup would take all threads, and no other node could be dialled by its name.
+# The system answers lookups on few threads. A resolver that does not answer for one name (that of a removed container,
+# while the next resolver cannot be reached) holds a thread for tens of seconds. If every dial of that name began
+# another lookup, they would take all threads, and no other node could be dialled by its name.
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 LOOKUP_THREADS = 32
-"""Threads of uvloop for lookups; it uses half of them, and that is more than a cluster has nodes."""
+"""Threads of uvloop for lookups. It uses half of them, which is more than a cluster has nodes."""
 
 
 def widen() -> None:
-    """Gives uvloop enough threads; in force if it has not looked up anything yet."""
+    """Gives uvloop enough threads. Has an effect only before its first lookup."""
     os.environ.setdefault("UV_THREADPOOL_SIZE", str(LOOKUP_THREADS))
 
 
 _RUNNING: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Future[list[Any]]]] = WeakKeyDictionary()
-"""Loop -> name -> the lookup that is under way."""
+"""Loop -> name -> the lookup in progress."""
 
 
 async def connect(make: Callable[[], P], host: str, port: int) -> P:
-    """Connects to the first address of the host that takes the connection. Raises OSError. If the caller gives up,
-    the lookup is left to the next one that asks for the name."""
+    """Connects to the first address of the host that accepts the connection. Raises OSError. If the caller gives up,
+    the lookup continues for the next caller that needs the name."""
     loop = asyncio.get_running_loop()
     failure = OSError(f"the name {host} has no address")
     for address in await _addresses(host):
@@ -141,6 +142,6 @@ async def _rows(host: str) -> list[Any]:
 
 
 def _retrieved(done: asyncio.Future[list[Any]]) -> None:
-    """The dialler may have given up: its error is not one that nobody looked at."""
+    """Marks the error of a lookup as retrieved, because the dialler may have given up."""
     if not done.cancelled():
         done.exception()

@@ -1,8 +1,9 @@
-"""This node's TLS while it runs: reads changed files again, warns before certificates end, and ends what they ended.
+"""This node's TLS while it runs: reads changed files again, warns before certificates expire, and closes connections
+whose certificate or CA is no longer valid.
 
-The files are looked at every few seconds, and by `raftmq reload`. A pair of which one half is written keeps the old one
-in use and is a finding. A connection ends when the other side's certificate ends, or when its CA is no longer in
-`tls.ca_file`.
+The files are checked every few seconds, and by `raftmq reload`. If only one half of a pair was replaced, the old pair
+stays in use and a finding reports it. A connection is closed when the other side's certificate expires, or when its CA
+is no longer in `tls.ca_file`.
 """
 
 from __future__ import annotations
@@ -34,36 +35,36 @@ EXPIRES_S, EXPIRES_SOON_S = 30 * DAY_S, 7 * DAY_S
 LOOK_EVERY_MS = 5_000
 ENDS_EVERY_MS = 1_000
 RENEW_S = 30.0
-"""Links to other nodes are made again so long before a certificate on them ends."""
+"""Seconds before the expiry of a certificate at which links to other nodes are made again."""
 CHECK_AFTER_MS = 3_000
-"""Time for links to be made with other certificates, before those under a CA that was taken away end."""
+"""Milliseconds for making links with other certificates, before those under a removed CA are closed."""
 CHECKED_PER_TICK = 64
-"""Open connections that are compared with new CAs in one tick: each takes a verification, about 0.1 ms."""
+"""Open connections that are checked against new CAs in one tick: each takes a verification, about 0.1 ms."""
 _Seen = tuple[tuple[int, int, int] | None, ...]
 
 
 class TlsKeeper:
-    """Event loop only."""
+    """The TLS contexts of one node, and the connections that use them. Event loop only."""
 
     def __init__(self, config: Config, alarms: Alarms, wall_ms: Callable[[], int]) -> None:
-        """Raises ConfigError if the node is to speak TLS and its files cannot be used."""
+        """Raises ConfigError if the node must use TLS and its files cannot be used."""
         self._config = config
         self._alarms = alarms
         self._wall_ms = wall_ms
         self._seen: _Seen = ()
         self._contexts: Contexts | None = None
         self.changed: Signal[[]] = Signal()
-        """Sent when other files are in use, and when certificates on links to other nodes end soon: what stands should
-        be made again."""
+        """Sent when other files are in use, and when certificates on links to other nodes expire soon: open links
+        should be made again."""
         self._open: weakref.WeakSet[TlsTransport] = weakref.WeakSet()
-        """Connections whose other side showed a certificate."""
+        """Connections whose other side presented a certificate."""
         self._ends: list[tuple[float, int, weakref.ref[TlsTransport]]] = []
-        """A heap of when these certificates end."""
+        """A heap of (expiry of the certificate in seconds since the epoch, a number, the connection)."""
         self._numbers = itertools.count()
         self._renewals: set[float] = set()
-        """Seconds since the epoch at which links are to be made again."""
+        """Seconds since the epoch at which links must be made again."""
         self._checks: Iterator[TlsTransport] = iter(())
-        """Connections that are still to be compared with other CAs."""
+        """Connections that have yet to be checked against other CAs."""
         self._checks_due_ms: int | None = None
         self._now_ms = self._look_due_ms = self._ends_due_ms = 0
         if config.speaks_tls:
@@ -72,39 +73,39 @@ class TlsKeeper:
             self._tell_ends()
 
     def part(self) -> Part:
-        """Describes the keeper to the node."""
+        """Returns the hooks through which the node calls this service."""
         return Part(name="tls", tick=self.tick)
 
     @property
     def contexts(self) -> Contexts:
-        """The newest contexts; only where this node speaks TLS."""
+        """The newest contexts; only if this node uses TLS."""
         assert self._contexts is not None
         return self._contexts
 
     @property
     def view(self) -> str:
-        """The files in use, for people: when each certificate in them ends."""
+        """The expiry of each certificate in the files in use, for people."""
         return "; ".join(f"{each.subject} until {told_day(each.at_s)}" for each in self.contexts.ends)
 
     def security(self, name: str, wanted: TlsMode, refusal: bytes = b"") -> Security:
-        """Returns the security of the listener with that name, whose own key says `wanted`."""
+        """Returns the security of the listener with that name, whose own key is `wanted`."""
         mode = self._config.tls_mode(wanted)
         if mode == "disabled":
             return PLAIN
         return Security(name, mode, lambda: self.contexts.clients, self.opened, refusal)
 
     def peer_security(self, refusal: bytes) -> Security:
-        """The security of the peer port. `refusal`: the answer to plain text where TLS is enforced."""
+        """Returns the security of the peer port. `refusal` is the answer to plain text if TLS is required."""
         mode = self._config.tls_mode(self._config.peer.tls)
         return PLAIN if mode == "disabled" else Security("peer", mode, self._peers, self.opened, refusal)
 
     def peer_dialling(self) -> Dialling:
-        """Says how other nodes are dialled."""
+        """Returns the way to dial other nodes."""
         mode = self._config.tls_mode(self._config.peer.tls)
         return PLAIN_DIALLING if mode == "disabled" else Dialling(mode, self._dialling, self._dialled)
 
     def http_dialling(self) -> Dialling:
-        """Says how the HTTP APIs of other nodes are asked."""
+        """Returns the way to connect to the HTTP APIs of other nodes."""
         mode = self._config.tls_mode(self._config.admin.tls)
         return PLAIN_DIALLING if mode == "disabled" else Dialling(mode, lambda: self.contexts.asking)
 
@@ -117,7 +118,8 @@ class TlsKeeper:
         return self.contexts.dialling
 
     def _dialled(self, connection: TlsTransport) -> None:
-        """A handshake that this node began is done: the link is made again before its certificate ends."""
+        """Registers a link whose handshake this node began and completed; it is made again before its certificate
+        expires."""
         self.opened(connection)
         told = connection.get_extra_info("peercert")
         renew_s = ssl.cert_time_to_seconds(told["notAfter"]) - RENEW_S
@@ -125,7 +127,8 @@ class TlsKeeper:
             self._renewals.add(renew_s)
 
     def opened(self, connection: TlsTransport) -> None:
-        """A handshake is done: the connection ends with the certificate that its other side showed, if it did."""
+        """Registers a connection with a completed handshake. If the other side presented a certificate, the connection
+        is closed when that expires."""
         told = connection.get_extra_info("peercert")
         if not told:
             return
@@ -136,7 +139,7 @@ class TlsKeeper:
             connection.abort()
 
     def reload(self) -> bool:
-        """Reads the files again; whether others are in use now. Raises ConfigError, having changed nothing."""
+        """Reads the files again; returns True if others are in use now. Raises ConfigError, having changed nothing."""
         if self._contexts is None:
             return False
         seen = self._look()
@@ -158,7 +161,7 @@ class TlsKeeper:
         return different
 
     def tick(self, now_ms: int) -> None:
-        """A chore: files that changed, certificates that ended."""
+        """Checks for changed files and expired certificates. Called periodically."""
         if self._contexts is None:
             return
         self._now_ms = now_ms
@@ -185,7 +188,7 @@ class TlsKeeper:
             )
 
     def _look(self) -> _Seen:
-        """Returns what differs when a file is another one."""
+        """Returns properties of the files that differ when a file was replaced."""
         tls = self._config.tls
         return tuple(_stat(path) for path in (tls.cert_file, tls.key_file, tls.ca_file) if path)
 
@@ -212,7 +215,7 @@ class TlsKeeper:
             heapq.heapify(self._ends)
 
     def _tell_ends(self) -> None:
-        """Raises and clears the alarms about certificates that end."""
+        """Raises and clears the alarms about certificates that expire."""
         first = min(self.contexts.ends, key=lambda each: each.at_s)
         left_s = first.at_s - self._wall_ms() / 1000
         what = "has ended" if left_s <= 0 else "ends"

@@ -1,4 +1,4 @@
-"""The security of one listening port: its mode, its newest context, and words for what went wrong."""
+"""The security of one listening port: its mode, its newest context, and texts for its errors."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ HELLO = 0x16
 
 
 def no_context() -> ssl.SSLContext:
-    """Stands where there is no TLS."""
+    """The `context` of a port without TLS; never called."""
     raise AssertionError("a port without TLS asked for a context")
 
 
 class Security(NamedTuple):
-    """Tells an acceptor what to do. A value; `context` gives the newest one for each connection."""
+    """Tells an acceptor how to treat connections; immutable. `context` returns the newest context for each
+    connection."""
 
     name: str = ""
     """The port's name, for the log."""
     mode: TlsMode = "disabled"
     context: Callable[[], ssl.SSLContext] = no_context
     accepted: Callable[[TlsTransport], None] = lambda connection: None
-    """Called for each connection whose handshake is done, before its protocol is made: may abort it."""
+    """Called for each connection whose handshake is complete, before its protocol is made; it may abort the
+    connection."""
     refusal: bytes = b""
-    """The answer to plain text where only TLS is taken; b"" to close without one."""
+    """The answer to plain text if only TLS is accepted; b"" to close without an answer."""
 
 
 PLAIN = Security()
-"""No TLS: the first byte is not waited for."""
+"""No TLS: the acceptor does not wait for the first byte."""
 
 
 def why_failed(error: Exception) -> str:

@@ -1,9 +1,9 @@
 """A connection over TLS, between the loop's transport of the socket and a protocol that need not know of TLS.
 
-The loop's own transport for TLS encrypts all of a write at once and hands it to the socket's transport, whose buffer it
-does not count: of 32 MiB that nobody reads it reports 0. The bounds of this node rest on these figures, so the layer is
-here, on the standard library's `ssl.SSLObject`. It encrypts a piece when the socket has taken the one before, and
-reports everything that has not left.
+The loop's own TLS transport encrypts a whole write at once and passes it to the socket's transport, whose buffer it
+does not count: for 32 MiB that nobody reads it reports 0. The limits of this node depend on these figures. This class
+therefore uses the standard library's `ssl.SSLObject`: it encrypts a piece when the socket has taken the one before, and
+reports all bytes that were not sent.
 
 Plain text waits in `_queue`, ciphertext only in the socket's transport.
 """
@@ -20,22 +20,23 @@ from typing import Any, cast
 from raftlog.work import CALL_UNITS, METER
 
 PIECE_BYTES = 64 << 10
-"""Plain text that is encrypted at once."""
+"""Bytes of plain text that are encrypted at once."""
 TURN_BYTES = 1 << 20
-"""Plain text that is encrypted in one turn of the loop, of what waits on one connection."""
+"""Bytes of plain text that are encrypted in one turn of the loop, of those that wait on one connection."""
 RECORD_BYTES = 16 << 10
-"""The most that a record of TLS carries."""
+"""The most bytes that a TLS record carries."""
 ALERT_S = 1.0
-"""Time for the other side to take the reason why it is refused."""
+"""Seconds for the other side to read the reason why it is refused."""
 HIGH_BYTES, LOW_BYTES = 64 << 10, 16 << 10
-"""The protocol is asked to pause above, and to go on below, as by the loop's own transports."""
+"""Bytes. The protocol is asked to pause above the first, and to go on below the second, as by the loop's own
+transports."""
 
 Done = Callable[["TlsTransport", Exception | None], None]
 """Called once, when the handshake ends: with None, or with the reason of its failure."""
 
 
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
-    """Both a transport, for the protocol above, and a protocol, for the socket's transport below. Event loop only."""
+    """A transport for the protocol above, and a protocol for the socket's transport below. Event loop only."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         server_side: bool,
         server_hostname: str | None = None,
     ) -> None:
-        """`factory` makes the protocol once the handshake is done: strangers have none."""
+        """`factory` makes the protocol once the handshake is complete, so that strangers have none."""
         super().__init__()
         self._loop = loop
         self._factory = factory
@@ -64,16 +65,16 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         """Bytes in the queue."""
         self._high, self._low = HIGH_BYTES, LOW_BYTES
         self._pumps = False
-        """The queue goes on in another turn of the loop."""
+        """True if the queue is continued in another turn of the loop."""
         self._paused_writing = False
-        """The protocol has been asked to pause."""
+        """True if the protocol was asked to pause."""
         self._listens = False
-        """The socket's transport has other limits, to tell when little is left."""
+        """True if the limits of the socket's transport were changed, so that it reports when little is left."""
         self._reads = True
         self._closing = self._ends = False
-        """`close` was called; `write_eof` was."""
+        """True after `close`; True after `write_eof`."""
         self._said_end = False
-        """The other side knows that no more comes."""
+        """True if the other side was told that no more comes."""
         self._heard_end = False
         self._lost = False
 
@@ -85,7 +86,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._shake()
 
     def data_received(self, data: bytes) -> None:
-        """Decrypts what came, for the protocol; during the handshake, goes on with it."""
+        """Decrypts the bytes for the protocol; before that, continues the handshake with them."""
         if self._closing:
             return
         self._incoming.write(data)
@@ -96,7 +97,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._read()
 
     def eof_received(self) -> bool:
-        """The other side closed without a word of TLS."""
+        """Handles a connection that the other side closed without a TLS alert."""
         self._incoming.write_eof()
         if self._done is not None:
             self._fail(ConnectionResetError("it closed the connection during the handshake"))
@@ -105,15 +106,15 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         return True
 
     def pause_writing(self) -> None:
-        """The socket takes no more: what waits stays in the queue."""
+        """Called when the socket takes no more: waiting bytes stay in the queue."""
         self._tell_pause()
 
     def resume_writing(self) -> None:
-        """The socket has taken what it had."""
+        """Called when the socket has sent its bytes."""
         self._pump()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tells the protocol, once."""
+        """Informs the protocol, once."""
         if self._lost:
             return
         self._lost = self._closing = True
@@ -153,7 +154,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._leave()
 
     def _leave(self) -> None:
-        """Closes once the alert has left, or in a moment: nobody need read it."""
+        """Closes once the alert was sent, or after a moment, because the other side may not read it."""
         if self._below is not None:
             self._below.close()
             self._loop.call_later(ALERT_S, self._abort_below)
@@ -163,7 +164,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._below.abort()
 
     def give_up(self, error: Exception) -> None:
-        """Ends a handshake that is not over; does nothing after it."""
+        """Ends a handshake in progress; does nothing after it."""
         if self._done is not None:
             self._fail(error)
             self.abort()
@@ -199,7 +200,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
                 return
 
     def _break(self, error: Exception) -> None:
-        """Ends the connection: the bytes that came are no TLS, or were changed on their way."""
+        """Ends the connection, because the bytes that arrived are no valid TLS."""
         self._flush()
         self._closing = True
         self._forget()
@@ -307,8 +308,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._say_end()
 
     def _listen(self, below: asyncio.Transport) -> None:
-        """Has the socket's transport call `resume_writing` when little is left: it tells that only of what it has asked
-        to pause for, and what waits there may be less."""
+        """Makes the socket's transport call `resume_writing` when little is left. It does so only after it has asked
+        for a pause, and fewer bytes may wait there."""
         if not self._listens:
             self._listens = True
             below.set_write_buffer_limits(self._low, self._low)
@@ -318,7 +319,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._pump()
 
     def _flush(self) -> None:
-        """Hands ciphertext to the socket."""
+        """Passes ciphertext to the socket."""
         data = self._outgoing.read()
         if data and self._below is not None and not self._below.is_closing() and not self._said_end:
             self._below.write(data)
@@ -344,14 +345,14 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         return True
 
     def write_eof(self) -> None:
-        """Says that no more comes once everything has left; what the other side sends is still read."""
+        """Tells the other side that no more comes once everything was sent. Its data is still read."""
         if not self._ends and not self._closing:
             self._ends = True
             if not self._queue:
                 self._say_end()
 
     def close(self) -> None:
-        """Closes once everything has left."""
+        """Closes once everything was sent."""
         if self._closing:
             return
         self._closing = True
@@ -389,7 +390,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     @property
     def has_protocol(self) -> bool:
-        """True once the handshake is done and the connection was not ended there."""
+        """True once the handshake is complete and the connection was not ended there."""
         return self._protocol is not None
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
@@ -412,5 +413,5 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     @property
     def certificate(self) -> bytes | None:
-        """The other side's certificate, DER; None if it showed none."""
+        """The other side's certificate, DER; None if it presented none."""
         return self._ssl.getpeercert(binary_form=True)

@@ -1,1 +1,1 @@
-"""The event loop's turns: what they may cost, and what watches them."""
+"""The turns of the event loop: limits on their cost, and measurements."""

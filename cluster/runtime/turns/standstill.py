@@ -1,12 +1,12 @@
-"""A loop that stood still hears before it judges.
+"""Makes a loop that stood still read its sockets before it judges silence.
 
-While one turn of the loop takes long, or the process gets no CPU, nobody is heard: what peers and clients said
-meanwhile lies in the sockets. Timers that are due by then must not take that for silence. After a turn of its I/O
-uvloop runs due timers before it polls the sockets again, so who judges silence goes behind one poll (`behind_sockets`).
+While one turn of the loop takes long, or the process gets no CPU, messages of peers and clients wait unread in the
+sockets. Timers that are due by then must not take that for silence. After a turn of its I/O uvloop runs due timers
+before it polls the sockets again, so a judgement of silence is postponed until after one poll (`behind_sockets`).
 
-Durations of silence are counted in time in which this node ran (`AwakeClock`, the core's ticks). What is promised to
-others counts the real time, by `Clock`: log time, and with it leases of queues; how old a follower's rows are.
-Linearizable reads count no time at all: a majority confirms each of them.
+Durations of silence are measured in time in which this node ran (`AwakeClock`, the core's ticks). Promises to others
+use the real time, by `Clock`: log time, and with it leases of queues; the age of a follower's rows. Linearizable reads
+use no time at all: a majority confirms each of them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Protocol
 from cluster.runtime.clock import Clock
 
 AWAKE_MS = 250
-"""Milliseconds of a longer time between two looks at the clock that count as time in which the node ran: some looks'
-worth."""
+"""The most milliseconds between two looks at the clock that count as time in which the node ran: the time of a few
+looks."""
 
 
 class CallsSoon(Protocol):
@@ -30,15 +30,16 @@ class CallsSoon(Protocol):
 
 
 def behind_sockets(loop: CallsSoon, judge: Callable[[], object]) -> None:
-    """Calls `judge` once the loop has polled its sockets and handed out what they held.
+    """Calls `judge` once the loop has polled its sockets and delivered what they held.
 
-    What is called soon runs before the next poll, and what is called soon from there runs behind it.
+    A callback of `call_soon` runs before the next poll, and one that is scheduled from it runs after that poll.
     """
     loop.call_soon(loop.call_soon, judge)
 
 
 class SilenceTimer:
-    """Calls `judge` after a delay, unless cancelled: what has arrived until then is read first, and may cancel it."""
+    """Calls `judge` after a delay, unless cancelled. Data that has arrived until then is read first, and may cancel
+    it."""
 
     __slots__ = ("_handle", "_judge", "_loop")
 
@@ -47,7 +48,7 @@ class SilenceTimer:
         self._handle: asyncio.Handle = loop.call_later(delay_s, self._due)
 
     def cancel(self) -> None:
-        """It was heard of whom this waits for."""
+        """Cancels the timer, because the other side was heard."""
         self._handle.cancel()
 
     def _due(self) -> None:
@@ -58,7 +59,7 @@ class SilenceTimer:
 
 
 class AwakeClock:
-    """Milliseconds in which this node ran; only differences mean anything."""
+    """A clock of the milliseconds in which this node ran; only differences have a meaning."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -66,10 +67,10 @@ class AwakeClock:
         self._ran_ms = 0
 
     def tick(self, now_ms: int) -> None:
-        """A chore: looks at the clock."""
+        """Looks at the clock. Called periodically."""
         self._ran_ms += min(now_ms - self._looked_ms, AWAKE_MS)
         self._looked_ms = now_ms
 
     def now_ms(self) -> int:
-        """Now; right also before the first look after a standstill."""
+        """Returns the present time; right also before the first look after a standstill."""
         return self._ran_ms + min(self._clock.monotonic_ms() - self._looked_ms, AWAKE_MS)

@@ -1,13 +1,13 @@
-"""Watches how long the turns of the event loop are, and what ran in a long one.
+"""Measures how long the turns of the event loop are, and finds out what ran in a long one.
 
-uvloop calls nobody between two turns. So the loop stamps the time every STAMP_S, and a thread looks at the stamp as
-often. While a stamp is late, one turn is still running, and the thread notes the innermost frame of our code. When the
-stamp comes, the loop's thread reads its own CPU clock and its meter (`raftlog.work`): a turn that worked is told from
-one that was not scheduled, or that waited. A turn's length is counted from when the stamp was due, so it may have been
-longer by as much as the time between two stamps.
+uvloop has no hook between two turns. So the loop records the time every STAMP_S (a stamp), and a thread checks the
+stamp as often. While a stamp is late, one turn is still running, and the thread records the innermost frame of our
+code. When the stamp comes, the loop's thread reads its own CPU clock and its meter (`raftlog.work`), which tell a turn
+that worked from one that was not scheduled, or that waited. A turn's length is counted from when the stamp was due, so
+it may have been longer by as much as the time between two stamps.
 
-A turn that holds the GIL keeps the thread from looking until it lets go, and is then seen where it stands. Full
-collections of the garbage are named as such.
+A turn that holds the GIL keeps the thread from looking until it releases the GIL; the thread then sees where it is.
+Full garbage collections are named as such.
 """
 
 from __future__ import annotations
@@ -30,50 +30,50 @@ from raftlog.work import METER
 
 STAMP_S: Final = 0.02
 IDLE_STAMP_S: Final = 0.1
-"""While the loop does nothing."""
+"""Seconds between two stamps while the loop is idle."""
 LONG_NS: Final = 20_000_000
-"""A turn from this on is told of."""
+"""Nanoseconds from which on a turn is reported."""
 SEEN_NS: Final = 5_000_000
-"""The thread notes what runs when a stamp is later than this."""
+"""Nanoseconds by which a stamp must be late before the thread records what runs."""
 COLLECTION: Final = "garbage collection"
 UNKNOWN: Final = "code of a library"
 PACKAGES: Final = ("raftlog.", "statemachine.", "cluster.", "raftmq.", "jepsen_like.")
 _IDLE_SHARE: Final = 20
-"""The loop is idle if it took less than one in so many nanoseconds."""
+"""The loop counts as idle if it used less than one in so many nanoseconds."""
 _EXPLAINED: Final = 4
-"""The meter explains a turn if it counted one in so many of its microseconds."""
+"""The meter explains a turn if it counted at least one unit in so many microseconds of the turn."""
 
 
 class Moment(NamedTuple):
-    """Readings of the loop's thread at a stamp."""
+    """Readings of the loop's thread at one stamp."""
 
     wall_ns: int
     cpu_ns: int
     """CPU time of this thread alone."""
     units: int
-    """Its meter."""
+    """The thread's work meter."""
     collecting_ns: int
     """CPU time of full collections on that thread."""
 
 
 class LongTurn(NamedTuple):
-    """One turn of the loop."""
+    """One long turn of the loop."""
 
     wall_ms: float
     cpu_ms: float
     units: int
     what: str
-    """Function that was seen most often, or COLLECTION."""
+    """The function that was seen most often, or COLLECTION."""
 
     @property
     def worked(self) -> bool:
-        """True if it used the processor for most of the time; if not, it waited, or was not scheduled."""
+        """True if it used the processor for most of the time; otherwise it waited, or was not scheduled."""
         return self.cpu_ms * 2 >= self.wall_ms
 
     @property
     def explained(self) -> bool:
-        """True if the meter knew of the work: a quarter of it at least. A collection counts as explained: no code can
-        charge for it."""
+        """True if the meter counted at least a quarter of the work. A garbage collection counts as explained, because
+        no code can charge for it."""
         return self.what == COLLECTION or self.units * _EXPLAINED >= self.cpu_ms * 1000
 
     def __str__(self) -> str:
@@ -82,7 +82,8 @@ class LongTurn(NamedTuple):
 
 
 class TurnWatch:
-    """`start` and `stop` on the loop; `told` is called on the loop, once for each turn of LONG_NS and more."""
+    """Measures the turns of one loop. `start` and `stop` are called on the loop; `told` is called on the loop, once for
+    each turn of LONG_NS and more."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, told: Callable[[LongTurn], None]) -> None:
         self._loop = loop
@@ -90,22 +91,22 @@ class TurnWatch:
         self._seen: Counter[str] = Counter()
         """Functions that the thread saw since the last stamp."""
         self._due_ns = 0
-        """When the next stamp is due."""
+        """Time at which the next stamp is due."""
         self._idle = False
-        """The loop did nothing before the last stamp."""
+        """True if the loop did nothing before the last stamp."""
         self._passes_over = False
-        """The turn that runs is not told of."""
+        """True if the present turn must not be reported."""
         self._timer: asyncio.TimerHandle | None = None
         self._collecting_ns = self._collection_began_ns = 0
         self._thread: threading.Thread | None = None
         self._ident = 0
-        """The thread that is watched."""
+        """Id of the thread that is watched."""
         self._last = Moment(0, 0, 0, 0)
         self._runs = threading.Lock()
-        """Held until the thread is to end."""
+        """Held until the watching thread must end."""
 
     def start(self) -> None:
-        """Begins to watch the thread that calls this."""
+        """Begins to watch the calling thread."""
         self._ident = threading.get_ident()
         self._last = self._moment()
         self._plan()
@@ -115,11 +116,11 @@ class TurnWatch:
         self._thread.start()
 
     def pass_over(self) -> None:
-        """Tells nothing of the turn that runs now: it opens the node, and nobody waits for it yet."""
+        """Leaves out the present turn: it opens the node, and no client waits for it yet."""
         self._passes_over = True
 
     def stop(self) -> None:
-        """Ends."""
+        """Ends the watching thread."""
         if self._thread is None or self._timer is None:
             return
         self._timer.cancel()
@@ -139,7 +140,7 @@ class TurnWatch:
         self._timer = self._loop.call_later(wait_s, self._stamp)
 
     def _stamp(self) -> None:
-        """The loop has come round. If that is late, one turn took as long as it is late, or longer."""
+        """Records a stamp. If it is late, one turn took as long as it is late, or longer."""
         last, now = self._last, self._moment()
         late_ns, cpu_ns = now.wall_ns - self._due_ns, now.cpu_ns - last.cpu_ns
         was_idle, self._idle = self._idle, cpu_ns * _IDLE_SHARE < now.wall_ns - last.wall_ns
@@ -175,7 +176,7 @@ class TurnWatch:
 
 
 def name_of(frame: FrameType | None) -> str:
-    """The innermost function of ours in a stack."""
+    """Returns the name of the innermost function of ours in a stack."""
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if module.startswith(PACKAGES):
@@ -185,13 +186,13 @@ def name_of(frame: FrameType | None) -> str:
 
 
 class Figures(Protocol):
-    """The metrics that are told (`cluster.node.metrics`)."""
+    """The metrics that receive the measurements (`cluster.node.metrics`)."""
 
     def loop_lag(self, seconds: float) -> None:
-        """The largest delay in the last 10 s."""
+        """Sets the largest delay in the last 10 s."""
 
     def runs_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Has the loop's tasks counted at each scrape."""
+        """Makes every scrape count the tasks of the loop."""
 
 
 class LoopLagSampler:
@@ -228,13 +229,13 @@ class LoopLagSampler:
 
 
 NAMES_MAX: Final = 100
-"""Names of functions that are kept apart; what else ran counts as OTHER."""
+"""The most names of functions that are counted separately; all others count as OTHER."""
 OTHER: Final = "other"
 _LONG_MS: Final = LONG_NS / 1e6
 
 
 class TurnMetrics:
-    """Event loop only."""
+    """Metrics of long turns. Event loop only."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         gauge, counter = partial(Gauge, registry=registry), partial(PromCounter, registry=registry)
@@ -250,7 +251,7 @@ class TurnMetrics:
         )
 
     def note(self, turn: LongTurn) -> None:
-        """One turn. One that only waited does not count: the delay of timers shows it."""
+        """Counts one long turn. One that only waited is not counted, because the delay of timers shows it."""
         if turn.cpu_ms < _LONG_MS:
             return
         name = self._name_of(turn)

@@ -1,9 +1,9 @@
 """Turns: work that grows with input or data is cut into steps, and takes at most a share of each turn of the loop.
 
-Work is a generator. Between two of its steps it yields, and each step charges the meter (`raftlog.work`) before it does
-anything. All cut work of a node shares one budget: in each turn, `share` units, dealt out one step at a time to the
-owners in turn. An owner is whoever asked, a client above all (`Client.owner`): one with a hundred requests gets no
-more than one with a single request, and what one owner asked for is done in order.
+Work is a generator. It yields between two of its steps, and each step charges the meter (`raftlog.work`) before it does
+anything. All such work of a node shares one budget: in each turn, `share` units, dealt out one step at a time to the
+owners in turn. An owner is the origin of the work, mostly a client (`Client.owner`): one with a hundred requests gets
+no more than one with a single request, and the work of one owner is done in order.
 
     turns.begin(client.owner, self._scan(request))    # a generator; begins in this turn if there is room
     await turns.breathe(client.owner)                 # a coroutine; returns at once while the turn has room
@@ -23,37 +23,37 @@ from raftlog.work import METER
 logger = logging.getLogger(__name__)
 
 TURN_SHARE = 5_000
-"""Units that all cut work of a node takes of one turn: 5 ms of a slow core."""
+"""Units that all cut work of a node may take of one turn: 5 ms of a slow core."""
 
 Steps = Generator[None, None, None]
 Work = Steps | asyncio.Future[None]
-"""A future is a coroutine that waits in `breathe`."""
+"""Steps of a generator, or the future of a coroutine that waits in `breathe`."""
 Soon = Callable[[Callable[[], None]], object]
-"""Calls in the next turn of the loop."""
+"""Calls a function in the next turn of the loop."""
 
 
 class Turns:
-    """The cut work of one node."""
+    """The cut work of one node, divided among the turns."""
 
     def __init__(self, soon: Soon, share: int = TURN_SHARE) -> None:
         self._soon = soon
         self._share = share
         self._began = 0
-        """The meter when this turn began."""
+        """Value of the meter when this turn began."""
         self._marked = False
-        """This turn's begin is known, and its successor is scheduled."""
+        """True if the beginning of this turn is recorded and the next turn is scheduled."""
         self._waiting: OrderedDict[Hashable, deque[Work]] = OrderedDict()
-        """Each owner's work in order; the owner whose step is next comes first. A plain dict would pass all that left
-        its front, again for each step."""
+        """Each owner's work in order; the owner of the next step comes first. A plain dict would skip all entries that
+        were removed at its front, again for each step."""
         self._front: tuple[Hashable, deque[Work]] = (None, deque())
-        """The owner whose step is dealt out, and what else it has: it is not in the table meanwhile."""
+        """The owner whose step is dealt out, and the rest of its work. It is not in `_waiting` meanwhile."""
         self._running: list[Hashable] = []
-        """Owners whose steps run, the innermost last: a step may begin other work."""
+        """Owners whose steps run, the innermost last, because a step may begin other work."""
         self._dropped: set[Hashable] = set()
-        """Those of them that were dropped meanwhile."""
+        """Those of the running owners that were dropped meanwhile."""
 
     def spent(self) -> bool:
-        """Returns True if this turn's share is used up: the caller goes on in another turn."""
+        """Returns True if this turn's share is used up, so that the caller must go on in another turn."""
         if not self._marked:
             self._marked = True
             self._began = METER.units
@@ -61,9 +61,9 @@ class Turns:
         return METER.units - self._began >= self._share
 
     def begin(self, owner: Hashable, steps: Steps) -> None:
-        """Does the work: at once as far as this turn has room and nobody waits, the rest in later turns.
+        """Does the work: at once as far as this turn has room and no other owner waits, the rest in later turns.
 
-        An exception that the work raises is logged and ends that work alone.
+        An exception that the work raises is logged and ends only that work.
         """
         if not self._waiting:
             while not self.spent():
@@ -72,11 +72,11 @@ class Turns:
         self._queue(owner, steps)
 
     def begin_later(self, owner: Hashable, steps: Steps) -> None:
-        """Does the work in later turns alone: this turn is not the owner's."""
+        """Does the work in later turns only, because this turn is not the owner's."""
         self._queue(owner, steps)
 
     async def breathe(self, owner: Hashable) -> None:
-        """Returns when it is the owner's turn: at once while this turn has room and nobody waits."""
+        """Returns when it is the owner's turn: at once while this turn has room and no other owner waits."""
         if not self._waiting and not self.spent():
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -84,8 +84,8 @@ class Turns:
         await turn
 
     def drop(self, owner: Hashable) -> None:
-        """The owner is gone: what it asked for is given up. Its coroutines are cancelled. A step that runs is ended by
-        the next `yield`."""
+        """Gives up all work of an owner that is gone. Its coroutines are cancelled. A running step is ended at its next
+        `yield`."""
         works = list(self._waiting.pop(owner, ()))
         if owner in self._running:
             self._dropped.add(owner)
