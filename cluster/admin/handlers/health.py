@@ -89,6 +89,9 @@ async def get_ready(call: Call) -> Answer:
         reasons.append(status.quorum.finding)
     if status.recovery.replaying:
         reasons.append(f"it applies its log again, up to entry {status.recovery.replay_target}")
+    if status.leader is not None and not call.port.state.settings.version:
+        # The level of a new cluster comes with it: commands of a higher level than 10 would be refused until then.
+        reasons.append("the cluster is new: its leader has not given it its first configuration yet")
     return Answer(503 if reasons else 200, ReadyView(node=status.node, ready=not reasons, reasons=reasons))
 
 

@@ -21,6 +21,7 @@ from cluster.admin.server import build_app
 from cluster.backup.service import Backups
 from cluster.broker.access.user_admin import Denials, UserAdmin
 from cluster.broker.topic_sizes import TopicSizes
+from cluster.config.cluster_keys import USUAL
 from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.config.ranges import Held
@@ -364,6 +365,13 @@ Serve = Callable[[FakeNode], Awaitable[TestClient[Any, Any]]]
 @pytest.fixture
 def node() -> FakeNode:
     return FakeNode()
+
+
+@pytest.fixture
+def seeded(node: FakeNode) -> FakeNode:
+    """Returns the node after the cluster got its first configuration."""
+    node.apply([["set_config", 0, 5, "node 1", "the first", dict(USUAL)]])
+    return node
 
 
 @pytest.fixture

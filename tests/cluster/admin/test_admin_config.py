@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.config.cluster_keys import CLUSTER_KEYS, USUAL
+from cluster.config.cluster_keys import CLUSTER_KEYS
 from cluster.config.reload import KeyChange
 from cluster.replication.outcome import Outcome
 
@@ -20,13 +20,6 @@ async def get(client: Any, path: str = "/v1/config") -> Any:
     answer = await client.get(path)
     assert answer.status == 200
     return await answer.json()
-
-
-@pytest.fixture
-def seeded(node: Any) -> Any:
-    """The cluster has its first configuration."""
-    node.apply([["set_config", 0, 5, "node 1", "the first", dict(USUAL)]])
-    return node
 
 
 async def test_before_there_is_one_the_file_of_the_node_is_shown(client: Any) -> None:

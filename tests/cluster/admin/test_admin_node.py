@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from cluster.admin.port import NodeStatus
+from cluster.config.cluster_keys import USUAL
 from raftlog.errors import NotLeaderError, ProposalDroppedError
 
 
@@ -28,6 +29,7 @@ async def test_a_healthy_node_may_have_warnings(client: Any) -> None:
     assert body["warnings"] == ["node 2 is not connected"]
 
 
+@pytest.mark.usefixtures("seeded")
 async def test_ports_on_every_address_are_a_finding_and_healthy(client: Any, node: Any) -> None:
     """Containers bind so."""
     node.config = replace(node.config, admin=replace(node.config.admin, bind="0.0.0.0"))
@@ -58,6 +60,17 @@ async def test_unhealthy_until_writes_are_open(client: Any, node: Any) -> None:
     assert "has not applied the first entry" in (await answer.json())["reasons"][0]
 
 
+async def test_a_new_cluster_is_ready_once_it_has_its_configuration_and_level(client: Any, node: Any) -> None:
+    answer = await client.get("/v1/health/ready")
+    assert (answer.status, (await answer.json())["reasons"]) == (
+        503,
+        ["the cluster is new: its leader has not given it its first configuration yet"],
+    )
+    node.apply([["set_config", 0, 5, "node 1", "the first", dict(USUAL)]])
+    assert (await client.get("/v1/health/ready")).status == 200
+
+
+@pytest.mark.usefixtures("seeded")
 async def test_a_leader_whose_disk_refuses_sends_is_live_and_not_ready(client: Any, node: Any) -> None:
     assert (await client.get("/v1/health/ready")).status == 200
     own = node.status

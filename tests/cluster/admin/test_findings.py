@@ -259,6 +259,7 @@ async def test_a_probe_for_life_looks_at_nothing_else(client: Any, node: Any, no
     assert (answer.status, await answer.json()) == (200, {"node": 1, "live": True})
 
 
+@pytest.mark.usefixtures("seeded")
 async def test_ready_depends_on_the_leader(client: Any, node: Any, nobody: Any) -> None:
     assert (await client.get("/v1/health/ready")).status == 200
     node.leader = nobody
