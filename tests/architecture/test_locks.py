@@ -22,7 +22,7 @@ def pins(lock: str) -> dict[str, str]:
 
 
 def test_the_locks_are_there() -> None:
-    assert set(LOCKS) == {"base", "image", "dev", "compat", "docs", "release"}
+    assert set(LOCKS) == {"base", "image", "dev", "compat", "docs", "release", "spark"}
 
 
 @pytest.mark.parametrize("lock", LOCKS)
