@@ -1,4 +1,5 @@
-"""`make bench`: what a three-node cluster on this machine does, fdatasync on a majority before every ack.
+"""`make bench`: measures a cluster of three nodes on this machine, with fdatasync on a majority before every
+acknowledgement.
 
 Prints a table; with JSON=1 in the environment only {"rows":[...]}. CPU is user and system time of all nodes.
 """
@@ -19,11 +20,11 @@ from three_nodes import load, three_nodes
 
 SECONDS = float(os.environ.get("SECONDS_PER_ROW", "4"))
 ROWS = [(1024, 1, 1), (1024, 1, 64), (1024, 1, 512), (1024, 100, 4), (1024, 100, 16)]
-"""(body bytes, messages per request, requests in flight)."""
+"""The loads to measure: (body bytes, messages per request, requests in flight)."""
 
 
 def cpu_seconds(pids: list[int]) -> float:
-    """User and system time of the processes so far."""
+    """Returns the user and system time of the processes so far."""
     return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)
 
 
@@ -33,7 +34,7 @@ def percentile(latencies: list[float], share: float) -> float:
 
 
 def row(size: int, batch: int, in_flight: int, result: Result, cpu: float) -> dict[str, float]:
-    """One line of the report."""
+    """Returns one line of the report."""
     return {
         "size": size,
         "batch": batch,
@@ -46,7 +47,7 @@ def row(size: int, batch: int, in_flight: int, result: Result, cpu: float) -> di
 
 
 def measure(port: int, pids: list[int]) -> list[dict[str, float]]:
-    """All rows, after one warm-up."""
+    """Measures all rows, after one warm-up."""
     load(port, 16, 1.0)
     rows = []
     for size, batch, in_flight in ROWS:
@@ -57,7 +58,7 @@ def measure(port: int, pids: list[int]) -> list[dict[str, float]]:
 
 
 def main() -> None:
-    """Starts a cluster in a temporary directory, measures, ends it."""
+    """Starts a cluster in a temporary directory, measures it, and ends it."""
     with three_nodes() as (cluster, leader):
         rows = measure(leader.broker_port, [node.pid for node in cluster.nodes])
     show(rows, "three nodes, fdatasync on a majority before each ack")

@@ -1,4 +1,4 @@
-"""`make bench-compare REV=...`: `make bench` on that commit and on this tree in turns, on the same machine at once.
+"""`make bench-compare REV=...`: runs `make bench` on that commit and on this tree in turns, on the same machine.
 
 Prints the median of ROUNDS (5) rounds for each row and their ratio; with JSON=1 only {"base": ..., "rows": [...]}.
 """
@@ -25,7 +25,7 @@ PATIENCE_S = 300.0
 
 
 def measured(tree: Path) -> dict[tuple[int, ...], dict[str, float]]:
-    """One round: the row's load -> its figures."""
+    """Measures one round in a tree; returns the row's load -> its figures."""
     done = subprocess.run(
         [sys.executable, "-P", str(tree / BENCH)],
         env={**os.environ, "PYTHONPATH": str(tree), "JSON": "1"},

@@ -1,10 +1,12 @@
-"""Measures a floor for one message in flight in a replicated log on this machine: two syncs in a row, and a reply.
+"""Measures the least time that one message in flight can take in a replicated log on this machine: two syncs in a row,
+and a reply.
 
 python bench/bench_disk_floor.py [--dir DIR]     prints {"p50_ms": ..., "sync_p50_ms": ..., "round_trip_p50_ms": ...}
 
 The message goes over loopback to another process and its answer comes back; then 4 KiB are written and synced
-(fdatasync) to the leader's file and, when that is done, to a follower's. Both files hold zeros already: a sync then
-changes no metadata. A leader that syncs while its follower does may be faster than this floor, not much.
+(fdatasync) to the leader's file and, when that is done, to a follower's. Both files are already filled with zeros, so a
+sync changes no metadata. A leader that syncs at the same time as its follower may be faster than this floor, but not by
+much.
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ HOST = "127.0.0.1"
 
 
 class Floor:
-    """Measures as often as it is asked to, and keeps every round."""
+    """Measures rounds of messages, as many as it is asked for, and keeps the figures of all."""
 
     def __init__(self, directory: Path, times: int = TIMES) -> None:
-        """`directory` is on the disk to be measured; `times` messages a round."""
+        """`directory` is on the disk to be measured; `times` is the number of messages in a round."""
         self.directory = directory
         self.times = times
         self.rounds: list[dict[str, float]] = []
@@ -63,7 +65,7 @@ class Floor:
 
 @contextmanager
 def _zeroed(path: Path) -> Iterator[int]:
-    """A file of zeros that are on the disk, open for writing; it is removed."""
+    """Makes a file of zeros that are on the disk, open for writing; removes it at the end."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
         os.pwrite(file, bytes(FILE_BYTES), 0)
@@ -76,7 +78,8 @@ def _zeroed(path: Path) -> Iterator[int]:
 
 @contextmanager
 def _echo() -> Iterator[socket.socket]:
-    """A connection to a child process that answers each MESSAGE bytes with ANSWER bytes; the child is ended."""
+    """Yields a connection to a child process that answers each MESSAGE bytes with ANSWER bytes; ends the child at the
+    end."""
     with socket.create_server((HOST, 0)) as server:
         child = os.fork()
         if child == 0:
@@ -91,7 +94,7 @@ def _echo() -> Iterator[socket.socket]:
 
 
 def _serve(server: socket.socket) -> None:
-    """The child: it ends with the connection and runs nothing of what its parent would run at its exit."""
+    """Runs the child process. It ends with the connection, without running any exit handlers of its parent."""
     try:
         connection, _ = server.accept()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -108,7 +111,7 @@ def _exchange(connection: socket.socket) -> None:
 
 
 def _received(connection: socket.socket, count: int) -> bool:
-    """Reads that many bytes; False at the end of the connection."""
+    """Reads `count` bytes; returns False at the end of the connection."""
     while count:
         data = connection.recv(count)
         if not data:
@@ -118,7 +121,7 @@ def _received(connection: socket.socket, count: int) -> bool:
 
 
 def main() -> None:
-    """Measures once and prints."""
+    """Measures one round and prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dir", type=Path, help="a folder on the disk to be measured")
     with tempfile.TemporaryDirectory(prefix="raftmq-floor-", dir=parser.parse_args().dir) as place:

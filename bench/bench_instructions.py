@@ -1,4 +1,5 @@
-"""`make bench-instructions`: what a message costs in instructions, here and at the commit where this branch began.
+"""`make bench-instructions`: counts the instructions that a message costs, in this tree and at the commit where this
+branch began.
 
 Callgrind counts the stages of hot_path.py in both trees at the same time, with equal hash seeds, so a shared or slow
 machine does not change the figures. Exit code 1 if a stage costs more than LIMIT_PERCENT more than before. With JSON=1
@@ -24,10 +25,11 @@ ROOT = Path(__file__).parents[1]
 DRIVER = Path("bench", "hot_path.py")
 SOURCE = "*/kernel/_native.pyx"
 BUILT = "*/kernel/_native.*.so"
-"""The native kernel, which lay in another package before."""
+"""Pattern of the native kernel's path; the kernel was in another package in older commits."""
 LIMIT_PERCENT = 5.0
 MARK = "getppid"
-"""The function of libc that hot_path.py calls between stages. Python's own have no names in a build without symbols."""
+"""The function of libc that hot_path.py calls between stages, as a mark for callgrind. Python's own functions have no
+names in a build without symbols."""
 PATIENCE_S = 900.0
 
 
@@ -39,7 +41,8 @@ def git(*arguments: str) -> str:
 
 
 def base_of(wanted: str | None) -> str:
-    """The commit to compare with: `wanted`, or where this branch left main; on main itself the commit before."""
+    """Returns the commit to compare with: `wanted`, or the commit where this branch left main; on main itself the
+    commit before."""
     if wanted:
         return git("rev-parse", wanted)
     main = "origin/main" if git("branch", "--remotes", "--list", "origin/main") else "main"
@@ -50,7 +53,8 @@ def base_of(wanted: str | None) -> str:
 
 @contextlib.contextmanager
 def tree_of(commit: str) -> Iterator[Path]:
-    """The commit's tree, with its native kernel if this tree has one: otherwise the kernels would be compared."""
+    """Makes a work tree of the commit, with its native kernel if this tree has one; otherwise different kernels would
+    be compared."""
     with tempfile.TemporaryDirectory() as directory:
         tree = Path(directory, "old")
         git("worktree", "add", "--detach", str(tree), commit)
@@ -66,8 +70,8 @@ def tree_of(commit: str) -> Iterator[Path]:
 
 
 def driver_of(tree: Path) -> Path:
-    """The driver of this tree, so that stages are compared that the other tree's has not; the other tree's own if this
-    one does not fit its code."""
+    """Returns the path of this tree's hot_path.py, so that stages which are new in it are measured in the other tree as
+    well; the other tree's own if this one does not fit its code."""
     check = "import runpy, sys; runpy.run_path(sys.argv[1])"
     fits = subprocess.run(
         [sys.executable, "-P", "-c", check, str(ROOT / DRIVER)],
@@ -79,7 +83,7 @@ def driver_of(tree: Path) -> Path:
 
 
 def start(tree: Path, counts: Path) -> subprocess.Popen[str]:
-    """Callgrind over the stages in `tree`; the parts of its counts become counts.1, counts.2, ..."""
+    """Starts callgrind over the stages in `tree`; the parts of its output become counts.1, counts.2, ..."""
     return subprocess.Popen(
         [
             "valgrind",
@@ -98,7 +102,7 @@ def start(tree: Path, counts: Path) -> subprocess.Popen[str]:
 
 
 def result(process: subprocess.Popen[str], counts: Path) -> dict[str, float]:
-    """Stage -> instructions per message."""
+    """Waits for callgrind; returns stage -> instructions per message."""
     printed, errors = process.communicate(timeout=PATIENCE_S)
     if process.returncode:
         raise SystemExit(f"the stages ended with code {process.returncode}:\n{errors}")

@@ -1,8 +1,8 @@
-"""`make bench-peers`: RaftMQ beside its peers on this machine, in alternating rounds.
+"""`make bench-peers`: compares RaftMQ with other systems on this machine, in alternating rounds.
 
-Prints tables; with JSON=1 in the environment only the document. Other settings: SYSTEMS (names, by comma), ROUNDS (5),
-SECONDS_PER_ROW (3), WARM_S (seconds of load before the first round, instead of what each system needs), FAILOVERS (3;
-0 for none), OUT (a folder for plots and the document).
+Prints tables; with JSON=1 in the environment only the document. Other settings: SYSTEMS (names, separated by commas),
+ROUNDS (5), SECONDS_PER_ROW (3), WARM_S (seconds of load before the first round, instead of each system's own time),
+FAILOVERS (3; 0 for none), OUT (a folder for plots and the document).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DISK_BYTES = 40 << 30
 
 
 def chosen() -> list[str]:
-    """The systems that the environment names, or those of known.DEFAULT."""
+    """Returns the names of the systems in the environment, or those of known.DEFAULT."""
     names = [name for name in os.environ.get("SYSTEMS", "").split(",") if name] or list(known.DEFAULT)
     if unknown := [name for name in names if name not in known.ALL]:
         raise SystemExit(f"SYSTEMS: {', '.join(unknown)} is none of {', '.join(known.ALL)}")
@@ -36,7 +36,7 @@ def chosen() -> list[str]:
 
 
 def get(names: list[str], tell: Callable[[str], None]) -> tuple[list[Field], dict[str, str]]:
-    """(the systems that can be had, name -> why of the others)."""
+    """Returns (the systems that can be fetched, name -> reason why another cannot)."""
     fields, missing = [], {}
     for name in names:
         tell(f"getting {name}")
@@ -50,16 +50,17 @@ def get(names: list[str], tell: Callable[[str], None]) -> tuple[list[Field], dic
 
 
 def start(fields: list[Field], place: Path, tell: Callable[[str], None]) -> None:
-    """Starts and warms one system after the other; each stands still until its first turn."""
+    """Starts and warms up one system after the other; each is stopped until its first turn."""
     for field in fields:
         tell(f"starting {field.name} and warming it for {field.warm_s:.0f} s")
         rounds.attempt(field, partial(field.start, place / field.name), tell)
 
 
 def fail_over(fields: list[Field], times: int, place: Path, tell: Callable[[str], None]) -> list[dict[str, Any]]:
-    """The last part of a run; the systems that it needs no more are ended before. A failure is a row of its own.
+    """Runs the last part of the benchmark, the failovers; systems that it does not need are ended before. A system that
+    fails gets a row that says so.
 
-    The network is cut last, when no system runs any more: each is started anew below `place`, in namespaces.
+    Network cuts come last, when no system runs any more: each system is started anew below `place`, in namespaces.
     """
     found: list[dict[str, Any]] = []
     for field in fields:
@@ -76,7 +77,7 @@ def fail_over(fields: list[Field], times: int, place: Path, tell: Callable[[str]
 
 
 def main() -> None:
-    """Gets, starts, measures, ends, reports."""
+    """Fetches and starts the systems, measures them, ends them, and reports."""
     began = time.monotonic()
     names, quiet = chosen(), bool(os.environ.get("JSON"))
     number, seconds = int(os.environ.get("ROUNDS") or 5), float(os.environ.get("SECONDS_PER_ROW") or 3)

@@ -1,10 +1,10 @@
-"""`python bench/bench_pulls.py`: what consumers pull from a node, and what each message costs it.
+"""`python bench/bench_pulls.py`: measures the rate at which consumers pull from a node, and the node's CPU per message.
 
-Three local nodes; the leader serves. Hot: the log is in the page cache. Cold: its pages are dropped before
-(posix_fadvise DONTNEED; they are synced), and each message is pulled once. Messages of 1 KiB, as single sends leave
-them: of one queue, one behind the other, or of four in turns. CPU is user and system time of the leader. The order of
-the rows turns round with each round. Prints medians; with JSON=1 in the environment {"rows": [...]} alone. ROUNDS=3,
-MESSAGES=65536.
+Three local nodes; the leader serves. Hot: the log is in the page cache. Cold: its pages are dropped first
+(posix_fadvise DONTNEED; they are synced), and each message is pulled once. Messages have 1 KiB and lie in the log as
+single sends store them: those of one queue one after the other, or those of four queues in turns. CPU is user and
+system time of the leader. The order of the rows is reversed in every other round. Prints medians; with JSON=1 in the
+environment {"rows": [...]} alone. ROUNDS=3, MESSAGES=65536.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from three_nodes import load, three_nodes
 
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 MESSAGES = int(os.environ.get("MESSAGES", "65536"))
-"""Messages of each topic."""
+"""The number of messages pulled from each topic."""
 SECONDS = 2.0
 """Duration of a hot row, in seconds."""
 IN_FLIGHT = 8
@@ -32,10 +32,10 @@ PULL_BYTES = 4 << 20
 
 
 class Row(NamedTuple):
-    """One line of the report."""
+    """The parameters of one line of the report."""
 
     kind: str
-    """hot or cold"""
+    """The state of the page cache: hot or cold."""
     per_pull: int
     queues: int
     connections: int
@@ -52,19 +52,19 @@ ROWS = [
 
 
 def topic_of(queues: int) -> str:
-    """Returns the topic whose messages take turns in so many queues."""
+    """Returns the name of the topic whose messages lie in that many queues in turns."""
     return f"pulled{queues}"
 
 
 def fill(port: int, queues: int) -> None:
-    """A tenth more than MESSAGES: of each queue as many are there as are pulled."""
+    """Stores a tenth more than MESSAGES, so that each queue has at least as many as are pulled from it."""
     stored = 0
     while stored < MESSAGES * 1.1:
         stored += load(port, 256, 1.0, topic=topic_of(queues), queues=queues).messages
 
 
 def shares(row: Row) -> list[list[bytes]]:
-    """The pulls of each connection; together they ask for MESSAGES messages, each of them once."""
+    """Returns the pulls of each connection; together they ask for MESSAGES messages, each of them once."""
     topic = topic_of(row.queues)
     steps = [
         (queue, offset)
@@ -81,7 +81,7 @@ def shares(row: Row) -> list[list[bytes]]:
 
 
 def drop_pages(home: Path) -> None:
-    """Takes the files of a node's log out of the page cache, as far as they are synced."""
+    """Drops the files of a node's log from the page cache, as far as they are synced."""
     for path in home.rglob("*"):
         if path.is_file() and path.stat().st_size >= 1 << 20:
             descriptor = os.open(path, os.O_RDONLY)
@@ -92,7 +92,7 @@ def drop_pages(home: Path) -> None:
 
 
 def measure(row: Row, port: int, pid: int, home: Path) -> dict[str, float]:
-    """One row, once."""
+    """Measures one row once."""
     frames = shares(row)
     if row.kind == "cold":
         drop_pages(home)
@@ -114,7 +114,7 @@ def figures(row: Row, pulled: Pulled, cpu: float) -> dict[str, float]:
 
 
 def rounds(port: int, pid: int, home: Path) -> list[dict[str, object]]:
-    """Medians of all rows."""
+    """Measures all rows in all rounds; returns the medians."""
     for queues in sorted({row.queues for row in ROWS}):
         fill(port, queues)
     told: dict[Row, list[dict[str, float]]] = {row: [] for row in ROWS}
@@ -128,7 +128,7 @@ def rounds(port: int, pid: int, home: Path) -> list[dict[str, object]]:
 
 
 def main() -> None:
-    """Starts a cluster in a temporary directory, measures, ends it."""
+    """Starts a cluster in a temporary directory, measures it, and ends it."""
     with three_nodes() as (_, leader):
         rows = rounds(leader.broker_port, leader.pid, leader.home)
     show(rows, "pulls of 1 KiB messages; CPU of the node that serves")

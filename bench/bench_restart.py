@@ -1,10 +1,10 @@
-"""`python bench/bench_restart.py`: how long a restart takes beside how much log there is.
+"""`python bench/bench_restart.py`: measures how long a restart takes, depending on the size of the log.
 
 Three local nodes are filled with GIB (1 8) gibibytes of messages of 1 KiB each, one size after the other. At each size
-all of them are killed with SIGKILL, in the middle of a load, ROUNDS (5) times, the page cache is emptied of their
-files, and they are started again. Printed are medians and ranges of the seconds from the first start to the first
-acknowledged send, and until all three have caught up; then of the same for one follower alone, while the others go on;
-and what each takes beside the first size. JSON=1 prints {"rows": [...]} alone.
+all of them are killed with SIGKILL, in the middle of a load, ROUNDS (5) times; their files are dropped from the page
+cache, and they are started again. The output is medians and ranges of the seconds from the first start to the first
+acknowledged send, and until all three have caught up; then the same for one follower alone, while the others go on; and
+the ratio of each to the first size. JSON=1 prints {"rows": [...]} alone.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ SIZES_GIB = [float(size) for size in os.environ.get("GIB", "1 8").split()]
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 STORED_BYTES, IN_FLIGHT = 1200, 512
 DYING_S = 2.0
-"""Length of the load in which the nodes are killed."""
+"""Seconds of the load during which the nodes are killed."""
 
 Row = dict[str, Any]
 
 
 def fill(cluster: LocalCluster, sent: int, gib: float) -> int:
-    """Sends messages after the first `sent` until there is so much log; returns how many there are then."""
+    """Sends messages, of which `sent` are stored already, until the log has `gib` GiB; returns their number."""
     while sent * STORED_BYTES < gib * (1 << 30):
         sent += load(leader_of(cluster).broker_port, IN_FLIGHT, 5.0).messages
     return sent
 
 
 def dying(cluster: LocalCluster, victims: list[int]) -> int:
-    """Kills the nodes while a load runs; messages that were acknowledged."""
+    """Kills the nodes while a load runs; returns the number of messages that were acknowledged."""
     sent: list[int] = []
 
     def beside() -> None:
@@ -73,7 +73,7 @@ def first_send_s(cluster: LocalCluster, begun: float) -> float:
 
 
 def restarts(cluster: LocalCluster) -> tuple[dict[str, list[float]], int]:
-    """(case -> seconds of each round, messages sent meanwhile)."""
+    """Restarts the nodes in all rounds; returns (case -> seconds of each round, messages sent meanwhile)."""
     took: dict[str, list[float]] = {"all: first ack": [], "all: caught up": [], "a follower: caught up": []}
     sent = 0
     for _ in range(ROUNDS):
@@ -102,7 +102,7 @@ def restarts(cluster: LocalCluster) -> tuple[dict[str, list[float]], int]:
 
 
 def main() -> None:
-    """Fills, restarts, prints."""
+    """Fills and restarts the nodes, and prints the report."""
     rows: list[Row] = []
     with three_nodes() as (cluster, _):
         sent, firsts = 0, dict[str, float]()

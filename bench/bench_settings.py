@@ -1,4 +1,5 @@
-"""`python bench/bench_settings.py`: what single settings change, each beside the defaults, in alternating rounds.
+"""`python bench/bench_settings.py`: measures the effect of single settings, each compared with the defaults, in
+alternating rounds.
 
 Three local nodes for each setting, 1 KiB, the loads of `make bench` with single sends. Prints medians: messages per
 second, p50, and CPU of all nodes per message, as ratios to the defaults of the same rounds. ROUNDS=3,
@@ -33,12 +34,12 @@ SETTINGS: dict[str, dict[str, str]] = {
     "limits.batches_inflight_max = 16": {"RAFTMQ_LIMITS__BATCHES_INFLIGHT_MAX": "16"},
     "limits.batch_messages_max = 256": {"RAFTMQ_LIMITS__BATCH_MESSAGES_MAX": "256"},
 }
-"""Name -> environment of the nodes."""
+"""Setting's name -> environment variables of the nodes."""
 FIGURES = ("messages_per_second", "p50_ms", "cpu_us_per_message")
 
 
 def measure(environment: dict[str, str]) -> dict[int, dict[str, float]]:
-    """One cluster with that environment: in flight -> figures."""
+    """Measures one cluster with that environment; returns requests in flight -> figures."""
     os.environ.update(environment)
     try:
         with three_nodes() as (cluster, leader):
@@ -49,7 +50,7 @@ def measure(environment: dict[str, str]) -> dict[int, dict[str, float]]:
 
 
 def loaded(port: int, pids: list[int]) -> dict[int, dict[str, float]]:
-    """Every load, after a warm-up."""
+    """Runs every load, after a warm-up."""
     load(port, 64, 1.5)
     rows = {}
     for in_flight in IN_FLIGHT:

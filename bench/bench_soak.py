@@ -1,10 +1,10 @@
-"""`python bench/bench_soak.py`: what a node holds while it runs at full load for long: memory, handles, tasks.
+"""`python bench/bench_soak.py`: measures what a node holds during a long run at full load: memory, handles, tasks.
 
 Three local nodes with retention.bytes_max, 512 requests of 1 KiB in flight, and a sample of each node every 10 seconds:
-resident memory without the pages of files (what of the log lies in the page cache is not counted), open files, threads,
-asyncio tasks, bytes of the data directory. Prints medians of the fifth of the time after the first sixth (what is
-filled at the start is filled then), of the last fifth, and their ratio. MINUTES=30, BYTES_MAX=4294967296; JSON=1 prints
-{"rows": [...]} alone.
+resident memory without the pages of files (the part of the log in the page cache is not counted), open files, threads,
+asyncio tasks, bytes of the data directory. Prints the median of the fifth of the time that follows the first sixth (by
+then everything that is filled at the start is full), the median of the last fifth, and their ratio. MINUTES=30,
+BYTES_MAX=4294967296; JSON=1 prints {"rows": [...]} alone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MINUTES = float(os.environ.get("MINUTES", "30"))
 BYTES_MAX = os.environ.get("BYTES_MAX", str(4 << 30))
 EVERY_S = 10.0
 SLICE_S = 30.0
-"""One connection sends for this long; then its rate is noted, and the next one begins."""
+"""Seconds for which one connection sends; then its rate is recorded, and the next connection begins."""
 IN_FLIGHT = 512
 FIGURES = ("anonymous MiB", "open files", "threads", "tasks", "data GiB")
 
@@ -73,7 +73,7 @@ def disk_bytes(home: Path) -> int:
 
 
 class Sampler(threading.Thread):
-    """Takes samples until `ended` is set."""
+    """A thread that takes samples until `ended` is set."""
 
     def __init__(self, nodes: list[NodeRecord]) -> None:
         super().__init__(daemon=True)
@@ -93,7 +93,7 @@ class Sampler(threading.Thread):
 
 
 def rows_of(taken: dict[int, list[Sample]]) -> list[dict[str, Any]]:
-    """Per node and figure: early, late, ratio."""
+    """Returns a row per node and figure: early median, late median, ratio."""
     rows = []
     for node, samples in taken.items():
         first, part = len(samples) // 6, max(len(samples) // 5, 1)
@@ -108,7 +108,7 @@ def rows_of(taken: dict[int, list[Sample]]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Runs the load and the samples beside it."""
+    """Runs the load, with the sampler beside it."""
     quiet = bool(os.environ.get("JSON"))
     os.environ["RAFTMQ_RETENTION__BYTES_MAX"] = BYTES_MAX
     with three_nodes() as (cluster, leader):

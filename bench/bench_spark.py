@@ -1,13 +1,14 @@
-"""Measures reading a topic as a table, beside reading it as Python objects and beside Parquet files of its rows.
+"""Measures reading a topic as a table, compared with reading it as Python objects and with Parquet files of its rows.
 
     python bench/bench_spark.py [--messages 200000] [--bytes 100] [--rounds 3] [--spark] [--json]
 
 Three local nodes, one client, two queues. The cases take turns, round by round, and the median of each is printed, so
-that a machine that is busy elsewhere disturbs all alike: look at the ratios. CPU is that of the reading process with
-its children, and beside it that of the leader. `--spark` adds Spark's source, a source of plain Python rows and
+that other work on the machine disturbs all alike: compare the ratios. CPU is that of the reading process with its
+children, and separately that of the leader. `--spark` adds Spark's source, a source of plain Python rows and
 `spark.read.parquet` of the same rows, and prints the ratios of interest at the end: of rates, and of CPU time, which a
 busy machine disturbs less. Copies of the log are read, too: a backup ("files") and the tier, which is a directory here.
-The last lines show how the rate grows with the tasks that Spark runs side by side: no further than there are cores.
+The last lines show how the rate grows with the number of tasks that Spark runs in parallel; it cannot grow beyond the
+number of cores.
 """
 
 from __future__ import annotations
@@ -44,11 +45,12 @@ QUEUES = 2
 IDLE_S = 5
 TASKS = (1, 2, 4, 8)
 Case = Callable[[], int]
-"""Reads the whole topic; how many rows it saw."""
+"""A function that reads the whole topic and returns the number of rows."""
 
 
 def fill(mq: raftmq.Client, count: int, size: int) -> None:
-    """`count` messages of `size` random bytes with a key and a tag: of bodies that are alike, Parquet keeps one."""
+    """Sends `count` messages of `size` random bytes with a key and a tag. The bytes are random because Parquet stores
+    equal bodies only once."""
     mq.admin.create_topic(TOPIC, QUEUES)
     bodies = random.Random(1)
     with mq.producer() as producer:
@@ -61,7 +63,7 @@ def fill(mq: raftmq.Client, count: int, size: int) -> None:
 
 
 def as_objects(mq: raftmq.Client) -> int:
-    """One Python object per message, as a consumer gets it."""
+    """Reads one Python object per message, as a consumer gets it."""
     rows = 0
     for queue in mq.admin.describe_topic(TOPIC).queues:
         offset = queue.min_offset
@@ -72,7 +74,7 @@ def as_objects(mq: raftmq.Client) -> int:
 
 
 def as_frames(mq: raftmq.Client) -> int:
-    """The pulls alone: what is left if reading the messages cost nothing."""
+    """Only pulls: the remaining cost if decoding the messages cost nothing."""
     rows = 0
     for queue in mq.admin.describe_topic(TOPIC).queues:
         offset = queue.min_offset
@@ -83,12 +85,13 @@ def as_frames(mq: raftmq.Client) -> int:
 
 
 def as_arrow(mq: raftmq.Client, read_from: str, columns: tuple[str, ...]) -> int:
-    """Arrow batches."""
+    """Reads Arrow batches."""
     return sum(batch.num_rows for batch in read_batches(mq, select(mq, TOPIC, columns=columns, read_from=read_from)))
 
 
 def copies_of(folder: Path) -> dict[str, CopySource]:
-    """A backup of the cluster in `folder`/data, and its tier, which holds all that is stored now."""
+    """Makes a backup of the cluster in `folder`/data, and waits until its tier contains all messages stored now;
+    returns both copies."""
     api = AdminApi(admin_addresses(None, str(folder / "data")))
     sealed = api.post("/v1/tier/seal", {})["position"]
     while api.local("/v1/tier")["verified_to"] < sealed:
@@ -101,7 +104,7 @@ def copies_of(folder: Path) -> dict[str, CopySource]:
 
 
 def as_parts(source: CopySource, columns: tuple[str, ...]) -> int:
-    """Arrow batches from a copy, one part after the other."""
+    """Reads Arrow batches from a copy, one part after the other."""
     with opened(source) as copy:
         ranges = plan_topic(copy, TOPIC, Bounds(EARLIEST), Bounds(LATEST), words=("start", "end"))
         parts = cut(copy.segments(ranges), None, None)
@@ -109,7 +112,7 @@ def as_parts(source: CopySource, columns: tuple[str, ...]) -> int:
 
 
 def spark_cases(servers: str, folder: Path, copies: dict[str, CopySource]) -> dict[str, Case]:
-    """Spark's source, and Parquet files of the same rows; both hand every column to Spark."""
+    """Returns the cases of Spark: its source, and Parquet files of the same rows; both give every column to Spark."""
     from pyspark_raftmq.spark_session import session
 
     spark = session()
@@ -118,9 +121,8 @@ def spark_cases(servers: str, folder: Path, copies: dict[str, CopySource]) -> di
         return spark.read.format("raftmq").options(servers=servers, topic=TOPIC, readFrom=read_from).load()
 
     def of_copy(copy: CopySource, tasks: int) -> Any:
-        """Reads the copy in exactly `tasks` tasks: a copy that is cut into more partitions is read one after the other
-        by one task.
-        """
+        """Reads the copy in exactly `tasks` tasks: if it is divided into more partitions, each task reads several, one
+        after the other."""
         reader = spark.read.format("raftmq").options(readFrom=copy.kind, topic=TOPIC, minPartitions=max(TASKS))
         return reader.load(copy.path).coalesce(tasks)
 
@@ -146,12 +148,12 @@ def spark_cases(servers: str, folder: Path, copies: dict[str, CopySource]) -> di
 
 
 def files_case(tasks: int) -> str:
-    """The name of the case."""
+    """Returns the name of the case that reads files with so many tasks."""
     return f"spark, files, {tasks} task{'' if tasks == 1 else 's'}"
 
 
 def plain_rows_source() -> Any:
-    """Returns a data source of Spark without Arrow: a tuple per message, one task per queue."""
+    """Returns a Spark data source that does not use Arrow: a tuple per message, one task per queue."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
     class Reader(DataSourceReader):  # type: ignore[misc]
@@ -190,7 +192,8 @@ def plain_rows_source() -> Any:
 
 
 def cpu_s(process: psutil.Process) -> float:
-    """User and system time of a process and of what it started, in seconds; also of children that have ended."""
+    """Returns the user and system time, in seconds, of a process and of its descendants, also of those that have
+    ended."""
     total = 0.0
     for each in (process, *process.children(recursive=True)):
         with contextlib.suppress(psutil.NoSuchProcess):  # its parent has its time now
@@ -200,7 +203,8 @@ def cpu_s(process: psutil.Process) -> float:
 
 
 def ratios(found: dict[str, dict[str, float]], idle: float) -> list[tuple[str, float, float]]:
-    """(what, by time, by CPU time). `idle`: share of a core that the leader uses while nobody reads."""
+    """Returns (what is compared, ratio of time, ratio of CPU time). `idle`: the share of a core that the leader uses
+    while nobody reads."""
 
     def beside(what: str, case: str, of: str) -> tuple[str, float, float]:
         mine, others = found[case], found[of]
@@ -221,7 +225,7 @@ def ratios(found: dict[str, dict[str, float]], idle: float) -> list[tuple[str, f
 
 
 def growth(found: dict[str, dict[str, float]]) -> list[tuple[int, float, float]]:
-    """(tasks, rows per second, how many times those of one task)."""
+    """Returns (tasks, rows per second, ratio to the rate of one task)."""
     times = [(tasks, found[files_case(tasks)]["us"]) for tasks in TASKS]
     return [(tasks, 1e6 / us, times[0][1] / us) for tasks, us in times]
 
@@ -234,7 +238,7 @@ def idle_share(process: psutil.Process, seconds: float) -> float:
 
 
 def measure(case: Case, leader: psutil.Process, count: int) -> dict[str, float]:
-    """One turn. Raises AssertionError unless every row was seen."""
+    """Measures one turn of a case. Raises AssertionError unless every row was read."""
     here = psutil.Process()
     begun, mine, others = time.perf_counter(), cpu_s(here), cpu_s(leader)
     rows = case()
@@ -276,7 +280,7 @@ def main() -> int:
 
 
 def print_table(given: argparse.Namespace, found: dict[str, dict[str, float]]) -> None:
-    """One line per case."""
+    """Prints one line per case."""
     base = found["objects, leader"]["cpu_us"]
     print(f"{given.messages} messages of {given.bytes} bytes, µs per message, median of {given.rounds} rounds")
     print(f"{'case':<22} {'time':>8} {'CPU':>8} {'leader':>8} {'CPU of objects / CPU':>21}")
@@ -288,13 +292,13 @@ def print_table(given: argparse.Namespace, found: dict[str, dict[str, float]]) -
 
 
 def leader_of(live: LocalCluster) -> psutil.Process:
-    """The process of the node that leads."""
+    """Returns the leader's process."""
     leader = live.wait_leader()
     return psutil.Process(next(node.pid for node in live.nodes if node.id == leader))
 
 
 def compare(live: LocalCluster, mq: raftmq.Client, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """The median of each case."""
+    """Measures all cases in turns; returns the median of each."""
     copies = copies_of(folder)
     everything, narrow = DEFAULT_COLUMNS, ("queue_id", "queue_offset", "store_ms")
     cases: dict[str, Case] = {

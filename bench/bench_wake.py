@@ -1,12 +1,14 @@
-"""`make bench-wake`: what a message costs three nodes when few are in flight, and when many connections send one each.
+"""`make bench-wake`: measures what a message costs three nodes when few are in flight, and when many connections send
+one each.
 
-First the system calls, voluntary switches and CPU of each node per message at 1 in flight, and the share of its appends
-that were done on the event loop (ADR 0056): on a busy machine few are. System calls need `perf` and the right to count
-them; without it the table has only what /proc tells. Then connections x in flight, RaftMQ and
-an echo server (bench/echo.py) in alternating ROUNDS (3): CPU per message, what of it belongs to the leader and to a
-follower, and p50. `ratio` is the CPU beside that of one connection with as many in flight, medians of the rounds.
+First it counts system calls, voluntary switches and CPU of each node per message at 1 in flight, and the share of its
+appends that were done on the event loop (ADR 0056), which is small on a busy machine. System calls need `perf` and the
+right to count them; without it the table has only the figures of /proc. Then it varies connections x requests in
+flight, for RaftMQ and an echo server (bench/echo.py) in alternating ROUNDS (3): CPU per message, the leader's and a
+follower's part of it, and p50. `ratio` is the CPU compared with that of one connection with as many in flight, medians
+of the rounds.
 
-With JSON=1 only {"wake": [...], "connections": [...]}. SECONDS_PER_ROW (2) is how long each load lasts.
+With JSON=1 only {"wake": [...], "connections": [...]}. SECONDS_PER_ROW (2) is the duration of each load.
 """
 
 from __future__ import annotations
@@ -39,33 +41,33 @@ HERE = Path(__file__).parent
 SECONDS = float(os.environ.get("SECONDS_PER_ROW") or "2")
 ROUNDS = int(os.environ.get("ROUNDS") or "3")
 LOADS = [(1, 512), (16, 32), (128, 4), (500, 1)]
-"""(connections, requests in flight on each). The first is what the others are compared with."""
+"""The loads: (connections, requests in flight on each). The others are compared with the first."""
 CALLS = ("futex", "epoll_pwait", "read", "write", "writev", "pwritev2", "fdatasync")
 EVENTS = [*(f"syscalls:sys_enter_{call}" for call in CALLS), "raw_syscalls:sys_enter"]
 
 
 class Target(NamedTuple):
-    """A system under load."""
+    """A system under load: RaftMQ or the echo server."""
 
     name: str
     port: int
     pids: list[int]
-    """The leader's first."""
+    """The pids of its processes, the leader's first."""
     admin: tuple[str, ...] = ()
-    """Address of each node's metrics."""
+    """The address of each node's metrics."""
 
 
 # --- one in flight ----------------------------------------------------------------------------------------------------
 
 
 def switches(pid: int) -> int:
-    """Voluntary context switches of all threads so far."""
+    """Returns the voluntary context switches of all threads of a process so far."""
     texts = [(task / "status").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
     return sum(int(text.split("\nvoluntary_ctxt_switches:")[1].split()[0]) for text in texts)
 
 
 def appends(url: str) -> tuple[float, float]:
-    """Writes to a node's log so far: all, and those on its event loop."""
+    """Returns a node's writes to the log so far: (all, those on its event loop)."""
     with urllib.request.urlopen(f"{url}/metrics") as answer:
         lines = answer.read().decode().splitlines()
     found = dict(line.split() for line in lines if line.startswith("raftmq_append") and "{" not in line)
@@ -74,7 +76,7 @@ def appends(url: str) -> tuple[float, float]:
 
 @contextmanager
 def counted(pids: list[int], into: Path) -> Iterator[bool]:
-    """Counts the system calls of each process into a file of its own; False if perf cannot."""
+    """Counts the system calls of each process into a file of its own; yields False if perf cannot."""
     perf = shutil.which("perf")
     if perf is None:
         yield False
@@ -95,7 +97,7 @@ def counted(pids: list[int], into: Path) -> Iterator[bool]:
 
 
 def calls_of(file: Path, messages: int) -> dict[str, float]:
-    """Call -> how often per message."""
+    """Returns system call -> its number per message."""
     found = {}
     for line in file.read_text().splitlines():
         fields = line.split(";")
@@ -106,7 +108,8 @@ def calls_of(file: Path, messages: int) -> dict[str, float]:
 
 
 def wake(cluster: Target) -> list[dict[str, Any]]:
-    """A row for each node. The figures of /proc are from a load that nobody counts: counting costs CPU."""
+    """Returns a row for each node. The figures of /proc come from a load during which no system calls are counted,
+    because counting costs CPU."""
     load(cluster.port, 1, SECONDS)
     written = [appends(url) for url in cluster.admin]
     before = [(cpu_seconds([pid]), switches(pid)) for pid in cluster.pids]
@@ -136,7 +139,7 @@ def wake(cluster: Target) -> list[dict[str, Any]]:
 
 
 def measured(target: Target, connections: int, in_flight: int) -> dict[str, float]:
-    """One load on one system."""
+    """Runs one load on one system and returns the figures."""
     before = [cpu_seconds([pid]) for pid in target.pids]
     result = load(target.port, in_flight, SECONDS, connections=connections)
     spent = [(cpu_seconds([pid]) - was) * 1e6 / result.messages for pid, was in zip(target.pids, before, strict=True)]
@@ -149,7 +152,7 @@ def measured(target: Target, connections: int, in_flight: int) -> dict[str, floa
 
 
 def connections_table(targets: list[Target]) -> list[dict[str, Any]]:
-    """All loads on all systems in turns, medians of the rounds."""
+    """Runs all loads on all systems in turns; returns medians of the rounds."""
     found: dict[tuple[str, tuple[int, int]], list[dict[str, float]]] = {}
     for number in range(ROUNDS):
         for shape in LOADS:
@@ -187,7 +190,7 @@ def report(one: list[dict[str, Any]], many: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Starts a cluster in a temporary directory and the echo server, measures, ends both."""
+    """Starts a cluster in a temporary directory and the echo server, measures them, and ends both."""
     echo_port = free_base_port(1)
     with three_nodes() as (cluster, leader):
         echo = subprocess.Popen([sys.executable, str(HERE / "echo.py"), str(echo_port)])

@@ -1,5 +1,6 @@
-"""The least that a server on uvloop can do for the load of bench/load.py: it reads whole frames and answers each with
-code 0. What more connections with fewer requests each cost it, they cost any server on this loop.
+"""An echo server that does the least that a server on uvloop can do for the load of bench/load.py: it reads whole
+frames and answers each with code 0. The extra cost of more connections with fewer requests each, measured here, is a
+cost of any server on this loop.
 
 python bench/echo.py PORT
 """
@@ -14,10 +15,10 @@ import uvloop
 
 
 class Echo(asyncio.Protocol):
-    """One connection: one write for all that one read brought."""
+    """One connection: it answers all frames of one read with one write."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Nothing has come yet."""
+        """Called when the connection is made: no bytes are pending."""
         self._transport = cast(asyncio.Transport, transport)
         self._pending = b""
 
@@ -41,7 +42,7 @@ class Echo(asyncio.Protocol):
 
 
 async def serve(port: int) -> None:
-    """Serves until the process is ended."""
+    """Serves until the process is killed."""
     server = await asyncio.get_running_loop().create_server(Echo, "127.0.0.1", port, backlog=1024)
     await server.serve_forever()
 

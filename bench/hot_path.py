@@ -1,8 +1,9 @@
-"""The path of a message through one node and nothing else: requests in, the entry, its apply, answers out; then pulls.
-At last sends to a leader with two peers: what all three nodes do for a message, their frames and hooks too.
+"""Drives a message through one node and nothing else: requests in, the entry, its apply, answers out; then pulls.
+Finally it sends to a leader with two peers, which includes the work of all three nodes for a message, with frames and
+hooks.
 
-Real nodes on the simulator's loop: disks and rows are in memory, and time is virtual, so two runs of the same code do
-the same. `bench_instructions.py` counts what each stage here costs.
+Real nodes run on the simulator's loop: disks and rows are in memory, and time is virtual, so two runs of the same code
+do the same. `bench_instructions.py` counts the instructions of each stage.
 """
 
 from __future__ import annotations
@@ -35,28 +36,28 @@ STAGES = {
     "send, 512": (512, 1, 4),
     "batch of 100 x 1 KiB": (4, 100, 4),
 }
-"""Name -> requests in flight, messages per request, rounds."""
+"""The stages of sends: name -> requests in flight, messages per request, rounds."""
 WITH_PEERS = {
     "send, 1 in flight, two peers": (1, 1, 60),
     "send, 64, two peers": (64, 1, 16),
 }
-"""The same, to the leader of three nodes."""
+"""The stages of sends to the leader of three nodes: name -> requests in flight, messages per request, rounds."""
 PULLS = {
     "pull 32 hot": (32, 8),
     "pull 256 hot": (256, 8),
 }
-"""Name -> messages per pull, rounds; in each round all messages of PULLED are pulled at once."""
+"""The stages of pulls: name -> messages per pull, rounds; each round pulls all messages of PULLED at once."""
 TOPIC, PULLED = "bench", "pulled"
 QUEUES, QUEUE_MESSAGES = 4, 256
-"""Number of queues of PULLED, and messages in each. Messages of its queues take turns in the log, as single sends leave
-them.
-"""
+"""The number of queues of PULLED, and of messages in each. Messages of its queues lie in the log in turns, as single
+sends store them."""
 PULL_BYTES = 1 << 20
 BODY_BYTES = 1024
 
 
 class Client(asyncio.Protocol):
-    """Waits for answers and stops the loop: counts them, or their bytes where these are known."""
+    """A client that waits for answers and then stops the loop. It counts the answers, or their bytes if their total is
+    known."""
 
     def __init__(self) -> None:
         self.missing = self.missing_bytes = 0
@@ -64,11 +65,11 @@ class Client(asyncio.Protocol):
         """Bytes of the answers that were counted."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keeps the transport."""
+        """Stores the transport."""
         self.transport = cast(Endpoint, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Counts bytes, or else answers, and stops the loop once none is missing."""
+        """Counts bytes or answers, and stops the loop once none is missing."""
         if self.missing_bytes:
             self.missing_bytes -= len(data)
         else:
@@ -79,7 +80,7 @@ class Client(asyncio.Protocol):
 
 
 class Three:
-    """Three nodes. Raises SystemExit when one fails, or none leads."""
+    """Three simulated nodes. Raises SystemExit if one fails, or none leads."""
 
     def __init__(self) -> None:
         options = quiet_options()._replace(nodes=3)
@@ -101,7 +102,7 @@ class Three:
         self.loop.run_forever()
 
     def connect(self, make: Callable[[], Client], seconds: float) -> tuple[Endpoint, Client]:
-        """A client's connection to the leader, which takes so long at most."""
+        """Connects a client to the leader; passes `seconds` of virtual time for that."""
         leads = [each.host for each in self._machines if each.node is not None and each.node.services.writes_open()]
         if not leads:
             raise SystemExit("none of the three nodes leads")
@@ -111,20 +112,20 @@ class Three:
 
 
 class Driver:
-    """A node that leads, and a client that is connected to it."""
+    """A leading node and a client that is connected to it."""
 
     def __init__(self, nodes: LoneNode | Three) -> None:
         self._lone = nodes
         self._client = self._lone.connect(Client, 0.1)[1]
 
     def ask(self, requests: bytes, count: int) -> bytes:
-        """Sends `count` requests; what they were answered."""
+        """Sends `count` requests and returns the answers."""
         self._client.seen, self._client.missing = b"", count
         self._run(requests)
         return self._client.seen
 
     def ask_again(self, requests: bytes, answered: int) -> None:
-        """The same, when the answers have `answered` bytes: they are not looked at."""
+        """Sends requests whose answers together have `answered` bytes; the answers are not examined."""
         self._client.missing_bytes = answered
         self._run(requests)
 
@@ -135,7 +136,7 @@ class Driver:
             raise SystemExit(f"the node raised: {self._lone.loop.errors}")
 
     def send(self, in_flight: int, batch: int, rounds: int) -> None:
-        """Sends `in_flight` requests at a time."""
+        """Sends `in_flight` requests at a time, in all rounds. Raises SystemExit if one is refused."""
         body = batch_body(BODY_BYTES, batch) if batch > 1 else bytes(BODY_BYTES)
         requests = b"".join(request_frame(TOPIC, opaque, opaque % 4, batch, body) for opaque in range(in_flight))
         for _ in range(rounds):
@@ -143,7 +144,7 @@ class Driver:
                 raise SystemExit(f"refused: {self._client.seen!r}")
 
     def fill(self) -> None:
-        """Stores what is pulled."""
+        """Stores the messages that are pulled later."""
         self.ask(request_frame(PULLED, 0, 0, 1, b"makes the topic"), 1)
         self.ask(heartbeat_frame(PULLED), 1)
         body = bytes(BODY_BYTES)
@@ -151,7 +152,7 @@ class Driver:
         self.ask(b"".join(request_frame(PULLED, place, place % QUEUES, 1, body) for place in range(count)), count)
 
     def pulls_of(self, size: int) -> bytes:
-        """Requests for all that is stored, `size` messages each."""
+        """Returns pull requests for all stored messages, `size` messages each."""
         offsets = range(0, QUEUE_MESSAGES, size)
         asked = [(queue, offset) for offset in offsets for queue in range(QUEUES)]
         return b"".join(
@@ -160,7 +161,7 @@ class Driver:
 
 
 def quiet_options() -> Options:
-    """Entries as large as a node makes them by default, and a disk that is quick."""
+    """Returns simulator options with entries as large as a node makes them by default, and a fast disk."""
     return lone_options(
         segment_size=16 << 20,
         append_inline=1.0,
@@ -173,12 +174,13 @@ def quiet_options() -> Options:
 
 
 def long_messages(config: Config) -> Config:
-    """Returns the configuration with room for 1 MiB per message, which is the limit of a batch, too."""
+    """Returns the configuration with a limit of 1 MiB per message, which limits a batch, too."""
     return replace(config, limits=replace(config.limits, message_bytes_max=1 << 20))
 
 
 def sends(driver: Driver, stages: Mapping[str, tuple[int, int, int]], warm_up: str) -> Iterator[tuple[str, int]]:
-    """Sends what each stage says, after one round of each; `warm_up` names what comes before the first."""
+    """Runs each stage after a warm-up round of it; yields names and numbers of messages. `warm_up` is the name of the
+    part before the first stage."""
     driver.send(1, 1, 1)  # makes the topic
     for in_flight, batch, _ in stages.values():
         driver.send(in_flight, batch, 1)
@@ -190,7 +192,7 @@ def sends(driver: Driver, stages: Mapping[str, tuple[int, int, int]], warm_up: s
 
 
 def stages() -> Iterator[tuple[str, int]]:
-    """Runs one stage after the other; yields its name and its number of messages when it is over."""
+    """Runs one stage after the other; after each, yields its name and its number of messages."""
     driver = Driver(LoneNode(quiet_options(), long_messages))
     yield from sends(driver, STAGES, "warm-up")
     driver.fill()

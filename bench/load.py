@@ -1,4 +1,4 @@
-"""The load generator of the benchmarks beside this file; it lives in the package, for `raftmq bench`."""
+"""The load generator of the benchmarks in this folder. Its code is in the package, for `raftmq bench`."""
 
 from raftmq.commands.bench_load import Load, Result, run
 

@@ -1,6 +1,6 @@
 """A lean consumer for the benchmarks: prebuilt pulls on one connection, a fixed number in flight.
 
-It reads the head of each answer and skips the messages, so that what it costs is little beside the server.
+It reads the head of each answer and skips the messages, so that its cost is small compared with the server's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ GROUP = "bench_consumer"
 
 
 class Pulled(NamedTuple):
-    """One run: pulls answered with messages, bytes of stored messages in them, seconds."""
+    """The result of one run: pulls answered with messages, bytes of stored messages in them, seconds."""
 
     pulls: int
     size_bytes: int
@@ -42,7 +42,7 @@ def _frame(code: int, opaque: int, ext: dict[str, str], body: bytes = b"") -> by
 
 
 def heartbeat_frame(topic: str, opaque: int = 0) -> bytes:
-    """Subscribes GROUP to all messages of the topic."""
+    """Returns a heartbeat that subscribes GROUP to all messages of the topic."""
     subscription = {"topic": topic, "subString": "*", "expressionType": "TAG", "subVersion": 1, "tagsSet": []}
     consumer = {
         "groupName": GROUP,
@@ -57,7 +57,8 @@ def heartbeat_frame(topic: str, opaque: int = 0) -> bytes:
 
 
 def pull_frame(topic: str, opaque: int, queue_id: int, offset: int, count: int, size_max: int) -> bytes:
-    """A pull as the Java push consumer writes it: by the group's subscription, and it may wait for messages."""
+    """Returns a pull as the Java push consumer writes it: it uses the group's subscription and may wait for
+    messages."""
     ext = {
         "consumerGroup": GROUP,
         "topic": topic,
@@ -75,7 +76,7 @@ def pull_frame(topic: str, opaque: int, queue_id: int, offset: int, count: int, 
 
 
 class Consumer(asyncio.Protocol):
-    """Pulls what `frames` ask for, in turn, until `seconds` have passed; with 0 each frame once."""
+    """Sends the pulls in `frames`, in turn, until `seconds` have passed; with 0, each frame once."""
 
     def __init__(self, topic: str, frames: list[bytes], in_flight: int, seconds: float) -> None:
         self._frames = frames
@@ -85,14 +86,14 @@ class Consumer(asyncio.Protocol):
         self._taken = self._out = self._skip = 0
         self._pending = b""
         self.pulls = self.size_bytes = 0
-        """Answers, and bytes of stored messages in them."""
+        """The number of answers, and the bytes of stored messages in them."""
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[None] = loop.create_future()
-        """The subscription was taken."""
+        """Done once the subscription was accepted."""
         self.done: asyncio.Future[None] = loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Subscribes."""
+        """Sends the subscription."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.write(self._subscribe)
 
@@ -108,7 +109,7 @@ class Consumer(asyncio.Protocol):
         return frame
 
     def data_received(self, data: bytes) -> None:
-        """Reads heads of answers, skips the messages."""
+        """Reads the heads of answers and skips the messages."""
         if self._skip >= len(data):
             self._skip -= len(data)
             return
@@ -145,7 +146,7 @@ class Consumer(asyncio.Protocol):
                 future.set_exception(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends the run."""
+        """Ends the run when the connection is lost."""
         self._fail(exc or ConnectionError("the server closed the connection"))
 
 
@@ -166,6 +167,6 @@ async def _pull(host: str, port: int, topic: str, shares: list[list[bytes]], in_
 
 
 def pull(host: str, port: int, topic: str, shares: list[list[bytes]], in_flight: int, seconds: float) -> Pulled:
-    """One connection per share of the frames, each with `in_flight` pulls out; see Consumer."""
+    """Pulls over one connection per share of the frames, each with `in_flight` pulls unanswered, by a Consumer each."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_pull(host, port, topic, shares, in_flight, seconds))

@@ -18,7 +18,7 @@ BODY_BYTES = 1024
 
 @contextmanager
 def three_nodes() -> Iterator[tuple[LocalCluster, NodeRecord]]:
-    """A cluster in a temporary folder, and its leader. Both end with the block."""
+    """Yields a cluster in a temporary folder, and its leader. The cluster ends with the block."""
     with tempfile.TemporaryDirectory(prefix="raftmq-bench-") as folder:
         cluster = LocalCluster(Path(folder) / "data")
         cluster.up(3, base_port=free_base_port(12))
@@ -29,7 +29,7 @@ def three_nodes() -> Iterator[tuple[LocalCluster, NodeRecord]]:
 
 
 def leader_of(cluster: LocalCluster) -> NodeRecord:
-    """The node that leads."""
+    """Returns the leader's record."""
     leader = cluster.wait_leader()
     return next(node for node in cluster.nodes if node.id == leader)
 
@@ -45,7 +45,7 @@ def load(
     queues: int = 4,
     connections: int = 1,
 ) -> Result:
-    """One load on a node. Ends the benchmark if a send is refused."""
+    """Runs one load on a node. Ends the benchmark if a send is refused."""
     result = run(
         "127.0.0.1",
         port,

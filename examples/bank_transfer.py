@@ -1,4 +1,5 @@
-"""Moves money in a database, and tells of it by a message that exists exactly if the transfer does."""
+"""Moves money in a database, and announces each transfer by a message that is visible if and only if the transfer was
+made."""
 
 import sqlite3
 
@@ -15,7 +16,7 @@ bank.executescript(
 
 
 def check(message: raftmq.Message) -> raftmq.Resolution:
-    """Answers the cluster when a program has died in the middle: was the transfer made?"""
+    """Answers the cluster, after a program has died in the middle, by looking up if the transfer was made."""
     found = bank.execute("SELECT 1 FROM transfers WHERE id = ?", (message.key,)).fetchone()
     return raftmq.Resolution.COMMIT if found else raftmq.Resolution.ROLLBACK
 

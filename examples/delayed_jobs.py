@@ -1,4 +1,4 @@
-"""Sends reminders that are delivered later, and takes one of them back."""
+"""Sends reminders with delayed delivery, and recalls one of them."""
 
 import raftmq
 

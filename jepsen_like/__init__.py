@@ -1,1 +1,1 @@
-"""Fault injection, histories and checkers."""
+"""Jepsen-style tests of whole clusters: fault injection, histories and checkers."""

@@ -1,4 +1,4 @@
-"""`raftmq chaos check-history`: judges a history with Spark."""
+"""`raftmq chaos check-history`: judges a large history with Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jepsen_like.spark_history import BigVerdict
 
 UNKNOWN = 3
-"""Exit code: as `raftmq chaos check`."""
+"""Exit code of an unknown verdict, as in `raftmq chaos check`."""
 
 
 @click.command("check-history")
@@ -51,9 +51,8 @@ def check_history_command(context: click.Context, history: Path, master: str, me
 
 @contextmanager
 def _session(master: str, memory: str) -> Iterator[SparkSession]:
-    """Opens a session of Spark, and ends it afterwards; one that is active already belongs to somebody else, and stays.
-    Raises UsageError without Spark or Java.
-    """
+    """Opens a Spark session, and ends it afterwards; a session that is active already belongs to the caller's program,
+    and stays. Raises UsageError without Spark or Java."""
     try:
         from pyspark.errors import PySparkRuntimeError
         from pyspark.sql import SparkSession

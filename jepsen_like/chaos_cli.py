@@ -1,4 +1,4 @@
-"""`raftmq chaos`: break a real cluster on purpose, and judge what it promised."""
+"""`raftmq chaos`: runs a real cluster under faults, and judges if it kept its promises."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _wish(
 
 
 def _beside(wish: Wish, names: str) -> Wish:
-    """The same attacks, each by itself beside what is named. Raises LocalError."""
+    """Returns the request with the same attacks, each run by itself beside the named faults. Raises LocalError."""
     from cluster.config.source import nearest
     from jepsen_like.live.plan import all_hostile
     from jepsen_like.live.stories.beside import BESIDE

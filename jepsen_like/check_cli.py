@@ -10,7 +10,7 @@ HISTORY = "history.jsonl"
 
 
 def history_at(given: Path) -> Path:
-    """The file itself, or that in the folder of a run. Raises UsageError for any other folder."""
+    """Returns the file itself, or the history in the folder of a run. Raises UsageError for any other folder."""
     if not given.is_dir():
         return given
     if not (given / HISTORY).is_file():

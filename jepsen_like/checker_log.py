@@ -1,9 +1,9 @@
-"""The log checker in four words: lost, duplicated, reordered, phantom.
+"""The log checker, with its anomalies summarized in four kinds: lost, duplicated, reordered, phantom.
 
-The judging is done by `jepsen_like.checkers.log`, whose finer kinds are gathered here; the demo and the simulator
-speak of these four. Operations and their values are those of `jepsen_like.checkers.steps`.
+`jepsen_like.checkers.log` judges, and distinguishes finer kinds, which are grouped here; the demo and the simulator
+report these four. Operations and their values are those of `jepsen_like.checkers.steps`.
 
-What each outcome of a send allows, per replica:
+Meaning of each outcome of a send, per replica:
 
     outcome   0 copies            1 copy     2 or more
     ok        lost                fine       duplicated
@@ -14,9 +14,9 @@ What each outcome of a send allows, per replica:
     never     -                   phantom    phantom, duplicated
     sent
 
-and *reordered* is everything about order: a gap or a step back inside one queue, an offset other than the
-acknowledged one, replicas that hold different messages at one offset, and a message that was acknowledged before
-another was even sent but stands behind it (the order of real time).
+*reordered* is everything about order: a gap or a step back inside one queue, an offset other than the acknowledged one,
+replicas that hold different messages at one offset, and a message that was acknowledged before another was even sent
+but stands behind it (real-time order).
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _KINDS = {
 
 
 class Anomaly(NamedTuple):
-    """One proof that a promise was broken. `ops` are the indexes in the history that show it."""
+    """One proof that a promise was broken. `ops` are the indexes of the steps in the history that show it."""
 
     kind: str
-    """lost, duplicated, reordered or phantom."""
+    """"lost", "duplicated", "reordered" or "phantom"."""
     what: str
     node: int | None
     message_id: str
@@ -54,7 +54,7 @@ class Anomaly(NamedTuple):
 
 
 class Incomplete(NamedTuple):
-    """A queue that a replica was never read to the end of: nothing can be said about what is missing there."""
+    """A queue of a replica that was not read to its end, so that nothing can be said about missing messages there."""
 
     node: int
     topic: str
@@ -68,9 +68,9 @@ class LogVerdict(NamedTuple):
     failed: int
     unknown: int
     read: dict[int, int]
-    """Messages read per node, as they came, nothing removed."""
+    """Messages read per node, as they were answered, including repeated ones."""
     unknown_stored: int
-    """Sends of unknown outcome that turned out to be stored."""
+    """The number of sends with unknown outcome that turned out to be stored."""
     anomalies: list[Anomaly]
     incomplete: list[Incomplete]
 
@@ -80,7 +80,8 @@ class LogVerdict(NamedTuple):
 
     @property
     def valid(self) -> bool | None:
-        """True: proved. False: broken. None: not everything was read, and what was read is fine."""
+        """True: no anomaly, and everything was read. False: an anomaly was found. None: no anomaly, but not everything
+        was read."""
         if self.anomalies:
             return False
         return None if self.incomplete else True
@@ -107,14 +108,14 @@ def check_log(ops: Iterable[Op]) -> LogVerdict:
 
 
 def _coarse(anomaly: Finding, messages: Messages) -> list[Anomaly]:
-    """The same anomaly in the words of this module. What is lost everywhere counts on every replica."""
+    """Returns the anomaly in this module's kinds. A message that is lost everywhere counts once for every replica."""
     kind = _KINDS[anomaly.kind]
     nodes = messages.nodes if anomaly.kind == "lost-write" else [anomaly.node]
     return [Anomaly(kind, anomaly.what, node, anomaly.subject, anomaly.ops) for node in nodes]
 
 
 def summary(verdict: LogVerdict) -> dict[str, Any]:
-    """The verdict as one JSON object, with at most ten anomalies of each kind."""
+    """Returns the verdict as one JSON object, with at most ten anomalies of each kind."""
     kinds = ("lost", "duplicated", "reordered", "phantom")
     shown = [a for kind in kinds for a in [b for b in verdict.anomalies if b.kind == kind][:10]]
     return {

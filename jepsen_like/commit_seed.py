@@ -1,4 +1,4 @@
-"""Seeds that are new with every commit: each run of tests explores others, and anyone can repeat them.
+"""Test seeds that change with every commit: each commit's test runs explore new seeds, and anyone can repeat them.
 
 `python -m jepsen_like.commit_seed` prints the number.
 """
@@ -15,7 +15,7 @@ _DIGITS = 7
 
 
 class CommitSeed(NamedTuple):
-    """The first seed to run, and what it was made of."""
+    """The first seed to run, and the source from which it was made."""
 
     first_seed: int
     origin: str

@@ -1,8 +1,8 @@
-"""`raftmq demo`: three nodes, a load, the leader killed in the middle of it, and the proof that nothing is missing.
+"""`raftmq demo`: three nodes, a load, a leader killed in the middle of it, and the proof that no message is missing.
 
-The plan: send N records with many in flight; at a message drawn by the seed kill the leader with -9; go on sending;
-bring the old leader back; when all three replicas have applied the same entries, read every queue of each of them and
-let `checker_log` compare that with what the client was told.
+It sends N records with many in flight, kills the leader with -9 at a message drawn by the seed, goes on sending, and
+restarts the old leader. When all three replicas have applied the same entries, it reads every queue of each of them,
+and `checker_log` compares that with the answers that the client got.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ _CONCLUSIONS = {
 
 
 class Plan(NamedTuple):
-    """Everything that was decided before the start."""
+    """The parameters of a run, fixed before it starts."""
 
     seed: int
     messages: int
     file: Path | None
     strike_at: int
-    """The leader dies after this many sends."""
+    """The number of sends after which the leader is killed."""
     tier: str | None
-    """The object store that the log goes to at the end."""
+    """The object store to which the log is uploaded at the end; None for none."""
 
 
 class Outcome(NamedTuple):
-    """Everything the last line says, and what the exit code depends on."""
+    """The result of the run: the content of its last line, and the basis of its exit code."""
 
     verdict: LogVerdict
     failover_ms: int
@@ -64,7 +64,8 @@ class Outcome(NamedTuple):
     term_after: int
 
     def to_json(self, seed: int) -> dict[str, Any]:
-        """The last line. `lost` and `duplicated` count over every replica; `read` is the poorest replica's count."""
+        """Returns the last line of the output. `lost` and `duplicated` count over every replica; `read` is the count of
+        the replica with the fewest messages."""
         return {
             "seed": seed,
             "acked": self.verdict.acked,
@@ -146,13 +147,13 @@ def demo(
 
 
 def make_plan(seed: int, messages: int, file: Path | None, tier: str | None = None) -> Plan:
-    """The moment of the kill lies in the middle half of the run."""
+    """Makes the plan; the leader is killed in the middle half of the run."""
     strike_at = random.Random(seed).randrange(messages // 4, messages * 3 // 4)
     return Plan(seed, messages, file, strike_at, tier)
 
 
 def run(plan: Plan, folder: Path, story: Story) -> Outcome:
-    """The whole demo in an empty directory. Ends every process it started, however it ends."""
+    """Runs the whole demo in an empty directory, and ends every process that it started, however the run ends."""
     from jepsen_like.history import HistoryWriter
     from raftmq.local.cluster import LocalCluster
     from raftmq.local.process import free_base_port
@@ -198,7 +199,7 @@ def _act(plan: Plan, cluster: LocalCluster, view: ClusterView, history: HistoryW
 
 
 def _send(plan: Plan, cluster: LocalCluster, mq: Client, history: HistoryWriter, story: Story) -> int:
-    """Sends everything and kills the leader on the way; returns who that was."""
+    """Sends all records and kills the leader on the way; returns the leader's id."""
     from jepsen_like.demo_input import records
     from jepsen_like.demo_send import Sender
 
@@ -226,7 +227,7 @@ def _send(plan: Plan, cluster: LocalCluster, mq: Client, history: HistoryWriter,
 
 
 def _bring_back(cluster: LocalCluster, dead: int, story: Story) -> int:
-    """Restarts the dead node and waits until all replicas have applied the same; returns the term."""
+    """Restarts the dead node and waits until all replicas have applied the same entries; returns the term."""
     story.chapter(f"Node {dead} comes back and catches up")
     with story.working("catching up"):
         view, took = _timed(lambda: _caught_up(cluster, dead))
@@ -262,7 +263,7 @@ def _applied(view: ClusterView) -> list[int]:
 
 
 def _last_index(view: ClusterView) -> int:
-    """The leader's commit index: everything acknowledged is at or below it."""
+    """Returns the leader's commit index: all acknowledged entries are at or below it."""
     return max((int(node.status["commit_index"]) for node in view.nodes if node.status), default=-1)
 
 

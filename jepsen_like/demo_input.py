@@ -1,4 +1,4 @@
-"""The records that the demo sends: real ones, each made unique by an id that stands before it in the body."""
+"""The records that the demo sends: real data, each made unique by an id at the beginning of its body."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 SAMPLE = "data/sample.jsonl"
-"""About 2,000 records of the public Debian 12 package index, long dependency lists shortened."""
+"""File with about 2,000 records of the public Debian 12 package index, with long dependency lists shortened."""
 
 LINE_BYTES_MAX = 1 << 20
 
@@ -30,14 +30,15 @@ class Record(NamedTuple):
 
 
 def message_id_of(body: bytes) -> str:
-    """The id a body carries, with its checksum: a body that changed on the way has another id than was sent."""
+    """Returns the id in a body, together with a checksum: a body that was changed on the way has another id than the
+    one that was sent."""
     name, separator, _ = body.partition(b"\t")
     shown = name.decode("ascii", "replace") if separator else "?"
     return f"{shown}-{zlib.crc32(body):08x}"
 
 
 def records(file: Path | None, count: int) -> Iterator[Record]:
-    """`count` records from the lines of a file (or the sample), from the top again when it ends."""
+    """Yields `count` records from the lines of a file (or the sample), from its beginning again when it ends."""
     lines = read_lines(file)
     for number, line in enumerate(itertools.islice(itertools.cycle(lines), count)):
         body = b"m%06d\t%s" % (number, line)
@@ -46,7 +47,7 @@ def records(file: Path | None, count: int) -> Iterator[Record]:
 
 
 def read_lines(file: Path | None) -> list[bytes]:
-    """Every line that is not blank. Raises InputError."""
+    """Returns every line that is not blank. Raises InputError."""
     if file is None:
         data = files("jepsen_like").joinpath(SAMPLE).read_bytes()
     else:
@@ -64,7 +65,7 @@ def read_lines(file: Path | None) -> list[bytes]:
 
 
 def _labels(line: bytes) -> tuple[str | None, str | None]:
-    """Key and tag of a package record; nothing for lines of another kind."""
+    """Returns key and tag of a package record; None for lines of another kind."""
     try:
         value = json.loads(line)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The sending half of the demo: many sends in flight, each recorded, and a blow at a chosen moment."""
+"""The sending part of the demo: many sends in flight, each recorded, and the leader killed at a chosen moment."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from raftmq.client import Producer, SendResult
 
 Aim = Callable[[], Callable[[], None]]
-"""Chooses the victim, and returns what strikes it without delay."""
+"""A function that chooses the node to kill, and returns a function that kills it without delay."""
 
 _WAIT_S = 120.0
 
 
 class SendError(Exception):
-    """The run did not do what it set out to do, so it proves nothing."""
+    """The run did not do what it was meant to do, so it proves nothing."""
 
 
 class Strike(NamedTuple):
-    """The moment of the blow: sends invoked, sends acknowledged and sends under way."""
+    """The numbers at the moment of the kill: sends invoked, sends acknowledged and sends in flight."""
 
     invoked: int
     acked: int
@@ -34,9 +34,10 @@ class Strike(NamedTuple):
 
 
 class Slots:
-    """Hands out process numbers: a single-threaded client has one operation under way, so each send takes a slot.
+    """Hands out process numbers for the history. A Jepsen process has one operation in flight, so each send takes a
+    number of its own.
 
-    A slot whose send ended as unknown is never used again, because that send may still be under way.
+    The number of a send that ended as unknown is never used again, because that send may still be carried out.
     """
 
     def __init__(self) -> None:
@@ -46,7 +47,7 @@ class Slots:
         self.busy = 0
 
     def take(self) -> int:
-        """A process that has nothing under way."""
+        """Returns a process number that has no operation in flight."""
         with self._lock:
             self.busy += 1
             if self._free:
@@ -55,7 +56,7 @@ class Slots:
             return self._next - 1
 
     def give_back(self, process: int, *, reusable: bool) -> None:
-        """The process's send has ended."""
+        """Called when the process's send has ended."""
         with self._lock:
             self.busy -= 1
             if reusable:
@@ -63,7 +64,7 @@ class Slots:
 
 
 class Sender:
-    """Sends records through one producer and writes down each invocation and outcome."""
+    """Sends records through one producer and records each invocation and outcome."""
 
     def __init__(self, producer: Producer, topic: str, history: HistoryWriter) -> None:
         self._producer = producer
@@ -75,14 +76,14 @@ class Sender:
 
     @property
     def in_flight(self) -> int:
-        """Sends invoked and not yet settled."""
+        """The number of sends that were invoked and are not settled."""
         return self._slots.busy
 
     def send_all(self, records: Iterable[Record], strike_at: int, in_flight_min: int, aim: Aim) -> Strike:
         """Sends every record and returns when each send has an outcome.
 
-        When `strike_at` are sent, `aim()` is called and may take its time; what it returns is called at once when
-        `in_flight_min` sends are under way. Raises SendError if that many never were.
+        When `strike_at` records are sent, it calls `aim()`, which may take its time; it calls the returned function as
+        soon as `in_flight_min` sends are in flight. Raises SendError if there never were that many.
         """
         struck: Strike | None = None
         blow: Callable[[], None] | None = None
@@ -117,7 +118,8 @@ class Sender:
             self._settle(invoked, error, None)
 
     def _settle(self, invoked: Op, error: BaseException | None, result: SendResult | None) -> None:
-        """ok, proved not to have happened, or unknown. Only what the client promises as a failure counts as one."""
+        """Records the outcome of a send: ok, fail (proved not to have happened) or info (unknown). Only errors that the
+        client promises to be failures count as fail."""
         value = dict(invoked.value)
         is_proved = False
         if result is not None:
@@ -143,11 +145,12 @@ class Pause(NamedTuple):
 
     milliseconds: int
     after_acks: int
-    """Number of sends that had been acknowledged when the pause began."""
+    """The number of sends that had been acknowledged when the pause began."""
 
 
 def longest_pause(ops: Iterable[Op]) -> Pause:
-    """Returns the longest pause of the sending client, which it saw as the failover; (0, 0) if nothing was sent."""
+    """Returns the longest pause between acknowledgements, which the client saw as the failover; (0, 0) if nothing was
+    sent."""
     sends = [o for o in pair_up(ops) if o.invoked.f == "send"]
     if not sends:
         return Pause(0, 0)

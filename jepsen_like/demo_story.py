@@ -1,4 +1,4 @@
-"""The demo's voice: a few numbered lines a person can follow, or silence when programs read."""
+"""The demo's output: a few numbered lines for a person, or only the result line for programs."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ RESULT_KEYS = ("seed", "acked", "read", "lost", "duplicated", "failover_ms", "te
 
 
 class Story:
-    """Prints chapters. `quiet` leaves only the result line."""
+    """Prints the steps of the demo. `quiet` leaves only the result line."""
 
     def __init__(self, *, quiet: bool) -> None:
         self.console = Console(file=sys.stdout, quiet=quiet, highlight=False, soft_wrap=True)
         self._chapter = 0
 
     def chapter(self, title: str) -> None:
-        """A new step of the story."""
+        """Prints the title of a new step."""
         self._chapter += 1
         self.console.print(f"[bold]{self._chapter}. {title}[/]")
 
     def tell(self, text: str) -> None:
-        """A line below the step."""
+        """Prints a line below the step's title."""
         self.console.print(f"   {text}")
 
     def working(self, text: str) -> AbstractContextManager[object]:
-        """A spinner on a terminal while something takes time; nothing elsewhere."""
+        """Shows a spinner on a terminal while something takes time; shows nothing elsewhere."""
         return self.console.status(text)
 
     def verdict(self, verdict: LogVerdict, shown: int = 5) -> None:
@@ -49,7 +49,7 @@ class Story:
             self.tell(f"[red]not read to the end[/]: {item.topic}/{item.queue_id} on node {item.node}")
 
     def result(self, result: dict[str, Any]) -> None:
-        """The last line of all: one JSON object."""
+        """Prints the last line: one JSON object."""
         assert tuple(result) == RESULT_KEYS
         self.console.file.write(json.dumps(result) + "\n")
         self.console.file.flush()

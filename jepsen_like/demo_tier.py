@@ -1,4 +1,4 @@
-"""The last chapter of a demo with a tier: all of the log goes to the object store, and is read back from there."""
+"""The last part of a demo with a tier: uploads all of the log to the object store, and reads it back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UPLOAD_S = SCRUB_S = 60.0
 
 
 def into_the_tier(cluster: LocalCluster, story: Story) -> None:
-    """Raises LocalError if the log does not get there in time, or is not what it must be."""
+    """Uploads the log and verifies it in the tier. Raises LocalError if it is not uploaded in time, or differs."""
     addresses = admin_addresses(None, str(cluster.data))
     api = AdminApi(addresses)
     story.chapter(f"The log goes to {api.local('/v1/tier')['url']}")

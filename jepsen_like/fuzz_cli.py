@@ -1,4 +1,5 @@
-"""`raftmq chaos fuzz`: nearly right requests for every handler of three live nodes, and what must hold afterwards."""
+"""`raftmq chaos fuzz`: sends almost valid requests to every handler of three live nodes, and checks the nodes'
+invariants afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ T = TypeVar("T")
 TARGETS = ("remoting", "http", "peer", "tls")
 MISSED_CODE = 3
 SEGMENT_BYTES = 6 << 20
-"""Small, so that messages are in the tier soon; nodes keep one, or two."""
+"""Segment size of the fuzzed nodes. It is small, so that messages are soon in the tier; nodes keep one or two
+segments."""
 
 
 @click.command("fuzz")

@@ -1,4 +1,4 @@
-"""Histories: what clients asked, what they were told, and when, one operation step per line.
+"""Histories: the requests of clients, their answers, and the times, one step of an operation per line.
 
 A history is JSON lines. The first line names the format, every other line is one step, the last one counts them:
 
@@ -7,12 +7,13 @@ A history is JSON lines. The first line names the format, every other line is on
     {"index":1,"process":3,"type":"ok","f":"send","value":{…},"time_ns":31,"crc":"…"}
     {"end":2,"crc":"…"}
 
-`crc` is the CRC-32 of the line without it, chained over all lines before, so a line that was edited, removed,
-repeated or moved is found and named: a verdict about a history that is not what happened is worth nothing.
+`crc` is the CRC-32 of the line without it, chained over all lines before. A line that was edited, removed, repeated or
+moved is therefore found and named, because a verdict about a falsified history is worth nothing.
 
-The words are Jepsen's. A *process* is a single-threaded client: it invokes, then completes, then may invoke again.
-It completes `ok` (it happened), `fail` (it is proved not to have happened and never will) or `info` (nobody knows;
-it may still happen later). After an `info` the process is retired, because its operation may still be under way.
+The terms are Jepsen's. A *process* is a single-threaded client: it invokes an operation, completes it, and then may
+invoke the next one. It completes with `ok` (it happened), `fail` (it is proved not to have happened and never will) or
+`info` (the outcome is unknown; it may still happen later). After an `info` the process is retired, because its
+operation may still be in flight.
 """
 
 from __future__ import annotations
@@ -33,18 +34,19 @@ import msgspec
 FORMAT = "raftmq-history"
 VERSION = 1
 READERS_FROM = 1_000_000
-"""First process number of the readers of replicas, apart from the numbers of senders."""
+"""The first process number of readers of replicas; lower numbers are for clients such as senders."""
 
 OpType = Literal["invoke", "ok", "fail", "info"]
 
 _CRC_TAIL = len(b',"crc":"00000000"}\n')
 _TAIL_FORMAT = b',"crc":"%08x"}\n'
 _BATCH_BYTES = 1 << 16
-"""Lines read, checked and decoded together: the loops are then C, and the bytes stay in the cache."""
+"""Bytes of lines that are read, checked and decoded together: the loops then run in C, and the bytes stay in the
+cache."""
 
 
 class HistoryError(Exception):
-    """The file is not a whole, unedited history. `line` is where that shows (1-based)."""
+    """The file is not a complete, unedited history. `line` is the line that shows it (from 1)."""
 
     def __init__(self, path: str, line: int, why: str) -> None:
         super().__init__(f"{path}: line {line}: {why}")
@@ -54,17 +56,17 @@ class HistoryError(Exception):
 
 
 class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """One step of one operation. `value` is plain JSON; its shape belongs to `f` (see `checker_log`)."""
+    """One step of one operation. `value` is plain JSON; its shape depends on `f` (see `checker_log`)."""
 
     index: int
-    """Place in the history, from 0, without gaps."""
+    """The position in the history, from 0, without gaps."""
     process: int
     type: OpType
     f: str
-    """The operation: `send`, `read`, …"""
+    """The kind of operation: `send`, `read`, …"""
     value: Any
     time_ns: int
-    """Nanoseconds on the recorder's one clock; never decreases along the history."""
+    """Nanoseconds on the recorder's single clock; never decreases along the history."""
 
 
 class _OpLine(Op, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
@@ -108,15 +110,15 @@ class HistoryWriter:
         self._write(msgspec.json.encode({"format": FORMAT, "version": VERSION, "meta": meta or {}}))
 
     def invoke(self, process: int, f: str, value: Any) -> Op:
-        """Records that `process` asks for `f` now."""
+        """Records that `process` invokes the operation `f` now."""
         return self._append(process, "invoke", f, value)
 
     def ok(self, invoked: Op, value: Any) -> Op:
-        """Records that the operation happened; `value` is what was answered."""
+        """Records that the operation happened; `value` is the answer."""
         return self._append(invoked.process, "ok", invoked.f, value)
 
     def fail(self, invoked: Op, value: Any) -> Op:
-        """Records that the operation is proved never to happen."""
+        """Records that the operation is proved not to have happened and never will."""
         return self._append(invoked.process, "fail", invoked.f, value)
 
     def info(self, invoked: Op, value: Any) -> Op:
@@ -124,7 +126,7 @@ class HistoryWriter:
         return self._append(invoked.process, "info", invoked.f, value)
 
     def close(self) -> None:
-        """Writes the last line, without which the history counts as cut. Closing twice is harmless."""
+        """Writes the last line, without which the history counts as cut off. Closing twice is harmless."""
         with self._lock:
             if self._file.closed:
                 return
@@ -155,10 +157,10 @@ class HistoryWriter:
 
 
 def read_history(path: Path, *, allow_cut: bool = False) -> History:
-    """Reads a whole history. `allow_cut` accepts one whose recorder died (its whole lines are returned).
+    """Reads a complete history. `allow_cut` also accepts one whose recorder died, and returns its complete lines.
 
-    Raises HistoryError with the line for a foreign, newer, cut or edited file and for steps that cannot be:
-    a completion without an invocation, a process that invokes twice, a clock that runs backwards.
+    Raises HistoryError with the line for a foreign, newer, cut off or edited file and for impossible steps: a
+    completion without an invocation, a process that invokes twice, a clock that runs backwards.
     """
     file = HistoryFile(path, allow_cut=allow_cut)
     pairing = Pairing(file.error_at)
@@ -170,7 +172,7 @@ def read_history(path: Path, *, allow_cut: bool = False) -> History:
 
 
 class StepsOnDisk(Sequence[Op]):
-    """The steps of a whole history, read when somebody first looks at one."""
+    """The steps of a complete history on disk, read when a step is first accessed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -196,18 +198,18 @@ class StepsOnDisk(Sequence[Op]):
 
 
 class HistoryFile:
-    """A history on disk, read once from its beginning to its end; after that `meta` and `complete` are known."""
+    """A history on disk, read once from beginning to end; after that `meta` and `complete` are known."""
 
     def __init__(self, path: Path, *, allow_cut: bool = False) -> None:
         self.path = str(path)
         self.meta: dict[str, Any] = {}
         self.complete = False
-        """True if the closing line was there, and last."""
+        """True if the file ends with the closing line."""
         self._allow_cut = allow_cut
         self._crc = 0
 
     def batches(self) -> Iterator[list[Op]]:
-        """All steps, some hundred at a time. Raises HistoryError; OSError if the file cannot be read."""
+        """Yields all steps, some hundred at a time. Raises HistoryError; OSError if the file cannot be read."""
         with Path(self.path).open("rb") as lines:
             first = next(lines, b"")
             if not first.endswith(b"\n"):
@@ -216,7 +218,7 @@ class HistoryFile:
             yield from self._batches(lines)
 
     def error_at(self, op: Op, why: str) -> HistoryError:
-        """The error for a step that cannot be."""
+        """Returns the error for an impossible step."""
         return self._error(op.index + 2, why)
 
     def _head(self, line: bytes) -> dict[str, Any]:
@@ -252,7 +254,8 @@ class HistoryFile:
         self._ends_without_end(count)
 
     def _one_by_one(self, lines: Iterator[bytes], count: int) -> Iterator[list[Op]]:
-        """The same line by line, after `count` steps: the last lines of every file, and the first wrong one."""
+        """Yields the steps line by line, after `count` steps: used for the last lines of every file, and to find the
+        first wrong one."""
         decode = msgspec.json.Decoder(Op).decode
         for line in lines:
             body = line[:-_CRC_TAIL] + b"}"
@@ -276,7 +279,8 @@ class HistoryFile:
             raise self._error(count + 1, "the file is cut after this line: the closing line is missing")
 
     def _last(self, number: int, line: bytes, lines: Iterator[bytes], count: int) -> bool:
-        """The closing line, a torn one, or an error."""
+        """Handles the last line: returns True for the closing line, False for a torn one; raises HistoryError for any
+        other."""
         if not line.endswith(b"\n"):
             if self._allow_cut:
                 return False
@@ -318,16 +322,16 @@ class Operation(NamedTuple):
 
     @property
     def outcome(self) -> OpType:
-        """ok, fail or info; an operation that never completed is info."""
+        """The outcome: "ok", "fail" or "info"; an operation that never completed is "info"."""
         return self.completed.type if self.completed else "info"
 
 
 _operation: Callable[[tuple[Op, Op]], Operation] = partial(tuple.__new__, Operation)
-"""The quickest way to make one."""
+"""Makes an Operation from (invocation, completion) in the fastest way."""
 
 
 class Pairing:
-    """Pairs completions with invocations, some steps at a time, in the order of the history."""
+    """Pairs completions with invocations, in the order of the history, some steps at a time."""
 
     def __init__(self, error: Callable[[Op, str], Exception]) -> None:
         self._error = error
@@ -336,9 +340,9 @@ class Pairing:
         self._last_ns: float = -math.inf
 
     def feed(self, ops: Iterable[Op]) -> list[Operation]:
-        """The operations that complete in these steps, in the order of their completions.
+        """Returns the operations that complete in these steps, in the order of their completions.
 
-        Raises `error(op, why)` for steps no single-threaded process can take.
+        Raises `error(op, why)` for steps that a single-threaded process cannot take.
         """
         pending, retired = self._pending, self._retired
         last_ns = self._last_ns
@@ -367,18 +371,19 @@ class Pairing:
         return list(map(_operation, zip(begun, ended, strict=True)))
 
     def still_open(self) -> list[Operation]:
-        """Operations that have not completed, in order of invocation."""
+        """Returns the operations that have not completed, in order of invocation."""
         return [Operation(op, None) for op in self._pending.values()]
 
 
 def by_invocation(operation: Operation) -> int:
-    """The key that sorts operations in order of invocation."""
+    """Returns the key that sorts operations in order of invocation."""
     return operation[0].index
 
 
 def pair_up(
     ops: Iterable[Op], error: Callable[[Op, str], Exception] = lambda op, why: ValueError(f"op {op.index}: {why}")
 ) -> list[Operation]:
-    """Operations in order of invocation. Raises `error(op, why)` for steps no single-threaded process can take."""
+    """Returns the operations in order of invocation. Raises `error(op, why)` for steps that a single-threaded process
+    cannot take."""
     pairing = Pairing(error)
     return sorted([*pairing.feed(ops), *pairing.still_open()], key=by_invocation)

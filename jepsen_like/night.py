@@ -1,4 +1,4 @@
-"""`make sim-night`: the wide search, hours of it. Every step runs, whatever the one before found."""
+"""`make sim-night`: a wide search of many seeds, which takes hours. Every step runs, whatever the step before found."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CORE_SEEDS, FULL_SEEDS, CHAOS_S = 100_000, 2_000, 600
 
 
 class Step(NamedTuple):
-    """One command of `raftmq` and what it ended with."""
+    """One command of `raftmq`, with its exit code and duration."""
 
     arguments: tuple[str, ...]
     code: int
@@ -25,13 +25,14 @@ class Step(NamedTuple):
 
     @property
     def line(self) -> str:
-        """A line for the summary."""
+        """The line about this step in the summary."""
         outcome = "ok" if self.code == 0 else f"exit {self.code}"
         return f"{outcome:<8} {self.seconds:>7.0f} s  raftmq {shlex.join(self.arguments)}"
 
 
 def plan(first_seed: int, core: int, full: int, chaos_s: int, jobs: int, *, bugs: bool = True) -> list[tuple[str, ...]]:
-    """The commands. Rare states are summed up over each whole range, so a zero fails its step."""
+    """Returns the commands to run. Rare states are counted over each whole range of seeds, so a count of zero fails its
+    step."""
     seeds = ("--first-seed", str(first_seed), "--jobs", str(jobs))
     return [
         ("sim", "run", "--core", *seeds, "--seeds", str(core)),
@@ -42,7 +43,7 @@ def plan(first_seed: int, core: int, full: int, chaos_s: int, jobs: int, *, bugs
 
 
 def perform(commands: Sequence[tuple[str, ...]], run: Callable[[tuple[str, ...]], int]) -> list[Step]:
-    """Runs them all, one after the other."""
+    """Runs all commands, one after the other."""
     steps = []
     for arguments in commands:
         click.echo(f"--- raftmq {shlex.join(arguments)}")

@@ -1,4 +1,5 @@
-"""Every queue of one node from the first offset to the end, nothing removed: what a replica holds, as a history."""
+"""Reads every queue of one node from the first offset to the end and records the rows, unfiltered, as steps of a
+history."""
 
 from __future__ import annotations
 
@@ -19,10 +20,10 @@ _TIMEOUT_S = 30.0
 def read_node(
     mq: Client, node: NodeRecord, topic: str, queues: int, history: HistoryWriter, id_of: Callable[[bytes], str]
 ) -> int:
-    """Reads all queues of a topic from that one node into the history; returns how many messages came.
+    """Reads all queues of a topic from that one node into the history; returns the number of messages.
 
-    No filter and no dedup: whatever the node sends is written down, in its order, also twice. `id_of`: the id that a
-    body carries.
+    It applies no filter and no deduplication: whatever the node answers is recorded, in its order, also twice. `id_of`
+    returns the id that a body contains.
     """
 
     def read_queue(queue_id: int) -> int:

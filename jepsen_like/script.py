@@ -1,15 +1,16 @@
-"""The language of schedules and stories that are written by hand, for the Raft core and for whole nodes alike.
+"""The language of hand-written schedules and stories, for the Raft core and for whole nodes alike.
 
-One command a line, `#` begins a comment:
+One command per line, `#` begins a comment:
 
     COMMAND [WORD ...] [name=value ...] [flag ...]
 
-A WORD is a node (`2`), a link (`1->2`), a number or a name; a flag is a word that a command knows as one. Who carries
-the commands out has a method `do_COMMAND` for each (`-` in a name is `_` there): words are its positional parameters,
+A WORD is a node (`2`), a link (`1->2`), a number or a name; a flag is a word that a command knows as one. An
+interpreter has a method `do_COMMAND` for each command (`-` in a name becomes `_`): words are its positional parameters,
 options and flags its keyword parameters.
 
-Two engines, one language: the core (`core_sim/scripted.py` judges schedules, tests/support/raft_story.py prints what
-comes out) and full nodes (`sim/scripted.py`, with clients). VOCABULARY is the whole of it.
+There are two engines for the one language: the core (`core_sim/scripted.py` judges schedules,
+tests/support/raft_story.py prints stories) and full nodes (`sim/scripted.py`, with clients). VOCABULARY is the whole
+language.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ same                            remembers the highest term for `expect same`
 expect answered | no-leader N | term T | same | once     Violation "quiescent-failover", "stale-leader",
                                 "disruption" (twice), "message-budget" (entries sent in vain, refusals)
 """
-"""Commands of the core's schedules, which are judged: `core_sim/scripted.py`."""
+"""Commands of the core's schedules, whose runs are judged: `core_sim/scripted.py`."""
 STORIES = """
 nodes COUNT [election=10] [pre_vote=off] [check_quorum=off] [inflight=N] [append=BYTES] [seed=N]
 group [election=..] ...         the same, from the `disk` lines before it
@@ -79,7 +80,7 @@ fit N [yes|no]                  says whether it may vote, campaign; lets it camp
 add N M [UUID]
 network | log N | state [N ...] | progress N | members [N ...]   prints them
 """
-"""Commands of the core's stories, which are printed: tests/support/raft_story.py."""
+"""Commands of the core's stories, whose runs are printed: tests/support/raft_story.py."""
 FULL = """
 lead N                          leadership goes to N; goes on when N takes writes
 send [COUNT] [body=BYTES] [later]   our client sends, wherever it finds the leader, one after the other
@@ -142,29 +143,29 @@ half-open A B | half-open A->B [CHANNEL]  the connections between A and B lead n
 reset A B                       the connections between A and B end; what was on the way is lost
 settle                          heals, starts all, waits until everything was answered and read; then judges
 """
-"""Commands of full nodes: `sim/scripted.py`. Without `later` a command ends when its operation does, or after 6 s."""
+"""Commands for full nodes: `sim/scripted.py`. Without `later` a command ends when its operation does, or after 6 s."""
 VOCABULARY = {"core schedules": EVERYWHERE + CORE + SCHEDULES, "stories": EVERYWHERE + CORE + STORIES,
               "full nodes": EVERYWHERE + FULL}  # fmt: skip
 
 
 class ScriptError(ValueError):
-    """A line that cannot be read; the message names it."""
+    """A line of a script is not understood; the message names the line."""
 
 
 class Line(NamedTuple):
-    """A command."""
+    """A line of a script, which is one command."""
 
     number: int
     """Line number in its script, from 1."""
     words: tuple[str, ...]
-    """The first is the command's name."""
+    """The words of the line; the first is the command's name."""
 
     def __str__(self) -> str:
         return " ".join(self.words)
 
 
 def lines_of(script: str) -> Iterator[Line]:
-    """The commands of a script; empty lines and comments are left out."""
+    """Yields the commands of a script, without empty lines and comments."""
     for number, line in enumerate(script.splitlines(), 1):
         words = line.split("#")[0].split()
         if words:
@@ -172,26 +173,26 @@ def lines_of(script: str) -> Iterator[Line]:
 
 
 def node_of(word: str) -> NodeId:
-    """Raises ValueError."""
+    """Returns the node that a word names. Raises ValueError."""
     return NodeId(int(word))
 
 
 def link_of(word: str) -> tuple[NodeId, NodeId]:
-    """`1->2`. Raises ValueError."""
+    """Returns (sender, receiver) of a link `1->2`. Raises ValueError."""
     sender, receiver = word.split("->")
     return node_of(sender), node_of(receiver)
 
 
 class Interpreter:
-    """Carries out commands: each is a method `do_COMMAND` of a subclass."""
+    """Carries out commands: a subclass has a method `do_COMMAND` for each."""
 
     flags: ClassVar[frozenset[str]] = frozenset()
-    """Words that are keyword parameters: their value is "yes"."""
+    """Words that are flags: keyword parameters with the value "yes"."""
     misread: ClassVar[tuple[type[Exception], ...]] = (TypeError, KeyError)
-    """Errors that a command raises about its own words."""
+    """Types of errors by which a method shows that it does not understand its words."""
 
     def perform(self, line: Line) -> Any:
-        """Carries out one command, and returns what its method does. Raises ScriptError."""
+        """Carries out one command; returns the result of its method. Raises ScriptError."""
         name, *words = line.words
         command = getattr(self, "do_" + name.replace("-", "_"), None)
         if command is None:

@@ -1,4 +1,4 @@
-"""`raftmq sim`: search for broken promises in simulated time, replay what was found, and shrink it."""
+"""`raftmq sim`: searches for broken promises in simulated time, replays a seed that broke one, and shrinks it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from jepsen_like.sim.world import SimResult
 
 BUGS_MODULE = "jepsen_like.seeded_bugs.cli"
-"""Holds the command `bugs`; must be quick to import, and must not import this module."""
+"""The module with the command `bugs`. It must be quick to import, and must not import this module."""
 SHOWN_MAX = 5
-"""Violations printed per seed."""
+"""The most violations that are printed per seed."""
 
 
 @click.group()
@@ -60,7 +60,7 @@ def run(first_seed: int, seeds: int, jobs: int, *, core: bool, as_json: bool) ->
 
 
 def _quiet(verdict: SimResult) -> None:
-    """--json prints at the end."""
+    """Prints nothing: with --json the output comes at the end."""
 
 
 def _show_violations(verdict: SimResult) -> None:

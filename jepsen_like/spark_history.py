@@ -2,9 +2,9 @@
 
     raftmq chaos check-history history.jsonl [--master local[2]]
 
-The kinds of anomalies are those of `jepsen_like.checkers`, which judges what fits into memory and says more about each.
-Work grows with the number of steps, times its logarithm for sorting. Registers are searched key by key by the very code
-of the other checker.
+The kinds of anomalies are those of `jepsen_like.checkers`, which judges histories that fit into memory and says more
+about each anomaly. The work grows with the number of steps, times its logarithm for sorting. Registers are searched key
+by key with the same code as in that package.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 EXAMPLES = 20
-"""Number of examples of each kind that are told; all are counted."""
+"""The most examples of each kind that are reported; all anomalies are counted."""
 _STEP = "index BIGINT, process BIGINT, type STRING, f STRING, value STRING"
 _VALUE = (
     "topic STRING, id STRING, producer STRING, queue_id INT, queue_offset BIGINT, node INT, offset BIGINT, "
@@ -42,13 +42,15 @@ _PARTITIONS = "spark.sql.shuffle.partitions"
 _JUDGED_NAMES = ("kind", "subject", "step")
 _JUDGED = "kind STRING, subject STRING, step BIGINT"
 _DOUBT, _COUNT = "doubt", "count"
-"""Kinds of rows about registers that are no anomalies: what could not be judged, and `step` registers of a task."""
+"""Kinds of rows about registers that are no anomalies: `doubt` is about something that could not be judged, `count`
+says in `step` how many registers a task judged."""
 _REGISTERS = ("group", "key", "topic", "queue_id")
-"""Fields of a value that name a register."""
+"""Fields of a value that together name a register."""
 
 
 class Example(NamedTuple):
-    """An anomaly. `step`: the index of the last step that shows it; `node` is -1 where it is not about one replica."""
+    """An anomaly of a history. `step`: the index of the last step that shows it; `node` is -1 if it is not about one
+    replica."""
 
     kind: str
     subject: str
@@ -60,7 +62,7 @@ class Example(NamedTuple):
 
 
 class BigVerdict(NamedTuple):
-    """`counts`: kind -> how many, the gravest first; `doubts`: what could not be judged."""
+    """The verdict. `counts`: kind of anomaly -> number, the gravest kinds first; `doubts`: what could not be judged."""
 
     operations: int
     keys: int
@@ -70,7 +72,7 @@ class BigVerdict(NamedTuple):
 
     @property
     def exit_code(self) -> int:
-        """0 valid, 1 invalid, 3 unknown, as `raftmq chaos check`."""
+        """The exit code: 0 valid, 1 invalid, 3 unknown, as in `raftmq chaos check`."""
         return 1 if self.counts else 3 if self.doubts else 0
 
 
@@ -78,8 +80,8 @@ def check_history(spark: SparkSession, path: Path, *, max_steps: int = 200_000) 
     """Judges sends against the final reads of the replicas, their order, and every register, by the workload that the
     file names.
 
-    The file is walked once here for its chained checksums, then read by the tasks; both see the path. `max_steps`: of
-    the search for one key. Raises HistoryError if the file is no whole history.
+    The file is read once here for its chained checksums, then by the tasks; both must see the path. `max_steps` bounds
+    the search for one key. Raises HistoryError if the file is no complete history.
     """
     from pyspark.sql import functions as f
 
@@ -107,15 +109,15 @@ def check_history(spark: SparkSession, path: Path, *, max_steps: int = 200_000) 
 
 
 def _kept(until: ExitStack, frame: DataFrame) -> DataFrame:
-    """Computes the frame once. What does not fit into memory goes to Spark's disk, until the verdict is there."""
+    """Computes the frame once. Rows that do not fit into memory go to Spark's disk, until the verdict is reached."""
     until.callback(frame.unpersist)
     return frame.cache()
 
 
 @contextmanager
 def _shuffled_in(spark: SparkSession, partitions: int) -> Iterator[None]:
-    """Spark's own number of partitions knows nothing of the file: 200 cost more than a small history, and are too few
-    for a very large one."""
+    """Sets the number of shuffle partitions from the file's size. Spark's default of 200 costs more than a small
+    history needs, and is too low for a very large one."""
     before = spark.conf.get(_PARTITIONS)
     spark.conf.set(_PARTITIONS, max(partitions, spark.sparkContext.defaultParallelism))
     try:
@@ -125,7 +127,8 @@ def _shuffled_in(spark: SparkSession, partitions: int) -> Iterator[None]:
 
 
 def _operations(spark: SparkSession, path: Path) -> DataFrame:
-    """One row per operation: its invocation, and its completion beside it. A process does one thing at a time."""
+    """Returns one row per operation: its invocation, and its completion beside it. A process has one operation at a
+    time."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -184,14 +187,14 @@ def _reads(operations: DataFrame) -> DataFrame:
 
 
 def _ends(operations: DataFrame) -> DataFrame:
-    """One row per queue of a replica that was read: whether it was read to its end."""
+    """Returns one row per queue of a replica that was read, which says if it was read to its end."""
     from pyspark.sql import functions as f
 
     return _reads(operations).groupBy("node", "topic", "queue_id").agg(f.max("end").alias("end"))
 
 
 def _rows(operations: DataFrame) -> DataFrame:
-    """One row per message in a place on a replica, however often it was answered."""
+    """Returns one row per message in a place on a replica, however often it was answered."""
     from pyspark.sql import functions as f
 
     each = _reads(operations).select("node", "topic", "queue_id", "step", f.explode("messages").alias("message"))
@@ -211,8 +214,7 @@ def _rows(operations: DataFrame) -> DataFrame:
 
 def _losses(sends: DataFrame, rows: DataFrame, ends: DataFrame) -> DataFrame:
     """Returns the messages that were acknowledged, or seen on a replica, and are missing on replicas whose queue was
-    read to the end or past the place.
-    """
+    read to the end or beyond the message's place."""
     from pyspark.sql import functions as f
 
     queue = ["topic", "queue_id"]
@@ -235,7 +237,7 @@ def _losses(sends: DataFrame, rows: DataFrame, ends: DataFrame) -> DataFrame:
 
 
 def _unread(sends: DataFrame, ends: DataFrame) -> list[str]:
-    """Queues in which nothing can be missed, because a replica was not read to its end."""
+    """Returns the queues in which missing messages cannot be found, because a replica was not read to its end."""
     queue = ["topic", "queue_id"]
     acked = sends.where("outcome = 'ok'").select(*queue).distinct()
     if ends.isEmpty():
@@ -246,9 +248,8 @@ def _unread(sends: DataFrame, ends: DataFrame) -> list[str]:
 
 
 def _origins(sends: DataFrame, rows: DataFrame) -> DataFrame:
-    """Returns the messages that are visible and should not be, or stand elsewhere than was told. One finding for each
-    message and node, and for each place.
-    """
+    """Returns the messages that are visible and should not be, or are elsewhere than their acknowledgement said. One
+    finding for each message and node, and for each place."""
     from pyspark.sql import functions as f
 
     sent = sends.select(
@@ -272,7 +273,7 @@ def _origins(sends: DataFrame, rows: DataFrame) -> DataFrame:
 
 
 def _places(rows: DataFrame) -> DataFrame:
-    """One message in several places of a replica; several messages in one place of all replicas."""
+    """Finds a message in several places of a replica, and several messages in one place over all replicas."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -284,7 +285,8 @@ def _places(rows: DataFrame) -> DataFrame:
 
 
 def _order(sends: DataFrame, workload: Workload) -> DataFrame:
-    """A message that was sent after another was acknowledged stands behind it; sends of a producer in their order."""
+    """Checks that a message which was sent after another was acknowledged stands behind it, and that sends of a
+    producer are in their order."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -311,7 +313,7 @@ def _anomalies(found: DataFrame, kind: str | None, step: str) -> DataFrame:
 
 
 def _told(found: DataFrame) -> tuple[dict[str, int], list[Example]]:
-    """(kind -> count, some of each kind)."""
+    """Returns (kind -> count, some examples of each kind)."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -328,7 +330,8 @@ def _told(found: DataFrame) -> tuple[dict[str, int], list[Example]]:
 
 
 def _registers(operations: DataFrame, workload: Workload) -> tuple[int, list[Example], list[str]]:
-    """(registers, those that no order explains, what was given up). Each register is searched by itself."""
+    """Returns (number of registers, anomalies of those that no order explains, searches that were given up). Each
+    register is searched by itself."""
     from pyspark.sql import functions as f
 
     about = operations.where(f.col("f").isin(*registers.OPERATIONS))
@@ -345,9 +348,8 @@ def _registers(operations: DataFrame, workload: Workload) -> tuple[int, list[Exa
 
 
 def _judge_batches(workload: Workload, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Judges the registers of one task: one row for each finding and each doubt, and at the end the number of
-    registers. The calls of a register come one after the other, so the task holds those of one.
-    """
+    """Judges the registers of one task; yields one row for each finding and each doubt, and at the end the number of
+    registers. The calls of a register are adjacent, so the task holds only the calls of one."""
     import pyarrow as pa
 
     rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
@@ -362,7 +364,7 @@ def _judge_batches(workload: Workload, batches: Iterable[pa.RecordBatch]) -> Ite
 
 
 def _judge(register: str, calls: Iterable[tuple[Any, ...]], workload: Workload) -> Iterator[tuple[str, str, int]]:
-    """(kind, subject, step) of each finding and doubt, by the checker that judges whole histories."""
+    """Yields (kind, subject, step) of each finding and doubt, from the checker that judges whole histories."""
     result = registers.check(Operations(list(_as_operations(calls))), workload)
     for each in result.anomalies:
         yield each.kind, each.subject or register, max(each.ops, default=-1)

@@ -1,7 +1,9 @@
-"""`raftmq testbed`: three nodes for somebody's tests, which a program drives by lines of JSON and which end with it.
+"""`raftmq testbed`: a cluster for another program's tests. The program drives it by lines of JSON, and it ends with the
+program.
 
-One request per line on standard input, one answer per line on standard output. The end of standard input, however the
-program came to its end, ends the nodes and removes their folder. What a killed testbed leaves, the next one ends.
+There is one request per line on standard input, and one answer per line on standard output. At the end of standard
+input, for whatever reason the program ended, the testbed ends the nodes and removes their folder. Nodes that a killed
+testbed leaves are ended by the next testbed.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _POLL_S = 0.02
 
 
 class TestbedError(Exception):
-    """The request is none, or cannot be carried out; the text says why."""
+    """The request is invalid or cannot be carried out; the text says why."""
 
 
 @click.command()
@@ -65,7 +67,7 @@ def serve(bed: Bed, requests: Iterable[str], answer: Callable[[str], None]) -> N
 
 
 class Bed:
-    """The nodes, and the requests about them. As a context manager it ends them and removes the folder."""
+    """A testbed's nodes, and the requests about them. As a context manager it ends the nodes and removes the folder."""
 
     def __init__(self, folder: Path, processes: Processes, count: int) -> None:
         from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
@@ -88,7 +90,7 @@ class Bed:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def start(self) -> None:
-        """Starts all nodes and waits until writes are open. Raises LocalError."""
+        """Starts all nodes and waits until the leader accepts writes. Raises LocalError."""
         self._nodes.start()
 
     def describe(self) -> dict[str, object]:
@@ -119,11 +121,11 @@ class Bed:
     # -- requests
 
     def describe_again(self, _: dict[str, Any]) -> dict[str, object]:
-        """Answers as at the start."""
+        """Answers with the same description as at the start, brought up to date."""
         return self.describe()
 
     def leader(self, _: dict[str, Any]) -> dict[str, object]:
-        """Answers with the node that takes writes; waits until there is one."""
+        """Answers with the leader that accepts writes; waits until there is one."""
         return {"leader": self._wait_leader()}
 
     def _wait_leader(self) -> int:
@@ -139,14 +141,14 @@ class Bed:
         raise TestbedError(f"no node takes writes after {READY_S:.0f} s: do a majority run and reach each other?")
 
     def kill(self, request: dict[str, Any]) -> None:
-        """kill -9."""
+        """Kills a node with kill -9."""
         node = self._node(request)
         self._paused.discard(node)
         if not self._nodes.kill(node):
             raise TestbedError(f"node {node} does not run")
 
     def stop(self, request: dict[str, Any]) -> None:
-        """Ends a node in order."""
+        """Stops a node in an orderly way."""
         node = self._node(request)
         self._resume(node)
         if not self._nodes.is_running(node):
@@ -154,7 +156,7 @@ class Bed:
         self._nodes.terminate(node)
 
     def restart(self, request: dict[str, Any]) -> None:
-        """Ends a node if it runs, starts it, and waits until all nodes that can agree on a leader do."""
+        """Stops a node if it runs, starts it, and waits until all nodes that can agree on a leader do."""
         node = self._node(request)
         self._resume(node)
         self._nodes.terminate(node)
@@ -162,14 +164,14 @@ class Bed:
         self._wait_joined()
 
     def pause(self, request: dict[str, Any]) -> None:
-        """SIGSTOP."""
+        """Stops a node's process with SIGSTOP."""
         node = self._node(request)
         if not self._nodes.pause(node):
             raise TestbedError(f"node {node} does not run")
         self._paused.add(node)
 
     def resume(self, request: dict[str, Any]) -> None:
-        """SIGCONT."""
+        """Continues a node's process with SIGCONT."""
         self._resume(self._node(request))
 
     def _resume(self, node: int) -> None:
@@ -177,7 +179,7 @@ class Bed:
         self._paused.discard(node)
 
     def cut(self, request: dict[str, Any]) -> None:
-        """Cuts the links between groups of nodes, in both directions; nodes in no group are a group together."""
+        """Cuts the links between groups of nodes, in both directions; nodes in no group form a group together."""
         groups = [frozenset(self._node({"node": node}) for node in group) for group in _lists(request.get("groups"))]
         rest = frozenset(self._nodes.node_ids).difference(*groups)
         groups += [rest] if rest else []
@@ -186,11 +188,11 @@ class Bed:
                 self._nodes.fabric.cut(self._nodes.fabric.between(group, other))
 
     def mend(self, _: dict[str, Any]) -> None:
-        """Makes all links whole again."""
+        """Restores all links."""
         self._nodes.fabric.heal(reset=True)
 
     def heal(self, _: dict[str, Any]) -> None:
-        """Mends links, resumes what is paused, starts what does not run, and waits until all nodes agree."""
+        """Restores links, resumes paused nodes, starts stopped ones, and waits until all nodes agree on a leader."""
         self._nodes.fabric.heal(reset=True)
         for node in list(self._paused):
             self._resume(node)

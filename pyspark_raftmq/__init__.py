@@ -19,7 +19,8 @@ __all__ = ["register", "session"]
 
 
 def __getattr__(name: str) -> object:
-    """`DefaultSource`, which Spark looks for, `session` and `register`; on demand, so that the rest needs no Spark."""
+    """Loads `DefaultSource`, which Spark looks for, `session` and `register` when they are first asked for, so that the
+    rest needs no Spark."""
     sessions = "pyspark_raftmq.spark_session"
     modules = {"DefaultSource": "pyspark_raftmq.source", "session": sessions, "register": sessions}
     if name not in modules:

@@ -1,4 +1,4 @@
-"""The jobs of `raftmq spark` as the file that `spark-submit` is given; also `python -m pyspark_raftmq`.
+"""The jobs of `raftmq spark` as a file for `spark-submit`; also `python -m pyspark_raftmq`.
 
 spark-submit --master spark://host:7077 …/site-packages/pyspark_raftmq/__main__.py export orders --to /lake/orders
 """

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 _SHOWN = 100
 _CLUSTER = click.option("--cluster", metavar="UUID", help="Which cluster's tier, if several use the store.")
 DIFFERENT = 1
-"""Exit code: the job ended, and found differences."""
+"""Exit code of a job that ended and found differences."""
 
 
 def source_of(where: str, cluster: str | None) -> CopySource:
-    """A URL names a tier, anything else a folder."""
+    """Returns the copy at `where`: a URL names a tier, anything else a folder."""
     from raftmq.arrow.log_copy import FILES, TIER, CopySource  # a client with it: not for --help
 
     if "://" in where:

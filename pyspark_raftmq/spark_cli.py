@@ -1,4 +1,5 @@
-"""`raftmq spark`: jobs over topics. Each job is also a function of `pyspark_raftmq.jobs`, for sessions of one's own."""
+"""`raftmq spark`: jobs over topics. Each job is also a function of `pyspark_raftmq.jobs`, for sessions of the user's
+own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A Spark session that works from any Python environment: this interpreter, a Java that was found, bounded memory."""
+"""Makes a Spark session that works in any Python environment: with this interpreter, a Java runtime that was found, and
+bounded memory."""
 
 from __future__ import annotations
 
@@ -26,11 +27,11 @@ _IMPORTS = "import pyspark_raftmq, raftmq, pyarrow"
 
 
 class SparkMissing(SourceError):
-    """No Spark, or one that is too old."""
+    """Spark is not installed, or too old."""
 
 
 class WrongPython(SourceError):
-    """Spark starts an interpreter that lacks this package, or one that it needs."""
+    """Spark would start an interpreter that lacks this package, or one of its dependencies."""
 
 
 def session(
@@ -40,7 +41,8 @@ def session(
     driver_memory: str = DRIVER_MEMORY,
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session with the data source registered. `config` is added to, and wins over, what is set here.
+    """Returns a Spark session with the data source registered. `config` is added to the settings made here, and
+    overrides them.
 
     `master`: where tasks run; None: as `spark-submit` was told, or on two cores of this machine.
 
@@ -76,8 +78,8 @@ def session(
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the data source known to a session of your own, and checks that Spark starts a Python that has it. Raises
-    WrongPython: Spark itself would only say that there is no data source of this name."""
+    """Registers the data source in a session of the user's own, and checks that Spark starts a Python that has it.
+    Raises WrongPython; Spark itself would only say that there is no data source of this name."""
     context = None if is_remote() else spark.sparkContext
     if context is not None:
         check_python(context.pythonExec)
@@ -85,7 +87,8 @@ def register(spark: SparkSession) -> None:
 
 
 def check_python(command: str) -> None:
-    """Raises WrongPython unless this interpreter, which Spark starts for plans and tasks, has what they import."""
+    """Raises WrongPython unless the interpreter `command`, which Spark starts for plans and tasks, has all modules that
+    they import."""
     if shutil.which(command) == sys.executable:
         return
     try:
@@ -102,7 +105,7 @@ def check_python(command: str) -> None:
 
 
 def is_remote() -> bool:
-    """Returns True if sessions of this process are of Spark Connect: the server has the Python then."""
+    """Returns True if sessions of this process use Spark Connect, where the server runs the Python code."""
     from pyspark.sql.utils import is_remote as remote
 
     found: bool = remote()
@@ -110,7 +113,8 @@ def is_remote() -> bool:
 
 
 def _register(spark: SparkSession) -> None:
-    """Spark finds an installed package by its name, as here; an editable install only from inside the checkout."""
+    """Registers the data source if Spark cannot find it by itself: it finds an installed package by its name, but an
+    editable install only from inside the checkout."""
     if "pyspark_raftmq" not in {module.name for module in pkgutil.iter_modules()}:
         from pyspark_raftmq.source import DefaultSource
 
@@ -118,8 +122,8 @@ def _register(spark: SparkSession) -> None:
 
 
 def is_submitted() -> bool:
-    """Returns True if `spark-submit` runs this process. A master that the program names would win over the one it was
-    told."""
+    """Returns True if `spark-submit` runs this process. The program must then name no master, because that would
+    override the one given to `spark-submit`."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 

@@ -1,8 +1,9 @@
-"""`spark.readStream`: which offsets each micro-batch covers. Spark keeps them in its checkpoint; nothing else is state.
+"""`spark.readStream`: decides which offsets each micro-batch covers. Spark keeps them in its checkpoint; there is no
+other state.
 
-Where a batch ends is decided once, by the leader, which confirms its leadership. A batch that is run again reads the
-same rows. With the option `group`, what Spark has finished is committed as the offsets of that group, so that
-`raftmq group describe` shows the lag of the stream. Nothing is ever read from there.
+The leader, which confirms its leadership, reports the end of a batch, once. A batch that is run again reads the same
+rows. With the option `group`, the offsets that Spark has finished are committed for that group, so that `raftmq group
+describe` shows the lag of the stream. The stream never reads these offsets.
 """
 
 from __future__ import annotations
@@ -46,33 +47,33 @@ class _Kept(NamedTuple):
 
 
 class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """A stream of messages. It has one connection on the driver; pickled to tasks, it has none."""
+    """Reads topics as a stream. It has one connection on the driver; pickled to tasks, it has none."""
 
     def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
         self._options = options
         self._columns = columns
         self._mq: raftmq.Client | None = None
         self._target: dict[Queue, _Kept] | None = None
-        """The end of a query with the trigger availableNow."""
+        """The offsets at which a query with the trigger availableNow ends."""
         self._committed: StreamOffset | None = None
-        """The offset that was last committed for the group."""
+        """The stream offset that was last committed for the group."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_mq": None}
 
     def initialOffset(self) -> dict[str, Any]:
-        """Returns the beginning of a query without a checkpoint: latest, unless the options say otherwise. Raises
-        PlanError."""
+        """Returns the offset at which a query without a checkpoint begins: latest, unless the options say otherwise.
+        Raises PlanError."""
         mq = self._connected()
         ranges = plan_topics(mq.admin, self._options, topics_of(mq, self._options), TopicBounds(LATEST))
         return StreamOffset({(each.topic, each.queue_id): each.start for each in ranges}).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """The query ends at what is stored now."""
+        """Fixes the end of the query at the messages that are stored now."""
         self._target = self._kept()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Returns the limit that the options set for a batch."""
+        """Returns the limit of a batch that the options set."""
         options = self._options
         if options.max_offsets_per_trigger is not None:
             return ReadMaxRows(options.max_offsets_per_trigger)
@@ -83,10 +84,12 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Returns the end of the batch that begins at `start`; `start` itself if there is nothing. Raises PlanError.
+        """Returns the end of the batch that begins at `start`; `start` itself if there are no new messages. Raises
+        PlanError.
 
-        Spark asks only when it has recorded that everything up to `start` is done, so that is when the group's offsets
-        are committed: `commit` comes one batch late, and not at all for the last batch of an availableNow query.
+        Spark calls this only after it has recorded that everything up to `start` is done, so the group's offsets are
+        committed here. The commit therefore comes one batch late, and not at all for the last batch of an availableNow
+        query.
         """
         done = read_offset(start)
         self._commit(done)
@@ -104,11 +107,11 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         return StreamOffset({**done.next, **read}, began).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Returns the ends of the queues as they are stored, for the progress reports of the query."""
+        """Returns the present ends of the queues, for the query's progress reports."""
         return StreamOffset({queue: found.end for queue, found in self._kept().items()}).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:
-        """The exact ranges between two offsets; the cluster is not asked."""
+        """Returns the exact ranges between two offsets, without asking the cluster."""
         options = self._options
         ranges = ranges_between(read_offset(start), read_offset(end))
         return [
@@ -116,14 +119,14 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One range, in a task. Raises ReadError rather than leave a message out."""
+        """Yields the rows of one range, in a task. Raises ReadError rather than leave a message out."""
         return read_partition(self._options, self._columns, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Does nothing: `latestOffset` has committed this or more."""
+        """Does nothing: `latestOffset` has already committed this offset or a later one."""
 
     def stop(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         if self._mq is not None:
             self._mq.close()
             self._mq = None
@@ -134,7 +137,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         return self._mq
 
     def _kept(self) -> dict[Queue, _Kept]:
-        """Returns the offsets that each queue of the read keeps, by the leader's word. Raises PlanError."""
+        """Returns the offsets that each queue of the read keeps, as the leader reports them. Raises PlanError."""
         mq = self._connected()
         found = {}
         for topic in topics_of(mq, self._options):
@@ -152,8 +155,8 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         return found
 
     def _kept_to_target(self) -> dict[Queue, _Kept]:
-        """Returns the offsets that may be read. If a query ends at a target, a queue's present beginning counts:
-        retention goes on meanwhile."""
+        """Returns the offsets that may be read. If a query ends at a target, the beginning of each queue is still the
+        present one, because retention goes on meanwhile."""
         if self._target is None:
             return self._kept()
         if self._options.fail_on_data_loss:
@@ -166,9 +169,10 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         }
 
     def _jumps(self, done: StreamOffset, kept: dict[Queue, _Kept]) -> dict[Queue, int]:
-        """Returns new offsets for queues that end before what was read already, or that lost messages that were not
-        read yet. They jump there at once, and not in steps of a batch. The offset that Spark records then is past them,
-        so each is told once. Raises PlanError if the options do not accept that."""
+        """Returns new offsets for queues that now end before the offset that was read already, or whose unread messages
+        were removed. Such a queue jumps to its new offset at once, not in steps of a batch. The offset that Spark
+        records then lies past the loss, so each loss is reported once. Raises PlanError if the options do not accept
+        losses."""
         jumps = {}
         for queue, offset in done.next.items():
             found = kept.get(queue)
@@ -187,7 +191,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         return jumps
 
     def _within(self, limit: ReadLimit, first: dict[Queue, int], lags: dict[Queue, int]) -> dict[Queue, int]:
-        """Returns the number of messages of each queue that the batch takes."""
+        """Returns the number of messages that the batch takes from each queue."""
         options = self._options
         if isinstance(limit, ReadAllAvailable):  # Spark's word stands above the options
             return lags
@@ -200,7 +204,8 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         return lags
 
     def _within_bytes(self, most: int, first: dict[Queue, int], lags: dict[Queue, int]) -> dict[Queue, int]:
-        """About `most` bytes, by the mean size of the first messages that wait in each queue; at least one message."""
+        """Returns the number of messages from each queue that make about `most` bytes, estimated by the mean size of
+        the first waiting messages of each queue; at least one message."""
         mq = self._connected()
         size = 0.0
         for (topic, queue_id), lag in lags.items():
@@ -215,7 +220,8 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         return lags if size <= most else share(lags, max(1, int(total * most / size)))
 
     def _commit(self, done: StreamOffset) -> None:
-        """Commits for the group, best effort: what is shown of a stream must not stop it."""
+        """Commits offsets for the group. A failure is logged only, since an offset that is merely shown must not stop
+        the stream."""
         group = self._options.group
         if group is None or done == self._committed:
             return

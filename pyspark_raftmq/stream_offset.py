@@ -1,10 +1,10 @@
-"""The offset of a stream, as Spark keeps it in checkpoints (docs/adr/0063). ::
+"""The offset of a stream, in the form in which Spark keeps it in checkpoints (docs/adr/0063). ::
 
     {"v": 1, "topics": {"orders": {"0": 120, "1": 97}}, "began": {"orders": {"1": 90}}}
 
-`topics` holds for each queue the offset that is read next. `began` holds the queues whose batch does not begin where
-the offset before it ended: new queues, and those that were made anew. Start and end together therefore name exact
-ranges, whatever the cluster keeps when the batch is run again.
+`topics` has for each queue the offset to read next. `began` has the first offset of queues whose batch does not begin
+where the offset before it ended: new queues, and those that were created again. Start and end together therefore name
+exact ranges, whatever the cluster keeps when the batch is run again.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from raftmq.arrow.ranges import QueueRange
 
 VERSION = 1
 Queue = tuple[str, int]
-"""Topic, queue id."""
+"""A queue: topic, queue id."""
 
 
 class StreamOffset(NamedTuple):
-    """`next`: what is read next of each queue; `began`: see above."""
+    """The offset of a stream. `next`: the offset to read next in each queue; `began`: described in the module's
+    docstring."""
 
     next: Mapping[Queue, int]
     began: Mapping[Queue, int] = {}
 
     def to_json(self) -> dict[str, Any]:
-        """Sorted: Spark compares offsets as text."""
+        """Returns the JSON form, sorted, because Spark compares offsets as text."""
         told: dict[str, Any] = {"v": VERSION, "topics": _nested(self.next)}
         if self.began:
             told["began"] = _nested(self.began)
@@ -35,7 +36,7 @@ class StreamOffset(NamedTuple):
 
 
 def read_offset(told: Mapping[str, Any]) -> StreamOffset:
-    """The inverse of `to_json`. Raises PlanError for an offset of another version or form."""
+    """Reads the JSON form that `to_json` returns. Raises PlanError for an offset of another version or form."""
     try:
         if told["v"] != VERSION:
             raise ValueError(f"it has version {told['v']}, and this release writes version {VERSION}")
@@ -49,8 +50,8 @@ def read_offset(told: Mapping[str, Any]) -> StreamOffset:
 
 
 def ranges_between(start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
-    """Returns the ranges that a batch from `start` to `end` reads: by topic, then by queue; nothing for a queue that
-    did not move."""
+    """Returns the ranges that a batch from `start` to `end` reads, by topic, then by queue; none for a queue whose
+    offset did not change."""
     found = []
     for (topic, queue_id), stop in sorted(end.next.items()):
         first = end.began.get((topic, queue_id), start.next.get((topic, queue_id), stop))
@@ -60,8 +61,8 @@ def ranges_between(start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
 
 
 def share(lags: Mapping[Queue, int], most: int) -> dict[Queue, int]:
-    """Returns the number of messages of each queue that a batch of at most `most` takes: in proportion to what waits,
-    and exactly `most` if so many wait, so that no queue falls behind for ever."""
+    """Returns the number of messages that a batch of at most `most` takes from each queue: in proportion to the waiting
+    messages, and exactly `most` in all if that many wait, so that no queue falls behind for ever."""
     total = sum(lags.values())
     if total <= most:
         return dict(lags)

@@ -1,4 +1,5 @@
-"""The topics and queues that are read: `topic` or `subscribe` (lists), `subscribePattern`, or `assign` (by queue)."""
+"""The options that choose topics and queues: `topic` or `subscribe` (lists), `subscribePattern`, or `assign` (by
+queue)."""
 
 from __future__ import annotations
 
@@ -13,19 +14,21 @@ _WAYS = ("topic", "subscribe", "subscribePattern", "assign")
 
 
 class Topics(NamedTuple):
-    """`names` in the order they were given, or a `pattern` that whole names match; `queues` limits those of a topic."""
+    """The chosen topics: `names` in the order they were given, or a `pattern` that whole names match; `queues` limits
+    the queues of a topic."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
     queues: Mapping[str, tuple[int, ...]] = {}
 
     def has(self, topic: str, queue_id: int) -> bool:
-        """Returns True if this queue of one of the topics is read."""
+        """Returns True if this queue of a chosen topic is to be read."""
         return topic not in self.queues or queue_id in self.queues[topic]
 
 
 def parse_topics(given: Mapping[str, str]) -> Topics:
-    """Options with names in lower case. Raises OptionError unless exactly one way is used."""
+    """Parses the options, whose names are in lower case. Raises OptionError unless exactly one way to choose topics is
+    used."""
     used = [way for way in _WAYS if given.get(way.lower(), "").strip()]
     if not used:
         raise OptionError(

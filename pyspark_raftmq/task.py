@@ -1,4 +1,4 @@
-"""The work of a task: it reads one range of one queue and hands it to Spark as Arrow batches."""
+"""The work of a Spark task: it reads one range of one queue, or one part of a copy, and returns it as Arrow batches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class RangePartition(InputPartition):  # type: ignore[misc]
-    """One range: one task."""
+    """The range of a queue that one task reads."""
 
     def __init__(self, planned: QueueRange) -> None:
         super().__init__(tuple(planned))
@@ -34,7 +34,7 @@ class RangePartition(InputPartition):  # type: ignore[misc]
 
 
 class PartPartition(InputPartition):  # type: ignore[misc]
-    """One part of a copy of the log: one task."""
+    """The part of a copy of the log that one task reads."""
 
     def __init__(self, part: CopyPart) -> None:
         super().__init__(part)
@@ -44,7 +44,8 @@ class PartPartition(InputPartition):  # type: ignore[misc]
 def read_partition(
     options: ReadOptions, columns: tuple[str, ...], partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """All of the range, in order. Raises ReadError; what retention removed is left out only if the options say so."""
+    """Yields all rows of the partition, in order. Raises ReadError; messages that retention removed are left out only
+    if the options say so."""
     end_quietly()
     # Spark makes a plain partition of its own when there are none.
     if isinstance(partition, RangePartition):
@@ -61,7 +62,7 @@ def copy_partitions(options: ReadOptions, narrowing: Narrowing = NOTHING) -> lis
 
 
 def read_part(options: ReadOptions, columns: tuple[str, ...], part: CopyPart) -> Iterator[pa.RecordBatch]:
-    """All of the part, in the order of the log. Raises ReadError naming the file and the position."""
+    """Yields all rows of the part, in the order of the log. Raises ReadError naming the file and the position."""
     assert options.copy is not None
     with _opened(options.copy, ReadError) as copy:
         from raftmq.copies.part_rows import part_batches
@@ -71,8 +72,8 @@ def read_part(options: ReadOptions, columns: tuple[str, ...], part: CopyPart) ->
 
 @contextmanager
 def _opened(source: CopySource, kind: type[SourceError]) -> Iterator[LogCopy]:
-    """The copy, read with the server's formats: a live read needs none of them, and works where only the client is
-    installed."""
+    """Opens the copy, for which it imports the server's formats. A read from a cluster needs none of them, and works
+    where only the client is installed."""
     try:
         use_formats(f"readFrom={source.kind}")
     except LocalError as error:
@@ -87,7 +88,7 @@ def _opened(source: CopySource, kind: type[SourceError]) -> Iterator[LogCopy]:
 
 
 def read_range(options: ReadOptions, columns: tuple[str, ...], planned: QueueRange) -> Iterator[pa.RecordBatch]:
-    """Reads a range as `read_partition` does."""
+    """Yields the rows of a range, as `read_partition` does."""
     from raftmq.arrow.reading import RangeReader
 
     with raftmq.connect(options.servers) as mq:

@@ -1,4 +1,4 @@
-"""The beginning and the end of a read, as options say it: words, times, or JSON by topic and queue in Kafka's form."""
+"""The start and the end of a read, as options give them: words, times, or JSON by topic and queue in Kafka's form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KAFKAS = {-2: EARLIEST, -1: LATEST}
 
 
 class TopicBounds(NamedTuple):
-    """`default` where `by_topic` does not name the topic."""
+    """The bounds of each topic: `by_topic` where it names the topic, else `default`."""
 
     default: Bound
     by_topic: Mapping[str, Bounds] = {}
@@ -26,10 +26,11 @@ class TopicBounds(NamedTuple):
 
 
 def parse_offsets(name: str, text: str, unlisted: Bound, topics: Topics) -> TopicBounds:
-    """`earliest`, `latest`, or a JSON object: topic -> queue id -> offset; of a single topic, queue id -> offset.
+    """Parses `earliest`, `latest`, or a JSON object: topic -> queue id -> offset; for a single topic, queue id ->
+    offset.
 
-    An offset is a number, one of those words, or Kafka's -2 (earliest) and -1 (latest). Queues that are not listed are
-    `unlisted`. Raises OptionError.
+    An offset is a number, one of those words, or Kafka's -2 (earliest) and -1 (latest). `unlisted` is the bound of
+    queues that are not listed. Raises OptionError.
     """
     if text.strip().lower() in (EARLIEST, LATEST):
         return TopicBounds(text.strip().lower())
@@ -42,10 +43,8 @@ def parse_offsets(name: str, text: str, unlisted: Bound, topics: Topics) -> Topi
 
 
 def parse_time(name: str, text: str, unlisted: Bound, topics: Topics) -> TopicBounds:
-    """One time for all queues: milliseconds since the epoch, or ISO 8601 with its offset from UTC.
-
-    Raises OptionError.
-    """
+    """Parses one time for all queues: milliseconds since the epoch, or ISO 8601 with its offset from UTC. Raises
+    OptionError."""
     del unlisted, topics
     text = text.strip()
     if text.isdecimal():
@@ -62,7 +61,7 @@ def parse_time(name: str, text: str, unlisted: Bound, topics: Topics) -> TopicBo
 
 
 def parse_times(name: str, text: str, unlisted: Bound, topics: Topics) -> TopicBounds:
-    """A JSON object as in Kafka: topic -> queue id -> milliseconds since the epoch. Raises OptionError."""
+    """Parses a JSON object in Kafka's form: topic -> queue id -> milliseconds since the epoch. Raises OptionError."""
     return TopicBounds(unlisted, _by_topic(name, text, _object(name, text), unlisted, topics, _time))
 
 

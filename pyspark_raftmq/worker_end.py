@@ -1,7 +1,8 @@
-"""The end of Spark's Python worker when Spark stops reading: a `limit` is reached before the task has given all it has.
+"""Silences the error that Spark's Python worker prints when Spark stops reading early, because a `limit` is reached
+before the task has returned all its rows.
 
-Spark then closes the worker's socket. Its daemon (`pyspark.daemon`) fails to flush what is left for that socket,
-prints the traceback and ends the worker. Nothing went wrong, and nobody is to look for an error there.
+Spark then closes the worker's socket. Its daemon (`pyspark.daemon`) fails to flush the rest to that socket, prints the
+traceback and ends the worker. Nothing went wrong, and nobody should look for an error there.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ _DAEMON = "/pyspark/daemon.py"
 
 
 def end_quietly() -> None:
-    """Has this worker print no traceback of such an end; any other is printed. Called by tasks; again is no change."""
+    """Prevents this worker from printing a traceback of such an end; any other is printed. Called by tasks; a second
+    call changes nothing."""
     if traceback.print_exc is not _print_exc:
         traceback.print_exc = _print_exc  # the daemon looks it up here, and tells its workers of nothing else
 
@@ -25,7 +27,7 @@ def _print_exc(*arguments: Any, **named: Any) -> None:
 
 
 def is_end(error: BaseException | None) -> bool:
-    """Returns True if the daemon itself wrote to a worker's socket that Spark has closed."""
+    """Returns True if the error comes from the daemon writing to a worker's socket that Spark has closed."""
     trace = error.__traceback__ if isinstance(error, BrokenPipeError | ConnectionResetError) else None
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -89,7 +89,7 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker shall know each name, and which there are not
 
     def __getattr__(name: str) -> object:
-        """Loads the client when the first of its names is asked for: `raftmq --help` does without."""
+        """Loads the client when one of its names is first asked for; `raftmq --help` does without the client."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         if name in ("read_arrow", "read_pandas"):

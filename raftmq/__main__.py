@@ -7,7 +7,7 @@ from raftmq_wire.errors import LocalError
 
 
 def main() -> None:
-    """Runs the command, or says in three lines why it cannot."""
+    """Runs the command, or says in three lines why it cannot run."""
     try:
         become_ours()
     except LocalError as error:

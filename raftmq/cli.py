@@ -1,4 +1,4 @@
-"""The `raftmq` command: finds sub-commands without importing them, and turns every error into three lines.
+"""The `raftmq` command: finds sub-commands without importing them, and reports every error in three lines.
 
 Errors go to stderr as what happened, why, and what to type; with --json also as one object on stdout. Exit codes are
 those of `raftmq_wire.errors.ExitCode`. Modules that take long to import are imported inside the commands that need
@@ -27,7 +27,7 @@ from raftmq_wire.errors import ExitCode, LocalError
 ENTRY_POINT_GROUP = "raftmq.commands"
 DEBUG_VARIABLE = "RAFTMQ_DEBUG"
 _CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-"""If an error with one of these numbers has no file's name, standard output could not be written."""
+"""Numbers of OSErrors which, if the error names no file, mean that standard output could not be written."""
 
 
 class _Listed(NamedTuple):
@@ -98,11 +98,12 @@ COMMANDS = {
     "init": _here("nodes.serve", "Create the data directories of a new cluster.", "init"),
     "serve": _here("nodes.serve", "Run one node in the foreground.", "serve"),
 }
-"""Every command of this package, in the order of --help. Others come from the entry points `raftmq.commands`."""
+"""Every command of this package, in the order of --help. Commands of other packages come from the entry points
+`raftmq.commands`."""
 
 
 class RootGroup(click.Group):
-    """Imports a command when it is called for; lists all without importing any."""
+    """The group of all commands. It imports a command only when it is called, and lists all without importing any."""
 
     def main(
         self,
@@ -113,7 +114,7 @@ class RootGroup(click.Group):
         **extra: Any,
     ) -> Any:
         """Runs the command line. As a program (`standalone_mode`) it prints errors in three lines and exits with the
-        code."""
+        exit code."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, False, **extra)
         sys.exit(run(list(sys.argv[1:] if args is None else args)))
@@ -142,7 +143,8 @@ class RootGroup(click.Group):
 
 
 def _plugins() -> dict[str, Any]:
-    """Commands of the packages above this one, by name: imports go down only, so they are looked up, not imported."""
+    """Returns the commands of the packages above this one, by name. Imports go down only, so these commands are found
+    through entry points instead of being imported."""
     from importlib.metadata import entry_points
 
     return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
@@ -161,7 +163,7 @@ def cli() -> None:
 
 
 def main() -> NoReturn:
-    """The console script: runs a command and exits with its code. A defect is told in three lines too."""
+    """Runs a command as the console script and exits with its code. A defect is reported in three lines too."""
     arguments = sys.argv[1:]
     try:
         sys.exit(run(arguments))
@@ -175,10 +177,10 @@ def main() -> NoReturn:
 
 
 def run(arguments: list[str]) -> int:
-    """Runs a command line; prints its errors; returns the exit code. Only defects come out as exceptions.
+    """Runs a command line, prints its errors and returns the exit code. Only defects come out as exceptions.
 
-    Commands of the packages above keep the user's umask: they write histories, reports and Parquet files. The nodes
-    that they start set their own.
+    Commands of the packages above keep the user's umask, because they write histories, reports and Parquet files. The
+    nodes that they start set their own.
     """
     try:
         with private() if arguments[:1] and arguments[0] in COMMANDS else contextlib.nullcontext():
@@ -198,7 +200,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _forget_output() -> None:
-    """Sends standard output to nowhere: nothing may be flushed at exit into a stream that takes no more."""
+    """Redirects standard output to /dev/null, so that nothing is flushed at exit into a stream that takes no more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -222,7 +224,8 @@ def _run(arguments: list[str]) -> int:
 
 
 def _is_debugged(arguments: list[str]) -> bool:
-    """--debug stands before the command: what follows belongs to the command."""
+    """Returns True if debugging is asked for by the environment, or by --debug before the command's name; options
+    behind the name belong to the command."""
     return bool(os.environ.get(DEBUG_VARIABLE)) or "--debug" in itertools.takewhile(_is_option, arguments)
 
 
@@ -261,7 +264,7 @@ def _show(error: LocalError, arguments: list[str]) -> int:
 
 
 def _outputs(arguments: list[str]) -> list[str]:
-    """The values of --output, in either form."""
+    """Returns the values of --output, in either form."""
     after = [value for option, value in itertools.pairwise(arguments) if option == "--output"]
     return after + [each.partition("=")[2] for each in arguments if each.startswith("--output=")]
 
@@ -284,7 +287,7 @@ def _client_error(error: Any) -> LocalError:
 
 
 def _usage_error(error: click.UsageError) -> LocalError:
-    """Names what there is and the nearest right word."""
+    """Returns the error of a wrong command line; it names the possible words and the one that is nearest."""
     context = error.ctx
     path = context.command_path if context else "raftmq"
     known: list[str] = []

@@ -1,8 +1,9 @@
-"""The server's packages: they go first on the import path of our own processes, and never of a user's process.
+"""The server's packages on the import path: they come first in RaftMQ's own processes, and never appear in a user's
+process.
 
 Their names are generic (`cluster`, `statemachine`), and programs have packages of the same names. So the distribution
-raftmq-server keeps them in a folder of its own, which is on no path until one of our processes puts it there: the
-command `raftmq`, a node, a helper of a node, a task of ours in Spark. In a source tree they lie beside this package.
+raftmq-server keeps them in a folder of its own, which is on no path until a process of RaftMQ adds it: the command
+`raftmq`, a node, a helper of a node, a task in Spark. In a source tree they lie beside this package.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 PACKAGES = ("raftlog", "statemachine", "cluster", "jepsen_like")
 LIB = f"raftmq_server{os.sep}lib"
-"""The folder of an installation, below site-packages. It holds PACKAGES, and rooms of this package."""
+"""The server's folder of an installation, below site-packages. It contains PACKAGES, and sub-packages of `raftmq`."""
 INSTALL = "pip install 'raftmq[server]'"
 
 
 def home() -> Path | None:
-    """Returns the folder that holds PACKAGES; None if only the client is installed."""
+    """Returns the folder that contains PACKAGES; None if only the client is installed."""
     here = Path(__file__).resolve().parent
     if (here / "cli.py").exists():
         return here.parent
@@ -31,14 +32,17 @@ def home() -> Path | None:
 
 
 def rooms() -> list[str]:
-    """Returns where else the rooms of this package lie, in a process that has the server's folder on its path."""
+    """Returns the further folders with sub-packages of `raftmq`, in a process that has the server's folder on its
+    path."""
     return [str(Path(each, "raftmq")) for each in sys.path if each.endswith(os.sep + LIB)]
 
 
 def become_ours() -> None:
-    """Makes this a process of ours, and those that it starts: imports find the server's packages before any other.
+    """Makes this process, and those that it starts, processes of RaftMQ: imports find the server's packages before any
+    other.
 
-    Raises LocalError if the server is not installed, is of another version, or a foreign package was imported before.
+    Raises LocalError if the server is not installed, is of another version, or if another package of the same name was
+    imported before.
     """
     folder = _usable()
     _put_first(folder)
@@ -48,7 +52,8 @@ def become_ours() -> None:
 
 
 def use_formats(wanted: str) -> None:
-    """Lets a task of Spark, which is no process of ours, import the server's formats. `wanted`: what for, in words.
+    """Lets a Spark task, whose process belongs to Spark, import the server's formats. `wanted` says in words what needs
+    them.
 
     Raises LocalError as `become_ours` does.
     """

@@ -1,4 +1,5 @@
-"""CRC-32C (Castagnoli) covers frames, rows, files and objects; bodies and keys have CRC-32 (`raftmq_wire.crc`)."""
+"""CRC-32C (Castagnoli), the checksum of frames, rows, files and objects. Bodies and keys have CRC-32
+(`raftmq_wire.crc`)."""
 
 from __future__ import annotations
 

@@ -24,12 +24,14 @@ Signed32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 JSON = 0
 BINARY = 1
 HEADER_BYTES_MAX: Final = 1 << 20
-"""The longest request header, in bytes: the longest properties take a fifth of it, with every byte escaped."""
+"""The longest request header that is accepted, in bytes. The longest properties take a fifth of it, with every byte
+escaped."""
 EXT_FIELDS_MAX: Final = 256
 FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
 VERSION_SENT = 477
-"""Replies carry a version of 401..479: clients take the heartbeat reply's as "broker version"."""
+"""The protocol version that replies carry. It lies in 401..479, because clients take the version of a heartbeat's reply
+as the "broker version"."""
 
 LANGUAGES = (
     "JAVA",
@@ -55,7 +57,7 @@ _I16 = struct.Struct(">h")
 
 
 class CodecError(ValueError):
-    """Not a frame of the protocol: the peer's fault; the connection is closed."""
+    """The bytes are not a frame of the protocol. The peer is at fault, and the connection is closed."""
 
 
 class Header(msgspec.Struct, gc=False):
@@ -77,19 +79,20 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 HEADER_AT = 8
-"""The place of the header in a frame: behind the frame's length, and a word with the header's encoding and length."""
+"""The position of the header in a frame: behind the frame's length, and a word with the header's encoding and
+length."""
 
 
 def check_header_size(begun: bytes) -> None:
-    """Looks at the first HEADER_AT bytes of a frame that is still coming: one whose header is too long is not waited
-    for. Raises CodecError."""
+    """Checks the first HEADER_AT bytes of a frame that is still arriving, so that the rest of a too long header is not
+    waited for. Raises CodecError."""
     size = int.from_bytes(begun[5:HEADER_AT], "big") if len(begun) >= HEADER_AT else 0
     if size > HEADER_BYTES_MAX:
         raise CodecError(f"a header of {size} bytes; the limit is {HEADER_BYTES_MAX}")
 
 
 def decode_header(serialize_type: int, data: bytes) -> Header:
-    """Decodes header bytes of either kind. Raises CodecError on anything malformed, or too long to be looked at."""
+    """Decodes header bytes of either kind. Raises CodecError for a header that is malformed or too long."""
     if len(data) > HEADER_BYTES_MAX:
         raise CodecError(f"a header of {len(data)} bytes; the limit is {HEADER_BYTES_MAX}")
     if serialize_type == JSON:
@@ -103,7 +106,7 @@ def decode_header(serialize_type: int, data: bytes) -> Header:
 
 
 def ext_of(header: Header) -> dict[str, str]:
-    """The ext fields as strings (C++ and JS clients send raw numbers and booleans). Raises CodecError."""
+    """Returns the ext fields as strings (C++ and JS clients send raw numbers and booleans). Raises CodecError."""
     try:
         texts = _decode_texts(header.extFields)  # as Java and Go write them
     except MALFORMED:
@@ -133,7 +136,7 @@ def _as_text(value: Any) -> str:
 
 
 def is_true(text: str | None) -> bool:
-    """A boolean ext value: true, "true" and 1 all occur."""
+    """Returns True for the text of a true boolean in an ext field: true, "true" and 1 all occur."""
     return text is not None and text.lower() in ("true", "1")
 
 
@@ -186,7 +189,7 @@ def encode_frame(
     language: str = "PYTHON",
     version: int = VERSION_SENT,
 ) -> bytes:
-    """A whole frame. See `encode_head`."""
+    """Encodes a whole frame; the parameters are those of `encode_head`."""
     head = encode_head(
         code,
         opaque,
@@ -213,10 +216,11 @@ def encode_head(
     language: str = "PYTHON",
     version: int = VERSION_SENT,
 ) -> bytes:
-    """A frame up to its body. `extFields` is always present: the Java producer reads it without a null check.
+    """Encodes a frame up to its body. `extFields` is always present, because the Java producer reads it without a null
+    check.
 
-    A `%` in the remark leaves as U+FF05: the C++ client prints remarks as a printf format, and the name of a retry
-    topic (`%RETRY%sales`) makes it follow a wild pointer.
+    A `%` in the remark is replaced by U+FF05: the C++ client prints remarks as a printf format, and the name of a retry
+    topic (`%RETRY%sales`) would make it follow a wild pointer.
     """
     if remark and "%" in remark:
         remark = remark.replace("%", "\uff05")
@@ -239,7 +243,7 @@ def encode_head(
 
 
 class AlikeHeads:
-    """Heads of answers, in JSON, that differ in their opaque alone."""
+    """Makes JSON heads of answers that differ only in their opaque."""
 
     __slots__ = ("_before", "_behind", "_body_size")
 
@@ -253,7 +257,7 @@ class AlikeHeads:
         self._body_size = body_size
 
     def head(self, opaque: int) -> bytes:
-        """The head of the answer to the request `opaque`."""
+        """Returns the head of the answer to the request `opaque`."""
         header = b"%b%d%b" % (self._before, opaque, self._behind)
         return _PREFIX.pack(4 + len(header) + self._body_size, len(header)) + header
 

@@ -98,11 +98,11 @@ ABOUT_USERS = CHANGES_OF_USERS | {
     RequestCode.AUTH_GET_ACL,
     RequestCode.AUTH_LIST_ACL,
 }
-"""Only a Super may send them, whatever `auth.mode` says."""
+"""Request codes about users, which only a user of type Super may send, whatever `auth.mode` says."""
 
 
 class ResponseCode(IntEnum):
-    """The codes of answers; docs/guarantees.md tells which of them mean ok, fail and unknown."""
+    """The codes of answers; docs/guarantees.md says which of them mean ok, fail and unknown."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -152,7 +152,7 @@ REFUSED_NAMES: dict[int, str] = {
     200053: "CHANGE_MESSAGE_INVISIBLETIME", 200054: "NOTIFICATION", 200055: "POLLING_INFO", 200056: "POP_ROLLBACK",
     200151: "BATCH_ACK_MESSAGE",
 }  # fmt: skip
-"""RocketMQ's names of codes that no handler takes yet, for log, metrics and remarks."""
+"""RocketMQ's names of codes that RaftMQ has no handler for, used in log, metrics and remarks."""
 
 INSTEAD: dict[int, str] = {
     18: "206 lists topics, 351 describes one",
@@ -167,7 +167,7 @@ INSTEAD: dict[int, str] = {
     327: "`raftmq node drain --undo` sends producers back",
     352: "201 lists all groups",
 }
-"""The replacements for those codes of REFUSED_NAMES that have one, in words for the client."""
+"""Advice for some codes of REFUSED_NAMES: what a client should use instead, in words."""
 
 UNKNOWN_REMARK = "[UNKNOWN]"
-"""Prefix of the remark of a SYSTEM_ERROR reply when the write was proposed and its fate is not known."""
+"""The prefix of the remark of a SYSTEM_ERROR reply whose write was proposed, with an outcome that is not known."""

@@ -1,4 +1,4 @@
-"""Errors that a person at a terminal reads: what happened, why, and what to type; and the exit codes."""
+"""Errors for a person at a terminal (what happened, why, and what to type), and the command's exit codes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class ExitCode(IntEnum):
     UNKNOWN = 3
     """The request may or may not have been carried out."""
     UNREACHABLE = 4
-    """No cluster answered."""
+    """No server of the cluster answered."""
     REFUSED = 5
     """The cluster or the data directory is not in a state that allows it; nothing was changed."""
     LEFT = 8
-    """Done, but something that was to happen before has not happened in the time allowed."""
+    """The command was carried out, except for a part that did not happen within the time allowed."""
 
 
 class LocalError(Exception):
-    """Three lines for a person, and the exit code. Nothing was lost; `fix` is what to type."""
+    """An error of three lines for a person, with the exit code. Nothing was lost; `fix` is what to type."""
 
     def __init__(self, what: str, why: str, fix: str, exit_code: ExitCode = ExitCode.FAILED) -> None:
         super().__init__(f"{what}\n{why}\n{fix}")

@@ -1,4 +1,4 @@
-"""Errors of decoding text from outside that is not JSON, or is JSON of another shape than expected."""
+"""The exceptions raised when text from outside is not JSON, or is JSON of another shape than expected."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ import msgspec
 
 MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """The exceptions that msgspec raises for such text: a flipped bit may make it invalid UTF-8, and lists may be nested
-without end."""
+without limit."""

@@ -38,9 +38,9 @@ SYS_FLAG_BORN_IPV6 = 0x10
 SYS_FLAG_STORE_IPV6 = 0x20
 
 HEAD = struct.Struct(">IIIiiqqiq")
-"""Total size up to born time, 48 bytes."""
+"""The fields from the total size up to the born time, 48 bytes."""
 BODY_HEAD = struct.Struct(">iqI")
-"""Reconsume times, prepared position, body length."""
+"""The fields before the body: reconsume times, prepared position, body length."""
 _MAGIC_AT, _POSITION_AT, _SYS_FLAG_AT = 4, 28, 36
 _I64 = struct.Struct(">q")
 _U32 = struct.Struct(">I")
@@ -49,12 +49,12 @@ _PORT = struct.Struct(">i")
 _BATCH_HEAD = struct.Struct(">iiiii")
 
 Host = tuple[str, int]
-"""Numeric ip address, port."""
+"""An address: numeric IP address, port."""
 _NO_HOST: Host = ("0.0.0.0", 0)
 
 
 class MessageFormatError(ValueError):
-    """The bytes are not what the format says; the text names what does not fit."""
+    """The bytes do not follow the format; the text says what does not fit."""
 
 
 class Message(NamedTuple):
@@ -77,13 +77,13 @@ class Message(NamedTuple):
 
 
 def body_crc(body: bytes) -> int:
-    """The CRC field: zlib's crc32 without its top bit, as Java keeps it positive."""
+    """Returns the CRC field of a body: zlib's crc32 without its top bit, since Java keeps it positive."""
     return zlib.crc32(body) & 0x7FFFFFFF
 
 
 @functools.lru_cache(maxsize=4096)
 def encode_host(host: Host) -> bytes:
-    """8 bytes for IPv4, 20 for IPv6. Raises MessageFormatError if the address is not numeric."""
+    """Encodes an address as 8 bytes for IPv4, 20 for IPv6. Raises MessageFormatError if it is not numeric."""
     ip, port = host
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     try:
@@ -93,7 +93,7 @@ def encode_host(host: Host) -> bytes:
 
 
 def decode_host(data: bytes) -> Host:
-    """The inverse of `encode_host`; `data` is exactly 8 or 20 bytes."""
+    """Decodes an address that `encode_host` encoded; `data` is exactly 8 or 20 bytes."""
     if len(data) not in (8, 20):
         raise MessageFormatError(f"a host has 8 or 20 bytes, not {len(data)}")
     family = socket.AF_INET if len(data) == 8 else socket.AF_INET6
@@ -102,7 +102,8 @@ def decode_host(data: bytes) -> Host:
 
 
 def encode_message(message: Message) -> bytes:
-    """The stored form. The IPv6 bits of the sys flag follow the addresses. Raises MessageFormatError."""
+    """Encodes a message in its stored form. The IPv6 bits of the sys flag follow the addresses. Raises
+    MessageFormatError."""
     topic = message.topic.encode()
     if len(topic) <= TOPIC_BYTES_V1:
         magic, topic_length = MAGIC_V1, bytes((len(topic),))
@@ -142,10 +143,11 @@ def encode_message(message: Message) -> bytes:
 
 
 def decode_message(data: bytes, at: int = 0, *, hosts: bool = True) -> tuple[Message, int]:
-    """The message that starts at `at`, and where it ends. Raises MessageFormatError, also for a wrong body CRC.
+    """Decodes the message that starts at `at`; returns it and the position of its end. Raises MessageFormatError, also
+    for a wrong body CRC.
 
-    Without `hosts`, born and store host are left at their defaults: turning two addresses into text costs as much as
-    all the rest.
+    Without `hosts`, born and store host are left at their defaults, because turning two addresses into text costs as
+    much as all the rest.
     """
     if at < 0 or at + HEAD.size > len(data):
         raise MessageFormatError(f"no room for a message at {at} of {len(data)} bytes")
@@ -193,26 +195,26 @@ def decode_message(data: bytes, at: int = 0, *, hosts: bool = True) -> tuple[Mes
 
 
 def stored_at(stored: bytes, position: int) -> bytes:
-    """A stored message as it is at another position of the log."""
+    """Returns a stored message with another position of the log written into it."""
     return stored[:_POSITION_AT] + _I64.pack(position) + stored[_POSITION_AT + _I64.size :]
 
 
 def born_host_of(stored: bytes, at: int = 0) -> bytes:
-    """The packed address (see `encode_host`) of a stored message's producer."""
+    """Returns the packed address (as `encode_host` encodes it) of a stored message's producer."""
     born_v6 = _U32.unpack_from(stored, at + _SYS_FLAG_AT)[0] & SYS_FLAG_BORN_IPV6
     return stored[at + HEAD.size : at + HEAD.size + (20 if born_v6 else 8)]
 
 
 def store_ms_of(stored: bytes) -> int:
-    """The store time of a stored message."""
+    """Returns the store time of a stored message, in milliseconds since the epoch."""
     born_v6 = _U32.unpack_from(stored, _SYS_FLAG_AT)[0] & SYS_FLAG_BORN_IPV6
     store_ms: int = _I64.unpack_from(stored, HEAD.size + (20 if born_v6 else 8))[0]
     return store_ms
 
 
 def decode_messages(data: bytes, *, hosts: bool = True) -> Iterator[Message]:
-    """Every message of a pull reply's body; `hosts`: see `decode_message`. Raises MessageFormatError at the first that
-    does not fit."""
+    """Yields every message of a pull reply's body; `hosts` is passed to `decode_message`. Raises MessageFormatError at
+    the first bytes that do not fit."""
     at = 0
     while at < len(data):
         message, at = decode_message(data, at, hosts=hosts)
@@ -220,13 +222,13 @@ def decode_messages(data: bytes, *, hosts: bool = True) -> Iterator[Message]:
 
 
 def body_begin(sys_flag: int) -> int:
-    """Bytes of a stored message with these flags that are before its body."""
+    """Returns the number of bytes before the body in a stored message with these flags."""
     hosts = (20 if sys_flag & SYS_FLAG_BORN_IPV6 else 8) + (20 if sys_flag & SYS_FLAG_STORE_IPV6 else 8)
     return HEAD.size + hosts + _I64.size + BODY_HEAD.size
 
 
 def stored_properties(data: bytes) -> bytes:
-    """The raw properties of one stored message; the rest is not looked at. Raises MessageFormatError."""
+    """Returns the raw properties of one stored message without checking the rest. Raises MessageFormatError."""
     try:
         (magic,), (sys_flag,) = _U32.unpack_from(data, _MAGIC_AT), _U32.unpack_from(data, _SYS_FLAG_AT)
         body_at = body_begin(sys_flag)
@@ -247,9 +249,10 @@ def stored_properties(data: bytes) -> bytes:
 
 
 def parse_properties(data: bytes | str) -> dict[str, str]:
-    """Name -> value; entries with an empty name or value are skipped and a later duplicate wins, as in Java.
+    """Parses properties into name -> value. Entries with an empty name or value are skipped and a later duplicate wins,
+    as in Java.
 
-    Bytes that are not UTF-8 become U+FFFD, again as in Java: forward the raw bytes, not this.
+    Bytes that are not UTF-8 become U+FFFD, again as in Java. To forward properties, use the raw bytes, not this result.
     """
     text = data.decode(errors="replace") if isinstance(data, bytes) else data
     properties: dict[str, str] = {}
@@ -264,7 +267,7 @@ def parse_properties(data: bytes | str) -> dict[str, str]:
 
 
 class BatchItem(NamedTuple):
-    """One message of a batch; everything else comes from the request header."""
+    """One message of a batch; its other fields come from the request header."""
 
     flag: int
     body: bytes
@@ -272,7 +275,7 @@ class BatchItem(NamedTuple):
 
 
 def build_batch(items: list[BatchItem]) -> bytes:
-    """The body of a batch, as clients send it: magic and CRC are 0. Raises MessageFormatError."""
+    """Returns the body of a batch, as clients send it: magic and CRC are 0. Raises MessageFormatError."""
     parts: list[bytes] = []
     for flag, body, properties in items:
         if len(properties) > PROPERTIES_BYTES_MAX:
@@ -286,12 +289,12 @@ def build_batch(items: list[BatchItem]) -> bytes:
 
 
 def encode_message_id(store_host: Host, position: int) -> str:
-    """The offsetMsgId of a send reply: upper-case hex of host and position, 32 (IPv4) or 56 characters."""
+    """Returns the offsetMsgId of a send reply: upper-case hex of host and position, 32 (IPv4) or 56 characters."""
     return (encode_host(store_host) + _I64.pack(position)).hex().upper()
 
 
 def decode_message_id(text: str) -> tuple[Host, int]:
-    """(store host, position) of an offsetMsgId. Raises MessageFormatError."""
+    """Decodes an offsetMsgId into (store host, position). Raises MessageFormatError."""
     try:
         data = bytes.fromhex(text)
     except ValueError as error:
@@ -305,12 +308,13 @@ def decode_message_id(text: str) -> tuple[Host, int]:
 _ENCODING = f"utf-16-{sys.byteorder[0]}e"
 _MASK = 0xFFFFFFFF
 SHORT, BLOCK = 64, 256
-"""UTF-16 units up to which a loop is quicker, and so many of a longer text at once."""
+"""SHORT: the length, in UTF-16 units, up to which a loop is quicker. BLOCK: the units of a longer text that are hashed
+at once."""
 _POWERS = [pow(31, BLOCK - 1 - at, 1 << 32) for at in range(BLOCK)]
 
 
 def java_hash(text: str) -> int:
-    """Java's String.hashCode: 32-bit signed, over UTF-16 units."""
+    """Returns Java's String.hashCode of a text: 32-bit signed, over UTF-16 units."""
     units = memoryview(text.encode(_ENCODING, "surrogatepass")).cast("H")
     h = 0
     if len(units) <= SHORT:
@@ -323,29 +327,30 @@ def java_hash(text: str) -> int:
     return h - 0x100000000 if h & 0x80000000 else h
 
 
-# The handle of a message that waits for its time: what the answer to its send gives, and RECALL_MESSAGE names.
+# The handle of a message with delayed delivery, which the answer to its send returns and a RECALL_MESSAGE request
+# names.
 #
-# RocketMQ's version 1 with one more field: base64url of `v1 topic brokerName timestamp uniqKey position`, separated
-# by spaces. Clients read the broker's name and send the rest back as it is; RocketMQ's own parser leaves what follows
-# the fifth field alone. Source: RecallMessageHandle.
+# It is RocketMQ's version 1 with one more field: base64url of `v1 topic brokerName timestamp uniqKey position`,
+# separated by spaces. Clients read the broker's name and send the rest back unchanged; RocketMQ's own parser ignores
+# everything after the fifth field. Source: RecallMessageHandle.
 
 _VERSION = "v1"
 _NUMBERS_MAX = 1 << 63
 
 
 class RecallHandle(NamedTuple):
-    """The fields of a handle."""
+    """The fields of a recall handle."""
 
     topic: str
     broker_name: str
     due_ms: int
-    """Log time."""
+    """The time of delivery, in log time (ms)."""
     unique_key: str
     position: int
-    """The position at which the message was stored."""
+    """The log position at which the message was stored."""
 
     def encode(self) -> str:
-        """Returns the handle in the form that clients get."""
+        """Returns the handle as text, in the form that clients get."""
         text = f"{_VERSION} {self.topic} {self.broker_name} {self.due_ms} {self.unique_key} {self.position}"
         return base64.urlsafe_b64encode(text.encode("utf-8", "replace")).decode()
 

@@ -1,7 +1,8 @@
-"""The signature of a request, as RocketMQ's ACL 1.0 has it: HMAC-SHA1 with the user's secret, in base64.
+"""The signature of a request in RocketMQ's ACL 1.0: HMAC-SHA1 with the user's secret, in base64.
 
-Signed are the values of the ext fields in the order of their names, without the signature itself, and then the body.
-Neither a time nor a nonce is among them, nor the request's code: who can read a connection can send the same again.
+It covers the values of the ext fields, in the order of their names and without the signature itself, and then the body.
+It covers neither a time nor a nonce, nor the request's code: an attacker who can read a connection can send the same
+request again.
 """
 
 from __future__ import annotations
@@ -16,25 +17,25 @@ ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
 """Ext field with the signature."""
 V4_9_3: Final = 399
-"""Version of the last clients that leave UNIQUE_QUERY out (MQVersion.V4_9_3)."""
+"""The protocol version of the last clients that leave UNIQUE_QUERY out of the signature (MQVersion.V4_9_3)."""
 UNIQUE_QUERY: Final = "_UNIQUE_KEY_QUERY"
-"""Ext field that those clients add behind the signature."""
+"""The ext field that those clients add after signing."""
 
 
 def content(ext: Mapping[str, str], body: bytes, *, version: int = V4_9_3 + 1) -> bytes:
-    """The bytes that are signed; `version`: of the client's protocol."""
+    """Returns the bytes that are signed; `version` is the version of the client's protocol."""
     left_out = {SIGNATURE, UNIQUE_QUERY} if version <= V4_9_3 else {SIGNATURE}
     values = [ext[name] for name in sorted(ext) if name not in left_out]
     return "".join(values).encode() + body
 
 
 def sign(secret: bytes, signed: bytes) -> str:
-    """The signature of that content."""
+    """Returns the signature of the content `signed`."""
     return _signature(secret, signed).decode()
 
 
 def is_right(secret: bytes, signed: bytes, signature: str) -> bool:
-    """Returns True if that is the signature of the content; takes the same time if it is not."""
+    """Returns True if `signature` is the right one for the content; takes the same time if it is not."""
     return hmac.compare_digest(_signature(secret, signed), signature.encode())
 
 
@@ -52,7 +53,7 @@ class Credentials:
         self._secret = secret_key.encode()
 
     def signed(self, ext: Mapping[str, str], body: bytes) -> dict[str, str]:
-        """The ext fields with the name and the signature."""
+        """Returns the ext fields with the user's name and the signature added."""
         named = {**ext, ACCESS_KEY: self.access_key}
         named[SIGNATURE] = sign(self._secret, content(named, body))
         return named

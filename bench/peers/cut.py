@@ -1,4 +1,4 @@
-"""Measures how long no send is acknowledged when the leader's network is cut: `bench.peers.failover` with nodes in
+"""Measures for how long no send is acknowledged when the leader's network is cut: `bench.peers.failover` with nodes in
 namespaces.
 
 `measured` starts this module as a process of its own in a namespace (`bench.peers.network`); it prints one row as JSON.
@@ -23,12 +23,12 @@ from bench.peers.system import Node
 
 NAME = "cut network"
 WARM_S = 15.0
-"""Seconds of load before the first fault, at most: throughput is not measured here."""
+"""The most seconds of load before the first fault; they may be few, because throughput is not measured here."""
 _ROOT = Path(__file__).parents[2]
 
 
 def measured(name: str, times: int, folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
-    """A row as `failover.repeated` makes them, for one system; "error" if its process failed."""
+    """Returns a row as `failover.repeated` makes it, for one system; "error" if its process failed."""
     tell(f"failover: {name}, {NAME}")
     folder.mkdir(parents=True)
     command = [*ENTER, sys.executable, "-m", "bench.peers.cut", name, str(times), str(folder), str(os.getpid())]
@@ -42,7 +42,7 @@ def measured(name: str, times: int, folder: Path, tell: Callable[[str], None]) -
 
 
 def cable(network: Network) -> failover.Fault:
-    """The leader's cable is pulled, and plugged in again."""
+    """Returns the fault that pulls the leader's network cable, and plugs it in again."""
 
     def pull(leader: Node) -> None:
         network.cut(leader.number)

@@ -1,4 +1,5 @@
-"""etcd: three members with default settings; a message is a put, a batch is one transaction of puts.
+"""etcd as a system under test: three members with default settings; a message is a put, a batch is one transaction of
+puts.
 
 The quota of the database is raised from 2 GiB, which a run would fill: etcd then refuses everything.
 """
@@ -32,13 +33,13 @@ class Etcd(Group):
         self._base = 0
 
     def start(self, directory: Path) -> None:
-        """Waits until a member leads, READY_S at most. Raises NoLeader."""
+        """Starts the members and waits until one leads, READY_S at most. Raises NoLeader."""
         self._home, self._base = directory, free_base_port(2 * NODES)
         self._start_all(lambda number: self._base + number)
         self._await_leader(READY_S)
 
     def leader(self) -> Node:
-        """The member that says that it leads (Maintenance.Status)."""
+        """Returns the member that says that it leads (Maintenance.Status)."""
         alive = set(self.processes.pids)
         for node in self._nodes:
             if node.pid in alive:
@@ -51,7 +52,7 @@ class Etcd(Group):
         raise NoLeader("no member of etcd leads")
 
     def generator(self, load: Load) -> Generator:
-        """Calls on one connection; each place of the window has keys of its own."""
+        """Returns a generator of calls on one connection; each place of the window has keys of its own."""
         if load.batch == 1:
             return UnaryCalls(load, PUT, lambda place: put(place, load.size))
         return UnaryCalls(load, TXN, lambda place: transaction(place, load.size, load.batch))
@@ -77,18 +78,18 @@ class Etcd(Group):
 
 
 def put(place: int, size: int) -> bytes:
-    """PutRequest: a key of its own for each place, `size` bytes."""
+    """Encodes a PutRequest of `size` bytes, with a key of its own for each place."""
     return _field(1, b"bench/%08d" % place) + _field(2, body(size))
 
 
 def transaction(place: int, size: int, batch: int) -> bytes:
-    """TxnRequest whose success branch is that many puts; etcd allows 128 (--max-txn-ops)."""
+    """Encodes a TxnRequest whose success branch has `batch` puts; etcd allows 128 (--max-txn-ops)."""
     puts = (put(place * batch + number, size) for number in range(batch))
     return b"".join(_field(2, _field(2, one)) for one in puts)  # TxnRequest.success, RequestOp.request_put
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """A field of protobuf with a length (wire type 2); numbers below 16."""
+    """Encodes a protobuf field with a length (wire type 2); `number` must be below 16."""
     return bytes([number << 3 | 2]) + _varint(len(content)) + content
 
 

@@ -1,8 +1,8 @@
-"""Measures how long no send is acknowledged when the leader of a loaded cluster is killed (kill -9), hangs (SIGSTOP)
-or, in `bench.peers.cut`, loses its network.
+"""Measures for how long no send is acknowledged when the leader of a loaded cluster is killed (kill -9), hangs
+(SIGSTOP) or, in `bench.peers.cut`, loses its network.
 
 The leader has 512 messages in flight. From the moment of the fault on, every PROBE_EVERY_S a new connection to each
-other node sends one message; the first that is acknowledged ends the measurement. Timeouts are the system's own.
+other node sends one message; the first one that is acknowledged ends the measurement. Timeouts are the system's own.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from bench.peers.system import Load, Node, System
 
 PROBE_EVERY_S = 0.01
 PATIENCE_S = 60.0
-"""Seconds without an acknowledged send after which a run counts as one without a failover."""
+"""Seconds without an acknowledged send after which a measurement ends without a failover."""
 CALM_S = 5.0
-"""Seconds between the return of a node and the next fault, beside what the node needs to be there again."""
+"""Seconds between the return of a node and the next fault, in addition to the time that the node needs to return."""
 LOADED_S = 1.5
 
 
 class Fault(NamedTuple):
-    """A fault of a leader, and the way to end it."""
+    """A fault of a leader, with the function that causes it and the one that ends it."""
 
     name: str
     strike: Callable[[Node], None]
@@ -54,9 +54,10 @@ def of_processes(system: System) -> list[Fault]:
 
 
 def once(system: System, fault: Fault) -> float:
-    """One fault under load: seconds to the first acknowledged send at another node. All nodes run again afterwards.
+    """Causes one fault under load; returns the seconds to the first acknowledged send at another node. All nodes run
+    again afterwards.
 
-    Raises OSError (TimeoutError if no send was acknowledged), NoLeader if no leader was there before or after.
+    Raises OSError (TimeoutError if no send was acknowledged), NoLeader if there was no leader before or after.
     """
     leader = wait_for_leader(system)
     try:
@@ -70,7 +71,7 @@ def once(system: System, fault: Fault) -> float:
 
 
 def wait_until_back(system: System, number: int) -> None:
-    """Returns when the node answers a send, whether it takes it or refuses. Raises TimeoutError after PATIENCE_S."""
+    """Returns when the node answers a send, with success or a refusal. Raises TimeoutError after PATIENCE_S."""
     until = time.monotonic() + PATIENCE_S
     while not loads.answers(system, system.nodes[number]):
         if time.monotonic() > until:
@@ -81,7 +82,8 @@ def wait_until_back(system: System, number: int) -> None:
 def repeated(
     system: System, times: int, faults: Sequence[Fault], tell: Callable[[str], None]
 ) -> list[dict[str, object]]:
-    """Every fault that many times. The first failure ends it: "error" then says why, beside what was measured."""
+    """Causes every fault `times` times and returns the measurements. The first failure ends them; "error" then says
+    why."""
     found: list[dict[str, object]] = []
     for fault in faults:
         seconds: list[float] = []
@@ -98,7 +100,8 @@ def repeated(
 
 
 async def _struck(system: System, leader: Node, fault: Fault) -> float:
-    """Puts the leader under load, strikes, and looks for the next one; returns the seconds between the two."""
+    """Puts the leader under load, causes the fault, and waits for the next leader; returns the seconds between the
+    two."""
     others = [node for node in system.nodes if node != leader]
     async with loads.running(system, leader, Load(1024, 1, 512, PATIENCE_S)) as generator:
         await asyncio.sleep(LOADED_S)

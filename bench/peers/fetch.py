@@ -1,7 +1,7 @@
-"""Getting the peers from package registries, in pinned versions, into a cache folder below .venv.
+"""Fetches the other systems from package registries, in pinned versions, into a cache folder below .venv.
 
-Each function returns at once if the cache has that version. What is half there is never used: a download goes into a
-folder of its own that is renamed when it is whole.
+Each function returns at once if the cache has that version. An incomplete download is never used: it goes into a folder
+of its own that is renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ class GoPeer(NamedTuple):
     """A server that is built from its Go module."""
 
     name: str
-    """Name of the folder below `manifests`, and of the binary."""
+    """The name of the folder below `manifests`, and of the binary."""
     package: str
     version: str
 
 
 ETCD = GoPeer("etcd", "go.etcd.io/etcd/server/v3", "3.6.16")
 ETCD_3_4 = GoPeer("etcd-3.4", "go.etcd.io/etcd", "3.4.16")
-"""The newest 3.4 that the module proxy has: tags of 3.4 do not fit the module's path, so only commits are modules that
-some module has required."""
+"""The newest etcd 3.4 that the module proxy has. Tags of 3.4 do not fit the module's path, so only commits that some
+module has required are available as modules."""
 NATS = GoPeer("nats", "github.com/nats-io/nats-server/v2", "2.14.9")
 NATS_2_9 = GoPeer("nats-2.9", "github.com/nats-io/nats-server/v2", "2.9.25")
 
 
 def rocketmq() -> Path:
-    """The folder with the jars of broker and name server, from Maven. Raises Unavailable."""
+    """Returns the folder with the jars of broker and name server, from Maven. Raises Unavailable."""
 
     def make(into: Path) -> None:
         maven, _ = tool("mvn", "Maven"), tool("java", "Java")
@@ -57,8 +57,8 @@ def rocketmq() -> Path:
 
 
 def built(peer: GoPeer) -> Path:
-    """The binary, built with the module `manifests/<name>`, whose go.sum pins it and all that it needs. Raises
-    Unavailable."""
+    """Returns the path of the binary, built with the module `manifests/<name>`, whose go.sum pins it and its
+    dependencies. Raises Unavailable."""
 
     def make(into: Path) -> None:
         go = tool("go", "Go")
@@ -76,9 +76,10 @@ def built(peer: GoPeer) -> Path:
 
 @contextmanager
 def folder_of_a_run() -> Iterator[Path]:
-    """A new folder in the cache for the data of one run; it is removed afterwards, as is what killed runs left.
+    """Makes a new folder in the cache for the data of one run. It is removed afterwards, as are folders left by killed
+    runs.
 
-    Raises SystemExit if another run is under way in this tree: the two would measure each other.
+    Raises SystemExit if another run is in progress in this tree, because the two would disturb each other.
     """
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
@@ -101,7 +102,7 @@ def tool(command: str, name: str) -> str:
 
 
 def once(place: Path, make: Callable[[Path], None]) -> Path:
-    """`place`, filled by `make` unless it is there already."""
+    """Returns `place`, which `make` fills unless it exists already."""
     if place.is_dir():
         return place
     part = place.with_name(place.name + ".part")

@@ -1,4 +1,4 @@
-"""Three processes, one for each node: what most systems share."""
+"""A system of three processes, one for each node; base class of most systems."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.peers.system import HERE, Node, NoLeader, Places
 
 
 class Group(ABC):
-    """The nodes of a `bench.peers.system.System`, each a process that joins by itself."""
+    """The nodes of a `bench.peers.system.System`, each of them a process that joins the others by itself."""
 
     def __init__(self, places: Places = HERE) -> None:
         self.places = places
@@ -22,12 +22,12 @@ class Group(ABC):
 
     @property
     def nodes(self) -> Sequence[Node]:
-        """The three nodes, also those that were killed."""
+        """The three nodes, including killed ones."""
         return self._nodes
 
     @abstractmethod
     def leader(self) -> Node:
-        """Returns the node that leads now, by its own word. Raises NoLeader."""
+        """Returns the node that says that it leads now. Raises NoLeader."""
 
     def restart(self, node: Node) -> None:
         """Starts a node again that was killed and reaped."""
@@ -38,7 +38,7 @@ class Group(ABC):
         self.processes.end()
 
     def _start_all(self, port_of: Callable[[int], int]) -> None:
-        """Starts every node; `port_of`: number -> port of its clients."""
+        """Starts every node; `port_of`: number -> port for its clients."""
         self._nodes = [
             Node(number, port_of(number), self._start(number), place.host)
             for number, place in enumerate(self.places.nodes)
@@ -49,7 +49,8 @@ class Group(ABC):
         """Starts the process of a node; returns its pid."""
 
     def _await_leader(self, ready_s: float, poll_s: float = 0.2) -> None:
-        """Waits so long, or until a process ends by itself; asks every `poll_s`. Raises NoLeader."""
+        """Waits for a leader, at most `ready_s` or until a process ends by itself; asks every `poll_s`. Raises
+        NoLeader."""
         until = time.monotonic() + ready_s
         while True:
             try:

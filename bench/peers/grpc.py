@@ -1,7 +1,7 @@
-"""Unary gRPC calls as prebuilt HTTP/2 frames: what a window of requests needs of RFC 9113, and no more.
+"""Unary gRPC calls as prebuilt HTTP/2 frames: the part of RFC 9113 that a window of requests needs.
 
-Of an answer it reads that a message came and that the stream ended; headers are skipped, since a call that fails has
-no message. The server's windows of flow control are honoured for the connection and for each stream.
+It only notes that an answer has a message and that its stream ended. Headers are skipped, since a call that fails has
+no message. It respects the server's flow control windows for the connection and for each stream.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """One frame (section 4.1)."""
+    """Encodes one frame (section 4.1)."""
     return len(payload).to_bytes(3, "big") + struct.pack(">BBI", kind, flags, stream) + payload
 
 
 def header_block(path: str, authority: str) -> bytes:
-    """The headers of a call, none of them put into the table of HPACK: the block is the same for every call."""
+    """Encodes the headers of a call without adding any to HPACK's table, so the block is the same for every call."""
 
     def text(value: str) -> bytes:
         return bytes([len(value)]) + value.encode()
@@ -43,7 +43,7 @@ def header_block(path: str, authority: str) -> bytes:
 
 
 class UnaryCalls(Window):
-    """A window of calls of one method; the message of a place is made once."""
+    """A window of calls of one method; the message of each place is made once."""
 
     def __init__(self, load: Load, path: str, message: Callable[[int], bytes]) -> None:
         super().__init__(load)
@@ -52,17 +52,19 @@ class UnaryCalls(Window):
         messages = [message(place) for place in range(load.in_flight)]
         self._messages = [b"\x00" + len(one).to_bytes(4, "big") + one for one in messages]  # not compressed
         self._place_of: dict[int, int] = {}
-        """Stream -> place, of calls without an answer."""
+        """Stream -> place, for calls without an answer."""
         self._answered: set[int] = set()
         self._unsent: deque[tuple[int, bytes, int]] = deque()
-        """(stream, message, bytes of it that are sent), in the order of the streams."""
+        """Calls that are not sent completely: (stream, message, bytes of it that are sent), in the order of the
+        streams."""
         self._next_stream = 1
         self._room = self._initial_room = DEFAULT_WINDOW
         self._room_of: dict[int, int] = {}
         self._pending = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greets with the largest windows there are, so that answers never wait for us, and begins."""
+        """Sends the greeting with the largest possible windows, so that answers never wait for this client, and
+        begins."""
         super().connection_made(transport)
         settings = struct.pack(">HI", INITIAL_WINDOW_SIZE, MAX_WINDOW)
         more = frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", MAX_WINDOW - DEFAULT_WINDOW))
@@ -70,7 +72,7 @@ class UnaryCalls(Window):
         self.begin()
 
     def send(self, places: list[int]) -> None:
-        """Queues a call for each of these places, and sends as much as the peer has room for."""
+        """Queues a call for each of these places, and sends as much as the server has room for."""
         for place in places:
             stream, self._next_stream = self._next_stream, self._next_stream + 2
             self._place_of[stream] = place
@@ -79,7 +81,7 @@ class UnaryCalls(Window):
         self._flush()
 
     def _flush(self) -> None:
-        """Writes what the windows of the server have room for."""
+        """Writes as much as the server's windows allow."""
         out: list[bytes] = []
         start, block = self._headers
         while self._unsent:
@@ -125,7 +127,8 @@ class UnaryCalls(Window):
         self._flush()
 
     def _ended(self, stream: int, ended: list[int], *, reset: bool) -> bool:
-        """A call is over: its place goes to `ended`. True if it was refused: its answer had no message."""
+        """Handles the end of a call: adds its place to `ended`. Returns True if it was refused, because its answer had
+        no message."""
         place = self._place_of.pop(stream, None)
         if place is None:
             return False
@@ -135,7 +138,7 @@ class UnaryCalls(Window):
         return not ok
 
     def _control(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
-        """Frames that are about the connection or about room for what we send."""
+        """Handles frames about the connection or about room for sending."""
         if kind == WINDOW_UPDATE:
             more = int.from_bytes(payload, "big")
             if stream == 0:
@@ -153,7 +156,7 @@ class UnaryCalls(Window):
             self.fail("the server sent GOAWAY")
 
     def _change_initial_room(self, value: int) -> None:
-        """Counts for streams that are open as well (section 6.9.2)."""
+        """Changes the initial window; the change applies to open streams as well (section 6.9.2)."""
         for stream in self._room_of:
             self._room_of[stream] += value - self._initial_room
         self._initial_room = value

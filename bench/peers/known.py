@@ -20,7 +20,7 @@ CUTTABLE: dict[str, Callable[[Places], System]] = {
     "etcd": partial(Etcd, "etcd", fetch.ETCD),
     "etcd-3.4": partial(Etcd, "etcd-3.4", fetch.ETCD_3_4),
 }
-"""Those whose nodes can be in networks of their own."""
+"""The systems whose nodes can run in networks of their own."""
 LOCAL: dict[str, Callable[[], System]] = {
     "nats-lazy": partial(Nats, "nats-lazy", fetch.NATS),
     "pysyncobj": PySyncObj,
@@ -28,6 +28,6 @@ LOCAL: dict[str, Callable[[], System]] = {
 }
 DEFAULT = ("raftmq", "dledger", "dledger-tuned", "etcd", "nats-lazy", "pysyncobj")
 ALL = (*DEFAULT, "etcd-3.4", "nats-2.9")
-"""The last two are releases of years ago, measured only when they are named."""
+"""The names of all systems. The last two are releases of years ago, which are measured only when they are named."""
 FAILOVER = ("raftmq", "etcd", "dledger")
-"""Those whose leaders are struck."""
+"""The systems whose failovers are measured."""

@@ -1,7 +1,7 @@
-"""Driving load generators: a window of prebuilt requests on one connection, and single sends that look for a leader.
+"""Drives load generators: a window of prebuilt requests on one connection, and single sends that look for a leader.
 
-The window is that of `raftmq.commands.bench_load` for every system: one process, uvloop, no future or task per message,
-all answers of a read counted at once. What the generator costs must not be what limits a system.
+Every system has the window of `raftmq.commands.bench_load`: one process, uvloop, no future or task per message, all
+answers of a read counted at once. The cost of the generator must not be what limits a system.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from raftmq.commands.bench_load import Result
 
 PATIENCE_S = 30.0
 ONE = Load(1024, 1, 1, 0.0)
-"""A single message."""
+"""A load of a single message."""
 
 
 class Window(bench_load.Window):
-    """The window of a load; see there."""
+    """The window of a `Load`; documented in its base class."""
 
     def __init__(self, load: Load) -> None:
         super().__init__(load.in_flight, load.batch, load.seconds)
 
 
 def body(size: int) -> bytes:
-    """The same bytes for every system."""
+    """Returns a body of `size` bytes, the same for every system."""
     return (bytes(range(256)) * (size // 256 + 1))[:size]
 
 
@@ -42,13 +42,13 @@ def run(system: System, node: Node, load: Load) -> Result:
 
 
 def takes_writes(system: System, node: Node, patience_s: float = 2.0) -> bool:
-    """Sends one message to the node; True if it was acknowledged in time."""
+    """Sends one message to the node; returns True if it was acknowledged in time."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(acknowledges(system, node, patience_s))
 
 
 def answers(system: System, node: Node, patience_s: float = 2.0) -> bool:
-    """Sends one message to the node; True if it was acknowledged or refused in time."""
+    """Sends one message to the node; returns True if it was acknowledged or refused in time."""
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(system, node, ONE, patience_s))
@@ -58,7 +58,7 @@ def answers(system: System, node: Node, patience_s: float = 2.0) -> bool:
 
 
 async def acknowledges(system: System, node: Node, patience_s: float) -> bool:
-    """`takes_writes` on the running loop."""
+    """Does what `takes_writes` does, on the running event loop."""
     try:
         return (await _run(system, node, ONE, patience_s)).messages == 1
     except OSError:
@@ -67,7 +67,7 @@ async def acknowledges(system: System, node: Node, patience_s: float) -> bool:
 
 @asynccontextmanager
 async def running(system: System, node: Node, load: Load) -> AsyncIterator[Generator]:
-    """A generator at work on the running loop; its connection is cut when the block is left, whoever ended it."""
+    """Yields a generator at work on the running loop. Its connection is cut when the block is left, in whatever way."""
     generator = system.generator(load)
     generator.done.add_done_callback(_retrieve)
     # The generators are protocols; `Generator` names only what is read from them.
@@ -86,6 +86,6 @@ async def _run(system: System, node: Node, load: Load, patience_s: float) -> Res
 
 
 def _retrieve(done: asyncio.Future[None]) -> None:
-    """Takes note of an error that nobody waits for: asyncio would print it."""
+    """Retrieves an error that nobody waits for; otherwise asyncio would print it."""
     if not done.cancelled():
         done.exception()

@@ -1,4 +1,5 @@
-"""NATS JetStream: three servers, one stream with three replicas on file storage, everything else as by default.
+"""NATS JetStream as a system under test: three servers, one stream with three replicas on file storage, otherwise
+default settings.
 
 `Publisher` speaks the text protocol of NATS: a publish whose reply subject names its place in the window, and the
 acknowledgement of JetStream as a message to that subject.
@@ -37,7 +38,7 @@ class Nats(Group):
         self._binary = fetch.built(release)
 
     def start(self, directory: Path) -> None:
-        """Waits until the stream has a leader, READY_S at most. Raises NoLeader."""
+        """Starts the servers and waits until the stream has a leader, READY_S at most. Raises NoLeader."""
         self._home = directory
         base = free_base_port(2 * NODES)
         routes = ", ".join(f"nats://{HOST}:{base + NODES + number}" for number in range(NODES))
@@ -63,7 +64,7 @@ class Nats(Group):
             time.sleep(0.5)
 
     def leader(self) -> Node:
-        """The leader of the stream's Raft group, as the first server that answers tells."""
+        """Returns the leader of the stream's Raft group, as the first server that answers reports it."""
         alive = set(self.processes.pids)
         for asked in self._nodes:
             if asked.pid not in alive:
@@ -76,7 +77,7 @@ class Nats(Group):
         raise NoLeader("the stream has no leader")
 
     def generator(self, load: Load) -> Generator:
-        """Publishes on one connection."""
+        """Returns a generator that publishes on one connection."""
         return Publisher(load)
 
     def _start(self, number: int) -> int:
@@ -85,7 +86,7 @@ class Nats(Group):
 
 
 class Publisher(Window):
-    """A window of publishes."""
+    """A window of publishes on one connection."""
 
     def __init__(self, load: Load) -> None:
         super().__init__(load)
@@ -97,12 +98,12 @@ class Publisher(Window):
         self._pending = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greets; the window is filled when the answer to PING says that the server has read all of it."""
+        """Sends the greeting; the window is filled when the answer to PING says that the server has read all of it."""
         super().connection_made(transport)
         self.transport.write(_CONNECT + b"SUB %s* 1\r\nPING\r\n" % _INBOX)
 
     def data_received(self, data: bytes) -> None:
-        """Acknowledgements, each a line and a line of JSON, and a few other lines."""
+        """Reads acknowledgements, each a line and a line of JSON, and a few other lines."""
         data = self._pending + data if self._pending else data
         now = time.perf_counter()
         stop = data.rfind(b"\r\n") + 2 if b"\r\n" in data else 0
@@ -126,7 +127,7 @@ class Publisher(Window):
 
 
 def request(port: int, subject: str, content: dict[str, Any], patience_s: float = 5.0) -> dict[str, Any]:
-    """One request of JetStream's API and its answer. Raises OSError."""
+    """Sends one request of JetStream's API and returns its answer. Raises OSError."""
     payload = json.dumps(content).encode()
     with socket.create_connection((HOST, port), patience_s) as connection, connection.makefile("rb") as answers:
         ask = b"SUB _INBOX.api 1\r\nPUB %s _INBOX.api %d\r\n%s\r\n" % (subject.encode(), len(payload), payload)

@@ -1,8 +1,8 @@
 """A network of its own for each node, so that the leader's cable can be pulled.
 
-Network namespaces with a bridge between them; this process stands at the bridge. Everything is made inside a namespace
-that the process itself must have been started in (`ENTER`), so nothing is seen or changed outside it, and all of it
-goes when the last process goes.
+It uses network namespaces with a bridge between them; this process is connected to the bridge. Everything is made
+inside a namespace in which the process itself must have been started (`ENTER`), so nothing is visible or changed
+outside it, and everything disappears when the last process ends.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from bench.peers.processes import Processes
 from bench.peers.system import NODES, Place, Places
 
 ENTER = ("unshare", "-Urn")
-"""Starts a command where a Network can be made: root in a user namespace, with a network namespace that is empty."""
+"""The command prefix that starts a process in which a Network can be made: root in a user namespace, with an empty
+network namespace."""
 _NET = "10.77.0"
 _HUB = f"{_NET}.254"
 _HOLD = ("unshare", "-n", "sleep", "infinity")
@@ -26,7 +27,7 @@ class Network:
     """NODES places that reach each other and this process. Raises OSError if the kernel or iproute2 refuses."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: for what the commands print."""
+        """`folder`: where the output of the commands goes."""
         self._holders = Processes()
         _ip("link", "set", "lo", "up")
         _ip("link", "add", "hub", "type", "bridge")
@@ -35,7 +36,7 @@ class Network:
         self.places = Places(tuple(self._place(number, folder) for number in range(NODES)), _HUB)
 
     def cut(self, number: int) -> None:
-        """Node `number` sends and receives nothing any more; its interface stays up, as behind a dead switch."""
+        """Cuts node `number` off: it can neither send nor receive; its interface stays up, as behind a dead switch."""
         _ip("link", "set", _port(number), "nomaster")
 
     def mend(self, number: int) -> None:
@@ -59,12 +60,12 @@ class Network:
 
 
 def _port(number: int) -> str:
-    """The bridge's end of a node's cable."""
+    """Returns the name of the bridge's end of a node's cable."""
     return f"port{number}"
 
 
 def _wait_for_namespace(pid: int) -> None:
-    """unshare(1) has made the namespace when it is another one than ours."""
+    """Waits until unshare(1) has made the namespace, which then differs from this process's."""
     until = time.monotonic() + _READY_S
     own = Path("/proc/self/ns/net").readlink()
     while Path(f"/proc/{pid}/ns/net").readlink() == own:

@@ -1,4 +1,5 @@
-"""The result as pictures: rates and CPU for each load, latencies at one message in flight, failovers; one SVG each."""
+"""Draws the result as pictures: rates and CPU for each load, latencies at one message in flight, failovers; one SVG
+each."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class Bar(NamedTuple):
-    """A bar with the range of its rounds; `low` and `high` are the value itself where no range is known."""
+    """A bar with the range of its rounds; `low` and `high` equal the value if no range is known."""
 
     label: str
     value: float
@@ -17,7 +18,7 @@ class Bar(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """One file: bars from top to bottom, longest is best or worst as the title says."""
+    """One picture file: bars from top to bottom; the title says if the longest is best or worst."""
 
     name: str
     title: str
@@ -83,5 +84,5 @@ def _exact(row: Mapping[str, Any], figure: str) -> Bar:
 
 
 def _errors(bars: Sequence[Bar]) -> tuple[list[float], list[float]]:
-    """Distances below and above each bar's value."""
+    """Returns the distances below and above each bar's value."""
     return [bar.value - bar.low for bar in bars], [bar.high - bar.value for bar in bars]

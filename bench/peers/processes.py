@@ -1,7 +1,7 @@
-"""The processes of a system: started in groups of their own, counted, stopped and continued, and ended for certain.
+"""The processes of a system: started in groups of their own, measured, stopped and continued, and always ended.
 
-Ended for certain means: when `end` is called, when this interpreter exits for whatever reason it can still notice
-(`ended_at_exit`), and by the kernel when it dies without a chance to act.
+They end when `end` is called, when this interpreter exits for any reason that it can notice (`ended_at_exit`), and
+through the kernel when the interpreter dies without a chance to act.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _libc = ctypes.CDLL(None)
 
 
 class Processes:
-    """The processes of one system, by pid. Identity is pid and start time: a pid used again is never signalled."""
+    """The processes of one system, by pid. A process is identified by pid and start time, so a reused pid is never
+    signalled."""
 
     def __init__(self) -> None:
         self._known: dict[int, psutil.Process] = {}
@@ -61,11 +62,11 @@ class Processes:
         return list(self._known)
 
     def ended(self) -> list[int]:
-        """Pids of processes that ended by themselves."""
+        """Returns the pids of processes that ended by themselves."""
         return [pid for pid, process in self._known.items() if not _is_alive(process)]
 
     def pause(self, pid: int | None = None) -> None:
-        """SIGSTOP to one process or to all; returns when the system shows them as stopped."""
+        """Sends SIGSTOP to one process or to all; returns when the operating system shows them as stopped."""
         some = self._some(pid)
         for process in some:
             process.suspend()
@@ -76,12 +77,12 @@ class Processes:
             time.sleep(0.005)
 
     def resume(self, pid: int | None = None) -> None:
-        """SIGCONT to one process or to all."""
+        """Sends SIGCONT to one process or to all."""
         for process in self._some(pid):
             process.resume()
 
     def kill(self, pid: int) -> None:
-        """kill -9 for one process; returns at once, and `reap` waits for it."""
+        """Sends kill -9 to one process; returns at once, and `reap` waits for its end."""
         self._known[pid].kill()
 
     def reap(self, pid: int) -> None:
@@ -89,7 +90,7 @@ class Processes:
         _wait_gone([self._known.pop(pid)], self._children.pop(pid, None))
 
     def end(self) -> None:
-        """kill -9 for every process that is left, with its descendants; returns when all are gone."""
+        """Sends kill -9 to every remaining process and its descendants; returns when all are gone."""
         doomed = [process for known in self._known.values() for process in _family(known)]
         for process in doomed:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -100,12 +101,13 @@ class Processes:
         self._known.clear()
 
     def cpu_seconds(self) -> float:
-        """User and system time of all processes so far, with their descendants, living or waited for."""
+        """Returns the user and system time of all processes so far, with their descendants, including those that ended
+        and were waited for."""
         pids = {process.pid for known in self._known.values() for process in _family(known)}
         return sum(_ticks_of(pid) for pid in pids) / TICKS_PER_SECOND
 
     def memory_bytes(self) -> int:
-        """Resident memory of all processes; pages that they share are counted for each."""
+        """Returns the resident memory of all processes; pages that they share are counted for each."""
         return sum(process.memory_info().rss for process in self._known.values() if _is_alive(process))
 
     def _some(self, pid: int | None) -> list[psutil.Process]:
@@ -113,14 +115,16 @@ class Processes:
 
 
 def ticks(stat: str) -> int:
-    """utime + stime + cutime + cstime of /proc/PID/stat (proc(5)); its second field, the name, may contain anything."""
+    """Returns utime + stime + cutime + cstime of a line of /proc/PID/stat (proc(5)); its second field, the name, may
+    contain anything."""
     fields = stat.rpartition(")")[2].split()
     return sum(int(field) for field in fields[11:15])
 
 
 @contextlib.contextmanager
 def ended_at_exit() -> Iterator[None]:
-    """Inside it SIGTERM and SIGHUP raise SystemExit; however it is left, no process of any system stays behind."""
+    """A context in which SIGTERM and SIGHUP raise SystemExit; at its end, however it is left, it ends the processes of
+    all systems."""
     signals = (signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, _exit) for number in signals}
     atexit.register(end_all)
@@ -134,7 +138,7 @@ def ended_at_exit() -> Iterator[None]:
 
 
 def end_all() -> None:
-    """Ends the processes of every system; an error with one does not spare the others."""
+    """Ends the processes of every system; an error with one does not stop the others."""
     for processes in list(_all):
         try:
             processes.end()

@@ -1,4 +1,5 @@
-"""pysyncobj: three Python processes with journals, as tests/jepsen_like runs it; the front is ours (pysyncobj_node)."""
+"""pysyncobj as a system under test: three Python processes with journals, as tests/jepsen_like runs it. pysyncobj_node,
+written for this benchmark, makes it a server."""
 
 from __future__ import annotations
 
@@ -34,13 +35,13 @@ class PySyncObj(Group):
         self._base = 0
 
     def start(self, directory: Path) -> None:
-        """Waits until a node leads, READY_S at most. Raises NoLeader."""
+        """Starts the nodes and waits until one leads, READY_S at most. Raises NoLeader."""
         self._home, self._base = directory, free_base_port(2 * NODES)
         self._start_all(lambda number: self._base + number)
         self._await_leader(READY_S)
 
     def leader(self) -> Node:
-        """The node that says that it leads."""
+        """Returns the node that says that it leads."""
         alive = set(self.processes.pids)
         for node in self._nodes:
             if node.pid in alive and leads(node.port):
@@ -48,7 +49,7 @@ class PySyncObj(Group):
         raise NoLeader("no node of pysyncobj leads")
 
     def generator(self, load: Load) -> Generator:
-        """Frames of the front."""
+        """Returns a generator of messages for pysyncobj_node."""
         return Proposer(load)
 
     def _start(self, number: int) -> int:
@@ -60,7 +61,7 @@ class PySyncObj(Group):
 
 
 class Proposer(Window):
-    """A window of messages for the front."""
+    """A window of messages for pysyncobj_node."""
 
     def __init__(self, load: Load) -> None:
         super().__init__(load)
@@ -68,12 +69,12 @@ class Proposer(Window):
         self._pending = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begins: the front needs no greeting."""
+        """Begins at once: the server needs no greeting."""
         super().connection_made(transport)
         self.begin()
 
     def data_received(self, data: bytes) -> None:
-        """Answers of one size."""
+        """Reads answers, all of one size."""
         data = self._pending + data if self._pending else data
         now = time.perf_counter()
         whole = len(data) // ANSWER.size * ANSWER.size
@@ -83,7 +84,7 @@ class Proposer(Window):
 
 
 def leads(port: int) -> bool:
-    """Asks the front; False if nothing answers."""
+    """Asks the node's server if it leads; returns False if nothing answers."""
     try:
         with socket.create_connection((HOST, port), 2.0) as connection:
             connection.sendall(FRAME.pack(ASK, 0))

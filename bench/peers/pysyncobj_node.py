@@ -1,4 +1,4 @@
-"""A node of pysyncobj with a front for the load generator, as a process of its own.
+"""A node of pysyncobj with a server for the load generator (the front), as a process of its own.
 
 python -P bench/peers/pysyncobj_node.py CLIENT_PORT JOURNAL SELF PARTNER PARTNER     (SELF and PARTNER are HOST:PORT)
 
@@ -23,7 +23,7 @@ HOST = "127.0.0.1"
 
 
 class Log(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
-    """Messages that stay in the journal: the state is their number alone."""
+    """The replicated object. Messages stay in the journal; its state is only their number."""
 
     def __init__(self, address: str, partners: list[str], journal: str) -> None:
         self.count = 0
@@ -31,13 +31,13 @@ class Log(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
 
     @replicated  # type: ignore[untyped-decorator]  # the same
     def append(self, message: bytes) -> int:
-        """One message."""
+        """Applies one message: counts it."""
         self.count += 1
         return self.count
 
 
 class Front(asyncio.Protocol):
-    """One client. Calls return on pysyncobj's thread."""
+    """The server's side of one client connection. Results of proposals arrive on pysyncobj's thread."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -45,11 +45,11 @@ class Front(asyncio.Protocol):
         self._pending = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keeps the transport."""
+        """Stores the transport."""
         self._transport = cast(asyncio.Transport, transport)  # what a stream connection gives
 
     def data_received(self, data: bytes) -> None:
-        """Proposes each message."""
+        """Proposes each message that was read."""
         data = self._pending + data
         at = 0
         while len(data) - at >= FRAME.size:
@@ -76,7 +76,7 @@ class Front(asyncio.Protocol):
 
 
 async def serve(port: int, journal: str, address: str, partners: list[str]) -> None:
-    """Runs until it is killed."""
+    """Runs the node and its front until the process is killed."""
     log = Log(address, partners, journal)
     server = await asyncio.get_running_loop().create_server(lambda: Front(log), HOST, port)
     await server.serve_forever()

@@ -1,4 +1,4 @@
-"""RaftMQ as `raftmq up` starts it: three nodes, default settings."""
+"""RaftMQ as a system under test: three nodes as `raftmq up` starts them, with default settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RaftMQ(Group):
         self._planned: list[NodeRecord] = []
 
     def start(self, directory: Path) -> None:
-        """Starts nodes as `raftmq up` does, but as processes of ours. Raises NoLeader."""
+        """Starts nodes as `raftmq up` does, but as processes of the benchmark. Raises NoLeader."""
         self._home = directory
         try:
             self._planned = plan_nodes(directory, NODES, free_base_port(4 * NODES))
@@ -48,14 +48,14 @@ class RaftMQ(Group):
             time.sleep(0.1)
 
     def leader(self) -> Node:
-        """The node that leads the highest term and takes writes."""
+        """Returns the node that leads the highest term and accepts writes."""
         view = self._view()
         if view.leader is None or not view.writes_open:
             raise NoLeader("no node of raftmq takes writes")
         return self._nodes[view.leader - 1]
 
     def generator(self, load: Load) -> Generator:
-        """RocketMQ frames."""
+        """Returns a generator of sends in RocketMQ frames."""
         return bench_load.Load(TOPIC, load.size, load.batch, load.in_flight, load.seconds)
 
     def _view(self) -> ClusterView:
@@ -74,7 +74,7 @@ class RaftMQ(Group):
         return self.processes.start([*self.places.nodes[number].enter, *node], Path(record.log))
 
     def _move(self, number: int) -> None:
-        """Has a node's file say the addresses of the places, if they are not all on loopback."""
+        """Writes the addresses of the places into a node's file, if the nodes are not all on loopback."""
         if self.places == HERE:
             return
         file = self._planned[number].config_path

@@ -1,4 +1,4 @@
-"""The measurements as one JSON document and as tables."""
+"""Makes one JSON document and tables of the measurements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.peers.system import Load
 
 
 def row(field: Field, load: Load) -> dict[str, Any]:
-    """One system under one load: medians of its rounds, and the range of its rates."""
+    """Returns the row of one system under one load: medians of its rounds, and the range of its rates."""
     samples = field.samples[load]
     rate = spread([one.messages_per_second for one in samples])
     return {
@@ -38,7 +38,7 @@ def document(
     floor: Mapping[str, float],
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The whole result. A system that could not be had or that failed has a row that says why."""
+    """Returns the whole result. A system that could not be fetched or that failed has a row that says why."""
     rows = [row(field, load) for field in fields for load in field.samples]
     rows.sort(key=lambda each: (each["batch"], each["in_flight"]))
     gone = dict(missing) | {field.name: field.failed for field in fields if field.failed}
@@ -60,7 +60,7 @@ def _with_spread(one: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _floor(floor: Mapping[str, float], rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The disk's floor, with our p50 at one message in flight as a multiple of it."""
+    """Returns the disk's floor, with RaftMQ's p50 at one message in flight as a multiple of it."""
     ours = [each["p50_ms"] for each in rows if each["system"] == "raftmq" and each["in_flight"] == 1]
     return {**floor, "raftmq_ratio": round(ours[0] / floor["p50_ms"], 2)} if ours else dict(floor)
 

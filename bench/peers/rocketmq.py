@@ -1,7 +1,9 @@
-"""RocketMQ with DLedger: three brokers of one group and a name server, as shipped or with what makes it faster.
+"""RocketMQ with DLedger as a system under test: three brokers of one group and a name server, as shipped or with tuned
+settings.
 
 The configuration is that of `conf/dledger/broker-n0.conf` in RocketMQ's distribution; its JVM flags are those of
-`bin/runbroker.sh`, but for the heap (1 GiB instead of 8, not touched ahead) and the flags that Java 17 no longer knows.
+`bin/runbroker.sh`, except for the heap (1 GiB instead of 8, not touched ahead) and the flags that Java 17 no longer
+knows.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ TUNED = {"enableBatchPush": "true", "useReentrantLockWhenPutMessage": "true"}
 GROUP = "RaftNode00"
 READY_S = 90.0
 _PORTS_EACH = 5
-"""Ports of each broker: clients use +2 (+0 is its VIP port, +3 its replication port), DLedger uses +4."""
+"""The number of ports of each broker: clients use +2 (+0 is its VIP port, +3 its replication port), DLedger uses +4."""
 _JVM = [
     "-server",
     "-XX:+UseG1GC",
@@ -45,7 +47,7 @@ class DLedger(Group):
     """A `System` of three brokers of one DLedger group and a name server."""
 
     def __init__(self, name: str, settings: Mapping[str, str], places: Places = HERE) -> None:
-        """`settings`: lines of broker.conf beside those that a DLedger group must have."""
+        """`settings`: lines of broker.conf in addition to those that a DLedger group needs."""
         super().__init__(places)
         self.traits = Traits(
             name,
@@ -60,7 +62,8 @@ class DLedger(Group):
         self._base = 0
 
     def start(self, directory: Path) -> None:
-        """Waits until a broker takes writes, READY_S at most. Raises NoLeader with the end of a broker's log."""
+        """Starts the brokers and waits until one accepts writes, READY_S at most. Raises NoLeader with the end of a
+        broker's log."""
         self._home = directory
         self._base = free_base_port(_PORTS_EACH * NODES + 1)
         (directory / "conf").mkdir(parents=True)
@@ -74,7 +77,7 @@ class DLedger(Group):
             raise NoLeader(f"{self.traits.name} did not start: {self._last_words()}") from None
 
     def leader(self) -> Node:
-        """The broker that acknowledges a send: slaves refuse it."""
+        """Returns the broker that acknowledges a send; slaves refuse it."""
         alive = set(self.processes.pids)
         for node in self._nodes:
             if node.pid in alive and loads.takes_writes(self, node):
@@ -82,7 +85,7 @@ class DLedger(Group):
         raise NoLeader(f"no broker of {self.traits.name} takes writes")
 
     def generator(self, load: Load) -> Generator:
-        """RocketMQ frames."""
+        """Returns a generator of sends in RocketMQ frames."""
         return bench_load.Load(TOPIC, load.size, load.batch, load.in_flight, load.seconds)
 
     def _port(self, number: int, what: int) -> int:

@@ -1,8 +1,8 @@
 """Alternating rounds: every system is continued in turn, measured under every load, and stopped again.
 
-All systems are started and warmed once. Between its turns a system stands still (SIGSTOP), so it takes neither CPU nor
-disk from the one that is measured, and its JIT-compiled code stays. What it left dirty in the page cache is written
-before the next turn (sync(2)). A turn counts only if the same leader led from its first to its last load.
+All systems are started and warmed up once. Between its turns a system is stopped (SIGSTOP), so it takes neither CPU nor
+disk from the one that is measured, and its JIT-compiled code stays. Dirty pages that it left in the page cache are
+written before the next turn (sync(2)). A turn counts only if the same leader led from its first to its last load.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from bench.peers.system import Load, Node, NoLeader, System
 from raftmq.commands.bench_load import Result
 
 LOADS = ((1024, 1, 1), (1024, 1, 64), (1024, 1, 512), (1024, 100, 16))
-"""(body bytes, messages per request, requests in flight)."""
+"""The loads: (body bytes, messages per request, requests in flight)."""
 SETTLE_S = 1.0
 LEADER_S = 40.0
 """Seconds that a system may be without a leader after it was continued."""
 TRIES = 3
-"""Turns that a system may begin in one round."""
+"""The most turns that a system may begin in one round."""
 
 
 class Sample(NamedTuple):
-    """One load in one round."""
+    """The figures of one load in one round."""
 
     messages_per_second: float
     cpu_us_per_message: float
-    """User and system time of all processes of the system."""
+    """User and system time of all processes of the system, per message, in microseconds."""
     p50_ms: float
     p99_ms: float
     errors: int
@@ -50,19 +50,19 @@ class Spread(NamedTuple):
 
 
 class Field:
-    """A system that takes part: what it was measured at, and which of its nodes are warm."""
+    """A system that takes part, with its measurements and the nodes that are warmed up."""
 
     def __init__(self, system: System, warm_s: float = 0.0) -> None:
-        """`warm_s`: how long a leader is warmed, instead of what the system's traits say."""
+        """`warm_s`: seconds for which a leader is warmed up, instead of the value in the system's traits."""
         self.system = system
         self.warm_s = warm_s or system.traits.warm_s
         self.samples: dict[Load, list[Sample]] = {}
         self.failed = ""
-        """Reason why it takes part no longer; empty if it does."""
+        """The reason why the system no longer takes part; "" if it does."""
         self.memory_bytes = 0
         """Resident memory of all its processes after its last turn."""
         self.leader_changes = 0
-        """Turns that found another leader than the turn before, or lost theirs."""
+        """The number of turns that found another leader than the turn before, or lost their leader."""
         self._warm: set[int] = set()
         self._leader: Node | None = None
 
@@ -72,7 +72,7 @@ class Field:
         return self.system.traits.name
 
     def start(self, directory: Path) -> None:
-        """Starts the system, warms its leader, and stops it until its first turn."""
+        """Starts the system, warms up its leader, and stops it until its first turn."""
         directory.mkdir(parents=True)
         self.system.start(directory)
         self._leader = wait_for_leader(self.system)
@@ -80,7 +80,7 @@ class Field:
         self.system.processes.pause()
 
     def warm(self) -> None:
-        """Puts load on the leader: for as long as it needs the first time, for a second when it led before."""
+        """Puts load on the leader: for its full warm-up time at first, for a second if it led before."""
         leader = self._leader
         assert leader is not None, "a system is warmed after it was started"
         seconds = 1.0 if leader.pid in self._warm else self.warm_s
@@ -88,9 +88,10 @@ class Field:
         self._warm.add(leader.pid)
 
     def resume(self) -> Node:
-        """Continues the system, its leader first so that its heartbeats are there when the others wake; returns it.
+        """Continues the system, its leader first, so that its heartbeats arrive when the others wake; returns the
+        leader.
 
-        If another node leads now, it is warmed.
+        If another node leads now, it is warmed up.
         """
         if self._leader is not None:
             self.system.processes.resume(self._leader.pid)
@@ -105,13 +106,14 @@ class Field:
         return now
 
     def pause(self) -> None:
-        """Stops it and has the disk take what it wrote."""
+        """Stops the system and syncs the disk."""
         self.memory_bytes = self.system.processes.memory_bytes()
         self.system.processes.pause()
         os.sync()
 
     def turn(self, rows: Sequence[Load]) -> None:
-        """Continues, measures every load and stops; begins again if the leader changed meanwhile. Raises OSError."""
+        """Continues the system, measures every load and stops it; begins again if the leader changed meanwhile. Raises
+        OSError."""
         try:
             for _ in range(TRIES):
                 leader = self.resume()
@@ -133,8 +135,8 @@ class Field:
 
 
 def order(names: Sequence[str], number: int) -> list[str]:
-    """The order of round `number` (from 0): rounds come in pairs, the second one backwards, and each pair begins with
-    the next system. So each is first as often, and none always follows the same one."""
+    """Returns the order of systems in round `number` (from 0). Rounds come in pairs, the second one backwards, and each
+    pair begins with the next system. So each system is first equally often, and none always follows the same one."""
     shift = number // 2 % len(names) if names else 0
     turned = [*names[shift:], *names[:shift]]
     return turned[::-1] if number % 2 else turned
@@ -153,14 +155,14 @@ def wait_for_leader(system: System, patience_s: float = LEADER_S) -> Node:
 
 
 def measure(system: System, leader: Node, row: Load) -> Sample:
-    """One load against the leader. Raises OSError."""
+    """Measures one load against the leader. Raises OSError."""
     before = system.processes.cpu_seconds()
     result = loads.run(system, leader, row)
     return sample(result, system.processes.cpu_seconds() - before)
 
 
 def sample(result: Result, cpu_s: float) -> Sample:
-    """The figures of one run. Raises ConnectionError if nothing was acknowledged."""
+    """Returns the figures of one run. Raises ConnectionError if nothing was acknowledged."""
     if not result.messages:
         raise ConnectionError(f"nothing was acknowledged, {result.errors} requests were refused")
     return Sample(
@@ -183,7 +185,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def play(fields: Sequence[Field], rounds: int, seconds: float, floor: Floor, tell: Callable[[str], None]) -> None:
-    """Plays all rounds. A system that fails keeps what it was measured at before, and its end is told in `failed`."""
+    """Plays all rounds. A system that fails keeps its earlier measurements, and `failed` says why it ended."""
     by_name = {field.name: field for field in fields}
     for number in range(rounds):
         floor.measure()
@@ -197,7 +199,8 @@ def play(fields: Sequence[Field], rounds: int, seconds: float, floor: Floor, tel
 
 
 def attempt(field: Field, action: Callable[[], object], tell: Callable[[str], None]) -> bool:
-    """Does something with a system; if that fails, the system ends and the run goes on. True if it went well."""
+    """Calls `action` for a system; if that fails, the system ends and the benchmark goes on. Returns True on
+    success."""
     try:
         action()
     except Exception as error:  # noqa: BLE001 - whatever goes wrong with one system must not cost the others' figures

@@ -15,15 +15,15 @@ NODES = 3
 
 
 class Unavailable(Exception):
-    """A system cannot be had here; the text says why, for the report."""
+    """A system cannot be fetched or run here; the text says why, for the report."""
 
 
 class NoLeader(Exception):
-    """No node takes writes at present."""
+    """No node accepts writes at present."""
 
 
 class Load(NamedTuple):
-    """One row: body bytes, messages per request, requests in flight on one connection, and for how long."""
+    """One row of the benchmark: body bytes, messages per request, requests in flight on one connection, and seconds."""
 
     size: int
     batch: int
@@ -32,7 +32,7 @@ class Load(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A node of a system: its number from 0, the port of its clients, the pid of its process, and where it is."""
+    """A node of a system: its number from 0, the port for its clients, the pid of its process, and its host."""
 
     number: int
     port: int
@@ -41,27 +41,25 @@ class Node(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The place of a node: its address, and the command that starts another node there; the command is empty for this
-    host.
-    """
+    """A place for a node: its address, and the command prefix that starts a process there, empty for this host."""
 
     host: str
     enter: tuple[str, ...] = ()
 
 
 class Places(NamedTuple):
-    """The places of a system's nodes, and the address at which they reach what the benchmark itself starts."""
+    """The places of a system's nodes, and the address at which they reach processes of the benchmark itself."""
 
     nodes: tuple[Place, ...]
     hub: str
 
 
 HERE = Places((Place(HOST),) * NODES, HOST)
-"""All on this machine's loopback."""
+"""Places that are all on this machine's loopback."""
 
 
 class Generator(Protocol):
-    """A load generator on one connection: an asyncio.Protocol with these results once `done` is.
+    """A load generator on one connection: an asyncio.Protocol that has these results once `done` is set.
 
     `elapsed` is in seconds, `latencies` are milliseconds per request, `acked` counts messages, `errors` requests.
     """
@@ -79,15 +77,15 @@ class Traits(NamedTuple):
     name: str
     version: str
     durability: str
-    """Storage that holds a message when its send is acknowledged, in words."""
+    """The storage that holds a message when its send is acknowledged, in words."""
     warm_s: float
     """Seconds of load that a leader needs before it is measured; a JVM compiles meanwhile."""
     batches: bool
-    """It can store many messages with one request."""
+    """True if the system can store many messages with one request."""
 
 
 class System(Protocol):
-    """Three nodes of one product. Every method blocks, and raises OSError or NoLeader for what went wrong."""
+    """Three nodes of one product. Every method blocks, and raises OSError or NoLeader if it fails."""
 
     traits: Traits
     processes: Processes
@@ -97,13 +95,13 @@ class System(Protocol):
 
     @property
     def nodes(self) -> Sequence[Node]:
-        """All nodes, also those that were killed."""
+        """All nodes, including killed ones."""
 
     def leader(self) -> Node:
-        """The node that leads now, by its own word. Raises NoLeader."""
+        """Returns the node that says that it leads now. Raises NoLeader."""
 
     def generator(self, load: Load) -> Generator:
-        """A new generator; call it on the event loop that will run it."""
+        """Returns a new generator; to be called on the event loop that will run it."""
 
     def restart(self, node: Node) -> None:
         """Starts a node again that was killed and reaped."""

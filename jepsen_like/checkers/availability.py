@@ -1,4 +1,4 @@
-"""Availability: outages as clients saw them, and how long after each fault operations succeeded again."""
+"""The availability checker: outages as clients saw them, and how long after each fault operations succeeded again."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from jepsen_like.history import Operation
 NAME = "availability"
 
 REST_NS = 2_000_000_000
-"""Clients that do not try for this long are not waiting any more."""
+"""Nanoseconds without an attempt after which clients no longer count as waiting."""
 
 
 class Outage(NamedTuple):
-    """A time in which clients tried and nothing succeeded. Nanoseconds on the clock of the history."""
+    """A period in which clients tried and no operation succeeded. Nanoseconds on the clock of the history."""
 
     start_ns: int
     end_ns: int
@@ -35,27 +35,27 @@ class Outage(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """One fault of the run."""
+    """One fault that was injected during the run."""
 
     kind: str
     nodes: tuple[int, ...]
     detail: str
     start_ns: int
     end_ns: int | None
-    """None: never lifted."""
+    """The time at which the fault was lifted; None if it never was."""
     op: int
 
 
 class Attempts:
-    """The times at which clients tried, column by column."""
+    """The times at which clients tried operations, as columns."""
 
     def __init__(self) -> None:
         self.invoked = array("q")
-        """Indexes of the steps; the other columns are nanoseconds on the clock of the history."""
+        """Indexes of the invocation steps; the other columns are nanoseconds on the clock of the history."""
         self.invoked_ns = array("q")
         self.ended_ns = array("q")
         self.successes = array("q")
-        """The ends of those that succeeded, ascending."""
+        """The times at which successful operations ended, ascending."""
         self._unsuccessful: set[int] = set()
 
     @classmethod
@@ -81,7 +81,7 @@ class Attempts:
             self._unsuccessful.update(operation[0].index for operation in completed if operation.outcome != "ok")
 
     def close(self, still_open: list[Operation]) -> None:
-        """Adds the operations that never completed, which waited until the last attempt; puts all in order."""
+        """Adds the operations that never completed, which count as waiting until the last attempt; sorts all."""
         self.invoked.extend([asked.index for asked, _ in still_open])
         self.invoked_ns.extend([asked.time_ns for asked, _ in still_open])
         self.ended_ns.extend([max(self.invoked_ns, default=0)] * len(still_open))
@@ -94,12 +94,13 @@ class Attempts:
         )
 
     def any_success_since(self, position: int) -> bool:
-        """Returns True if one of them succeeded, from this position on in order of invocation."""
+        """Returns True if an attempt succeeded that was invoked at this position, in order of invocation, or later."""
         return any(index not in self._unsuccessful for index in islice(self.invoked, position, None))
 
 
 def check(operations: Operations, attempts: Attempts, workload: Workload) -> Result:
-    """Measures outages and failover times. Wrong is only a cluster that does not come back after the last fault."""
+    """Measures outages and failover times. The only anomaly is a cluster in which no operation succeeds after the last
+    fault."""
     findings = Findings()
     faults = faults_of(operations)
     pauses = outages(attempts)
@@ -117,7 +118,7 @@ def check(operations: Operations, attempts: Attempts, workload: Workload) -> Res
 
 
 def faults_of(operations: Operations) -> list[Fault]:
-    """Every fault in order of its start."""
+    """Returns every fault in order of its start."""
     faults = []
     with values_of(operations.of(FAULT)) as watched:
         for operation in watched:
@@ -132,9 +133,10 @@ def faults_of(operations: Operations) -> list[Fault]:
 
 
 def outages(attempts: Attempts, at_least_ns: int = 1_000_000) -> list[Outage]:
-    """Times between two successes in which clients were waiting or trying, and that lasted longer than this.
+    """Returns the periods between two successes that were longer than `at_least_ns` and in which clients were waiting
+    or trying.
 
-    From the moment a client was first left waiting: a time in which nobody asked anything is no outage.
+    An outage begins when a client was first left waiting: a period in which no client asked anything is no outage.
     """
     if not attempts.invoked:
         return []
@@ -155,7 +157,8 @@ def outages(attempts: Attempts, at_least_ns: int = 1_000_000) -> list[Outage]:
 
 
 def _waited(start: int, end: int, waiting_until: int, tries: Iterable[tuple[int, int]]) -> Iterator[Outage]:
-    """The parts of a time without success in which somebody waited; short rests between retries belong to them."""
+    """Yields the parts of a period without success in which some client waited; short rests between retries belong to
+    them."""
     for invoked, completed in tries:
         if invoked >= end:
             break
@@ -168,9 +171,9 @@ def _waited(start: int, end: int, waiting_until: int, tries: Iterable[tuple[int,
 
 
 def failover_times(pauses: list[Outage], faults: list[Fault]) -> dict[str, dict[str, int]]:
-    """Returns for each kind of fault its count, and p50, p99 and maximum of the longest outage while it lasted, in ms.
+    """Returns for each kind of fault its count, and p50, p99 and maximum of the longest outage during it, in ms.
 
-    Counted from the fault, at most until the next fault begins; an outage that outlasts the fault counts whole.
+    An outage is counted from the fault, at most until the next fault begins; one that outlasts the fault counts whole.
     """
     ends = [pause.end_ns for pause in pauses]
     times: dict[str, list[int]] = defaultdict(list)
@@ -191,7 +194,8 @@ def _spread(ordered: list[int]) -> dict[str, int]:
 
 
 def quantile(ordered: list[int], share: float) -> int:
-    """The nearest rank: the smallest value that at least this share of the values does not exceed."""
+    """Returns a quantile by the nearest rank: the smallest value that is at least as large as this share of the
+    values."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 

@@ -1,4 +1,4 @@
-"""One verdict from all checkers of a workload."""
+"""Combines the checkers of a workload into one verdict."""
 
 from __future__ import annotations
 
@@ -18,24 +18,23 @@ from jepsen_like.history import HistoryError, HistoryFile, Op, Operation, Pairin
 
 
 class Evidence:
-    """The evidence that all checkers judge, gathered from a history some steps at a time: sends and final reads apart
-    from the other operations.
+    """The evidence that all checkers judge, gathered from a history some steps at a time: sends and final reads
+    separately from the other operations.
 
     Sends and final reads are most of a history. They are put into columns while their steps are still in the
-    processor's cache and forgotten: judging a million messages then takes a fraction of the memory, and of the time.
+    processor's cache, and then forgotten: judging a million messages takes a fraction of the memory and time.
     """
 
     def __init__(self) -> None:
         self.operations = Operations()
-        """All but sends and final reads."""
+        """All operations except sends and final reads."""
         self.messages = Messages()
         self.attempts = Attempts()
 
     @classmethod
     def of(cls, batches: Iterable[list[Op]], error: Callable[[Op, str], Exception]) -> Evidence:
-        """Gathers the evidence from all steps. Raises `error` for steps that cannot be, MalformedStep for sends and
-        reads of other shape.
-        """
+        """Gathers the evidence from all steps. Raises `error` for impossible steps, MalformedStep for sends and reads
+        of another shape."""
         self, pairing = cls(), Pairing(error)
         for batch in batches:
             completed = pairing.feed(batch)
@@ -59,11 +58,11 @@ class Evidence:
 
 
 _BATCH = 2048
-"""Steps that are looked at together."""
+"""The number of steps that are processed together."""
 
 
 def check(history: Iterable[Op], workload: Workload | str) -> Verdict:
-    """Judges a history. A history that cannot be understood is `unknown`, with the line of its file.
+    """Judges a history. A history that cannot be understood gives `unknown`, with the line of its file.
 
     Raises ValueError if there is no workload of that name.
     """
@@ -79,9 +78,10 @@ def check(history: Iterable[Op], workload: Workload | str) -> Verdict:
 
 
 def check_file(path: Path, workload: Workload | str | None = None) -> tuple[Verdict, Sequence[Op]]:
-    """Judges a file by the workload it names, or by another. Foreign, cut or edited: unknown, with the line.
+    """Judges a file by the workload that it names, or by `workload`. A foreign, cut off or edited file gives `unknown`,
+    with the line.
 
-    The steps are read from the file again if anybody looks at them. Raises OSError if the file cannot be read.
+    The returned steps are read from the file again when they are accessed. Raises OSError if the file cannot be read.
     """
     name = workload if isinstance(workload, str) else workload.name if workload else "?"
     file = HistoryFile(path)
@@ -133,7 +133,8 @@ def _doubts(evidence: Evidence, workload: Workload) -> Iterator[str]:
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Millions of live tuples and no cycles: full collections would take most of the time and free nothing."""
+    """Turns the cyclic garbage collector off: there are millions of live tuples and no cycles, so full collections
+    would take most of the time and free nothing."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""The digest checker: two replicas that have applied the same entries hold the same state, byte for byte."""
+"""The digest checker: two replicas that have applied the same entries have the same state, byte for byte."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAME = "digests"
 
 
 def check(operations: Operations, workload: Workload) -> Result:
-    """Compares digests taken at equal applied indexes; at the end all nodes must have come equally far."""
+    """Compares digests taken at equal applied indexes; at the end all nodes must have applied the same entries."""
     findings = Findings()
     first: dict[tuple[str, int], tuple[int, str, int]] = {}
     last: dict[str, dict[int, int]] = defaultdict(dict)

@@ -1,4 +1,4 @@
-"""Every kind of anomaly with its meaning, the gravest first: what tends to be the cause stands before what follows."""
+"""Every kind of anomaly with its meaning, the gravest first: likely causes come before their consequences."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ _GRAVITY: Final = {kind: i for i, kind in enumerate(KINDS)}
 
 
 def gravity(kind: str) -> int:
-    """Place in the order above. Raises KeyError for a kind that is not declared there."""
+    """Returns the position of a kind in the order of gravity. Raises KeyError for a kind that is not declared."""
     return _GRAVITY[kind]

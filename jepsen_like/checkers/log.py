@@ -1,7 +1,8 @@
-"""The log checker: does every replica hold what clients were told it holds, once, in order, and nothing else?
+"""The log checker: checks that every replica holds exactly the messages that clients were told it holds, once and in
+order.
 
-Most queues of most runs are perfect, so each queue is first compared with what it should be in one cheap pass;
-only queues that differ are taken apart. Every pass is O(n log n) or better.
+Most queues of most runs are perfect, so each queue is first compared with its expected content in one cheap pass; only
+queues that differ are examined in detail. Every pass is O(n log n) or better.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def check(operations: Operations, messages: Messages, workload: Workload) -> Res
 
 
 def judge(messages: Messages, findings: Findings, *, ordered: bool) -> None:
-    """All passes over sends and dumps."""
+    """Runs all passes over sends and dumps."""
     suspicious: set[Queue] = set()
     shelves = dict(messages.shelves)
     waiting = {send.message_id: send for send in messages.unknown}
@@ -66,8 +67,8 @@ def judge(messages: Messages, findings: Findings, *, ordered: bool) -> None:
 
 
 def _repeats(messages: Messages, findings: Findings) -> None:
-    """A send that is repeated is answered with the place of the one message. A send that the history does not have is
-    nobody's business: it was left out because its message may be gone."""
+    """Checks that a repeated send is answered with the place of the one message. A repeat whose send is not in the
+    history is ignored: the send was left out because its message may be gone."""
     for repeat in messages.repeats:
         send = messages.sends.get(repeat.message_id)
         if send is None or send.place == (repeat.queue, repeat.offset):
@@ -82,12 +83,13 @@ def _repeats(messages: Messages, findings: Findings) -> None:
 
 
 def unread(messages: Messages) -> list[tuple[int, Queue]]:
-    """(node, queue) that were not read to the end: nothing can be said about what is missing there."""
+    """Returns the (node, queue) pairs that were not read to the end, where nothing can be said about missing
+    messages."""
     return sorted((dump.node, queue) for queue, dumps in messages.dumps.items() for dump in dumps if not dump.ended)
 
 
 def statistics(messages: Messages) -> dict[str, Any]:
-    """Counts by outcome, and messages read per node."""
+    """Returns counts by outcome, and the messages read per node."""
     stored = sum(send.found is not None for send in messages.unknown)
     rows = dict.fromkeys(messages.nodes, 0)
     for dumps in messages.dumps.values():
@@ -103,7 +105,8 @@ def statistics(messages: Messages) -> dict[str, Any]:
 
 
 def _with_guests(shelf: Shelf, dump: Dump, waiting: dict[str, Send]) -> Shelf:
-    """The shelf, and beside what was acknowledged the sends of unknown outcome (`waiting`, by id) that stand there."""
+    """Returns the shelf with the sends of unknown outcome (`waiting`, by id) that the dump shows, beside the
+    acknowledged ones."""
     if not waiting or len(dump.ids) <= len(shelf.ids):
         return shelf
     offsets = [offset for message_id, offset in zip(dump.ids, dump.offsets, strict=True) if message_id in waiting]
@@ -123,9 +126,7 @@ def _note_found(shelf: Shelf, queue: Queue, waiting: dict[str, Send]) -> None:
 
 def _is_perfect(shelf: Shelf, queue: Queue, dumps: list[Dump]) -> bool:
     """Returns True if every replica holds exactly the messages of this shelf in their places, sent before they were
-    read. This is the usual case, checked in passes that cost little; where it does not hold, the other functions find
-    out why.
-    """
+    read. This usual case is checked in cheap passes; if it does not hold, the other functions find out why."""
     first = dumps[0]
     return (
         not first.breaks
@@ -138,10 +139,9 @@ def _is_perfect(shelf: Shelf, queue: Queue, dumps: list[Dump]) -> bool:
 
 
 def _suspicious(messages: Messages, queue: Queue, dumps: list[Dump]) -> set[Queue]:
-    """Returns the queues to take apart: none if this queue is perfect (all replicas equal, read to the end, and every
-    row where it belongs), else this one, and those from which messages strayed into it. Notes in every send where it
-    was found.
-    """
+    """Returns the queues to examine in detail: none if this queue is perfect (all replicas equal, read to the end, and
+    every row in its place), else this one and those from which messages strayed into it. Records in every send the
+    place where it was found."""
     first = dumps[0]
     suspects: set[Queue] = set()
     if first.breaks or not all(dump.ended and dump.holds_the_same(first) for dump in dumps):
@@ -166,7 +166,8 @@ def _suspicious(messages: Messages, queue: Queue, dumps: list[Dump]) -> set[Queu
 
 
 def _stray(send: Send, queue: Queue, offset: int, earliest: int) -> set[Queue]:
-    """The queues made suspicious by a row that is not an acknowledged message in its acknowledged place."""
+    """Returns the queues that become suspicious through a row that is not an acknowledged message in its acknowledged
+    place."""
     home = send.place
     if send.found is None:
         send.found = (queue, offset)
@@ -186,7 +187,7 @@ def _one_place_acknowledged_twice(acked: list[Send], findings: Findings) -> None
 
 
 def _found(messages: Messages) -> dict[Queue, list[Send]]:
-    """Sends of unknown outcome by the queue they were found in, in order of invocation."""
+    """Returns the sends of unknown outcome by the queue in which they were found, in order of invocation."""
     found: dict[Queue, list[Send]] = defaultdict(list)
     for send in messages.unknown:
         if send.found is not None:
@@ -195,9 +196,8 @@ def _found(messages: Messages) -> dict[Queue, list[Send]]:
 
 
 def _placed(messages: Messages, queue: Queue, found: dict[Queue, list[Send]]) -> list[Send]:
-    """Returns the sends of a queue that were acknowledged there or, of unknown outcome, found there, in order of
-    invocation.
-    """
+    """Returns the sends of a queue, in order of invocation: those acknowledged there, and those of unknown outcome that
+    were found there."""
     return sorted((*messages.acked.get(queue, ()), *found.get(queue, ())), key=attrgetter("invoked"))
 
 
@@ -206,10 +206,10 @@ def _offset(send: Send) -> int:
 
 
 def _real_time(queue: Queue, placed: list[Send], findings: Findings) -> None:
-    """Checks that a stands before b if a was acknowledged before b was invoked.
+    """Checks real-time order: a stands before b if a was acknowledged before b was invoked.
 
     Both lists are walked in time; `highest` is the highest offset among the sends that had been acknowledged when
-    `send` was invoked, and `send` must stand above it. A send of unknown outcome takes part as b only.
+    `send` was invoked, and `send` must stand above it. A send of unknown outcome takes part only as b.
     """
     acked = sorted((send for send in placed if send.queue is not None), key=attrgetter("completed"))
     highest: Send | None = None
@@ -232,7 +232,7 @@ def _real_time(queue: Queue, placed: list[Send], findings: Findings) -> None:
 
 
 def _producer_order(queue: Queue, placed: list[Send], findings: Findings) -> None:
-    """Sends that name a producer stand in the order of their invocations, also while both were under way."""
+    """Checks that sends which name a producer are in the order of their invocations, even if several were in flight."""
     last: dict[str, Send] = {}
     for send in placed:
         if send.producer is None:
@@ -259,7 +259,8 @@ def _higher(a: _Acked, b: _Acked) -> _Acked:
 
 
 def _stale_reads(operations: Operations, messages: Messages, findings: Findings) -> None:
-    """The end of a queue, asked for after an offset was acknowledged, lies behind that offset."""
+    """Reports reads of a queue's end that were invoked after an offset was acknowledged, but returned an end below
+    it."""
     frontiers: dict[Queue, tuple[list[int], list[_Acked]]] = {}
     with values_of(operations.answered("max_offset")) as watched:
         for operation in watched:

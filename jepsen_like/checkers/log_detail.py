@@ -1,4 +1,4 @@
-"""The log checker's second look: queues that are not perfect, taken apart copy by copy."""
+"""The second pass of the log checker: examines queues that are not perfect, copy by copy."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ def judge_place(send: Send | None, copy: Copy, findings: Findings) -> None:
 
 
 def _breaks(dumps: Iterable[Dump], findings: Findings) -> None:
-    """Reports breaks: within one replica and queue, offsets rise by exactly one from the offset that was asked for."""
+    """Reports breaks in the offsets: within one replica and queue they must rise by exactly one from the requested
+    offset."""
     for dump in dumps:
         for position, expected in dump.breaks:
             offset = dump.offsets[position]
@@ -91,7 +92,8 @@ def _disagreement(dumps: Iterable[Dump], findings: Findings) -> None:
 
 
 def _duplicates(message_id: str, copies: list[Copy], findings: Findings) -> None:
-    """A copy is a place, not a reading: one offset answered twice is a step back, which `_breaks` reports."""
+    """Reports a message with several copies. A copy is a place, not a row: one offset that is answered twice is a step
+    back, which `_breaks` reports."""
     if len(copies) < 2:
         return
     places: dict[int, dict[tuple[Queue, int], int]] = defaultdict(dict)
@@ -105,9 +107,8 @@ def _duplicates(message_id: str, copies: list[Copy], findings: Findings) -> None
 
 
 def _losses(messages: Messages, queues: set[Queue], copies: dict[str, list[Copy]], findings: Findings) -> None:
-    """Reports messages that were acknowledged, or seen by anyone, and are missing where the replica was read to the end
-    or at least to its place.
-    """
+    """Reports messages that were acknowledged, or seen anywhere, and are missing on a replica that was read to the end
+    or at least to their place."""
     reached = {
         (dump.node, queue): float("inf") if dump.ended else max(dump.offsets, default=-1)
         for queue in queues
@@ -134,7 +135,7 @@ def _losses(messages: Messages, queues: set[Queue], copies: dict[str, list[Copy]
 
 
 def _expected(messages: Messages, queues: set[Queue], copies: dict[str, list[Copy]]) -> Iterator[Send]:
-    """Sends that must be in these queues: acknowledged there, or of unknown outcome and seen there."""
+    """Yields the sends that must be in these queues: acknowledged there, or of unknown outcome and seen there."""
     for queue in sorted(queues):
         yield from messages.acked.get(queue, ())
     for message_id in copies:
@@ -144,9 +145,8 @@ def _expected(messages: Messages, queues: set[Queue], copies: dict[str, list[Cop
 
 
 def _lost_writes(messages: Messages, lost: list[Send], findings: Findings) -> None:
-    """Reports the messages that are lost on every replica. Which part of a producer's messages is gone hints at the
-    cause, so it is said.
-    """
+    """Reports the messages that are lost on every replica. The report says which part of a producer's messages is gone,
+    because that hints at the cause."""
     if not lost:
         return
     shares = _surviving(messages, {send.message_id for send in lost})
@@ -167,7 +167,7 @@ def _last_word(send: Send) -> int:
 
 
 def _surviving(messages: Messages, lost: set[str]) -> dict[str | None, list[int]]:
-    """Invocations of the acknowledged messages that survived, per producer, ascending."""
+    """Returns per producer the invocations of the acknowledged messages that were not lost, ascending."""
     shares: dict[str | None, list[int]] = defaultdict(list)
     for send in messages.sends.values():
         if send.outcome == "ok" and send.message_id not in lost:

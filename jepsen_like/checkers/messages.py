@@ -1,4 +1,5 @@
-"""Tables of what was sent and where it was found, built once per history and shared by the log and poll checkers."""
+"""Tables of the messages that were sent and the places where they were found, built once per history and shared by the
+log and poll checkers."""
 
 from __future__ import annotations
 
@@ -27,18 +28,18 @@ class Send(msgspec.Struct, gc=False):
     producer: str | None
     outcome: OpType
     invoked: int
-    """Index of the step, like `completed`."""
+    """Index of the step that invoked the send."""
     completed: int
-    """-1 if the send was still open at the end."""
+    """Index of the step that completed the send; -1 if it was still open at the end."""
     queue: Queue | None = None
-    """Queue in which it was acknowledged; None unless the outcome is ok."""
+    """The queue in which the send was acknowledged; None unless the outcome is ok."""
     offset: int = -1
     found: tuple[Queue, int] | None = None
-    """Queue and offset where a reader first saw it."""
+    """The queue and offset where a reader first saw the message."""
 
     @property
     def place(self) -> tuple[Queue, int] | None:
-        """Acknowledged place, else the place it was found at."""
+        """The place where the send was acknowledged, else the place where it was found."""
         return self.found if self.queue is None else (self.queue, self.offset)
 
 
@@ -52,7 +53,7 @@ class Repeat(NamedTuple):
 
 
 def columns(rows: list[tuple[int, str]]) -> tuple[list[int], list[str]]:
-    """Offsets and message ids of an answer. Raises TypeError if a row is no pair."""
+    """Returns offsets and message ids of an answer. Raises TypeError if a row is no pair."""
     if not rows:
         return [], []
     try:
@@ -71,7 +72,7 @@ class Row(NamedTuple):
 
 
 class Dump:
-    """One replica's copy of one queue, as it was read, nothing removed."""
+    """One replica's copy of one queue, as it was read, including repeated rows."""
 
     def __init__(self, node: int, queue: Queue) -> None:
         self.node = node
@@ -79,18 +80,18 @@ class Dump:
         self.ids: list[str] = []
         self.offsets: list[int] = []
         self.breaks: list[tuple[int, int]] = []
-        """(position, expected offset) wherever an offset is not one above the offset before."""
+        """(position, expected offset) of each row whose offset is not one above the offset before."""
         self.fell_back = False
         """True if any offset is lower than the one before it."""
         self.ended = False
         self.next_offset: int | None = None
         self.last_op = -1
-        """Index of the last answer."""
+        """Index of the last step that answered a read of this queue."""
         self._starts: list[int] = []
         self._ops: list[int] = []
 
     def extend(self, asked: int, offsets: list[int], ids: list[str], ended: bool, op: int) -> None:
-        """Appends one answer."""
+        """Appends the rows of one answer."""
         self.ended |= ended
         self.last_op = op
         expected = asked if self.next_offset is None else self.next_offset
@@ -111,11 +112,12 @@ class Dump:
         self.next_offset = offsets[-1] + 1
 
     def op_at(self, position: int) -> int:
-        """Index of the step that returned this row."""
+        """Returns the index of the step that returned this row."""
         return self._ops[bisect_right(self._starts, position) - 1]
 
     def passed_at(self, offset: int) -> int:
-        """Index of the answer that went past this offset; the last one if none did, or if offsets fell back."""
+        """Returns the index of the answer that went past this offset; of the last one if none did, or if offsets fell
+        back."""
         if self.fell_back:
             return self.last_op
         position = bisect_left(self.offsets, offset)
@@ -127,7 +129,7 @@ class Dump:
         return self._ops[0] if self._ops else -1
 
     def rows(self) -> Iterator[Row]:
-        """All rows in the order they came."""
+        """Yields all rows in the order in which they were answered."""
         ends = [*self._starts[1:], len(self.ids)]
         for start, end, op in zip(self._starts, ends, self._ops, strict=False):
             for position in range(start, end):
@@ -142,7 +144,7 @@ class _Answer(NamedTuple):
     """The answer to one final read, its rows as columns."""
 
     asked: int
-    """Index of the step, like `op`."""
+    """The requested offset."""
     dump: Dump
     offset: int
     offsets: list[int]
@@ -152,30 +154,30 @@ class _Answer(NamedTuple):
 
 
 class Messages:
-    """Sends by id and by queue, and dumps by queue: first everything is added, then it is closed."""
+    """Sends by id and by queue, and dumps by queue: first everything is added, then `close` is called."""
 
     def __init__(self) -> None:
         self.dumps: dict[Queue, list[Dump]] = {}
-        """Per queue one dump for every node that was read at all, in order of nodes."""
+        """Per queue one dump for every node that was read, in order of nodes."""
         self.nodes: list[int] = []
         self.perfect: dict[Queue, list[int]] = {}
-        """Queues that are the same on all replicas, every row a message that may stand in its place, and for each place
-        the step that sent what stands there; known once the log checker has run.
-        """
+        """Queues that are the same on all replicas, with every row a message that may be in its place -> for each
+        offset the step that sent the message there. Filled once the log checker has run."""
         self.unknown: list[Send] = []
         """Sends of unknown outcome, in order of invocation."""
         self.failed: list[Send] = []
         self.repeats: list[Repeat] = []
         """Answers to repeated sends."""
         self.shelves: dict[Queue, Shelf] = {}
-        """Acknowledged sends per queue, by offset."""
+        """The acknowledged sends of each queue, by offset."""
         self._rows: dict[Queue, Rows] = {}
         self._answers: list[_Answer] = []
         self._read_at_all: dict[tuple[Queue, int], Dump] = {}
 
     @classmethod
     def of(cls, operations: Operations) -> Messages:
-        """Raises MalformedStep for a value of another shape and for an id that was sent twice."""
+        """Gathers sends and reads from operations. Raises MalformedStep for a value of another shape and for an id that
+        was sent twice."""
         self = cls()
         self.add_sends(operations.of("send"))
         self.add_repeats(operations.answered("repeat"))
@@ -184,7 +186,7 @@ class Messages:
         return self
 
     def add_sends(self, operations: list[Operation]) -> None:
-        """Raises MalformedStep. One loop and no calls: most of a history is sends."""
+        """Adds sends, which are most of a history; therefore it is one loop without calls. Raises MalformedStep."""
         by_queue = self._rows
         with values_of(operations) as walk:
             for invoked, completed in walk:
@@ -244,7 +246,7 @@ class Messages:
                     self._answers.append(_Answer(invoked.index, dump, offset, offsets, ids, ended, op))
 
     def close(self) -> None:
-        """Ends the gathering, once everything was added. Raises MalformedStep for an id that was sent twice."""
+        """Ends the gathering, after everything was added. Raises MalformedStep for an id that was sent twice."""
         self.unknown.sort(key=attrgetter("invoked"))
         self.shelves = {queue: Shelf.of(rows) for queue, rows in self._rows.items()}
         self._refuse_repeated_ids()
@@ -264,12 +266,12 @@ class Messages:
 
     @cached_property
     def sends(self) -> dict[str, Send]:
-        """Every send by the id of its message, in order of invocation; made when it is first asked for."""
+        """Every send by the id of its message, in order of invocation; built on first access."""
         return {send.message_id: send for send in self._all()}
 
     @cached_property
     def acked(self) -> dict[Queue, list[Send]]:
-        """Acknowledged sends per queue, in order of invocation; made when they are first asked for."""
+        """The acknowledged sends of each queue, in order of invocation; built on first access."""
         acked: dict[Queue, list[Send]] = defaultdict(list)
         for send in self.sends.values():
             if send.queue is not None:

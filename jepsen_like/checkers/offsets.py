@@ -1,4 +1,5 @@
-"""The offset checker: committed offsets of consumer groups, as fast necessary conditions over whole histories.
+"""The offset checker: checks the committed offsets of consumer groups by fast necessary conditions over whole
+histories.
 
 The linearizability checker judges the same registers completely, but may run out of steps; these passes never do.
 """
@@ -18,16 +19,16 @@ from jepsen_like.history import Operation
 NAME = "offsets"
 
 Register = tuple[str, Queue]
-"""(group, queue)"""
+"""A register: (group, queue)."""
 
 OPEN = 1 << 62
-"""The completion of an operation that may still happen."""
+"""The completion that is assumed for an operation that may still happen."""
 
 
 class _Write(NamedTuple):
     invoked: int
     completed: int
-    """OPEN unless the outcome is ok."""
+    """Index of the completion; OPEN unless the outcome is ok."""
     offset: int
     is_reset: bool
 
@@ -54,7 +55,7 @@ def check(operations: Operations, workload: Workload) -> Result:
 
 
 def register_of(operation: Operation) -> Register:
-    """The group and queue an offset operation is about."""
+    """Returns the group and queue that an offset operation is about."""
     value = operation.invoked.value
     return str(value["group"]), queue_of(value)
 
@@ -73,10 +74,11 @@ def _collect(operation: Operation, writes: dict[Register, list[_Write]], fetches
 
 
 def _fetched(register: Register, writes: list[_Write], fetches: list[_Fetch], findings: Findings) -> None:
-    """An answer needs a write of that offset that no other write had replaced before the fetch began.
+    """Checks fetches: an answer needs a write of that offset that no other write had replaced before the fetch began.
 
-    A write is replaced for certain if another was invoked after it completed, and completed before the fetch was
-    invoked. The best candidate is therefore the one that completed last; "never committed" is a write before all.
+    A write is certainly replaced if another was invoked after it completed, and completed before the fetch was invoked.
+    The best candidate is therefore the write that completed last; "never committed" counts as a write before all
+    others.
     """
     done = sorted((write for write in writes if write.completed != OPEN), key=lambda write: write.completed)
     completions = [write.completed for write in done]
@@ -113,9 +115,9 @@ def _replaced(register: Register, newer: _Write, fetch: _Fetch, candidates: list
 
 
 def _beyond_read(operations: Operations, findings: Findings) -> None:
-    """A commit past everything the group was handed: whatever lies between would never be consumed.
+    """Reports a commit beyond the messages that the group was given: the messages in between would never be consumed.
 
-    A group that was never seen polling the queue is not judged: its reading was not recorded.
+    A group that was never seen polling the queue is not judged, because its reading was not recorded.
     """
     with values_of(operations.of("poll")) as polls:
         polled = {_reader(poll) for poll in polls}
@@ -138,7 +140,8 @@ def _beyond_read(operations: Operations, findings: Findings) -> None:
 
 
 def _read_up_to(operation: Operation) -> tuple[Register, int] | None:
-    """(register, next offset) that this operation entitles the group to commit."""
+    """Returns (register, next offset) up to which this operation entitles the group to commit; None for other
+    operations."""
     value = operation.invoked.value
     if operation.invoked.f == "reset_offset":
         return register_of(operation), int(value["offset"])

@@ -1,4 +1,4 @@
-"""The poll checker: what consumers saw while the cluster was running, poll by poll."""
+"""The poll checker: judges, poll by poll, the messages that consumers got while the cluster was running."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class _Position(NamedTuple):
 
 
 class _Holders:
-    """The message at each offset of one queue: acknowledged there, else read there, else first polled there."""
+    """The message at each offset of one queue: the one acknowledged there, else the one read there, else the first one
+    polled there."""
 
     def __init__(self, messages: Messages, queue: Queue) -> None:
         self._acked = {send.offset: send for send in messages.acked.get(queue, ())}
@@ -39,11 +40,11 @@ class _Holders:
         self._dump = dumps[0] if dumps else None
         rows = self._dump.offsets if self._dump else []
         self._position = dict(zip(reversed(rows), range(len(rows) - 1, -1, -1), strict=True))
-        """Offset -> row; for an offset that was read twice, the first row."""
+        """Offset -> row in the dump; for an offset that was read twice, the first row."""
         self._polled: dict[int, _Seen] = {}
 
     def get(self, offset: int) -> _Seen | None:
-        """Returns the message at this offset; None if nothing was ever seen there."""
+        """Returns the message at this offset; None if none was ever seen there."""
         if (send := self._acked.get(offset)) is not None:
             return _Seen(send.message_id, send.completed)
         if self._dump is not None and (position := self._position.get(offset)) is not None:
@@ -51,14 +52,15 @@ class _Holders:
         return self._polled.get(offset)
 
     def note(self, offset: int, message_id: str, op: int) -> _Seen:
-        """Returns what was first seen at this offset; that is this message if nothing was seen there before."""
+        """Returns the message that was first seen at this offset, which is the given one if none was seen there
+        before."""
         found = self.get(offset)
         if found is None:
             found = self._polled[offset] = _Seen(message_id, op)
         return found
 
     def first(self, start: int, end: int) -> _Seen | None:
-        """The first message from `start` to before `end`."""
+        """Returns the first message at an offset from `start` to before `end`; None if there is none."""
         between: Iterable[int] = range(start, end)
         if end - start > len(self._acked) + len(self._position) + len(self._polled):
             known = {*self._acked, *self._position, *self._polled}
@@ -67,22 +69,21 @@ class _Holders:
 
 
 class _Group:
-    """Messages that the members of one group saw, and offsets that they committed; a consumer without a group is a
-    group of its own.
-    """
+    """The messages that the members of one group got, and the offsets that they committed; a consumer without a group
+    is a group of its own."""
 
     def __init__(self) -> None:
         self.seen: dict[Queue, set[int]] = defaultdict(set)
         self.next_offset: dict[Queue, int] = {}
         self.committed: dict[Queue, _Position] = {}
         self.reset: set[Queue] = set()
-        """Queues that may be resumed anywhere once, because someone moved the group there."""
+        """Queues whose reading may continue at any offset once, because an operator has moved the group there."""
         self.drained: dict[Queue, int] = {}
-        """Index of the last poll that said nothing follows, if no later poll found a message."""
+        """Queue -> index of the last poll which said that no message follows, if no later poll found one."""
 
 
 class _Polls:
-    """Walks polls, rebalances and commits in the order of their completions."""
+    """Walks through polls, rebalances and commits in the order of their completions."""
 
     def __init__(self, messages: Messages, findings: Findings) -> None:
         self.messages = messages
@@ -91,11 +92,12 @@ class _Polls:
         self.groups: dict[str, _Group] = defaultdict(_Group)
         self.positions: dict[tuple[str, Queue], _Position] = {}
         self.moved: set[tuple[str, Queue]] = set()
-        """(consumer, queue) whose assignment changed since its last poll of that queue."""
+        """(consumer, queue) pairs whose assignment changed since the consumer's last poll of the queue."""
         self.polls = self.rows = 0
 
     def rebalance(self, operation: Operation) -> None:
-        """The consumer may go on elsewhere: in its new queues anywhere down to the committed offset."""
+        """Notes a rebalance: the consumer may continue elsewhere; in its new queues at any offset down to the committed
+        one."""
         consumer = str(operation.invoked.value["consumer"])
         queues = {(topic, int(queue_id)) for topic, queue_id in operation.invoked.value["queues"]}
         self.moved |= {(consumer, queue) for queue in queues}
@@ -105,7 +107,8 @@ class _Polls:
                 self.moved.add((consumer, queue))
 
     def commit(self, operation: Operation) -> None:
-        """An acknowledged commit bounds how far back a rebalance may go; after a reset it may go anywhere."""
+        """Notes an acknowledged commit: it bounds how far back a rebalance may go. After a reset, reading may continue
+        anywhere."""
         value = operation.invoked.value
         queue, offset = queue_of(value), int(value["offset"])
         group = self.groups[str(value["group"])]
@@ -141,9 +144,8 @@ class _Polls:
             group.drained.pop(queue, None)
 
     def _is_as_stored(self, queue: Queue, asked: int, offsets: list[int], ids: list[str], op: int) -> bool:
-        """Returns True if these rows are those of a perfect queue from `asked` on, and all had been sent: then nothing
-        can be wrong with any of them.
-        """
+        """Returns True if these rows are those of a perfect queue from `asked` on, and all had been sent: then none of
+        them can be wrong."""
         invoked = self.messages.perfect.get(queue)
         if invoked is None or not ids or offsets[0] != asked:
             return False
@@ -160,9 +162,8 @@ class _Polls:
             expected, kind = offset + 1, "int-poll"
 
     def _resumed(self, consumer: str, group: _Group, queue: Queue, asked: int, op: int) -> None:
-        """Compares the offset where a consumer goes on with the one where it stopped, or after a rebalance with the
-        progress of its group.
-        """
+        """Checks the offset at which a consumer continues: it must be the one where it stopped, or after a rebalance
+        one that its group's progress allows."""
         position = self.positions.get((consumer, queue))
         if queue in group.reset:
             group.reset.discard(queue)
@@ -189,9 +190,8 @@ class _Polls:
         self.findings.add(kind, what, dict.fromkeys((position.op, op)), subject=consumer)
 
     def _step(self, queue: Queue, expected: int, offset: int, kind: str, op: int) -> None:
-        """Judges the step from one row to the next (`int-poll`), or from the offset asked for to the first row
-        (`poll`).
-        """
+        """Judges the step from one row to the next (`int-poll`), or from the requested offset to the first row
+        (`poll`)."""
         if offset == expected:
             return
         if offset < expected:
@@ -233,7 +233,7 @@ class _Polls:
 
 
 def check(operations: Operations, messages: Messages, workload: Workload) -> Result:
-    """Judges every poll, and what each group had seen at the end."""
+    """Judges every poll, and the messages that each group had got at the end."""
     findings = Findings()
     if not operations.of("poll"):
         if workload.must_drain:
@@ -259,9 +259,8 @@ def _moment(operation: Operation) -> int:
 
 
 def _unseen(polls: _Polls, asked: list[Operation], findings: Findings) -> None:
-    """Reports messages that were acknowledged before a group polled the queue to its end, and that no member of that
-    group polled.
-    """
+    """Reports messages that were acknowledged before a group polled the queue to its end, and that no member of the
+    group got."""
     topics: dict[str, set[str]] = defaultdict(set)
     with values_of(asked) as watched:
         for operation in watched:

@@ -1,4 +1,4 @@
-"""The linearizability checker: every key of a history is a register of its own, and each is searched by itself."""
+"""The linearizability checker: every key of a history is a register, and each register is searched by itself."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def check(operations: Operations, workload: Workload) -> Result:
 
 
 def step(state: Hashable, call: Call) -> Hashable | Impossible:
-    """A register that may be absent (None), with compare-and-set and create-if-absent."""
+    """The model of a register that may be absent (None), with compare-and-set and create-if-absent: returns its next
+    state."""
     match call.f:
         case "put":
             return call.argument
@@ -56,7 +57,7 @@ def step(state: Hashable, call: Call) -> Hashable | Impossible:
 
 
 def observes(call: Call) -> bool:
-    """Reads, and compares that failed."""
+    """Returns True for calls that do not change the register: reads, and failed compares."""
     return call.f == "get" or (call.f in ("cas", "create") and not call.result)
 
 
@@ -64,7 +65,8 @@ REGISTER = Model(step, observes)
 
 
 def calls_by_key(operations: Operations) -> dict[str, list[Call]]:
-    """Calls in order of invocation. Failed ones are gone (they never happen), and so are reads nobody answered."""
+    """Returns the calls of each key in order of invocation, without failed ones (which never happened) and reads that
+    were not answered."""
     keys: dict[str, list[Call]] = defaultdict(list)
     with values_of(operations.of(*OPERATIONS)) as watched:
         for operation in watched:
@@ -77,10 +79,10 @@ def calls_by_key(operations: Operations) -> dict[str, list[Call]]:
 
 
 def drop_needless(calls: list[Call]) -> list[Call]:
-    """Leaves out writes of unknown outcome that nobody observed.
+    """Leaves out writes of unknown outcome that no operation observed.
 
     If such a write is in a linearization, nothing reads its value before the next write, so the linearization holds
-    without it. A compare-and-set or a create observes also by failing: with those, everything stays.
+    without it. A compare-and-set or a create observes also by failing: if there are any, all calls stay.
     """
     if any(call.f in ("cas", "create") for call in calls):
         return calls
@@ -120,7 +122,7 @@ def _call(operation: Operation) -> tuple[str, Call]:
 
 
 def _frozen(value: Any) -> Hashable:
-    """Lists and objects as canonical JSON, so that values can be compared and hashed."""
+    """Returns lists and objects as canonical JSON, so that values can be compared and hashed."""
     return msgspec.json.encode(value, order="sorted") if isinstance(value, list | dict) else value
 
 

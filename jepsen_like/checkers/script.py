@@ -1,4 +1,4 @@
-"""Hand-made histories: for the tables of good and bad ones in the tests, and to try a checker out."""
+"""Builds histories by hand, for the tests' tables of good and bad ones, and to try a checker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jepsen_like.history import Op, OpType
 
 
 class Script:
-    """Writes a history step by step. Every step takes one microsecond unless time is moved on by `wait`."""
+    """Writes a history step by step. Every step takes one microsecond; `wait` lets more time pass."""
 
     def __init__(self) -> None:
         self.ops: list[Op] = []
@@ -21,12 +21,12 @@ class Script:
         return self
 
     def invoke(self, f: str, **value: Any) -> Op:
-        """A new process asks for `f`."""
+        """Records that a new process invokes `f`."""
         self._processes += 1
         return self._step(self._processes, "invoke", f, value)
 
     def end(self, invoked: Op, outcome: OpType = "ok", **answer: Any) -> Script:
-        """Records how the operation ended; the answer repeats what was asked."""
+        """Records how the operation ended; the answer repeats the invocation's fields."""
         self._step(invoked.process, outcome, invoked.f, {**invoked.value, **answer})
         return self
 
@@ -39,23 +39,23 @@ class Script:
         return self.end(self.invoke(f, **value), "info")
 
     def send(self, message_id: str, offset: int, queue: int = 0, **value: Any) -> Script:
-        """One acknowledged message of topic `t`."""
+        """Records one acknowledged message of topic `t`."""
         return self.did("send", {"queue_id": queue, "queue_offset": offset}, topic="t", id=message_id, **value)
 
     def sent(self, *message_ids: str) -> Script:
-        """Acknowledged messages of topic `t`, queue 0, from offset 0 on."""
+        """Records acknowledged messages of topic `t`, queue 0, from offset 0 on."""
         for offset, message_id in enumerate(message_ids):
             self.send(message_id, offset)
         return self
 
     def read(self, node: int, *message_ids: str, queue: int = 0) -> Script:
-        """The final read of one replica: queue of topic `t` from offset 0 to its end."""
+        """Records the final read of one replica: a queue of topic `t` from offset 0 to its end."""
         rows = [[offset, message_id] for offset, message_id in enumerate(message_ids)]
         asked = {"node": node, "topic": "t", "queue_id": queue, "offset": 0}
         return self.did("read", {"messages": rows, "end": True}, **asked)
 
     def poll(self, consumer: str, offset: int, *rows: tuple[int, str], end: bool = False, **value: Any) -> Script:
-        """One poll of topic `t`, queue 0."""
+        """Records one poll of topic `t`, queue 0."""
         answer = {"messages": [list(row) for row in rows], "end": end}
         return self.did("poll", answer, consumer=consumer, topic="t", queue_id=0, offset=offset, **value)
 

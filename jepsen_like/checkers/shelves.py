@@ -1,7 +1,7 @@
-"""Sends column by column: what most queues of most runs are judged by, in passes that are mostly C.
+"""Sends as columns, by which most queues of most runs are judged, in passes that mostly run in C.
 
-A million messages are a million sends at which nobody looks one by one as long as nothing is wrong. So they are
-columns, and become objects (`messages.Send`) only when a queue has to be taken apart.
+A million messages are a million sends, which need not be examined one by one as long as nothing is wrong. So they are
+columns, and become objects (`messages.Send`) only if a queue has to be examined in detail.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from operator import lt
 from typing import NamedTuple
 
 NEVER = 1 << 62
-"""Above the index of every step."""
+"""A number above the index of every step."""
 
 
 class Rows(NamedTuple):
     """The sends that were acknowledged in one queue, in order of their acknowledgements.
 
-    Numbers are kept as 64 bits side by side: as objects they would lie all over the memory that their steps once took.
+    Numbers are kept as adjacent 64-bit values; as objects they would be scattered over the memory that their steps once
+    took.
     """
 
     offsets: array[int]
@@ -28,12 +29,12 @@ class Rows(NamedTuple):
     """Topics that the messages were sent to."""
     producers: list[str | None]
     invoked: array[int]
-    """Indexes of steps, like `completed`."""
+    """Indexes of the invocation steps; `completed` has those of the completions."""
     completed: array[int]
 
 
 def no_rows() -> Rows:
-    """Returns rows of no send."""
+    """Returns empty rows."""
     return Rows(array("q"), [], [], [], array("q"), array("q"))
 
 
@@ -44,7 +45,7 @@ class Shelf(NamedTuple):
     ids: list[str]
     invoked: list[int]
     completed: list[int]
-    """NEVER for a guest: a send that nobody acknowledged, and that stands there all the same."""
+    """Indexes of completions; NEVER for a guest, which is a send that was not acknowledged but was found there."""
     topics: frozenset[str]
 
     @classmethod
@@ -55,7 +56,7 @@ class Shelf(NamedTuple):
     def with_guests(
         self, offsets: Sequence[int], ids: Sequence[str], invoked: Sequence[int], topics: Sequence[str]
     ) -> Shelf:
-        """Returns the shelf with these guests beside its sends."""
+        """Returns the shelf with these guests added to its sends."""
         columns = _by_offset(
             [*self.offsets, *offsets],
             [*self.ids, *ids],
@@ -65,10 +66,10 @@ class Shelf(NamedTuple):
         return Shelf(*columns, self.topics.union(topics))
 
     def keeps_real_time(self) -> bool:
-        """Returns True if no send stands behind one invoked after it had completed: the thorough pass then finds
-        nothing.
+        """Returns True if no send stands behind one that was invoked after it had completed; then the thorough pass
+        finds nothing.
 
-        Walked down from the highest offset: nothing above a send may have completed before it was invoked.
+        It walks down from the highest offset: no send above may have completed before this one was invoked.
         """
         earliest_above = accumulate(reversed(self.completed), min)
         return not any(map(lt, earliest_above, islice(reversed(self.invoked), 1, None)))

@@ -1,11 +1,11 @@
-"""Makes the proof that a register is not linearizable small enough to read.
+"""Shrinks the proof that a register is not linearizable, so that a person can read it.
 
-Everything removed here could be removed from any linearizable history without making it non-linearizable, so what
-is left is still a proof, about the same operations:
+Everything that is removed could be removed from any linearizable history without making it non-linearizable, so the
+remaining calls are still a proof, about the same operations. It removes:
 
 - everything after the first completion that no order explains; calls that were open then become unknown;
 - reads, one by one;
-- all writes of one value together with all reads of it, if nothing compares.
+- all writes of one value together with all reads of it, if there are no compares.
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ _STEPS_PER_PREFIX = 100_000
 
 
 def smallest(calls: list[Call], stuck: Call, model: Model) -> list[Call]:
-    """A small subset of the calls that is not linearizable either, in order of invocation."""
+    """Returns a small subset of the calls that is not linearizable either, in order of invocation."""
     kept = _without(_write_units, _shortest_prefix(calls, stuck, model), model)
     return _without(_reads, kept, model)
 
 
 def _shortest_prefix(calls: list[Call], stuck: Call, model: Model) -> list[Call]:
-    """The history until the first completion that no order explains: found by halving, for prefixes of a
-    linearizable history are linearizable. The stuck call is a good first guess, not more: a path that got less far
-    may have stopped later.
-    """
+    """Returns the history up to the first completion that no order explains. It is found by halving, because prefixes
+    of a linearizable history are linearizable. The stuck call is only a good first guess: a path that got less far may
+    have stopped later."""
 
     def proves(end: int) -> bool:
         return search(_until(calls, end), model, _STEPS_PER_PREFIX).linearizable is False
@@ -50,7 +49,7 @@ def _shortest_prefix(calls: list[Call], stuck: Call, model: Model) -> list[Call]
 
 
 def _without(units_of: Callable[[list[Call]], list[list[Call]]], kept: list[Call], model: Model) -> list[Call]:
-    """Drops units, larger runs of them first, as long as what is left is still not linearizable."""
+    """Drops units, larger runs of them first, as long as the remaining calls are still not linearizable."""
     units = units_of(kept)
     tries, size = _TRIES, max(1, len(units) // 2)
     while size and tries > 0:
@@ -69,7 +68,7 @@ def _without(units_of: Callable[[list[Call]], list[list[Call]]], kept: list[Call
 
 
 def _until(calls: list[Call], end: int) -> list[Call]:
-    """The history as it was at `end`. Reads that were still open then prove nothing."""
+    """Returns the history as it was at `end`, without reads that were still open, which prove nothing."""
     known = [call for call in calls if call.completed <= end]
     open_then = [
         call._replace(completed=OPEN, result=None)

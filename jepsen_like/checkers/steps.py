@@ -40,10 +40,10 @@ from jepsen_like.history import Operation, by_invocation
 
 FAULT, LEADER, PHASE = "fault", "leader", "phase"
 NOTES = frozenset({FAULT, LEADER, PHASE})
-"""Steps about the run, which no client performed."""
+"""Kinds of steps about the run itself, which no client performed."""
 
 NOT_CLIENTS = NOTES | {"read", "digest"}
-"""NOTES, and reads of replicas one by one: these say nothing about the availability of the cluster."""
+"""NOTES, and reads of single replicas, which say nothing about the availability of the cluster."""
 
 VOCABULARY = NOTES | {
     *("send", "repeat", "read", "poll", "rebalance", "max_offset"),
@@ -53,11 +53,11 @@ VOCABULARY = NOTES | {
 }
 
 Queue = tuple[str, int]
-"""(topic, queue id)"""
+"""A queue: (topic, queue id)."""
 
 
 class MalformedStep(Exception):
-    """A step whose value is not of the shape its `f` has."""
+    """A step has a value of another shape than its `f` requires."""
 
     def __init__(self, index: int, why: str) -> None:
         super().__init__(f"line {index + 2}: {why}")
@@ -65,19 +65,19 @@ class MalformedStep(Exception):
 
 
 class Operations:
-    """The operations of a history, in order of invocation, sorted by what they are."""
+    """The operations of a history, in order of invocation, by kind."""
 
     def __init__(self, operations: Iterable[Operation] = ()) -> None:
         self._by_f: dict[str, list[Operation]] = defaultdict(list)
         self.add(operations)
 
     def add(self, operations: Iterable[Operation]) -> None:
-        """Adds operations. Call `close` unless they come in order of invocation."""
+        """Adds operations. `close` must be called afterwards unless they come in order of invocation."""
         for operation in operations:
             self._by_f[operation.invoked.f].append(operation)
 
     def close(self) -> None:
-        """Puts the operations in order."""
+        """Sorts the operations by invocation."""
         for found in self._by_f.values():
             found.sort(key=by_invocation)
 
@@ -100,7 +100,7 @@ class Operations:
 
 @contextmanager
 def values_of(operations: list[Operation]) -> Iterator[Iterator[Operation]]:
-    """Inside the block, a value without the fields it must have raises MalformedStep for the operation at hand."""
+    """A context in which a value that lacks a required field raises MalformedStep for the operation being read."""
     walk = iter(operations)
     try:
         yield walk
@@ -114,7 +114,7 @@ def values_of(operations: list[Operation]) -> Iterator[Iterator[Operation]]:
 
 
 def queue_of(value: dict[str, Any]) -> Queue:
-    """The queue that a value names. Raises KeyError or TypeError."""
+    """Returns the queue that a value names. Raises KeyError or TypeError."""
     topic, queue_id = value["topic"], value["queue_id"]
     if not isinstance(topic, str) or not isinstance(queue_id, int):
         raise TypeError("topic is a string and queue_id a whole number")
@@ -122,5 +122,5 @@ def queue_of(value: dict[str, Any]) -> Queue:
 
 
 def place(queue: Queue, offset: int) -> str:
-    """A place in a log, for people: topic/queue@offset."""
+    """Returns a place in a log as text for people: topic/queue@offset."""
     return f"{queue[0]}/{queue[1]}@{offset}"

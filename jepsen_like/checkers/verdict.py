@@ -21,14 +21,15 @@ EXIT_CODES: dict[Outcome, int] = {
 }
 
 WITNESSES_PER_KIND = 20
-"""Anomalies kept with their witness; the rest of a kind is only counted. A lost disk loses a million messages."""
+"""The most anomalies of a kind that are kept with their witness; the rest are only counted, since a lost disk loses a
+million messages."""
 
 
 class Anomaly(NamedTuple):
     """One proof that a promise was broken."""
 
     kind: str
-    """One of KINDS."""
+    """The kind of anomaly, one of KINDS."""
     what: str
     """One sentence that names the place and both sides of the contradiction."""
     ops: tuple[int, ...]
@@ -36,11 +37,11 @@ class Anomaly(NamedTuple):
     node: int | None = None
     """The replica that shows it, if one does."""
     subject: str = ""
-    """The message id, key or queue it is about."""
+    """The message id, key or queue that the anomaly is about."""
 
 
 class Findings:
-    """Collects anomalies: all are counted, the first `limit` of each kind are kept (None: all of them)."""
+    """Collects anomalies: counts all and keeps the first `limit` of each kind (None: all)."""
 
     def __init__(self, limit: int | None = WITNESSES_PER_KIND) -> None:
         self.counts: Counter[str] = Counter()
@@ -51,7 +52,7 @@ class Findings:
         self._limit = limit
 
     def add(self, kind: str, what: str, ops: Iterable[int], *, node: int | None = None, subject: str = "") -> None:
-        """Counts one anomaly and keeps it if its kind has not been seen too often."""
+        """Counts one anomaly, and keeps it unless its kind has been seen too often."""
         assert kind in KINDS, kind
         is_kept = self.keeps(kind)
         self.counts[kind] += 1
@@ -59,9 +60,8 @@ class Findings:
             self.kept.append(Anomaly(kind, what, tuple(ops), node, subject))
 
     def keeps(self, kind: str) -> bool:
-        """Returns True if the next anomaly of this kind would be kept: a witness that is costly to find is worth it
-        then.
-        """
+        """Returns True if the next anomaly of this kind would be kept, so that even a costly search for its witness is
+        worthwhile."""
         return self._limit is None or self.counts[kind] < self._limit
 
     def doubt(self, why: str) -> None:
@@ -69,7 +69,7 @@ class Findings:
         self.unknowns.append(why)
 
     def result(self, checker: str, stats: dict[str, Any], allowed: frozenset[str] = frozenset()) -> Result:
-        """The findings as the result of one checker."""
+        """Returns the findings as the result of one checker."""
         return Result(checker, dict(self.counts), self.kept, self.unknowns, {**stats, **self.tally}, allowed)
 
 
@@ -78,17 +78,17 @@ class Result(NamedTuple):
 
     checker: str
     counts: dict[str, int]
-    """Anomalies by kind, also those of which no witness was kept."""
+    """Number of anomalies by kind, including those without a kept witness."""
     anomalies: Sequence[Anomaly]
     unknowns: Sequence[str]
-    """Reasons why something could not be decided; empty if everything was."""
+    """Reasons why something could not be decided; empty if everything was decided."""
     stats: dict[str, Any]
     allowed: frozenset[str] = frozenset()
-    """Kinds the workload declared to be no promise of the system under test."""
+    """Kinds of anomaly that the workload declares to be no promise of the system under test."""
 
     @property
     def outcome(self) -> Outcome:
-        """Invalid if any anomaly is not allowed; else unknown if anything was left undecided."""
+        """The outcome: "invalid" if any anomaly is not allowed; else "unknown" if anything was left undecided."""
         if self.counts.keys() - self.allowed:
             return "invalid"
         return "unknown" if self.unknowns else "valid"
@@ -100,11 +100,11 @@ class Verdict(NamedTuple):
     workload: str
     results: tuple[Result, ...]
     unknowns: tuple[str, ...] = ()
-    """Doubts about the history as a whole: malformed steps, nothing acknowledged, a step nobody judges."""
+    """Doubts about the history as a whole: malformed steps, nothing acknowledged, a step that no checker judges."""
 
     @property
     def outcome(self) -> Outcome:
-        """Invalid if any checker says so, else unknown if any is in doubt. Doubt is never a pass."""
+        """The outcome: "invalid" if any checker says so, else "unknown" if any is in doubt. A doubt never passes."""
         outcomes = {result.outcome for result in self.results}
         if "invalid" in outcomes:
             return "invalid"
@@ -112,7 +112,7 @@ class Verdict(NamedTuple):
 
     @property
     def exit_code(self) -> int:
-        """0 valid, 1 invalid, 3 unknown, as everywhere in `raftmq`."""
+        """The exit code: 0 valid, 1 invalid, 3 unknown, as everywhere in `raftmq`."""
         return EXIT_CODES[self.outcome]
 
     @property
@@ -123,7 +123,7 @@ class Verdict(NamedTuple):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Anomalies by kind over all checkers, allowed ones left out."""
+        """Number of anomalies by kind over all checkers, without allowed ones."""
         total: Counter[str] = Counter()
         for result in self.results:
             total.update({kind: n for kind, n in result.counts.items() if kind not in result.allowed})
@@ -131,18 +131,18 @@ class Verdict(NamedTuple):
 
     @property
     def doubts(self) -> list[str]:
-        """Everything that was left undecided."""
+        """All reasons for which something was left undecided."""
         return [*self.unknowns, *(f"{result.checker}: {why}" for result in self.results for why in result.unknowns)]
 
     def result(self, checker: str) -> Result:
-        """The result of one checker. Raises KeyError if the workload does not use it."""
+        """Returns the result of one checker. Raises KeyError if the workload does not use it."""
         for result in self.results:
             if result.checker == checker:
                 return result
         raise KeyError(checker)
 
     def to_json(self) -> dict[str, Any]:
-        """The verdict as plain JSON."""
+        """Returns the verdict as plain JSON."""
         return {
             "verdict": self.outcome,
             "workload": self.workload,
@@ -163,7 +163,8 @@ class Verdict(NamedTuple):
         }
 
     def text(self, ops: Sequence[Op] = (), shown: int = 3) -> str:
-        """The verdict for people: `shown` anomalies of each kind, with their steps if `ops` is the history."""
+        """Returns the verdict as text for people: `shown` anomalies of each kind, with their steps if `ops` is the
+        history."""
         lines = [f"{self.outcome} ({self.workload})"]
         lines += [f"  unknown: {why}" for why in self.unknowns]
         for result in self.results:
@@ -184,7 +185,8 @@ class Verdict(NamedTuple):
 
 
 def brief(value: Any, about: str = "", around: int = 2) -> str:
-    """A step's value as JSON; of a long answer only the rows around the message it is `about`, or its ends."""
+    """Returns a step's value as JSON; of a long answer only the rows around the message that it is `about`, or its
+    first and last rows."""
     if isinstance(value, dict) and isinstance(rows := value.get("messages"), list) and len(rows) > 2 * around + 2:
         middle = next((i for i, row in enumerate(rows) if isinstance(row, list) and row[-1:] == [about]), None)
         if middle is None:
@@ -197,7 +199,7 @@ def brief(value: Any, about: str = "", around: int = 2) -> str:
 
 
 def describe(op: Op, about: str = "", width: int = 240) -> str:
-    """One step on one line: index, seconds, process, type, what, value."""
+    """Returns one step as one line: index, seconds, process, type, operation, value."""
     value = brief(op.value, about)
     line = f"{op.index:>8} {op.time_ns / 1e9:>12.6f}s  process {op.process:<8} {op.type:<6} {op.f} {value}"
     return line if len(line) <= width else line[: width - 1] + "…"

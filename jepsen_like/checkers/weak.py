@@ -1,13 +1,13 @@
-"""Sends whose acknowledgement promised less: `value["level"]` of the invocation is `leader` or `quorum`.
+"""Sends whose acknowledgement promises less: `value["level"]` of the invocation is `leader` or `quorum`.
 
-What one of them promises (docs/guarantees.md):
+The promise for such a send (docs/guarantees.md):
 
     acknowledged, found       full promise: once, in its acknowledged place, on every replica, in order
-    acknowledged, nowhere     lost, unless what the level names took it (`may_vanish`)
+    acknowledged, nowhere     lost, unless an event took it that its level names (`may_vanish`)
     other outcomes            as for any send: failed is nowhere, unknown at most once
 
-Its place may be another message's then, for who was lost takes no place. A history is cleared of what was lost by
-right; the rest is judged as ever (`checkers.log`).
+A lost message takes no place, so another message may be in its place. The messages whose loss is allowed are removed
+from a history; the rest is judged as always (`checkers.log`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WEAK = frozenset(("leader", "quorum"))
 
 
 class Cleared(NamedTuple):
-    """A history without what was lost by right."""
+    """A history without the messages whose loss is allowed."""
 
     ops: list[Op]
     vanished: frozenset[str]
@@ -32,10 +32,10 @@ class Cleared(NamedTuple):
 
 
 def cleared(ops: Sequence[Op], may_vanish: Callable[[Op, Op], bool]) -> Cleared:
-    """Leaves out sends that may be lost: `may_vanish(invocation, completion)` says whether the events since take such a
-    message.
+    """Leaves out sends whose loss is allowed: `may_vanish(invocation, completion)` returns True if the events since
+    then may take such a message.
 
-    Weak sends are told by their invocation; a history without any comes back as it is. Indexes are made new.
+    Weak sends are recognized by their invocation; a history without any is returned as it is. Steps get new indexes.
     """
     weak = {op.process: op for op in ops if op.f == "send" and op.type == "invoke" and op.value.get("level") in WEAK}
     if not weak:

@@ -1,13 +1,13 @@
 """Linearizability of one object: the search of Wing and Gong with Lowe's cache of visited configurations.
 
-Sources: J. Wing and C. Gong, "Testing and verifying concurrent objects" (1993); G. Lowe, "Testing for
-linearizability" (2017). Three things are done for long histories with operations of unknown outcome:
+Sources: J. Wing and C. Gong, "Testing and verifying concurrent objects" (1993); G. Lowe, "Testing for linearizability"
+(2017). Three measures make it fit for long histories with operations of unknown outcome:
 
 - A configuration is (first operation not yet taken, bitset of those taken after it, bitset of unknown ones taken,
   state). The bitset is a window, so its size follows the concurrency and not the length of the history.
-- Operations of unknown outcome never have to happen. They are tried only where every known operation has been tried,
-  so that they are not spent too early, and the next operation must be one that would go differently without them:
-  else the same order without them is an explanation, too.
+- Operations of unknown outcome never have to happen. They are tried only where every known operation has been tried, so
+  that they are not spent too early, and the next operation must be one that would go differently without them: else the
+  same order without them is an explanation, too.
 - A known operation that only observes and is possible now is taken at once, and no other choice is tried in its place:
   in any explanation it can be moved here.
 """
@@ -26,11 +26,11 @@ class Call(NamedTuple):
 
     invoked: int
     completed: int
-    """OPEN if unknown."""
+    """Time of the completion; OPEN if the outcome is unknown."""
     f: str
     argument: Hashable
     result: Hashable
-    """None if unknown; models must not look at it then."""
+    """The result of the call; None if unknown: models must not use it then."""
 
     @property
     def is_open(self) -> bool:
@@ -39,38 +39,39 @@ class Call(NamedTuple):
 
 
 class Impossible:
-    """A model's answer to a call that cannot take place in a state."""
+    """The type of a model's answer to a call that cannot take place in a state."""
 
 
 IMPOSSIBLE: Final = Impossible()
 
 
 class Model(NamedTuple):
-    """A sequential specification. The first state is None."""
+    """A sequential specification of the object. Its first state is None."""
 
     step: Callable[[Hashable, Call], Hashable | Impossible]
-    """(state, call) -> next state, or IMPOSSIBLE if the call could not have had this result."""
+    """A function (state, call) -> next state, or IMPOSSIBLE if the call could not have had this result."""
     observes: Callable[[Call], bool]
-    """Returns True if this known call, in every state in which it is possible, leaves that state as it is."""
+    """A function that returns True if this known call, in every state in which it is possible, leaves the state
+    unchanged."""
 
 
 class Answer(NamedTuple):
     """The result of a search."""
 
     linearizable: bool | None
-    """None: out of steps."""
+    """True or False; None if the search ran out of steps."""
     steps: int
     stuck: Call | None
     """If not linearizable: the call that could not be placed on the longest path."""
 
 
 def search(calls: Sequence[Call], model: Model, max_steps: int) -> Answer:
-    """Looks for one order of all known calls, and any of the unknown ones, that respects time and the model."""
+    """Searches for one order of all known calls, and any of the unknown ones, that respects time and the model."""
     return _Search(calls, model).run(max_steps)
 
 
 class _Nothing:
-    """No state: the last operation taken was a known one."""
+    """The type of a marker for no state, used if the last operation taken was a known one."""
 
 
 _NOTHING: Final = _Nothing()
@@ -78,7 +79,7 @@ _NOTHING: Final = _Nothing()
 
 class _Configuration(NamedTuple):
     base: int
-    """Every known call before this one has been taken."""
+    """The first known call that has not been taken: all calls before it have."""
     window: int
     """Bit i: known call base + i has been taken."""
     taken: int
@@ -89,18 +90,18 @@ class _Configuration(NamedTuple):
 
 
 class _Frame(NamedTuple):
-    """A choice: what it was made from, and where the next one is."""
+    """A choice of the search: the configuration in which it was made, and the position of the next choice."""
 
     configuration: _Configuration
     entry: int
     unknown: int
     """Index of the unknown call that was taken at this entry, or -1 if the entry's own call was."""
     is_forced: bool
-    """There is no other choice."""
+    """True if there was no other choice."""
 
 
 class _Search:
-    """Events of known calls form a doubly linked list; taking a call lifts its two events out of it.
+    """The search. Events of known calls form a doubly linked list; taking a call removes its two events from it.
 
     Event 0 is the head. `call_of[e]` is the call that event e begins, or -1 if e is a completion.
     """
@@ -168,13 +169,14 @@ class _Search:
         return Answer(True, steps, None)
 
     def _after(self, frame: _Frame) -> tuple[int, int]:
-        """(entry, candidate) of the choice after this one."""
+        """Returns (entry, candidate) of the choice after this one."""
         return (self.after[frame.entry], 0) if frame.unknown < 0 else (frame.entry, frame.unknown + 1)
 
     def _choose(
         self, here: _Configuration, entry: int, candidate: int, *, is_new: bool
     ) -> tuple[_Frame, _Configuration | None]:
-        """The next call that can be taken, and where that leads; None if the completion at the entry forbids all."""
+        """Returns the next call that can be taken, and the configuration after it, which is None if the completion at
+        the entry forbids all calls."""
         if is_new:
             free = self.after[0]
             while (i := self.call_of[free]) >= 0:
@@ -197,27 +199,28 @@ class _Search:
         return _Frame(here, entry, -1, False), None
 
     def _moved(self, here: _Configuration, call: Call) -> Hashable | Impossible:
-        """The state after this call, or IMPOSSIBLE, also if it would make the unknown call before it needless."""
+        """Returns the state after this call; IMPOSSIBLE if the call is, or if it would make the unknown call before it
+        needless."""
         moved = self.step(here.state, call)
         if isinstance(here.without, _Nothing) or isinstance(moved, Impossible):
             return moved
         return IMPOSSIBLE if self.step(here.without, call) == moved else moved
 
     def _lift(self, begin: int) -> None:
-        """Takes the call that begins with this event out of the list."""
+        """Removes the call that begins with this event from the list."""
         for event in (begin, self.completion[self.call_of[begin]]):
             self.after[self.before[event]] = self.after[event]
             self.before[self.after[event]] = self.before[event]
 
     def _unlift(self, begin: int) -> None:
-        """Puts a lifted call back into the list: the exact reverse of lifting it, in reverse order."""
+        """Puts a removed call back into the list: the exact reverse of `_lift`, in reverse order."""
         for event in (self.completion[self.call_of[begin]], begin):
             self.after[self.before[event]] = event
             self.before[self.after[event]] = event
 
 
 def _taken(here: _Configuration, i: int, state: Hashable) -> _Configuration:
-    """The configuration with known call i taken; the window moves on so that its lowest bit is clear again."""
+    """Returns the configuration with known call i taken; the window moves on so that its lowest bit is clear again."""
     base, window = here.base, here.window | 1 << (i - here.base)
     while window & 1:
         window >>= 1

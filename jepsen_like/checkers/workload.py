@@ -1,4 +1,4 @@
-"""Workloads as checkers see them: which promises a history is held to, declared once and never edited per run."""
+"""Workloads as checkers see them: the promises by which a history is judged, declared once and never edited per run."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ ALL_CHECKERS = ("log", "polls", "offsets", "linearizable", "availability", "dige
 
 
 class Workload(NamedTuple):
-    """The promises of a kind of run. The name stands in the head line of its histories as `meta["workload"]`."""
+    """The promises that a kind of run is judged by. Its name is in the head line of its histories as
+    `meta["workload"]`."""
 
     name: str
     checkers: tuple[str, ...] = ALL_CHECKERS
     """Names from ALL_CHECKERS. A checker that finds none of its operations says valid, with zero counts."""
     allowed: frozenset[str] = frozenset()
-    """Kinds of anomaly that are no promise here, e.g. `duplicate` for clients without identities."""
+    """Kinds of anomaly that are not promised here, e.g. `duplicate` for clients without identities."""
     ordered: bool = False
-    """Pipelined sends of one `producer` to one queue stand in the order of their invocations."""
+    """True if pipelined sends of one `producer` to one queue must be in the order of their invocations."""
     must_drain: bool = False
-    """Every consumer must have polled every acknowledged message of its topics by the end."""
+    """True if every consumer must have polled every acknowledged message of its topics by the end."""
     replicas: int = 0
-    """Number of replicas that must have been read back (and sent digests); 0: as many as the history shows."""
+    """The number of replicas that must have been read back (and sent digests); 0: as many as the history shows."""
     min_acked: int = 1
-    """Fewer acknowledged operations than this prove nothing: unknown."""
+    """The number of acknowledged operations below which a history proves nothing: unknown."""
     must_recover: bool = True
-    """After the last fault was lifted, operations must succeed again."""
+    """True if operations must succeed again after the last fault was lifted."""
     max_steps: int = 2_000_000
     """Steps of the linearizability search per key before it gives up: unknown."""
     unavailable_after_ns: int = 500_000_000
-    """A pause between two successes longer than this counts as an outage."""
+    """The pause between two successes, in nanoseconds, above which it counts as an outage."""
 
 
 def _named(*workloads: Workload) -> dict[str, Workload]:
@@ -44,11 +45,11 @@ WORKLOADS = _named(
     Workload("offsets", ("offsets", "linearizable", "availability", "digests")),
     Workload("metadata", ("linearizable", "availability", "digests")),
 )
-"""The workloads every history may name. `log` also judges polls, offsets and registers if the history has any."""
+"""The workloads that a history may name. `log` also judges polls, offsets and registers if the history has any."""
 
 
 def workload_named(name: str) -> Workload:
-    """Raises ValueError with the nearest names if there is no such workload."""
+    """Returns the workload of that name. Raises ValueError with the nearest names if there is none."""
     try:
         return WORKLOADS[name]
     except KeyError:

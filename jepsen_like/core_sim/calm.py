@@ -1,6 +1,6 @@
-"""A run as a plain load test has it: default settings, no fault or one crash of the leader, every monitor on.
+"""A calm run, like a plain load test: default settings, no fault or one crash of the leader, every monitor on.
 
-It finds blatant bugs. The seeded bugs are measured against it to show that most of them need more than that.
+It finds only blatant bugs. The seeded bugs are measured against it to show that most of them need more than that.
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ KNOBS = Knobs(
 
 
 def run_calm(seed: int, operations: int, *, crash: bool) -> Violation | None:
-    """Runs `operations` without a fault, or with one crash of the leader half-way; returns the checker that fired, None
-    if none did.
-    """
+    """Runs `operations` without a fault, or with one crash of the leader half-way; returns the violation, None if there
+    is none."""
     world = World(seed, KNOBS)
     try:
         oracles.calm_start(world)

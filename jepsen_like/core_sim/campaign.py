@@ -1,4 +1,5 @@
-"""Many seeds: spread over processes, summed up, held against the conditions under which a seed counts."""
+"""Runs many seeds: spreads them over processes, sums up their results, and checks the conditions under which seeds
+prove something."""
 
 from __future__ import annotations
 
@@ -43,9 +44,9 @@ RARE_STATES = (
     "snapshot installed",
     "log backfilled",
 )
-"""States that a long search must have reached: a zero is a blind spot of the generator."""
+"""Rare states that a long search must reach: a count of zero is a blind spot of the generator."""
 RARE_STATES_FROM = 1_000
-"""Seeds from which on a zero fails the run."""
+"""The number of seeds from which on a count of zero fails the run."""
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ class Summary:
     traces: dict[int, str] = field(default_factory=dict)
 
     def add(self, verdict: CoreResult) -> None:
-        """One more seed."""
+        """Adds the result of one seed."""
         self.seeds += 1
         self.events += verdict.events
         self.acked += verdict.acked
@@ -83,7 +84,8 @@ class Summary:
         self.leader_changed += verdict.leader_changes > 0
 
     def shortfalls(self) -> list[str]:
-        """Conditions that the seeds without a violation miss: such a run proves less than it seems to."""
+        """Returns the conditions that the seeds without a violation do not meet: such a run proves less than it seems
+        to."""
         valid = self.seeds - len(self.violations)
         found = [
             f"{name}: {count} of {valid} seeds"
@@ -101,14 +103,14 @@ class Summary:
         return found
 
     def trace(self) -> str:
-        """One hash over all seeds' traces, in seed order."""
+        """Returns one hash over all seeds' traces, in seed order."""
         digest = blake2b(digest_size=8)
         for seed in sorted(self.traces):
             digest.update(self.traces[seed].encode())
         return digest.hexdigest()
 
     def line(self) -> str:
-        """The run in one line."""
+        """Returns the summary in one line."""
         valid = max(self.seeds - len(self.violations), 1)
         return (
             f"core: seeds {self.first_seed}-{self.first_seed + self.seeds - 1} ({self.seeds}), "
@@ -122,7 +124,7 @@ class Summary:
 
 
 def run_range(first_seed: int, seeds: int, *, jobs: int = 1, black_box: bool = False) -> Summary:
-    """Runs `seeds` seeds from `first_seed` on `jobs` processes."""
+    """Runs `seeds` seeds from `first_seed` on, in `jobs` processes."""
     summary = Summary(first_seed)
     started = time.monotonic()
     for verdict in _verdicts(first_seed, seeds, jobs, black_box):

@@ -1,7 +1,8 @@
-"""The operator's acts while all else goes wrong: members join and leave, logs are trimmed, snapshots installed.
+"""The operator's actions during a run, while faults happen: members join and leave, logs are trimmed, snapshots
+installed.
 
-A node's own part in them is here too: it takes the snapshot that it is offered, fetches the older part of its log
-afterwards, and stops for good when it is a member no more.
+A node's own part in these actions is here too: it installs the snapshot that it is offered, fetches the older part of
+its log afterwards, and stops for good when it is no longer a member.
 """
 
 from __future__ import annotations
@@ -19,29 +20,30 @@ from raftlog.messages import InstallSnapshot
 from raftlog.types import Entry, NodeId, Role, Voter
 
 _JOINING_MAX = 4
-"""Nodes that join in a run, besides those that come back."""
+"""The most nodes that join in a run, not counting those that come back."""
 _LEARNERS_MAX = 2
 _LEAVES_WITHIN_TICKS = 40
 _INSTALLS_WITHIN_TICKS = 4
 _BACKFILLS_WITHIN_TICKS = 6
 _ALONE_WITH_ITS_REMOVAL = 0.5
-"""Share of the leaders that remove themselves and are cut off before anybody hears of it."""
+"""Share of the leaders that are cut off, after removing themselves, before any other node hears of it."""
 
 
 class Churn:
-    """Changes and trims at random times until the faults stop; installs for as long as they are offered."""
+    """Changes members and trims logs at random times until the faults stop; installs snapshots as long as they are
+    offered."""
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
         self.world: World = faults.world
         self.rng = random.Random(f"{self.world.seed}/churn")
         self.corners = random.Random(f"{self.world.seed}/churn/corners")
-        """Source of chance of its own, so that its draws move nothing else of a run."""
+        """A random source of its own, so that its draws change nothing else in a run."""
         knobs = self.world.knobs
         self.kinds = [self._change] * (3 * knobs.changes) + [self._trim] * (2 * knobs.trims)
         self.joined = 0
         self.offers: dict[NodeId, InstallSnapshot] = {}
-        """Nodes that will install, and what they were offered last."""
+        """Node that is to install a snapshot -> the last offer that it got."""
         self.leaving: set[NodeId] = set()
         self.world.on_offer = self._offered
         self.world.on_change = self._changed
@@ -64,7 +66,7 @@ class Churn:
     # -- members
 
     def _change(self) -> None:
-        """Proposes one change to a member that believes it leads."""
+        """Proposes one change at a member that believes that it leads."""
         leaders = [m for m in self.world.up() if not m.paused and m.raw.role is Role.LEADER]
         if leaders:
             leader = self.rng.choice(leaders)
@@ -99,7 +101,7 @@ class Churn:
         return with_learner(members, voter, Address(voter.id, "host", 1)) if voter else None
 
     def _joining(self, members: Membership) -> Voter | None:
-        """A new node, or one that left and was not stopped yet."""
+        """Returns a new node to add, or one that left and was not stopped yet; None if there is none."""
         back = [voter for voter in members.removed if not self.world.members[voter.id].left]
         if back and self.rng.random() < 0.3:
             self.world.seen["member comes back"] += 1
@@ -111,7 +113,8 @@ class Churn:
         return Voter(node, UUID(int=node))
 
     def _changed(self, entry: Entry, members: Membership) -> None:
-        """A change is committed: whoever left stops some time later, and is a nuisance until then."""
+        """Called when a change is committed: a node that left is stopped some time later, and disturbs the others until
+        then."""
         self.world.seen[f"members: {members.reason}"] += 1
         for member in (self.world.members[node] for node in members.node_uuids):
             if member.left:  # it was stopped before it was known to come back
@@ -133,7 +136,7 @@ class Churn:
     # -- logs
 
     def _trim(self) -> None:
-        """A checkpoint, and the log below it goes. The core is told, now and then late."""
+        """Takes a checkpoint at a member and trims the log below it. The core is told at once, or sometimes late."""
         member = self.faults.victim()
         machine = member.machine
         machine.durable_index = self.rng.randint(machine.durable_index, machine.applied_index)
@@ -156,9 +159,8 @@ class Churn:
         self.offers[member.id] = offer
 
     def _install(self, member: Member) -> None:
-        """Installs a snapshot from any peer that the member reaches and whose checkpoint goes far enough; if there is
-        none, the next offer tries again.
-        """
+        """Installs a snapshot from any peer that the member reaches and whose checkpoint is new enough; if there is
+        none, the next offer tries again."""
         offer = self.offers.pop(member.id)
         sources = [
             peer
@@ -177,7 +179,7 @@ class Churn:
         self.world.at(self._soon(_BACKFILLS_WITHIN_TICKS), self._backfill, member)
 
     def _backfill(self, member: Member) -> None:
-        """The older part of the log, as far as others have it; then it may lead."""
+        """Fetches the older part of the log, as far as others have it; then the member may lead."""
         if member.up and not member.paused:
             longer = [peer.disk for peer in self.world.up() if peer.disk.first_index < member.disk.first_index]
             if longer and member.disk.prepend(self.rng.choice(longer)):

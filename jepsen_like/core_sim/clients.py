@@ -1,7 +1,7 @@
-"""Clients that append to the list and read it, and remember what they were told.
+"""Simulated clients, which append to the replicated list and read it, and a check of the answers that they get.
 
-The model: an acknowledged append has a position, no two operations share one, and whatever begins later lands behind
-it; a read returns the whole list, hence at least everything acknowledged or read before it began.
+The model: an acknowledged append has a position, no two operations share one, and an operation that begins later gets a
+higher one; a read returns the whole list, hence at least everything that was acknowledged or read before it began.
 """
 
 from __future__ import annotations
@@ -13,27 +13,26 @@ from raftlog.types import NodeId
 
 
 class History:
-    """The operations of the clients and the answers to them; raises Violation when an answer contradicts an earlier
-    one.
-    """
+    """The operations of the clients and the answers to them. It raises Violation if an answer contradicts an earlier
+    one."""
 
     def __init__(self, seen: Counter[str]) -> None:
         self.seen = seen
         self.invoked: dict[int, int] = {}
-        """Operation -> length everybody knew when it was first asked for."""
+        """Operation -> the known length of the list when the operation was first requested."""
         self.acked: dict[int, int] = {}
-        """Operation -> position."""
+        """Acknowledged operation -> its position in the list."""
         self.at: dict[int, int] = {}
-        """Position -> operation, of everything acknowledged."""
+        """Position -> operation, for everything that was acknowledged."""
         self.known_length = 0
-        """Everything below was acknowledged or read."""
+        """The length of the list as clients know it: every position below it was acknowledged or read."""
 
     def invoke(self, operation: int) -> None:
-        """A client asks for `operation`, perhaps again."""
+        """Records that a client requests `operation`, perhaps again."""
         self.invoked.setdefault(operation, self.known_length)
 
     def ack(self, operation: int, position: int) -> None:
-        """The client was told that `operation` is at `position`."""
+        """Checks and records that a client was told that `operation` is at `position`."""
         if self.acked.setdefault(operation, position) != position:
             raise Violation("duplicate", f"operation {operation} at {self.acked[operation]} and at {position}")
         if self.at.setdefault(position, operation) != operation:
@@ -45,7 +44,7 @@ class History:
         self.known_length = max(self.known_length, position + 1)
 
     def read(self, node: NodeId, values: list[int], floor: int) -> None:
-        """A read that began when `floor` operations were known returned `values`."""
+        """Checks a read that returned `values` and began when the known length was `floor`."""
         if len(values) < floor:
             raise Violation("stale-read", f"node {node} returned {len(values)} operations, {floor} were known before")
         if floor and self.at.get(floor - 1, values[floor - 1]) != values[floor - 1]:
@@ -57,7 +56,7 @@ class History:
         self.seen["reads"] += 1
 
     def check_final(self, node: NodeId, values: list[int]) -> None:
-        """The list of `node` once everything is calm."""
+        """Checks the list of `node` at the end, when all faults are over."""
         if len(set(values)) != len(values):
             raise Violation("duplicate", f"node {node} holds an operation twice")
         for position, operation in self.at.items():
@@ -69,7 +68,7 @@ class History:
 
 
 class Client:
-    """One batch of operations at a time, retried until answered or given up."""
+    """A client with one batch of operations at a time, which it retries until they are answered or given up."""
 
     __slots__ = ("batch", "id", "open", "patience", "round", "sequence", "target")
 
@@ -80,13 +79,13 @@ class Client:
         self.open: dict[int, None] = {}
         """Operations without an answer, in order."""
         self.round = 0
-        """Counts attempts: a timeout of an older one means nothing."""
+        """The number of attempts; the timeout of an older attempt is ignored."""
         self.target = NodeId(0)
         self.patience = 0
-        """Timeouts in a row: it waits longer each time."""
+        """The number of timeouts in a row: after each the client waits longer."""
 
     def fresh(self, count: int) -> list[int]:
-        """`count` new operations."""
+        """Makes a new batch of `count` operations."""
         first = (self.id << 24) + self.sequence
         self.sequence += count
         self.batch = list(range(first, first + count))

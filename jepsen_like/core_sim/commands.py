@@ -1,4 +1,4 @@
-"""The commands that schedules and stories of the core share: each is one input of one member."""
+"""The commands that both schedules and stories of the core have: each is one input of one member."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from raftlog.types import NodeId, Voter
 
 
 class CoreCommands(Interpreter):
-    """Commands of `jepsen_like.script.CORE` that are one input of the core and nothing more."""
+    """Interprets the commands of `jepsen_like.script.CORE` that are exactly one input of the core."""
 
     def act(self, node: NodeId, action: str, *arguments: object) -> object:
         """Calls a method of that member's RawNode."""
         raise NotImplementedError
 
     def change(self, node: NodeId, change: Callable[[Membership], Membership]) -> Iterable[str] | None:
-        """Proposes other members at `node`. Returns what a story prints."""
+        """Proposes a change of the members at `node`. Returns the lines that a story prints."""
         raise NotImplementedError
 
     def do_campaign(self, node: str) -> None:

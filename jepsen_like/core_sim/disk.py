@@ -1,6 +1,8 @@
-"""A disk that forgets what was not synced: writes wait in order, a crash keeps a prefix, the last perhaps in part.
+"""A simulated disk that loses writes which were not synced: writes wait in order, and a crash keeps a prefix of them,
+and perhaps a part of the next one.
 
-Its log may begin above GENESIS: `trim` forgets, `prepend` brings back, `replace` is an installed one.
+Its log may begin above GENESIS: `trim` removes entries at the beginning, `prepend` brings them back, `replace` installs
+another log.
 """
 
 from __future__ import annotations
@@ -17,38 +19,37 @@ GENESIS = genesis_entry(b"genesis", timestamp_ms=1_000, group_id=1)
 
 
 class SimDisk:
-    """A disk: what survives a crash (`entries`, `hard_state`), and what is under way. It is the core's LogReader of
-    what survives.
-    """
+    """A disk: the data that survives a crash (`entries`, `hard_state`), and the writes in progress. It is the core's
+    LogReader of the surviving data."""
 
     __slots__ = ("entries", "hard_state", "previous", "queued", "tails", "withheld", "writing")
 
     def __init__(self) -> None:
         self.previous = EMPTY_TAIL
-        """The tail before `entries`, which are never empty."""
+        """The log tail before `entries`, which are never empty."""
         self.entries: list[Entry] = [GENESIS]
         self.tails: list[LogTail] = [tail_after(EMPTY_TAIL, GENESIS)]
         self.hard_state = HardState(0, NOBODY, 0)
         self.queued: list[Ready] = []
         self.writing: list[Ready] = []
-        """Writes that the fdatasync under way covers."""
+        """Writes that the fdatasync in progress covers."""
         self.withheld: int | None = None
-        """The term in which synced entries were lost; None if none were, or the member has caught up since."""
+        """The term in which synced entries were lost; None if none were, or if the member has caught up since."""
 
     # -- LogReader
 
     @property
     def first_index(self) -> int:
-        """Lowest index that is here."""
+        """The lowest index in this log."""
         return self.previous.index + 1
 
     @property
     def tail(self) -> LogTail:
-        """The last synced entry."""
+        """The tail after the last synced entry."""
         return self.tails[-1]
 
     def term_ranges(self) -> list[tuple[int, int]]:
-        """First index of each term."""
+        """Returns (first index, term) for each run of entries with one term."""
         found: list[tuple[int, int]] = []
         for entry in self.entries:
             if not found or found[-1][1] != entry.term:
@@ -56,7 +57,8 @@ class SimDisk:
         return found
 
     def read_entries(self, low: int, high: int, bytes_max: int) -> list[Entry]:
-        """Entries [low, high), cut before the one that passes `bytes_max`, at least one. Raises OutOfRangeError."""
+        """Returns the entries [low, high), at least one, and stops before the entry that would exceed `bytes_max`.
+        Raises OutOfRangeError."""
         first = self.first_index
         if low < first:
             raise OutOfRangeError(f"entry {low} is trimmed, the log begins at {first}")
@@ -70,33 +72,33 @@ class SimDisk:
         return found
 
     def entry(self, index: int) -> Entry:
-        """The entry at `index`, which is here."""
+        """Returns the entry at `index`, which must be in this log."""
         return self.entries[index - self.first_index]
 
     def tail_at(self, index: int) -> LogTail:
-        """The tail as it was after `index`, which is here or just before."""
+        """Returns the log tail after `index`, which must be in this log or directly before it."""
         at = index - self.first_index
         return self.tails[at] if at >= 0 else self.previous
 
     def holds(self, tail: LogTail) -> bool:
-        """Returns True if that entry, and with it every entry before it, is or was on this disk."""
+        """Returns True if the entry with this tail, and with it every entry before, is or was on this disk."""
         return self.previous.index <= tail.index <= self.tail.index and self.tail_at(tail.index) == tail
 
     def changes_above(self, index: int) -> Iterator[Entry]:
-        """The MEMBERSHIP entries above `index`."""
+        """Yields the MEMBERSHIP entries above `index`."""
         return (entry for entry in self.entries if entry.type == EntryType.MEMBERSHIP and entry.index > index)
 
     # -- where it begins
 
     def trim(self, first_index: int) -> None:
-        """Forgets everything below `first_index`, which is here."""
+        """Removes everything below `first_index`, which must be in this log."""
         gone = first_index - self.first_index
         if gone > 0:
             self.previous = self.tails[gone - 1]
             del self.entries[:gone], self.tails[:gone]
 
     def prepend(self, other: SimDisk) -> bool:
-        """Takes from `other` what it has and this log lacks at its beginning; False if there is nothing."""
+        """Adds to the beginning of this log the entries that only `other` has; returns False if there are none."""
         count = self.first_index - other.first_index
         if count <= 0 or not other.holds(self.previous):
             return False
@@ -105,7 +107,7 @@ class SimDisk:
         return True
 
     def replace(self, other: SimDisk, index: int) -> None:
-        """The log of `other` from its entry `index` to there: what an install puts in place."""
+        """Replaces this log by the entry `index` of `other`, as the installation of a snapshot does."""
         self.previous = other.tail_at(index - 1)
         self.entries, self.tails = [other.entry(index)], [other.tail_at(index)]
         term = max(self.hard_state.term, self.tail.term)
@@ -115,7 +117,7 @@ class SimDisk:
     # -- writing
 
     def put(self, ready: Ready) -> None:
-        """Puts `ready` on the disk."""
+        """Writes `ready` to the disk."""
         if ready.hard_state is not None:
             self.hard_state = ready.hard_state
         if ready.entries:
@@ -131,7 +133,7 @@ class SimDisk:
             self.tails.append(tail)
 
     def lose_from(self, index: int) -> list[Entry]:
-        """Synced entries from `index` on cannot be read any more, which is noted first; returns them."""
+        """Makes the synced entries from `index` on unreadable, after recording the loss; returns them."""
         at = index - self.first_index
         lost = self.entries[at:]
         self.withheld = self.hard_state.term
@@ -139,7 +141,8 @@ class SimDisk:
         return lost
 
     def crash(self, rng: random.Random) -> bool:
-        """Power fails: a prefix of the writes under way is there, the next one in part. True if something was lost."""
+        """Crashes with a power failure: a prefix of the writes in progress survives, and a part of the next one.
+        Returns True if something was lost."""
         pending = self.writing + self.queued
         self.writing = []
         self.queued = []

@@ -1,4 +1,4 @@
-"""Faults that come by themselves: each kind begins, lasts, and ends. Kinds are drawn per run."""
+"""Random faults: each has a beginning, a duration and an end. Their kinds are drawn per run."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from jepsen_like.core_sim.world import MID_APPEND, World
 from raftlog.types import NodeId, Role
 
 LATE_TICKS = 36
-"""No message is later than that (`delay_acks` is the worst): from then on after the heal nothing old arrives."""
+"""The most ticks by which a message is late (`delay_acks` is the worst): this long after the heal no old message
+arrives."""
 
 
 class Faults:
-    """Draws faults from the run's mix until told to stop."""
+    """Draws and injects faults from the run's mix until `stop` is called."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.rng = random.Random(f"{world.seed}/faults")
         self.active = True
         self.held = False
-        """A play is on stage: no other fault begins."""
+        """True while a play is staged: then no other fault begins."""
         self.begun = 0
         self.kinds: set[str] = set()
         self._queue = list(world.knobs.faults)  # each kind once, then any
@@ -51,7 +52,7 @@ class Faults:
     # -- choosing
 
     def victim(self) -> Member:
-        """The leader every other time, else anyone."""
+        """Returns a member to attack: the leader every other time, else any member."""
         leader = self.world.leader()
         if leader is not None and self.rng.random() < 0.5:
             return leader
@@ -62,14 +63,14 @@ class Faults:
         return members[int(self.rng.random() * len(members))]
 
     def lasts(self) -> int:
-        """Draws how long a fault lasts: shorter or longer than an election."""
+        """Draws how long a fault lasts, in microseconds: shorter or longer than an election."""
         ticks = int(self.world.knobs.raft["election_ticks"])
         return int((0.2 + 3 * self.rng.random() ** 2) * ticks * TICK_US)
 
     # -- members
 
     def bounce(self, member: Member, down_us: int) -> None:
-        """Crashes the member, which comes back later."""
+        """Crashes the member, which restarts after `down_us`."""
         self.world.crash(member)
         self.world.at(down_us, self._come_back, member, member.starts)
 
@@ -82,7 +83,7 @@ class Faults:
         self.bounce(self.victim(), self.lasts())
 
     def _power_failure(self) -> None:
-        """A majority, or everybody, at the same moment."""
+        """Crashes a majority of the members, or all of them, at the same moment."""
         members = list(self.world.members.values())
         self.rng.shuffle(members)
         count = self.rng.choice([len(members) // 2 + 1, len(members)])
@@ -97,7 +98,8 @@ class Faults:
     # -- network
 
     def cut(self, links: list[Link], lasts: int) -> None:
-        """Cuts `links` for a while; planned before the heal and due after it: nothing."""
+        """Cuts `links` for `lasts` microseconds. A cut that was planned before the heal and comes after it does
+        nothing."""
         if not self.active:
             return
         if any(m.disk.holds_unsynced_entries for m in self.world.up()):
@@ -106,7 +108,7 @@ class Faults:
         self.world.at(lasts, self.world.network.mend, links, self.world.network.epoch)
 
     def isolate(self, member: Member, lasts: int) -> None:
-        """`member` hears nobody and is heard by nobody."""
+        """Cuts all links of `member`, in both directions."""
         self.cut(self.world.links_of([member.id]), lasts)
         for _ in range(3):  # a leader that was deposed meanwhile must not answer these reads
             self.world.at(int(self.rng.random() * lasts), self.world.visit, member, member.starts)
@@ -120,7 +122,7 @@ class Faults:
         self.cut(self.world.links_of(nodes[: len(nodes) // 2]), self.lasts())
 
     def _one_way(self) -> None:
-        """Some links in one direction only: a member that hears and is not heard, or the reverse."""
+        """Cuts some links in one direction only: a member that hears the others and is not heard, or the reverse."""
         node = self.victim().id
         links: list[Link] = [(node, other) for other in self.world.members if other != node]
         if self.rng.random() < 0.5:
@@ -154,7 +156,7 @@ class Faults:
         self.delay(links, late, self.lasts())
 
     def delay(self, links: list[Link], late_us: int, lasts: int) -> None:
-        """Messages on `links` come late for a while."""
+        """Delays messages on `links` by `late_us`, for `lasts` microseconds."""
         slow = self.world.network.slow
         for link in links:
             slow[link] = late_us
@@ -174,7 +176,8 @@ class Faults:
         self.world.disk_us[member.id] = disk_us
 
     def _clock(self) -> None:
-        """One member's wall clock goes wrong, always the same member: a majority stays sane."""
+        """Sets one member's wall clock wrong, in a run always the same member's: the clocks of a majority stay
+        right."""
         node = NodeId(1 + self.world.seed % self.world.knobs.nodes)
         self.world.clock_offset_ms[node] = self.rng.choice([0, -3_600_000, 3_600_000, 20_000])
 
@@ -187,19 +190,19 @@ class Faults:
             self.world.seen["transfers asked"] += 1
 
     def _campaign(self) -> None:
-        """An election timeout out of the blue."""
+        """Makes a member's election timeout pass at an unexpected moment."""
         member = self._anyone()
         if member.up and not member.paused and member.raw.role is not Role.LEADER:
             member.act(member.raw.campaign)
 
     def _closed(self) -> None:
-        """A connection to the leader breaks although the leader lives."""
+        """Reports to a member that its connection to the leader broke, although the leader lives."""
         member = self._anyone()
         if member.up and not member.paused and member.raw.leader_id:
             member.act(member.raw.peer_closed, member.raw.leader_id)
 
     def stop(self) -> None:
-        """Begins no more faults, and mends everything that is broken."""
+        """Begins no more faults, and repairs everything that is broken."""
         self.active = False
         world = self.world
         world.quiet_from = world.now + LATE_TICKS * TICK_US

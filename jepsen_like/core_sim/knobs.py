@@ -6,7 +6,7 @@ import random
 from typing import Any, NamedTuple
 
 TICK_US = 10_000
-"""A tick of a node whose clock runs true, microseconds of virtual time."""
+"""The tick of a node whose clock runs exactly, in microseconds of virtual time."""
 
 FAULTS = (
     "crash",
@@ -35,14 +35,14 @@ TRIGGERS = (
     "crash_after_commit",
 )
 PLAYS = ("figure_8", "stale_vote", "stale_ack", "double_vote", "late_handover", "stale_read")
-"""Steps in one exact order (plays.py)."""
+"""Names of plays: faults in one exact order (plays.py)."""
 
 
 _ACKED_GOAL = 200
 
 
 class Knobs(NamedTuple):
-    """One run's options."""
+    """The options of one run."""
 
     nodes: int
     raft: dict[str, Any]
@@ -53,32 +53,32 @@ class Knobs(NamedTuple):
     jitter_us: int
     disk_us: int
     ack_last_only: bool
-    """One fdatasync covers several writes and only the last is reported."""
+    """True if one fdatasync covers several writes and only the last is reported."""
     clients: int
     burst: int
     reads: float
     payload: int
     timeout_us: int
     think_us: int
-    """Most microseconds between an answer and the client's next batch."""
+    """The most microseconds between an answer and the client's next batch."""
     fault_gap_us: int
     faults: tuple[str, ...]
     triggers: tuple[tuple[str, float], ...]
-    """Trigger and its probability at each occasion; none in a third of the runs."""
+    """Triggers with their probability at each occasion; none in a third of the runs."""
     play: str | None
-    """Play that is staged a few times; None in most runs."""
+    """The play that is staged a few times; None in most runs."""
     acked_goal: int
     changes: bool = False
-    """Members join, become voters and leave."""
+    """True if members join, become voters and leave."""
     trims: bool = False
-    """Logs are trimmed; who falls behind installs snapshots."""
+    """True if logs are trimmed; members that fall behind then install snapshots."""
     churn_gap_us: int = TICK_US
     voters_min: int = 3
-    """Removals leave as many voters."""
+    """The number of voters below which no voter is removed."""
 
 
 def draw(seed: int) -> Knobs:
-    """The options of `seed`."""
+    """Draws the options of `seed`."""
     rng = random.Random(f"{seed}/knobs")
     fifo = rng.random() < 0.5
     unrest = rng.random() < 0.4  # elections in a hurry, nothing that keeps the peace
@@ -88,8 +88,8 @@ def draw(seed: int) -> Knobs:
         "election_ticks": election,
         "heartbeat_ticks": rng.choice([1, 2, 3]),
         "append_bytes_max": rng.choice([1, 200, 600, 1 << 20, 1 << 20]),
-        # Without order, each refusal repeats the whole window, and copies breed copies: TCP keeps order, a wide
-        # window without it would only show that (docs/internals/robustness.md).
+        # Without order on links, each refusal repeats the whole window, and the copies cause more copies. TCP keeps
+        # order; a wide window without it would only show this (docs/internals/robustness.md).
         "inflight_messages_max": rng.choice([1, 2, 8, 256] if fifo else [1, 2, 4]),
         "inflight_bytes_max": rng.choice([300, 1 << 20]),
         "cache_bytes_max": rng.choice([1, 4000, 1 << 20]),

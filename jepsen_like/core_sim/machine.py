@@ -1,6 +1,7 @@
-"""The applied state: a list of operations, each once (dedup by operation), durable somewhere behind what is applied.
+"""The simulator's state machine: a list of operations, each once (dedup by operation). Its durable state is somewhere
+behind the applied state.
 
-It also holds the members, as a state machine has to: the entry that names them may be trimmed.
+It also holds the members, as a state machine has to, because the entry that names them may be trimmed.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ from raftlog.types import Entry, EntryType
 
 
 class ListMachine:
-    """Applies entries in order; position of an operation = its place in the list."""
+    """Applies entries in order. The position of an operation is its place in the list."""
 
     __slots__ = ("durable_index", "lengths", "members", "positions", "values")
 
     def __init__(self, members: Membership) -> None:
         self.members = [members]
-        """Members of GENESIS and of every MEMBERSHIP entry applied."""
+        """The members in GENESIS and in every applied MEMBERSHIP entry."""
         self.values: list[int] = []
         self.positions: dict[int, int] = {}
         self.lengths = [0]
-        """Length of the list after each index; GENESIS is applied from the start."""
+        """The length of the list after each index; GENESIS is applied from the start."""
         self.durable_index = 0
 
     @property
     def applied_index(self) -> int:
-        """Index of the last entry applied."""
+        """The index of the last applied entry."""
         return len(self.lengths) - 1
 
     def apply(self, entry: Entry) -> int:
@@ -49,12 +50,12 @@ class ListMachine:
         return position
 
     def crash(self, rng: random.Random) -> None:
-        """Keeps an older state, whole: rows and applied index move together."""
+        """Goes back to an older state, as a whole: rows and applied index move together."""
         self.durable_index = rng.randint(self.durable_index, self.applied_index)
         self._go_back(self.durable_index)
 
     def take_over(self, other: ListMachine) -> None:
-        """The checkpoint of `other` takes the place of everything."""
+        """Replaces everything by the checkpoint of `other`."""
         self.lengths, self.values, self.positions = [*other.lengths], [*other.values], {**other.positions}
         self.members = [*other.members]
         self.durable_index = other.durable_index

@@ -1,4 +1,5 @@
-"""One member of the simulated group: a real core, its disk, its state machine. It does the duties of `Ready`."""
+"""One member of the simulated group: a real core with a simulated disk and state machine. It carries out the duties of
+`Ready`."""
 
 from __future__ import annotations
 
@@ -22,53 +23,53 @@ _READYS_MAX = 5_000
 
 
 class Surroundings(Protocol):
-    """The world around a member: it moves messages, time and clients."""
+    """The interface from a member to the world around it, which moves messages, time and clients."""
 
     def send(self, member: Member, message: Message) -> None:
-        """`message` left `member` for another node."""
+        """Called when `member` sends `message` to another node."""
 
     def wrote(self, member: Member) -> None:
-        """`member` queued a write: start the disk if it is idle."""
+        """Called when `member` has queued a write: starts the disk if it is idle."""
 
     def applied(self, member: Member, entry: Entry, position: int) -> None:
-        """`entry` was applied; `position` of its operation or -1."""
+        """Called when `entry` was applied; `position` of its operation, or -1."""
 
     def read_confirmed(self, member: Member, context: int, index: int) -> None:
-        """The state at `index` answers the read."""
+        """Called when the read may be answered with the state at `index`."""
 
     def role_changed(self, member: Member, soft: SoftState) -> None:
-        """Role or leader changed."""
+        """Called when the role or the leader changed."""
 
     def members_changed(self, member: Member, undone: bool) -> None:
-        """Other members are in force on `member`; `undone`: those of an earlier entry again."""
+        """Called when other members are in force on `member`; `undone`: those of an earlier entry again."""
 
     def offered(self, member: Member, offer: InstallSnapshot) -> None:
-        """`member` cannot be continued from its leader's log."""
+        """Called when `member` cannot be continued from its leader's log, and is offered a snapshot."""
 
 
 class Watcher(Protocol):
-    """An observer that looks inside after every step (`core_sim.monitor`)."""
+    """An observer that examines a member's state after every step (`core_sim.monitor`)."""
 
     def started(self, member: Member) -> None:
-        """`member` came up."""
+        """Called when `member` has started."""
 
     def after(self, member: Member) -> None:
         """Called after every event of `member`."""
 
     def applied(self, member: Member, entries: list[Entry]) -> None:
-        """`member` applied these."""
+        """Called when `member` applies these entries."""
 
     def leaves(self, member: Member, message: Message) -> None:
-        """`message` is about to leave `member`."""
+        """Called before `message` leaves `member`."""
 
 
 def members_of(voters: Iterable[NodeId]) -> Membership:
-    """The members that GENESIS names."""
+    """Returns the members that GENESIS names."""
     return Membership(UUID(int=1), tuple(Voter(node, UUID(int=node)) for node in voters))
 
 
 class Member:
-    """Up or down; its disk and machine outlive it."""
+    """A member, running or not; its disk and state machine outlive its crashes."""
 
     __slots__ = (
         "backfilling",
@@ -105,15 +106,15 @@ class Member:
         self.disk = disk
         self.machine = ListMachine(members)
         self.monitor = monitor
-        """None: nobody looks inside (black-box runs)."""
+        """The monitor that examines its state; None in black-box runs."""
         self.surroundings = surroundings
         self.up = False
         self.halted = False
-        """Black-box runs only: it hit an assertion of its own and stopped, as a node does."""
+        """True if it hit an assertion of its own and stopped, as a node does; only in black-box runs."""
         self.left = False
-        """Its operator stopped it for good, because it is a member no more."""
+        """True if its operator stopped it for good, because it is no longer a member."""
         self.backfilling = False
-        """It installed a snapshot, and its log is still shorter than that of others: it may not lead."""
+        """True if it installed a snapshot and its log is still shorter than that of others: it may not lead."""
         self.paused = False
         self.inbox: list[Message] = []
         self.starts = 0
@@ -125,7 +126,7 @@ class Member:
     # -- life
 
     def start(self, rng: random.Random) -> None:
-        """Comes up from its disk and its durable state."""
+        """Starts from its disk and its durable state."""
         self.starts += 1
         self.mark_members = -1
         try:
@@ -147,11 +148,12 @@ class Member:
             self.monitor.started(self)
 
     def members_at_start(self) -> list[Membership]:
-        """The newest that the state has applied, and all that the log has above."""
+        """Returns the members of the newest applied entry, and those of all MEMBERSHIP entries above it in the log."""
         return [self.machine.members[-1], *map(decode, self.disk.changes_above(self.machine.applied_index))]
 
     def install(self, source: Member) -> bool:
-        """Takes over the checkpoint of `source` and the end of its log, unless the own log has come to hold that."""
+        """Takes over the checkpoint of `source` and the end of its log, unless its own log holds them by now. Returns
+        True if it did."""
         index = source.machine.durable_index
         if self.disk.holds(source.disk.tail_at(index)):
             return False
@@ -161,13 +163,13 @@ class Member:
         return True
 
     def backfilled(self) -> None:
-        """Notes that the member has what the others have."""
+        """Called when the member's log reaches as far back as the others'."""
         self.backfilling = False
         if self.up:
             self.act(self.raw.hold_campaigns, "backfill", False)
 
     def crash(self, rng: random.Random) -> bool:
-        """Power fails. True if a write under way was lost."""
+        """Crashes with a power failure. Returns True if a write in progress was lost."""
         self.up = False
         self.paused = False
         self.inbox.clear()
@@ -186,7 +188,7 @@ class Member:
     # -- events
 
     def act(self, action: Callable[..., object], *arguments: Any) -> None:
-        """One input to the core and all that follows from it."""
+        """Gives the core one input and carries out everything that follows from it."""
         try:
             action(*arguments)
             self.drain()
@@ -245,7 +247,8 @@ class Member:
             self.surroundings.send(self, message)
 
     def synced(self, *, last_only: bool) -> None:
-        """The fdatasync under way returned: acknowledge its writes, release their messages, in order."""
+        """Called when the fdatasync in progress has returned: acknowledges its writes and releases their messages, in
+        order."""
         batch, self.disk.writing = self.disk.writing, []
         try:
             for at, ready in enumerate(batch):

@@ -1,7 +1,7 @@
-"""The checks after every event: the cheap part always, all of `jepsen_like.invariants.raft_group` every 50 events.
+"""Checks after every event: cheap ones always, all of `jepsen_like.invariants.raft_group` every 50 events.
 
-The cheap part looks at what moved: term, vote, role, tail, commit. Promises are checked where they leave: a vote or an
-acknowledgement may go out only when the own disk holds what it speaks of.
+The cheap checks compare what changed: term, vote, role, tail, commit index. Promises are checked when they are sent: a
+vote or an acknowledgement may leave only when the member's own disk holds what it promises.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ LOG_TIME_SLACK_MS = 1_000
 
 
 class Monitor:
-    """Watches one group through crashes and restarts."""
+    """Checks one group through crashes and restarts."""
 
     def __init__(self, disks: dict[NodeId, SimDisk], seen: Counter[str]) -> None:
         self.group = GroupInvariants()
         self.disks = disks
         self.seen = seen
         self.sane_clock_ms = 1 << 60
-        """No clock but a wild minority's is ahead of this; set by whoever moves time."""
+        """The highest time of the clocks of a majority, set by the code that moves time. Only clocks of a minority may
+        be ahead of it."""
         self._events = 0
 
     def started(self, member: Member) -> None:
-        """`member` came up: its marks are those of its disk."""
+        """Notes that `member` started: its marks are those of its disk."""
         member.before = None
         member.mark = (-1, NOBODY, Role.FOLLOWER, member.raw.raft.log.tail, -1)
         self.after(member)
 
     def after(self, member: Member) -> None:
-        """Checks the cheap part after an event of `member`."""
+        """Runs the cheap checks after an event of `member`."""
         raft = member.raw.raft
         log = raft.log
         mark = (raft.term, raft.vote, raft.role, log.tail, log.commit_index)
@@ -85,7 +86,7 @@ class Monitor:
             raise from_invariant(error, "member-state") from error
 
     def applied(self, member: Member, entries: list[Entry]) -> None:
-        """`entries` are about to be applied on `member`."""
+        """Checks the `entries` that are about to be applied on `member`."""
         self.after(member)
         if entries[0].index != member.machine.applied_index + 1:
             raise Violation(
@@ -104,7 +105,7 @@ class Monitor:
             raise from_invariant(error, "group") from error
 
     def leaves(self, member: Member, message: Message) -> None:
-        """`message` leaves `member`: what it promises must be on the disk by now."""
+        """Checks `message`, which leaves `member`: what it promises must be on the disk by now."""
         kind = type(message)
         if kind is AppendEntriesReply:
             if not message.rejected:  # type: ignore[union-attr]

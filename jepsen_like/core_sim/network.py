@@ -1,4 +1,4 @@
-"""Links between members: delay, loss, repetition, one-way cuts, order kept or not."""
+"""Simulated links between members: delay, loss, repetition, one-way cuts, order kept or not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Link = tuple[NodeId, NodeId]
 
 
 class SimNetwork:
-    """Decides when a message arrives; it never looks into it."""
+    """Decides when a message arrives; it never examines the content."""
 
     __slots__ = ("cuts", "duplicate", "epoch", "fifo", "jitter_us", "last", "link_us", "loss", "rng", "slow")
 
@@ -22,11 +22,11 @@ class SimNetwork:
         self.loss = 0.0
         self.duplicate = 0.0
         self.cuts: dict[Link, int] = {}
-        """Directed link -> how many faults cut it now."""
+        """Directed link -> the number of faults that cut it now."""
         self.epoch = 0
-        """Raised by `heal`: what was cut before it needs no mending."""
+        """Counts calls of `heal`: a cut from before the last one needs no mending."""
         self.slow: dict[Link, int] = {}
-        """Directed link -> additional delay, microseconds."""
+        """Directed link -> additional delay in microseconds."""
         self.last: dict[Link, int] = {}
 
     def arrivals(self, link: Link, now: int) -> tuple[int, ...]:
@@ -47,7 +47,7 @@ class SimNetwork:
         return (at,)
 
     def cut(self, links: list[Link]) -> None:
-        """Cuts these links, which other faults may have cut too."""
+        """Cuts these links; other faults may have cut them too."""
         for link in links:
             self.cuts[link] = self.cuts.get(link, 0) + 1
 
@@ -63,7 +63,7 @@ class SimNetwork:
                 self.cuts.pop(link, None)
 
     def heal(self) -> None:
-        """Opens all links; they are quick and lossless again."""
+        """Opens all links; they are fast and lossless again."""
         self.epoch += 1
         self.cuts.clear()
         self.slow.clear()

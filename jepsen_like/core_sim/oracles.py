@@ -1,4 +1,4 @@
-"""The checks of a healthy group besides safety: little traffic, progress, a read after a silent failover."""
+"""Checks of a healthy group besides safety: little traffic, progress, and a read after a failover without writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _READ_TICKS = 100
 
 
 class Traffic:
-    """Counts what a leader sends while nothing is broken."""
+    """Counts the messages of a leader while there are no faults."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -33,12 +33,13 @@ class Traffic:
             self.rejections += message.rejected
 
     def stop(self) -> None:
-        """Counts no more."""
+        """Stops counting."""
         self.world.on_send.remove(self._sent)
 
 
 def calm_start(world: World) -> None:
-    """The first operations, without a fault, on quick links: each entry goes out once per follower, nothing is refused.
+    """Runs the first operations without a fault, on fast links: each entry is sent once per follower, and none is
+    refused.
 
     Raises Violation "no-progress" or "message-budget".
     """
@@ -70,9 +71,8 @@ def _check_traffic(world: World, traffic: Traffic) -> None:
 
 
 def progress(world: World, goal: int) -> None:
-    """After the heal, the clients get the rest of their answers, and every member applies the same. Raises
-    Violation.
-    """
+    """After the heal, waits until the clients have the rest of their answers, and every member has applied the same.
+    Raises Violation."""
     history = world.history
     goal = max(goal, len(history.acked) + 5)
     if not world.run_until(lambda: len(history.acked) >= goal, world.now + _PROGRESS_TICKS * TICK_US):
@@ -83,7 +83,8 @@ def progress(world: World, goal: int) -> None:
 
 
 def settle(world: World) -> None:
-    """Nobody writes: all members end at the same applied index, fit to lead, and who left is gone.
+    """Waits, without writes, until all members have the same applied index and may lead, and nodes that left are
+    stopped.
 
     Raises Violation "no-progress".
     """
@@ -103,9 +104,8 @@ def settle(world: World) -> None:
 
 
 def _leader_at_last(world: World) -> Member:
-    """Returns the leader, and waits for one if need be: without pre-vote a member whose clock is quick may depose the
-    leader in calm times, too. Raises Violation.
-    """
+    """Returns the leader, waiting for one if necessary: without pre-vote a member with a fast clock may depose the
+    leader also in calm times. Raises Violation."""
     leader = world.leader()
     if leader is None:
         world.run_until(lambda: world.leader() is not None, world.now + _ELECTION_TICKS * TICK_US)
@@ -116,9 +116,8 @@ def _leader_at_last(world: World) -> Member:
 
 
 def _in_time(world: World, done: Callable[[], bool]) -> bool:
-    """Returns True if `done` holds within an election's time, or as long as some member makes progress: a learner
-    behind a narrow window takes its time.
-    """
+    """Returns True if `done` becomes true within an election's time, or while some member makes progress: a learner
+    behind a narrow window takes long."""
     before, applied = -1, 0
     while applied > before:
         if world.run_until(done, world.now + _ELECTION_TICKS * TICK_US):
@@ -128,9 +127,8 @@ def _in_time(world: World, done: Callable[[], bool]) -> bool:
 
 
 def quiescent_failover(world: World) -> None:
-    """Crashes the leader or cuts it off while nobody writes: a linearizable read must succeed at the next leader,
-    although nothing new is written.
-    """
+    """Crashes the leader or cuts it off while there are no writes: a linearizable read must succeed at the next leader,
+    although nothing new is written."""
     leader = _leader_at_last(world)
     if not _stands_a_loss(world):
         return
@@ -176,12 +174,12 @@ def quiescent_failover(world: World) -> None:
 
 
 def _stands_a_loss(world: World) -> bool:
-    """Returns True if the group can lose a voter: of two voters, it cannot lose one."""
+    """Returns True if the group can lose a voter; a group of two voters cannot."""
     return len(world.newest.voters) >= 3
 
 
 def _cut_off(world: World, leader: Member) -> None:
-    """Check-quorum: a leader that hears learners at most steps down within two election timeouts.
+    """Checks check-quorum: a leader that hears at most learners steps down within two election timeouts.
 
     Raises "stale-leader".
     """
@@ -197,7 +195,8 @@ def _cut_off(world: World, leader: Member) -> None:
 
 
 def _ask_among_learners(world: World, deposed: Member) -> None:
-    """A leader that only learners hear must not answer a read once others have written. Raises "stale-read"."""
+    """Checks that a leader which only learners hear does not answer a read once others have written. Raises
+    "stale-read"."""
     successor = world.leader()
     if successor is None or successor is deposed:
         return
@@ -211,12 +210,13 @@ def _ask_among_learners(world: World, deposed: Member) -> None:
 
 
 def _leads(leader: Member, term: int) -> bool:
-    """Returns True if a client that asks `leader` to write learns that it leads this term."""
+    """Returns True if `leader` is up and leads this term, as a client that asks it to write would learn."""
     return leader.up and leader.raw.role is Role.LEADER and leader.raw.term == term
 
 
 def rejoin(world: World) -> None:
-    """With pre-vote and check-quorum a member that was away for long disturbs nobody. Raises "disruption"."""
+    """Checks that with pre-vote and check-quorum a member that was away for long disturbs nobody. Raises
+    "disruption"."""
     raft = world.knobs.raft
     leader = world.leader()
     if leader is None or not (raft["pre_vote"] and raft["check_quorum"]) or world.seed % 4 >= 2:
@@ -239,7 +239,8 @@ def rejoin(world: World) -> None:
 
 
 def handover(world: World) -> None:
-    """Leadership asked for a member that lags a little goes there, and no client is left without an answer.
+    """Checks that leadership moves to a member that lags a little when that is asked for, and that no client is left
+    without an answer.
 
     Raises "handover".
     """
@@ -276,7 +277,7 @@ def _quick(world: World) -> None:
 
 
 def _client_writes(world: World, leader: Member) -> list[int]:
-    """A new operation of every client at `leader`; those that it took."""
+    """Proposes a new operation of every client at `leader`; returns those that it accepted."""
     for client in world.clients:
         client.fresh(1)
         leader.act(world.propose, leader, client)
@@ -285,7 +286,8 @@ def _client_writes(world: World, leader: Member) -> list[int]:
 
 
 def _heartbeats_in_time(world: World) -> bool:
-    """The slowest clock's heartbeats reach the quickest clock within its election timeout, whatever the links do."""
+    """Returns True if the heartbeats of the slowest clock reach the fastest clock within its election timeout, whatever
+    the links do."""
     raft, network, ticks = world.knobs.raft, world.network, world.tick_us.values()
     interval_us = int(raft["heartbeat_ticks"]) * max(ticks)
     quickest_us = (int(raft["election_ticks"]) - 1) * min(ticks)  # the first tick may come right after the heartbeat
@@ -293,7 +295,8 @@ def _heartbeats_in_time(world: World) -> bool:
 
 
 def final(world: World) -> None:
-    """All up again: the same list everywhere, with everything acknowledged in it. Raises Violation."""
+    """Checks, when all members are up again, that they have the same list, with everything acknowledged in it. Raises
+    Violation."""
     settle(world)
     if world.monitor is not None:
         world.monitor.full(list(world.members.values()))

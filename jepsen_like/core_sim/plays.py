@@ -1,8 +1,9 @@
-"""Plays: several steps in one exact order, staged from whatever state a run is in; faults at random hardly line up so.
+"""Plays: faults in one exact order, staged from whatever state a run is in; random faults hardly ever occur in such an
+order.
 
-A play steers faults (cuts, crashes, held messages, timeouts) and may look wherever it likes to time them; it judges
-nothing. It is a generator that yields what it waits for; after every event of the world the condition is looked at. A
-step that does not come in time ends the play: links mend, members start, and another attempt follows later.
+A play steers faults (cuts, crashes, held messages, timeouts) and may read any state to time them; it judges nothing. It
+is a generator that yields the conditions it waits for; the condition is evaluated after every event of the world. A
+step that does not happen in time ends the play: links are mended, members started, and another attempt follows later.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ _ATTEMPTS = 4
 _PATIENCE_TICKS = 60
 _SLOW_DISK_TICKS = 200
 _CAMPAIGNS_MAX = 4
-"""Limit of the campaigns of a candidate that catches up with its rival's term."""
+"""The most campaigns of a candidate that catches up with its rival's term."""
 
 
 class Until(NamedTuple):
-    """A condition that a play waits for; the play is sent True in time, False too late."""
+    """A condition that a play waits for; the play is sent True if it holds in time, else False."""
 
     holds: Callable[[], bool]
     ticks: float
@@ -38,11 +39,11 @@ Play = Generator[Until, bool, None]
 
 
 class TooLate(Exception):
-    """A step did not come about: the play is over."""
+    """A step did not happen in time, so the play is over."""
 
 
 class Plays:
-    """Stages the run's play, a few times, while faults are on."""
+    """Stages the run's play, a few times, while faults are injected."""
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
@@ -102,7 +103,7 @@ class Plays:
                 self.world.start(member)
 
     def _played(self) -> None:
-        """The play on stage reached its end."""
+        """Counts that the staged play reached its end."""
         self.world.seen[f"play {self.world.knobs.play}"] += 1
 
     # -- steps
@@ -129,7 +130,7 @@ class Plays:
         return found
 
     def _urge(self, member: Member, done: Callable[[], bool]) -> Play:
-        """Election timeouts of `member`, one after the other, until `done`. Raises TooLate."""
+        """Makes election timeouts of `member` pass, one after the other, until `done`. Raises TooLate."""
         for _ in range(_PATIENCE_TICKS // 2):
             if done():
                 return
@@ -140,7 +141,7 @@ class Plays:
             raise TooLate
 
     def _a_leader(self) -> Generator[Until, bool, Member]:
-        """Raises TooLate."""
+        """Waits for a leader and returns it. Raises TooLate."""
 
         def leads() -> bool:
             leader = self.world.leader()
@@ -154,7 +155,8 @@ class Plays:
     # -- the plays
 
     def _figure_8(self) -> Play:
-        """Raft paper, figure 8: an old entry reaches a majority in a new term, then a newer log without it wins."""
+        """Stages figure 8 of the Raft paper: an old entry reaches a majority in a new term, then a newer log without it
+        wins."""
         world = self.world
         first = yield from self._a_leader()
         others = self._others(first)
@@ -197,7 +199,7 @@ class Plays:
         yield Until(lambda: False, 6)
 
     def _stale_vote(self) -> Play:
-        """A vote of one term arrives in the next, where its voter has made somebody else leader."""
+        """Stages a vote of one term that arrives in the next, where its voter has made another node leader."""
         world = self.world
         candidate, rival, *_ = self._others()
         held: list[Message] = []
@@ -229,7 +231,8 @@ class Plays:
             yield Until(lambda: False, 8)
 
     def _stale_ack(self) -> Play:
-        """A leader loses what others acknowledged, leads again with a shorter log, and then the old acks arrive."""
+        """Stages a leader that loses entries which others acknowledged and leads again with a shorter log; then the old
+        acknowledgements arrive."""
         world = self.world
         leader = yield from self._a_leader()
         others = self._others(leader)
@@ -270,7 +273,7 @@ class Plays:
                 world.crash(leader)
 
     def _double_vote(self) -> Play:
-        """Voters lose power right after they voted; the next candidate of the same term asks them again."""
+        """Stages voters that lose power right after they voted; the next candidate of the same term asks them again."""
         world = self.world
         old = yield from self._a_leader()
         candidate, *voters = self._others(old)
@@ -300,7 +303,8 @@ class Plays:
             yield Until(lambda: False, 6)
 
     def _late_handover(self) -> Play:
-        """Word to take over comes after the leader gave up on it, to a member that meanwhile lacks what was written."""
+        """Stages a request to take over leadership that arrives after the leader gave up on it, at a member that by
+        then lacks newer writes."""
         world = self.world
         leader = yield from self._a_leader()
         peers = leader.raw.raft.members.peers
@@ -333,7 +337,7 @@ class Plays:
             yield Until(lambda: False, 6)
 
     def _stale_read(self) -> Play:
-        """A leader that was cut off is asked to read after its successor has answered a write."""
+        """Stages a leader that was cut off and is asked to read after its successor has answered a write."""
         world = self.world
         old = yield from self._a_leader()
         successor, *_ = others = self._others(old)
@@ -351,7 +355,7 @@ class Plays:
 
 
 def _in_time(holds: Callable[[], bool], ticks: float) -> Play:
-    """Raises TooLate."""
+    """Waits until `holds` is true, at most `ticks`. Raises TooLate."""
     if not (yield Until(holds, ticks)):
         raise TooLate
 

@@ -1,4 +1,4 @@
-"""Prints what seeds of the core came to: `raftmq sim run --core` and `raftmq sim replay SEED --core`."""
+"""Prints the results of seeds of the core: `raftmq sim run --core` and `raftmq sim replay SEED --core`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jepsen_like.core_sim.run import run_seed
 
 
 def report_range(first_seed: int, seeds: int, jobs: int) -> int:
-    """Runs a range of seeds; exit code 1 on a violation or if the seeds exercise too little."""
+    """Runs a range of seeds; returns exit code 1 on a violation or if the seeds exercise too little."""
     summary = run_range(first_seed, seeds, jobs=jobs)
     for verdict in summary.violations:
         click.echo(f"seed {verdict.seed}: {verdict.checker}: {verdict.detail}")
@@ -26,8 +26,8 @@ def report_range(first_seed: int, seeds: int, jobs: int) -> int:
 
 
 def report_seed(seed: int, trace: Path | None = None) -> int:
-    """Runs one seed again, byte for byte; exit code 1 on a violation. The file `trace` gets every event: time, kind (1
-    tick, 2 message, 3 sync), node, detail, term, role, last index, commit index."""
+    """Runs one seed again, byte for byte; returns exit code 1 on a violation. The file `trace` gets every event: time,
+    kind (1 tick, 2 message, 3 sync), node, detail, term, role, last index, commit index."""
     lines: list[str] | None = [] if trace is not None else None
     verdict = run_seed(seed, lines=lines)
     for name, value in draw(seed)._asdict().items():

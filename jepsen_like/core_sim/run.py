@@ -1,4 +1,5 @@
-"""One run from seed to verdict: a calm start under budget, faults, healing, progress, a failover in silence."""
+"""One run from its seed to its verdict: a calm start within a message budget, faults, heal, progress, a failover
+without writes."""
 
 from __future__ import annotations
 
@@ -17,16 +18,16 @@ from jepsen_like.core_sim.world import MID_APPEND, World
 
 _FAULTS_MIN = 6
 _SAFETY_TICKS = 1_500
-"""Faults go on until enough was acknowledged and enough broken, at most this long."""
+"""The most ticks with faults, which go on until enough was acknowledged and enough was broken."""
 
 
 @dataclass(slots=True)
 class CoreResult:
-    """The outcome of one seed."""
+    """The result of one seed."""
 
     seed: int
     checker: str | None
-    """Name of the checker that fired; None if none did."""
+    """The name of the checker that found a violation; None if none did."""
     detail: str
     events: int
     acked: int
@@ -34,19 +35,19 @@ class CoreResult:
     leader_changes: int
     trace: str
     cpu_s: float
-    """Processor time; the only field that differs from run to run."""
+    """Processor time in seconds; the only field that differs between runs of one seed."""
     seen: Counter[str] = field(repr=False)
 
     @property
     def valid(self) -> bool:
-        """No checker fired."""
+        """True if no checker found a violation."""
         return self.checker is None
 
 
 def run_seed(
     seed: int, *, black_box: bool = False, lines: list[str] | None = None, knobs: Knobs | None = None
 ) -> CoreResult:
-    """Runs one seed. `lines` receives the replay, event by event. `black_box`: only what clients see is judged."""
+    """Runs one seed. `lines` receives the replay, event by event. With `black_box`, only what clients see is judged."""
     started = time.process_time()
     knobs = draw(seed) if knobs is None else knobs
     world = World(seed, knobs, black_box=black_box, keep_trace=lines is not None)

@@ -1,6 +1,6 @@
-"""A schedule written by hand for the core, with the monitors and checkers of a random run.
+"""Plays hand-written schedules for the core, with the monitors and checkers of a random run.
 
-`jepsen_like.script` has its commands (CORE, SCHEDULES).
+`jepsen_like.script` defines the commands (CORE, SCHEDULES).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WALL_MS = 1_000_000
 
 
 class Stage(CoreCommands):
-    """Members that move only when told to."""
+    """The members of a schedule, which do only what its commands say."""
 
     def __init__(self, *, black_box: bool = False) -> None:
         self.seen: Counter[str] = Counter()
@@ -54,17 +54,17 @@ class Stage(CoreCommands):
         self.ticks = 0
         self.term = 0
         self.wasted = 0
-        """Entries sent to a disk that holds them, and refused messages."""
+        """The number of entries sent to a disk that has them, and of refused messages."""
 
     def play(self, script: str) -> None:
-        """Runs every line. Raises Violation, or ScriptError for a line it does not understand."""
+        """Carries out every line. Raises Violation, or ScriptError for a line that it does not understand."""
         for line in lines_of(script):
             self.perform(line)
 
     # -- Surroundings
 
     def send(self, member: Member, message: Message) -> None:
-        """Puts the message onto its link, unless that is cut."""
+        """Puts the message onto its link, unless the link is cut."""
         link = (message.from_id, message.to_id)
         if isinstance(message, AppendEntries):
             self.wasted += sum(entry.index <= self.disks[message.to_id].tail.index for entry in message.entries)
@@ -74,7 +74,7 @@ class Stage(CoreCommands):
             self.links[link].append(message)
 
     def wrote(self, member: Member) -> None:
-        """The disk waits for `sync`."""
+        """Does nothing: the disk waits for the command `sync`."""
 
     def applied(self, member: Member, entry: Entry, position: int) -> None:
         """Answers reads and the operation that waits for this entry."""
@@ -84,7 +84,7 @@ class Stage(CoreCommands):
         self._answer_reads(member, entry.index)
 
     def read_confirmed(self, member: Member, context: int, index: int) -> None:
-        """Answers the read once the member has applied so far."""
+        """Answers the read once the member has applied the entries up to `index`."""
         self.confirmed[member.id].append((context, index))
         self._answer_reads(member, member.machine.applied_index)
 
@@ -96,16 +96,16 @@ class Stage(CoreCommands):
                 self.history.read(member.id, member.machine.values, self.reads.pop(context))
 
     def role_changed(self, member: Member, soft: SoftState) -> None:
-        """Forgets the operations that wait at a member once it no longer leads: it answers no client."""
+        """Forgets the operations that wait at a member once it no longer leads, because it then answers no client."""
         if soft.role is not Role.LEADER:
             self.pending[member.id].clear()
 
     def members_changed(self, member: Member, undone: bool) -> None:
-        """Counts what is rare."""
+        """Counts changes that were undone, which are rare."""
         self.seen["change undone"] += undone
 
     def offered(self, member: Member, offer: InstallSnapshot) -> None:
-        """`install` takes it, or `settle`."""
+        """Records the offer, which the command `install` or `settle` accepts."""
         self.seen["snapshot offered"] += 1
         self.offers.add(member.id)
 
@@ -137,7 +137,7 @@ class Stage(CoreCommands):
         self.members[node] = Member(config, self.first_members, self.disks[node], self.monitor, self)
 
     def change(self, node: NodeId, change: Callable[[Membership], Membership]) -> None:
-        """Proposes other members at `node`. What is refused is not an error: a schedule may come too late."""
+        """Proposes a change of the members at `node`. A refusal is no error, because a schedule may come too late."""
         member = self.members[node]
         raw = member.raw
         if member.up:
@@ -355,7 +355,7 @@ class Stage(CoreCommands):
         raise Violation("no-progress", f"no operation is applied everywhere within {_SETTLE_TICKS} ticks")
 
     def _group(self) -> list[Member]:
-        """The members, as the newest entry that anybody applied names them."""
+        """Returns the members that the newest applied entry names."""
         newest = max((m.machine.members[-1] for m in self.members.values()), key=lambda members: members.index)
         return [self.members[node] for node in newest.node_uuids]
 

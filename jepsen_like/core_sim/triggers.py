@@ -1,6 +1,6 @@
-"""Faults that wait for their moment: right after a vote, an election, an append. Random times hardly ever hit these.
+"""Faults at particular moments: right after a vote, an election, an append. Random times hardly ever hit these.
 
-A trigger fires with the probability drawn for it, at most a few times a run, and never once faults have stopped.
+A trigger fires with the probability drawn for it, at most a few times in a run, and never after faults have stopped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SHOTS = 6
 
 
 class Triggers:
-    """Listens to the world and strikes."""
+    """Observes the world's events and injects faults at the chosen moments."""
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
@@ -58,7 +58,7 @@ class Triggers:
     # -- occasions
 
     def _mid_append_once(self, member: Member, message: Message) -> None:
-        """Crashes a member between an append and its ack, so that every run has at least one such crash."""
+        """Crashes a member between an append and its acknowledgement, so that every run has at least one such crash."""
         if self.world.seen[MID_APPEND] or not self.faults.active:
             self.world.on_receive.remove(self._mid_append_once)
         elif self.faults.begun >= 3 and isinstance(message, AppendEntries) and member.disk.holds_unsynced_entries:

@@ -1,4 +1,4 @@
-"""The violation that a run found: the name of the checker that fired, and the contradiction in words."""
+"""The violation that a run found: the name of the checker, and the contradiction in words."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RULES = (
 
 
 class Violation(Exception):
-    """A promise was broken. `checker` is the stable name that seeded bugs refer to."""
+    """A promise was broken. `checker` is the stable name of the checker, which seeded bugs refer to."""
 
     def __init__(self, checker: str, detail: str) -> None:
         super().__init__(f"{checker}: {detail}")
@@ -37,7 +37,8 @@ class Violation(Exception):
 
 
 def from_invariant(error: InvariantViolationError, otherwise: str) -> Violation:
-    """Names the rule of `invariants.raft_group` that raised; `otherwise` for rules without a name of their own."""
+    """Returns the violation for a rule of `invariants.raft_group`; `otherwise` is the name for rules without a name of
+    their own."""
     text = str(error)
     name = next((name for rule, name in _RULES if rule in text), otherwise)
     return Violation(name, text)

@@ -1,4 +1,5 @@
-"""The loop: a heap of (time, number, event), virtual microseconds, no wall clock. Members, network, disks, clients."""
+"""The simulation's event loop: a heap of (time, number, event), virtual microseconds, no wall clock. It moves members,
+network, disks and clients."""
 
 from __future__ import annotations
 
@@ -24,9 +25,10 @@ from raftlog.messages import AppendEntries, AppendEntriesReply, InstallSnapshot,
 from raftlog.types import Entry, EntryType, NodeId, Role, SoftState
 
 EVENT_BUDGET = 60_000
-"""A run that needs more is a finding (livelock, amplified messages), not a timeout."""
+"""The most events of a run; a run that needs more is a finding (livelock, amplified messages), not a timeout."""
 EVENTS_UNSEEN = 300_000
-"""Clients see no events, but members that never come together: judged by them alone, a run may go on this long."""
+"""The most events of a run that is judged only by what clients see. Clients do not see events, only members that never
+agree."""
 MID_APPEND = "fault between append and ack"
 WALL_START_MS = 1_000_000
 
@@ -34,7 +36,8 @@ Event = Callable[..., None]
 
 
 class World:
-    """Members, clients, network and time of one run. `hooks` are the triggers, which are told what just happened."""
+    """The members, clients, network and time of one run. Its hooks are the triggers, which are called after what just
+    happened."""
 
     def __init__(self, seed: int, knobs: Knobs, *, black_box: bool = False, keep_trace: bool = False) -> None:
         self.seed = seed
@@ -52,7 +55,7 @@ class World:
         self.disks = {node: SimDisk() for node in voters}
         self.monitor: Monitor | None = None if black_box else Monitor(self.disks, self.seen)
         self.first_members = self.newest = members_of(voters)
-        """Those of GENESIS, and those of the newest entry that anybody applied."""
+        """The members of GENESIS, and those of the newest entry that any member applied."""
         self.members = {node: self._make(node) for node in voters}
         self.network = SimNetwork(
             random.Random(f"{seed}/network"), fifo=True, link_us=knobs.link_us, jitter_us=knobs.jitter_us
@@ -63,15 +66,16 @@ class World:
         self.history = History(self.seen)
         self.clients = [Client(number) for number in range(1, knobs.clients + 1)]
         self.backlog_max = 2 * knobs.clients * knobs.burst
-        """A leader with more entries uncommitted takes no more: clients that ask again would pile up copies."""
+        """The number of uncommitted entries above which a leader accepts no more; otherwise clients that retry would
+        pile up copies."""
         self.quiet_from = 0
-        """Time at which the last message sent before the heal has arrived."""
+        """The time by which the last message sent before the heal has arrived."""
         self.writing = True
-        """True while clients go on writing."""
+        """True while clients write."""
         self.pending: dict[NodeId, dict[int, tuple[int, int, Client]]] = {node: {} for node in voters}
-        """Member -> index -> (term, operation, client) of proposals it would answer."""
+        """Member -> index -> (term, operation, client), for proposals that it would answer."""
         self.reads: dict[int, int] = {}
-        """Read -> floor: what everybody knew when it began."""
+        """Read -> the known length of the list when the read began."""
         self.confirmed: dict[NodeId, list[tuple[int, int]]] = {node: [] for node in voters}
         self._contexts = 0
         self.leader_terms: set[int] = set()
@@ -80,11 +84,11 @@ class World:
         self.on_receive: list[Callable[[Member, Message], None]] = []
         self.on_offer: Callable[[Member, InstallSnapshot], None] = lambda member, offer: None
         self.on_change: Callable[[Entry, Membership], None] = lambda entry, members: None
-        """A change of the members was applied for the first time."""
+        """Called when a change of the members is applied for the first time."""
         self.watch: Callable[[], None] | None = None
-        """Called after every event: the play on stage."""
+        """Called after every event, by the play that is being staged."""
         self.hold: Callable[[Message], bool] | None = None
-        """True for a message that the play on stage keeps from its receiver."""
+        """Returns True for a message that the staged play keeps from its receiver."""
         for member in self.members.values():
             self._boot(member)
             self.at(int(self.rng.random() * TICK_US), self._tick, member, member.starts)
@@ -94,12 +98,12 @@ class World:
     # -- time
 
     def at(self, delay: int, event: Event, *arguments: Any) -> None:
-        """Schedules `event` in `delay` microseconds."""
+        """Schedules `event` after `delay` microseconds."""
         self._number += 1
         heappush(self._heap, (self.now + delay, self._number, event, arguments))
 
     def run_until(self, done: Callable[[], bool], deadline: int) -> bool:
-        """Runs events until `done` or `deadline` (virtual time); False at the deadline. Raises Violation."""
+        """Runs events until `done` or `deadline` (virtual time); returns False at the deadline. Raises Violation."""
         heap = self._heap
         while heap and not done():
             if heap[0][0] > deadline:
@@ -130,12 +134,12 @@ class World:
             self.lines.append(" ".join(map(str, facts)))
 
     def tell(self, text: str) -> None:
-        """A line for the replay of this run."""
+        """Adds a line to the replay of this run."""
         if self.lines is not None:
             self.lines.append(f"{self.now} {text}")
 
     def trace_hash(self) -> str:
-        """Equal hashes: the same run, event by event."""
+        """Returns a hash of the trace: equal hashes mean the same run, event by event."""
         self._digest.update(self._trace.tobytes())
         del self._trace[:]
         return self._digest.copy().hexdigest()
@@ -146,7 +150,7 @@ class World:
         return Member(RaftConfig(node, **self.knobs.raft), self.first_members, self.disks[node], self.monitor, self)
 
     def join(self) -> Member:
-        """A new node with an empty log; no member yet."""
+        """Makes a new node with an empty log, which is not yet a member."""
         node = NodeId(len(self.members) + 1)
         self.disks[node] = SimDisk()
         member = self.members[node] = self._make(node)
@@ -168,7 +172,7 @@ class World:
                 self.at(int(self.rng.random() * TICK_US), self._tick, member, member.starts)
 
     def crash(self, member: Member) -> None:
-        """Power fails on `member`; its clients are told nothing."""
+        """Crashes `member` with a power failure; its clients get no answer."""
         if member.up:
             self.tell(f"crash {member.id}")
             if member.disk.holds_unsynced_entries or self._waits_for_ack(member):
@@ -182,7 +186,8 @@ class World:
         return raft.role is Role.LEADER and raft.log.tail.index > raft.log.commit_index
 
     def _forget(self, member: Member) -> None:
-        """`member` answers nobody any more."""
+        """Forgets the operations and reads that wait at `member`, which answers them no more; their clients look for
+        another leader."""
         pending = self.pending[member.id]
         self.pending[member.id] = {}
         self.confirmed[member.id].clear()
@@ -191,11 +196,11 @@ class World:
             self._wake(client, TICK_US)
 
     def pause(self, member: Member) -> None:
-        """SIGSTOP: messages gather, time passes."""
+        """Pauses `member` as SIGSTOP does: messages to it queue up while time passes."""
         member.paused = member.up
 
     def resume(self, member: Member) -> None:
-        """SIGCONT: everything that gathered comes at once."""
+        """Resumes `member` as SIGCONT does: all queued messages arrive at once."""
         if not member.paused:
             return
         member.paused = False
@@ -232,7 +237,7 @@ class World:
             self.post(message, 0)
 
     def post(self, message: Message, delay: int) -> None:
-        """`message` leaves in `delay` microseconds."""
+        """Sends `message` after `delay` microseconds."""
         for arrival in self.network.arrivals((message.from_id, message.to_id), self.now + delay):
             self.at(arrival - self.now, self._deliver, message)
 
@@ -246,7 +251,7 @@ class World:
         self._step(member, message)
 
     def hand_over(self, message: Message) -> None:
-        """`message` arrives now, whatever its link is like: it was on its way for long."""
+        """Delivers `message` now, whatever the state of its link, as if it had been in flight for long."""
         member = self.members[message.to_id]
         if member.up and not member.paused:
             self._step(member, message)
@@ -259,7 +264,7 @@ class World:
             hook(member, message)
 
     def wrote(self, member: Member) -> None:
-        """Starts the disk."""
+        """Starts the disk if it is idle."""
         if not member.disk.writing:
             self._start_sync(member)
 
@@ -284,7 +289,7 @@ class World:
         self._note(3, member, 0)
 
     def role_changed(self, member: Member, soft: SoftState) -> None:
-        """A leader that steps down answers nobody; a new one gets visitors."""
+        """Handles a change of role: a leader that steps down answers nobody; a new one gets reads."""
         raft = member.raw.raft
         if soft.role is Role.LEADER:
             self.leader_terms.add(raft.term)
@@ -296,15 +301,16 @@ class World:
             hook(member, soft)
 
     def members_changed(self, member: Member, undone: bool) -> None:
-        """Counts what is rare."""
+        """Counts changes that were undone, which are rare."""
         self.seen["change undone"] += undone
 
     def offered(self, member: Member, offer: InstallSnapshot) -> None:
-        """Hands the offer to `on_offer`."""
+        """Passes the offer on to `on_offer`."""
         self.on_offer(member, offer)
 
     def visit(self, member: Member, starts: int) -> None:
-        """A read at whoever still leads: newborn, before its term's first commit, or deposed without knowing it."""
+        """Begins a read at a member that still leads: one that was just elected, before its term's first commit, or one
+        that was deposed without knowing it."""
         if member.up and member.starts == starts and member.raw.role is Role.LEADER and not member.paused:
             if member.raw.commit_index < member.raw.term_start_index:
                 self.seen["read before the term's first commit"] += 1
@@ -313,7 +319,7 @@ class World:
     # -- clients
 
     def ask_read(self, member: Member) -> int:
-        """Begins a read at `member`, a leader; returns its number."""
+        """Begins a read at `member`, a leader; returns the read's number."""
         self._contexts += 1
         context = self._contexts
         self.reads[context] = self.history.known_length
@@ -322,7 +328,7 @@ class World:
         return context
 
     def read_confirmed(self, member: Member, context: int, index: int) -> None:
-        """Answers the read once the member has applied so far."""
+        """Answers the read once the member has applied the entries up to `index`."""
         if member.machine.applied_index >= index:
             self._answer_read(member, context)
         else:
@@ -334,7 +340,7 @@ class World:
             self.history.read(member.id, member.machine.values, floor)
 
     def applied(self, member: Member, entry: Entry, position: int) -> None:
-        """Answers whoever waits for `entry` here."""
+        """Answers the operation and the reads that wait for `entry` at this member."""
         if entry.type == EntryType.MEMBERSHIP and entry.index > self.newest.index:
             self.newest = member.machine.members[-1]
             self.on_change(entry, self.newest)
@@ -361,7 +367,7 @@ class World:
             self._wake(client, self.knobs.think_us)
 
     def _wake(self, client: Client, within: int) -> None:
-        """The client's next attempt; whatever else was scheduled for it is void."""
+        """Schedules the client's next attempt; any other attempt scheduled for it becomes void."""
         client.round += 1
         self.at(int(self.rng.random() * within), self._client, client, client.round)
 
@@ -385,7 +391,7 @@ class World:
         member.act(self.propose, member, client)
 
     def _find_leader(self, client: Client) -> Member | None:
-        """The leader as the client believes it, else anyone who thinks that it leads."""
+        """Returns the node that the client believes to be the leader, else any member that believes that it leads."""
         known = self.members.get(client.target)
         if known is not None and known.up and not known.paused and known.raw.role is Role.LEADER:
             return known
@@ -397,7 +403,7 @@ class World:
         return member
 
     def propose(self, member: Member, client: Client) -> None:
-        """Proposes the open operations of `client` at `member`: only a leader with room takes them."""
+        """Proposes the client's open operations at `member`; only a leader with room accepts them."""
         raw = member.raw
         if raw.role is not Role.LEADER or raw.last_index - raw.commit_index > self.backlog_max:
             return
@@ -427,12 +433,12 @@ class World:
         return [member for member in self.members.values() if member.up]
 
     def leader(self) -> Member | None:
-        """The member that leads the highest term, if any."""
+        """Returns the leader of the highest term; None if there is none."""
         leaders = [member for member in self.up() if member.raw.role is Role.LEADER]
         return max(leaders, key=lambda member: member.raw.term, default=None)
 
     def group(self) -> list[Member]:
-        """The members as the newest applied entry names them, learners included."""
+        """Returns the members that the newest applied entry names, including learners."""
         return [self.members[node] for node in self.newest.node_uuids]
 
     def voters(self) -> list[Member]:

@@ -1,1 +1,1 @@
-"""Stand-ins in memory for a machine's disk and database; contract tests hold them to the real ones."""
+"""Replacements in memory of a machine's disk and database; contract tests run on them and on the real ones."""

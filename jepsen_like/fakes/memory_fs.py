@@ -1,17 +1,17 @@
-"""A FileSystem in memory that fails on demand: the disk under the simulator and the crash tests.
+"""A FileSystem in memory that fails on demand: the disk of the simulator and of the crash tests.
 
-What a power cut does (`crash`), drawn from a seed:
+Effects of a power cut (`crash`), drawn from a seed:
 
-* bytes not covered by a returned fdatasync: each 512-byte sector of each write stays or goes by itself, so writes are
-  lost, torn and reordered; the file's length is that of what stayed;
-* names not covered by a returned fsync_dir: a prefix of them, in order, stays;
+* bytes not covered by a returned fdatasync: each 512-byte sector of each write is kept or lost by itself, so writes are
+  lost, torn and reordered; the file's length follows from the kept sectors;
+* names not covered by a returned fsync_dir: a prefix of them, in order, is kept;
 * every open file and lock of before is dead.
 
-What a failing call does (`fail_call`): the OSError, after half of a write has happened. After a failed fdatasync the
+Effects of a failing call (`fail_call`): the OSError, after half of a write has happened. After a failed fdatasync the
 bytes are readable but will never become durable by a later fdatasync, as on Linux. `cut_power_at` raises PowerCut in
-the given call and in every later one until `crash`. Directories are durable at once. Not thread-safe but for reads.
+the given call and in every later one until `crash`. Directories are durable at once. Not thread-safe except for reads.
 
-What rot does, while running or in between: `rot` flips bits of bytes that were durable, silently; `spoil` makes sectors
+Rot, during a run or between runs: `rot` silently flips bits of bytes that were durable; `spoil` makes sectors
 unreadable, so that a read of any of their bytes is EIO, until they are overwritten as a whole.
 """
 
@@ -31,7 +31,7 @@ SECTOR = 512
 
 
 class PowerCut(Exception):
-    """The machine is off. Not an OSError: no code may handle it."""
+    """The machine has no power. It is not an OSError, because no code may handle it."""
 
 
 class _Write(NamedTuple):
@@ -217,11 +217,12 @@ class MemoryFile:
 
 
 class MemoryFileSystem:
-    """See the module. `calls` counts the calls that change something; `trace` names the last ones."""
+    """The file system that the module's docstring describes. `calls` counts the calls that change something; `trace`
+    names the last ones."""
 
     def __init__(self, space_left: int = 1 << 40) -> None:
         self.space_left = space_left
-        """Bytes until ENOSPC; freed by truncation only."""
+        """Bytes that can be written before ENOSPC; only truncation frees bytes."""
         self.calls = 0
         self.trace: list[str] = []
         self.off = False
@@ -236,15 +237,15 @@ class MemoryFileSystem:
     # Faults
 
     def fail_call(self, number: int, code: int = errno.EIO) -> None:
-        """Lets the call that makes `calls` equal `number` raise OSError(code)."""
+        """Makes the call that raises `calls` to `number` fail with OSError(code)."""
         self._failures[number] = code
 
     def cut_power_at(self, number: int) -> None:
-        """Lets the power go in the middle of that call: nothing after it happens until `crash`."""
+        """Cuts the power in the middle of that call: nothing happens after it until `crash`."""
         self._power_cut_at = number
 
     def crash(self, seed: int) -> None:
-        """Leaves what is on the disk after the power came back; everything that was open is dead."""
+        """Restores the state on disk after a power cut; everything that was open is dead."""
         rng = Random(seed)
         kept = rng.randint(0, len(self._pending_names))
         for change in self._pending_names[:kept]:
@@ -256,7 +257,7 @@ class MemoryFileSystem:
         self.restart()
 
     def restart(self) -> None:
-        """A killed process: everything written is still there, open files and locks are not."""
+        """Simulates a killed process: everything written is still there, open files and locks are not."""
         self.off = False
         self._power_cut_at = -1
         self._failures.clear()
@@ -264,7 +265,7 @@ class MemoryFileSystem:
         self.epoch += 1
 
     def damage(self, path: Path, offset: int, data: bytes) -> None:
-        """Rot: overwrites bytes on the disk behind everybody's back."""
+        """Overwrites bytes on the disk without any call of its users, as rot does."""
         inode = self._inode(path)
         _apply(inode.data, _Write(offset, data))
         _apply(inode.durable, _Write(offset, data))
@@ -272,7 +273,7 @@ class MemoryFileSystem:
     def rot(self, path: Path, seed: int, flips: int = 1) -> list[tuple[int, int]]:
         """Flips a bit in each of `flips` bytes that are on disk, drawn from the seed; returns (offset, mask) of each.
 
-        Later writes over them stay what they are; syncs and crashes change nothing about it.
+        Later writes over them are not affected; syncs and crashes do not undo it.
         """
         rng, inode = Random(seed), self._inode(path)
         length = min(len(inode.durable), len(inode.data))
@@ -293,7 +294,7 @@ class MemoryFileSystem:
                 yield inode
 
     def step(self, call: str, path: Path, half: object = None) -> OSError | None:
-        """Counts a call; the error it must fail with, if any. `half` is done before a power cut."""
+        """Counts a call; returns the error that it must fail with, if any. `half` is done before a power cut."""
         if self.off:
             raise PowerCut(f"{call} {path}")
         self.calls += 1

@@ -1,4 +1,5 @@
-"""A store in memory: the reference for `KV`, and the simulator's disk with a power switch."""
+"""A key-value store in memory: the reference implementation of `KV`, and the simulator's database, which can lose
+power."""
 
 from __future__ import annotations
 
@@ -15,17 +16,17 @@ from raftmq_wire.checksums import crc32c
 from statemachine.rows.kv import FAMILIES, TABLE_SUFFIX, Batch, KVCorruptError, KVError, ignore_corruption
 
 ROWS_FILE = "000001" + TABLE_SUFFIX
-"""The rows of a checkpoint on a file system: crc32c u32 of the rest | msgpack {family: {key: value}}."""
+"""The file with a checkpoint's rows on a file system: crc32c u32 of the rest | msgpack {family: {key: value}}."""
 CURRENT_FILE = "CURRENT"
-"""RocksDB cannot open a database without it; here it only has to exist."""
+"""A file without which RocksDB cannot open a database; here it only has to exist."""
 
 
 SCAN_AT_ONCE = 64
-"""Rows that a scan copies at once; of a longer range it reads what it is asked for."""
+"""The most rows that a scan copies at once; a longer range is read row by row."""
 
 
 class _Family:
-    """Rows of one column family: a dict, and its keys sorted. `scans`: those that read them, still unchanged."""
+    """The rows of one column family: a dict, and its sorted keys. `scans`: scans that still read the unchanged rows."""
 
     __slots__ = ("keys", "rows", "scans")
 
@@ -35,7 +36,7 @@ class _Family:
         self.scans: WeakSet[_Scan] = WeakSet()
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The rows of this moment, whatever is written afterwards."""
+        """Yields the rows of this moment, whatever is written afterwards."""
         scan = _Scan(self, bisect_left(self.keys, start), bisect_left(self.keys, end))
         METER.units += SEEK_UNITS
         if scan.left <= SCAN_AT_ONCE:
@@ -44,7 +45,7 @@ class _Family:
         return _charged(scan)
 
     def change(self) -> None:
-        """Called before a change: who still reads gets the rows as they are."""
+        """Called before a change: running scans keep the rows as they are."""
         if self.scans:
             for scan in self.scans:
                 scan.detach()
@@ -77,7 +78,8 @@ def _charged(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes
 
 
 class _Scan:
-    """Rows `at` to `stop` of a family, read as they are asked for: a range may be long, and its first row enough."""
+    """The rows `at` to `stop` of a family, read as they are asked for, because a range may be long while only its first
+    row is needed."""
 
     def __init__(self, family: _Family, at: int, stop: int) -> None:
         self._family, self._at, self._stop = family, at, stop
@@ -108,11 +110,11 @@ class _Scan:
 
 
 class MemoryKV:
-    """`KV` in memory, for one thread.
+    """A `KV` in memory, for one thread.
 
     With `model_crash` the batches since the last `flush_wal` are kept, so that `crash` can lose some of them as
     RocksDB's point-in-time recovery would: always a suffix, never a hole. With `fs` a checkpoint is a directory on it,
-    which `load` opens; without, an object in `checkpoints`.
+    which `load` opens; without, it is an object in `checkpoints`.
     """
 
     def __init__(self, *, model_crash: bool = False, fs: FileSystem | None = None) -> None:
@@ -131,11 +133,11 @@ class MemoryKV:
 
     @property
     def closed(self) -> bool:
-        """True if the store can be used no more; `crash` opens it again."""
+        """True if the store can no longer be used; `crash` opens it again."""
         return self._closed
 
     def watch_corruption(self, told: Callable[[KVCorruptError], None]) -> None:
-        """Sets the function that hears of damage before the error is raised."""
+        """Sets the function that is called with an error of damaged data before it is raised."""
         self.on_corruption = told
 
     def get(self, family: str, key: bytes) -> bytes | None:
@@ -145,7 +147,7 @@ class MemoryKV:
         return value
 
     def peek(self, family: str, key: bytes) -> bytes | None:
-        """The same for who only watches: it charges nothing."""
+        """Returns the row's value without charging the meter, for observers."""
         return self._families[family].rows.get(key)
 
     def write(self, batch: Batch) -> None:
@@ -206,7 +208,8 @@ class MemoryKV:
         """Does nothing: the rows are in memory."""
 
     def checkpoint(self, path: str) -> None:
-        """See `KV.checkpoint`; without a file system `checkpoints[path]` is then the copy."""
+        """Makes a checkpoint at `path`, as `KV.checkpoint` does; without a file system `checkpoints[path]` is then the
+        copy."""
         if path in self._checkpoints or (self._fs is not None and self._fs.exists(Path(path))):
             raise KVError(f"a checkpoint named {path} exists already")
         if self._fs is None:
@@ -235,7 +238,8 @@ class MemoryKV:
         self._closed = True
 
     def crash(self, kept: int) -> MemoryKV:
-        """The store after a power loss: all flushed batches plus the first `kept` batches since. Closes this one."""
+        """Returns the store after a power loss: all flushed batches plus the first `kept` batches since. Closes this
+        one."""
         if self._durable is None:
             raise KVError("only MemoryKV(model_crash=True) knows what a crash would lose")
         self._closed = True
@@ -248,7 +252,7 @@ class MemoryKV:
 
     @classmethod
     def load(cls, fs: FileSystem, path: Path) -> MemoryKV:
-        """The store that a checkpoint on `fs` holds, with crashes modelled. Raises KVCorruptError if it is damaged."""
+        """Opens the store in a checkpoint on `fs`, with crashes modelled. Raises KVCorruptError if it is damaged."""
         data = read_file(fs, path / ROWS_FILE)
         if crc32c(data[4:]).to_bytes(4) != data[:4]:
             raise KVCorruptError(f"the rows in {path} fail their checksum")

@@ -1,1 +1,1 @@
-"""A structure-aware fuzzer: it knows what every handler is asked for, and asks for nearly that."""
+"""A structure-aware fuzzer, which knows the requests of every handler and sends almost valid ones."""

@@ -1,4 +1,5 @@
-"""A whole run of the fuzzer: three nodes, shots at all their ports, and what must be true afterwards."""
+"""A whole run of the fuzzer: it starts from three nodes, sends shots to all their ports, and checks the nodes'
+invariants afterwards."""
 
 from __future__ import annotations
 
@@ -29,14 +30,13 @@ from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 from jepsen_like.live.subjects.subject import leader_of
 
 KINDS = ("object HEAD", "object manifest", "object log", "object index")
-"""Kinds of objects that are damaged; every long run must come to each."""
+"""Kinds of the tier's objects that are damaged; every long run must damage each kind."""
 _GLOBS = dict(zip(KINDS, ("manifest/HEAD", "manifest/*.json", "log/*.seg", "index/*.idx"), strict=True))
 
 
 class Vandal:
-    """Damages the tier of live nodes: objects of a directory store are cut, changed, mixed up or removed while the
-    nodes read, upload, scrub and publish. Draws the next object and what becomes of it.
-    """
+    """Damages the tier of live nodes: cuts, changes, mixes up or removes objects of a directory store while the nodes
+    read, upload, scrub and publish. It draws the next object and the damage."""
 
     def __init__(self, store: Path, rng: random.Random) -> None:
         """`store`: the directory of `tier.url`, with one cluster's folder."""
@@ -44,7 +44,7 @@ class Vandal:
         self._rng = rng
 
     def strike(self) -> str | None:
-        """The kind of object that was damaged; None if there is none yet."""
+        """Damages one object; returns its kind, or None if there is none yet."""
         rng = self._rng
         kind = rng.choice(KINDS)
         found = sorted(self._store.glob(f"[0-9a-f]*/{_GLOBS[kind]}"))
@@ -62,7 +62,7 @@ class Vandal:
         return None
 
     def _damaged(self, data: bytes, other: Path) -> bytes | None:
-        """Returns the damaged content of the object; None: it is removed."""
+        """Returns the damaged content of the object; None if it is to be removed."""
         rng, fate = self._rng, self._rng.random()
         if data.startswith((b"{", b"[")) and fate < 0.6:
             with suppress(ValueError, RecursionError):  # it is damaged already
@@ -80,34 +80,35 @@ class Vandal:
 
 
 BATCH = {Port.REMOTING: 60, Port.HTTP: 10, Port.PEER: 20, Port.TLS: 10}
-"""Shots that one connection sends at once, or one after the other."""
+"""The number of shots that one connection sends at once, or one after the other."""
 LANES = {Port.REMOTING: 3, Port.HTTP: 1, Port.PEER: 1, Port.TLS: 4}
-"""Connections to each node."""
+"""The number of connections to each node."""
 SHARE = {Port.REMOTING: 0.8, Port.HTTP: 0.06, Port.PEER: 0.12, Port.TLS: 0.02}
 PKI = "pki"
-"""Folder with the certificates, beside that of the nodes."""
+"""The folder with the certificates, beside those of the nodes."""
 RAW_EVERY = 12
-"""One in so many batches is followed by what is no request at all."""
+"""One in this many batches is followed by bytes that are no request."""
 LOOK_S = 1.0
 STRIKE_S = 0.2
-"""Seconds between two objects of the tier that are damaged."""
+"""Seconds between two damages of the tier's objects."""
 FILL, FILL_BYTES = 2000, 10_000
-"""Messages, and bytes of each, that are sent before, so that the tier holds some."""
+"""The number of messages, and the bytes of each, that are sent at first, so that the tier holds some."""
 TIER_S = 60.0
 """Seconds in which these messages must reach the tier, and at the end those that were sealed last."""
 REMEMBERED = 40
-"""Batches per node that are kept for a file when a node ends."""
+"""The number of the last batches per node that are kept, and written to a file if the node ends."""
 MEMORY_MAX = 1 << 30
-"""Bytes that a node may grow by (`jepsen_like.live.stories.story_hostile.MEMORY_MAX` says why)."""
+"""Bytes by which a node's memory may grow (`jepsen_like.live.stories.story_hostile.MEMORY_MAX` says why)."""
 SETTLE_S = 2.0
 _NUMBER = re.compile(r"\d+")
 _BAD_LOG = re.compile(rb"Traceback|CRITICAL|Task exception was never retrieved")
 _BAD_LOG_OF_CLIENTS = re.compile(_BAD_LOG.pattern + rb"|a bad frame on the peer port")
-"""Only nodes write to each other's ports: one passed on what another takes for an attack."""
+"""Pattern of log lines that count as defects while only clients are fuzzed. A bad frame on the peer port then counts
+too, because only nodes write to these ports: a node must have passed an attack on."""
 _SHOWN = 10
-"""Different defects after which a run ends."""
+"""The number of different defects after which a run ends."""
 _ALONE_S = 0.03
-"""Seconds after each request of a replay."""
+"""Seconds that a replay waits after each request."""
 
 
 AnyLane = RemotingLane | HttpLane | PeerLane | tls.TlsLane
@@ -115,24 +116,24 @@ Draw = Callable[[], list[Shot]]
 
 
 class Defect(NamedTuple):
-    """A defect, and the (node, shot) rows that may show it again."""
+    """A defect, and the (node, shot) rows that may reproduce it."""
 
     what: str
     shots: list[tuple[int, Shot]]
 
 
 class Result(NamedTuple):
-    """The result of a run."""
+    """The result of a run of the fuzzer."""
 
     fired: int
     seconds: float
     counts: Counter[str]
-    """Handler -> shots that reached it."""
+    """Handler -> the number of shots that reached it."""
     missed: list[str]
-    """Handlers that none reached."""
+    """Handlers that no shot reached."""
     found: list[Defect]
     memory_mib: int
-    """The most that a node grew by."""
+    """The most that a node's memory grew, in MiB."""
 
     @property
     def is_clean(self) -> bool:
@@ -141,7 +142,7 @@ class Result(NamedTuple):
 
 
 class Campaign:
-    """One campaign on a cluster that is up; call `run` once."""
+    """One run of the fuzzer on a cluster that is up; call `run` once."""
 
     def __init__(
         self, subject: RaftMQSubject, targets: Sequence[Port], requests: int, seed: int, tell: Callable[[str], None]
@@ -162,7 +163,7 @@ class Campaign:
         self._bad_log = _BAD_LOG if {Port.PEER, Port.TLS} & set(targets) else _BAD_LOG_OF_CLIENTS
 
     async def run(self) -> Result:
-        """Raises OSError if the cluster does not answer at the start."""
+        """Runs the campaign and returns its result. Raises OSError if the cluster does not answer at the start."""
         begun = time.monotonic()
         with Watch(self._subject) as watch:
             document = await self._prepare()
@@ -187,12 +188,12 @@ class Campaign:
         )
 
     async def _given_back(self) -> None:
-        """Checks that nodes count nothing any more for requests, when nobody asks for anything."""
+        """Checks that the nodes count no bytes in flight any more, when there are no requests."""
         for what in await wait_given_back(node.admin_port for node in self._subject.nodes):
             self._note(what, [])
 
     async def _prepare(self) -> dict[str, object]:
-        """Topics, groups and messages to ask for; returns the OpenAPI document."""
+        """Creates topics, groups and messages for the requests; returns the OpenAPI document."""
         states = await asyncio.to_thread(self._subject.states)
         self._leader = leader_of(states) or self._subject.node_ids[0]
         state = states[self._leader]
@@ -215,7 +216,7 @@ class Campaign:
         return http.load_document((await ask_http(node.admin_port, "GET", "/openapi.json")).body)
 
     async def _fill(self, lane: RemotingLane, admin_port: int) -> None:
-        """Returns when the tier holds messages."""
+        """Sends messages; returns when the tier holds some."""
         sends = []
         for number in range(FILL):
             ext = {"a": "g", "b": nearly_right.TOPICS[number % 6], "e": str(number % 4), "i": "TAGS\1a\2", "g": "1"}
@@ -262,7 +263,7 @@ class Campaign:
         return not self._stopping and self._fired[port] < self._wanted * SHARE[port] / whole
 
     async def _fire(self, node: int, port: Port, lane: AnyLane, draw: Draw, draw_raw: Draw, rng: random.Random) -> None:
-        """Sends batches, and now and then what is no request, until the port has had its share."""
+        """Sends batches, and now and then bytes that are no request, until the port has had its share."""
         while self._left(port):
             await self._one(node, lane.fire, draw())
             if rng.randrange(RAW_EVERY) == 0:
@@ -308,13 +309,14 @@ class Campaign:
         self._fired[shots[0].port] += len(reached)  # what a closed connection swallowed does not count
 
     async def _unreachable(self, node: int, error: OSError) -> None:
-        """A closed connection is an answer; a node that is not there ends the run, as the look at it will say."""
+        """Handles an error of a connection: to close it is an answer, but if the node does not run, the run ends, and
+        `_look` reports it."""
         if not self._subject.is_running(node):
             self._stopping = True
         await asyncio.sleep(0.05)
 
     def _note(self, what: str, suspects: list[tuple[int, Shot]]) -> None:
-        """A defect; the same one again is counted, not told."""
+        """Records a defect; the same one again is only counted."""
         alike = _NUMBER.sub("N", what)
         self._alike[alike] += 1
         if self._alike[alike] == 1:
@@ -328,7 +330,8 @@ class Campaign:
             del recent[0]
 
     async def _keep_striking(self) -> None:
-        """Damages the tier's objects again and again: the leadership must not depend on what nodes make of them."""
+        """Damages the tier's objects again and again: the leadership must not depend on how nodes react to damaged
+        objects."""
         vandal = Vandal(self._subject.data / STORE, random.Random(f"{self._seed}-store"))
         while not self._stopping or not all(self._counts[kind] for kind in KINDS):
             kind = await asyncio.to_thread(vandal.strike)
@@ -346,7 +349,7 @@ class Campaign:
                 self._tell(f"{sum(self._fired.values()):,} sent")
 
     def _look(self, watch: Watch) -> None:
-        """Looks at the nodes' processes and logs."""
+        """Checks the nodes' processes and logs."""
         changes, watch.changes = watch.changes, []
         everything = [(node, shot) for node, batches in self._recent.items() for batch in batches for shot in batch]
         for change in changes:
@@ -363,7 +366,7 @@ class Campaign:
                 self._note(f"node {node.id} logged: {_last_lines(words)}", suspects)
 
     async def _still_serves(self) -> None:
-        """Checks that leader and term are what they were, and that a send is acknowledged."""
+        """Checks that leader and term have not changed, and that a send is acknowledged."""
         states = await asyncio.to_thread(self._subject.states)
         leader = leader_of(states)
         state = states[leader] if leader is not None else None
@@ -374,7 +377,7 @@ class Campaign:
                 self._found.append(Defect(what, []))
 
     async def _no_long_turn(self) -> None:
-        """Checks that no node's event loop stood still for long because of what was sent."""
+        """Checks that no turn of a node's event loop took too long because of the shots."""
         for node in self._subject.nodes:
             turns = await ask_turns(node.admin_port)
             self._tell(f"longest turn of node {node.id}: {turns}")
@@ -382,7 +385,7 @@ class Campaign:
                 self._found.append(Defect(f"node {node.id}: a turn of the event loop took {turns}", []))
 
     async def _still_uploads(self) -> None:
-        """Checks that new segments come into the tier, whatever became of `HEAD` and of objects."""
+        """Checks that new segments reach the tier, whatever happened to `HEAD` and other objects."""
         port = next(node.admin_port for node in self._subject.nodes if node.id == self._leader)
         sealed = json.loads((await ask_http(port, "POST", "/v1/tier/seal", b"{}")).body or b"{}")
         if not await _is_tiered(port, sealed.get("position", 1 << 63)):
@@ -391,9 +394,8 @@ class Campaign:
 
 
 async def _is_tiered(admin_port: int, position: int) -> bool:
-    """Returns True once the tier holds the log up to there, as that node says, and no attempt fails; False after
-    TIER_S.
-    """
+    """Returns True once the node reports that the tier holds the log up to `position` and that no attempt fails; False
+    after TIER_S."""
     until = time.monotonic() + TIER_S
     while time.monotonic() < until:
         view = json.loads((await ask_http(admin_port, "GET", "/v1/tier")).body or b"{}")
@@ -404,14 +406,14 @@ async def _is_tiered(admin_port: int, position: int) -> bool:
 
 
 async def _at_rest(watch: Watch, nodes: int) -> dict[int, int]:
-    """Node -> resident memory, bytes."""
+    """Returns node -> resident memory in bytes, once all nodes have been measured."""
     while len(watch.latest) < nodes:  # noqa: ASYNC110 - a thread looks
         await asyncio.sleep(0.05)
     return dict(watch.latest)
 
 
 def _key_of(data: Path) -> bytes | None:
-    """The newest key of a node's secret."""
+    """Returns the newest key of a node's secret; None if it has no secret."""
     path = data / secret.SECRET
     return keyring.parse(path.read_bytes())[0] if path.exists() else None
 
@@ -427,14 +429,14 @@ def _tail(path: Path, start: int) -> bytes:
 
 
 def _last_lines(text: str) -> str:
-    """The end of the first traceback, which the log writes as one line: where, and what was raised."""
+    """Returns the end of the first traceback, which the log writes as one line: the place, and the exception."""
     words = [word.strip() for word in text.splitlines()[0].split(" | ")]
     places = [word for word in words if word.startswith("File ") and "/site-packages/" not in word]
     return " | ".join([*places[-2:], words[-1][:300]]) if len(words) > 1 else text[:300]
 
 
 def write_found(folder: Path, found: Sequence[Defect]) -> list[Path]:
-    """One file per defect that `raftmq chaos fuzz --replay` takes."""
+    """Writes one file per defect for `raftmq chaos fuzz --replay`; returns the paths."""
     paths = []
     for number, each in enumerate(found):
         if each.shots:
@@ -446,7 +448,8 @@ def write_found(folder: Path, found: Sequence[Defect]) -> list[Path]:
 async def replay(
     subject: RaftMQSubject, rows: Sequence[tuple[int, Shot]], tell: Callable[[str], None]
 ) -> tuple[int, Shot] | None:
-    """Fires one after the other, each alone, and looks after each; the first that shows a defect."""
+    """Sends the shots one after the other, checks the nodes after each, and returns the first one that shows a
+    defect."""
     campaign = Campaign(subject, [Port.REMOTING], 0, 0, tell)
     with Watch(subject) as watch:
         await campaign._prepare()
@@ -471,7 +474,7 @@ async def replay(
 
 
 def lane_of(port: Port, node: NodeRecord, greetings: dict[int, Greeting], pki: Path) -> AnyLane:
-    """A lane to that port of the node. `pki`: the folder of `tls.make_files`."""
+    """Returns a lane to that port of the node. `pki`: the folder of `tls.make_files`."""
     if port is Port.TLS:
         return tls.TlsLane(node, tls.context_of(pki))
     if port is Port.REMOTING:

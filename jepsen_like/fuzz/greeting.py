@@ -1,4 +1,5 @@
-"""The handshake of a node that has the secret and may speak on a peer port, though no member has its name."""
+"""The handshake of a guest on a peer port: a node that knows the cluster's secret and may therefore speak, though it is
+no member."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ from jepsen_like.fuzz.lanes import Line, dial
 from jepsen_like.hostile.wire import HOST
 
 ME = 901
-"""Base of the guests' ids: each node has its own guest, whose id is this plus the node's."""
+"""The base of the guests' ids: each node has its own guest, whose id is this plus the node's."""
 NONCE = bytes(handshake.NONCE_BYTES)
 _LET_IN_S = 5.0
 
 
 class PeerLine(Line):
-    """A connection between nodes: what comes is kept as frames."""
+    """A connection between nodes, which collects the frames that arrive."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,23 +30,24 @@ class PeerLine(Line):
         self.frames: asyncio.Queue[bytes] = asyncio.Queue()
 
     def data_received(self, data: bytes) -> None:
-        """Frames without their length."""
+        """Collects frames, without their lengths."""
         self._pieces += data
         while len(self._pieces) >= 4 and len(self._pieces) >= (stop := 4 + int.from_bytes(self._pieces[:4], "big")):
             self.frames.put_nowait(bytes(self._pieces[4:stop]))
             del self._pieces[:stop]
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """An empty frame is the end."""
+        """Adds an empty frame, which marks the end."""
         self.frames.put_nowait(b"")
         super().connection_lost(exc)
 
 
 class Greeting:
-    """Introduces itself to one node. The address that it names is a port of its own, at which it says nothing."""
+    """Introduces a guest to one node. The address that it names is a port of the guest, which accepts connections and
+    sends nothing."""
 
     def __init__(self, cluster: str, to: int, key: bytes | None) -> None:
-        """`cluster`: its uuid. `key`: the newest of its secret; None if it has none."""
+        """`cluster`: the cluster's uuid. `key`: the newest key of its secret; None if it has none."""
         self.me = ME + to
         self._cluster, self._to, self._key = cluster, to, key
         self._uuid = str(uuid.UUID(int=self.me))
@@ -53,7 +55,7 @@ class Greeting:
         self._port = 0
 
     async def start(self) -> None:
-        """Listens at the address that it names."""
+        """Listens at the address that the guest names."""
         self._server = await asyncio.start_server(self._heard, HOST, 0)
         self._port = self._server.sockets[0].getsockname()[1]
 
@@ -64,18 +66,18 @@ class Greeting:
         writer.transport.abort()
 
     def close(self) -> None:
-        """Stops to listen."""
+        """Stops listening."""
         if self._server is not None:
             self._server.close()
 
     @property
     def hello(self) -> list[Any]:
-        """The guest's introduction."""
+        """The guest's HELLO frame."""
         plain = [self._cluster, 1, self.me, self._uuid, self._to, CONTROL, 5, HOST, self._port]
         return plain if self._key is None else handshake.with_keys(plain, NONCE, [key_id(self._key)])
 
     async def dial(self, port: int) -> Line | None:
-        """A connection on which it may speak; None if it was not let in. Raises OSError."""
+        """Returns a connection on which the guest may speak; None if it was refused. Raises OSError."""
         line = await dial(port, PeerLine)
         assert isinstance(line, PeerLine)
         try:

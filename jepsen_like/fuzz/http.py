@@ -1,6 +1,6 @@
-"""Requests of the HTTP API, made from its OpenAPI document: every operation, its path, query and body, nearly right.
+"""Requests of the HTTP API, made from its OpenAPI document: every operation, its path, query and body, almost valid.
 
-What would change the leader, the members or files gets arguments that cannot be accepted (`UNACCEPTABLE`).
+Operations that would change the leader, the members or files get arguments that cannot be accepted (`UNACCEPTABLE`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ UNACCEPTABLE: dict[str, Callable[[random.Random, Any], Any]] = {
     "POST /v1/backup": _no_folder,
     "PUT /v1/failpoints": _no_action,
 }
-"""Operation -> its body made such that nothing comes of it; those that name a member in the path name none there is."""
+"""Operation -> a function that makes its body such that it has no effect; operations that name a member in the path
+name one that does not exist."""
 SELDOM = frozenset(
     {
         "POST /v1/scrub",
@@ -79,7 +80,7 @@ SELDOM = frozenset(
         "POST /v1/tier/seal",
     }
 )
-"""Work for the whole node, or long answers: a tenth as often."""
+"""Operations that are drawn a tenth as often, because they make work for the whole node, or long answers."""
 
 
 class Operations:
@@ -98,11 +99,11 @@ class Operations:
 
     @property
     def handlers(self) -> tuple[str, ...]:
-        """All that must be reached."""
+        """The names of all handlers that must be reached."""
         return (*self._operations, RAW)
 
     def draw(self) -> Shot:
-        """The next request; it is answered before the next one on its connection."""
+        """Draws the next request; it is answered before the next one on its connection is sent."""
         rng = self._rng
         name = rng.choice(self._names)
         method, path, operation = self._operations[name]
@@ -167,7 +168,8 @@ class Operations:
         return mutate.encode(rng, unacceptable(rng, document)) if unacceptable is not None else self._tamed(document)
 
     def _tamed(self, document: Any) -> bytes:
-        """Names that are new come from a pool: a long run does not fill the cluster with topics."""
+        """Returns the document with new names replaced by ones from a pool, so that a long run does not fill the
+        cluster with topics."""
         if isinstance(document, dict) and isinstance(document.get("name"), str) and document["name"] not in MADE:
             document["name"] = self._rng.choice((*MADE, "", "a b", "f" * 300))
         return mutate.encode(self._rng, document)
@@ -212,7 +214,8 @@ class Operations:
 
 
 def parse(buffer: bytearray, *, is_head: bool = False) -> tuple[int, int] | None:
-    """(status, length of the whole answer) if it is complete. Raises ValueError for what is no answer."""
+    """Returns (status, length of the whole answer) if it is complete, else None. Raises ValueError for bytes that are
+    no answer."""
     end = buffer.find(b"\r\n\r\n")
     if end < 0:
         return None
@@ -224,6 +227,6 @@ def parse(buffer: bytearray, *, is_head: bool = False) -> tuple[int, int] | None
 
 
 def load_document(data: bytes) -> dict[str, Any]:
-    """The document that a node tells."""
+    """Parses the OpenAPI document that a node serves."""
     document: dict[str, Any] = json.loads(data)
     return document

@@ -1,4 +1,5 @@
-"""Connections that shots are sent on: many at once where the protocol allows, and what came back for each of them."""
+"""Lanes: connections on which shots are sent, many at once where the protocol allows it, and the answers to each of
+them."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ DIAL_TRIES = 20
 
 
 class Finding(Exception):
-    """Something that must not be: what, and the shots that may have done it."""
+    """A defect was found. It says what is wrong, and which shots may have caused it."""
 
     def __init__(self, what: str, shots: Sequence[Shot]) -> None:
         super().__init__(what)
@@ -26,7 +27,7 @@ class Finding(Exception):
 
 
 class Line(asyncio.Protocol):
-    """A connection of the remoting protocol that counts answers by opaque; others only notice its end."""
+    """A connection. For the remoting protocol it counts answers by opaque; for others it only notices the end."""
 
     def __init__(self) -> None:
         self.answers: Counter[int] = Counter()
@@ -38,7 +39,7 @@ class Line(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keeps the transport."""
+        """Stores the transport."""
         self.transport = transport  # type: ignore[assignment]  # uvloop's is no subclass
 
     def data_received(self, data: bytes) -> None:
@@ -57,18 +58,18 @@ class Line(asyncio.Protocol):
             self.settled.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Marks the connection as closed, and nothing more as awaited."""
+        """Marks the connection as closed, and no more answers as awaited."""
         self.closed.set()
         self.settled.set()
 
     def abort(self) -> None:
-        """Closes at once."""
+        """Closes the connection at once."""
         if self.transport is not None:
             self.transport.abort()
 
 
 async def dial(port: int, kind: type[Line] = Line) -> Line:
-    """Tries for a while. Raises OSError."""
+    """Opens a connection, trying for a while. Raises OSError."""
     for attempt in range(DIAL_TRIES):
         try:
             return (await asyncio.get_running_loop().create_connection(kind, HOST, port))[1]
@@ -80,7 +81,8 @@ async def dial(port: int, kind: type[Line] = Line) -> Line:
 
 
 async def _say_alone(port: int, data: bytes, wait_s: float, *, ends: bool = False) -> None:
-    """Sends bytes on a connection of their own; `ends`: no more follow. Waits a little for the node to close it."""
+    """Sends bytes on a connection of their own; `ends`: nothing follows them. Waits a little for the node to close
+    it."""
     line = await dial(port)
     assert line.transport is not None
     line.transport.write(data)
@@ -93,14 +95,14 @@ async def _say_alone(port: int, data: bytes, wait_s: float, *, ends: bool = Fals
 
 
 class RemotingLane:
-    """One connection for batches of requests, dialled again when it was closed."""
+    """A connection for batches of requests, dialled again after it was closed."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._line: Line | None = None
 
     async def fire(self, shots: Sequence[Shot]) -> list[Shot]:
-        """Sends all at once; returns those that certainly reached a handler. Raises Finding and OSError."""
+        """Sends all shots at once; returns those that certainly reached a handler. Raises Finding and OSError."""
         line = self._line
         if line is None or line.closed.is_set():
             line = self._line = await dial(self._port)
@@ -133,9 +135,8 @@ class RemotingLane:
                 raise Finding(f"{count} answers to one request", [shot for shot in shots if shot.opaque == opaque])
 
     async def fire_raw(self, shots: Sequence[Shot]) -> list[Shot]:
-        """Sends each shot on a connection of its own, which the node may close. Raises OSError if it does not even
-        listen.
-        """
+        """Sends each shot on a connection of its own, which the node may close. Raises OSError if the node does not
+        listen."""
         for shot in shots:
             await _say_alone(self._port, shot.data, 0.5, ends=True)
         return list(shots)
@@ -147,7 +148,7 @@ class RemotingLane:
 
 
 class HttpLane:
-    """One connection for one request after the other."""
+    """A connection for one HTTP request after the other."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -155,7 +156,7 @@ class HttpLane:
         self.statuses: Counter[int] = Counter()
 
     async def fire(self, shots: Sequence[Shot]) -> list[Shot]:
-        """Returns those that were answered. Raises Finding and OSError."""
+        """Sends the shots; returns those that were answered. Raises Finding and OSError."""
         reached = []
         for shot in shots:
             try:
@@ -171,7 +172,7 @@ class HttpLane:
         return reached
 
     async def _ask(self, shot: Shot) -> int | None:
-        """The status; None if the connection was closed."""
+        """Sends one shot; returns the status, or None if the connection was closed."""
         if self._streams is None:
             self._streams = await asyncio.open_connection(HOST, self._port)
         reader, writer = self._streams
@@ -220,16 +221,16 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
 
 
 class PeerLane:
-    """Connections between nodes: a handshake, then frames until the node has had enough."""
+    """Connections to a peer port: a handshake, then frames until the node closes the connection."""
 
     def __init__(self, port: int, enter: Callable[[int], Awaitable[Line | None]]) -> None:
-        """`enter(port)`: a connection on which it may speak; None if it was not let in."""
+        """`enter(port)` returns a connection on which the guest may speak; None if it was refused."""
         self._port = port
         self._enter = enter
         self._line: Line | None = None
 
     async def fire(self, shots: Sequence[Shot]) -> list[Shot]:
-        """Returns those that were sent on a connection that was still open. Raises OSError."""
+        """Sends the shots; returns those that were sent on a connection that was still open. Raises OSError."""
         reached = []
         for shot in shots:
             line = self._line

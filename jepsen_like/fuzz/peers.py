@@ -1,7 +1,7 @@
-"""Frames between nodes: every kind with its fields, as a node that may speak here and says wrong things.
+"""Frames between nodes: every kind with its fields, sent by a guest that is allowed to speak and says wrong things.
 
-It speaks in its own name, which no member has, so that a correct node lets none of it count. What could rightly move
-the group is left out: a term above the present one, as far as a peer is believed.
+It speaks in its own name, which no member has, so a correct node ignores what it says. Frames that could rightly change
+the group are left out: a term above the present one, as far as a peer is believed.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _HUGE = (1 << 62, (1 << 63) - 2, (1 << 63) - 1)
 
 
 class Frames:
-    """Draws frames of a node `me` to the node `to`; `term` is the group's."""
+    """Draws frames from the guest `me` to the node `to`; `term` is the group's."""
 
     def __init__(self, rng: random.Random, requests: Requests, me: int, to: int, term: int, hello: list[Any]) -> None:
-        """`hello`: a handshake as it would be accepted."""
+        """`hello`: a HELLO frame that would be accepted."""
         self._rng = rng
         self._requests = requests
         self._me, self._to, self._term = me, to, term
         self._hello = hello
 
     def draw(self) -> Shot:
-        """The next frame for a connection that is open; most end it."""
+        """Draws the next frame for a connection that is open; most of them end it."""
         rng = self._rng
         kind = rng.choice(KINDS)
         header, payload = self._good(kind)
@@ -46,7 +46,7 @@ class Frames:
         return Shot(Port.PEER, kind.name, _frame(kind, header, payload))
 
     def stranger(self) -> Shot:
-        """The first frame of a connection, wrong somewhere."""
+        """Draws the first frame of a connection, with a fault somewhere."""
         header = list(self._hello)
         for _ in range(self._rng.choice((1, 1, 2))):
             self._mutate(header)
@@ -186,9 +186,9 @@ KNOWN = frozenset(
         Kind.INSTALL_SNAPSHOT,
     }
 )
-"""Kinds of which `_good` knows what they hold; another one fails a unit test."""
+"""Kinds of frames whose content `_good` knows; a kind that is missing here fails a unit test."""
 HANDLERS = (*(kind.name for kind in KINDS), STRANGER, RAW)
-"""All that must be reached."""
+"""The names of all handlers that must be reached."""
 
 
 def _frame(kind: int, header: list[Any], payload: bytes) -> bytes:

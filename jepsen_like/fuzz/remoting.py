@@ -1,5 +1,5 @@
-"""The fuzzer's requests of the remoting protocol: those of `jepsen_like.hostile.nearly_right` as frames, and bytes
-that are no frame."""
+"""The fuzzer's requests of the remoting protocol: those of `jepsen_like.hostile.nearly_right` as frames, and bytes that
+are no frame."""
 
 from __future__ import annotations
 
@@ -31,23 +31,24 @@ _SENDS, _OTHERS = ([code for code in _CODES if (code in SENDS) == wanted] for wa
 _SENDS_SHARE = 0.2
 """Share of the batches that are sends."""
 HANDLERS = (*(f"{int(code)} {RequestCode(code).name}" for code in FIELDS), UNKNOWN, RAW)
-"""All that must be reached."""
+"""The names of all handlers that must be reached."""
 
 
 class Requests:
-    """Draws requests; opaques count up."""
+    """Draws requests; their opaques are counted up."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._opaque = 0
 
     def batch(self, count: int) -> list[Shot]:
-        """Requests for one connection: sends, or others. A send that cannot be read may end it with all under way."""
+        """Draws requests for one connection: either sends, or others. A send that cannot be decoded may end the
+        connection with everything in flight."""
         codes = _SENDS if self._rng.random() < _SENDS_SHARE else _OTHERS
         return [self.draw(codes) for _ in range(count)]
 
     def draw(self, codes: Sequence[int] = ()) -> Shot:
-        """The next request, of any code or one of these."""
+        """Draws the next request, of any code or one of `codes`."""
         rng = self._rng
         self._opaque += 1
         if rng.random() < 0.01:
@@ -57,7 +58,7 @@ class Requests:
         return self._shot(f"{int(code)} {RequestCode(code).name}", int(code), fields, body)
 
     def raw(self) -> Shot:
-        """Draws bytes that are no frame of the protocol: the node closes their connection, sooner or later."""
+        """Draws bytes that are no frame of the protocol; the node closes their connection, sooner or later."""
         rng = self._rng
         good = self.draw().data
         kind = rng.randrange(7)

@@ -1,4 +1,4 @@
-"""One thing that is sent: bytes, to which port of which node, and what must come back."""
+"""A shot: bytes, the port to which they are sent, and the answer that must come."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Port(Enum):
     HTTP = "http"
     PEER = "peer"
     TLS = "tls"
-    """All of them, over TLS."""
+    """All ports of the node, over TLS."""
 
 
 class Shot(NamedTuple):
@@ -24,13 +24,13 @@ class Shot(NamedTuple):
 
     port: Port
     handler: str
-    """Handler that is to take it: "34 HEART_BEAT", "POST /v1/topics", "HEARTBEAT"."""
+    """The name of the handler that is to take the shot: "34 HEART_BEAT", "POST /v1/topics", "HEARTBEAT"."""
     data: bytes
     opaque: int = -1
-    """Opaque of a request that must be answered once; -1 if no answer need come."""
+    """The opaque of a request that must be answered once; -1 if it needs no answer."""
 
     def to_json(self, node: int) -> dict[str, Any]:
-        """Returns the shot as JSON, for a file that repeats it."""
+        """Returns the shot as JSON, for a file from which it can be repeated."""
         return {
             "port": self.port.value,
             "handler": self.handler,
@@ -41,7 +41,7 @@ class Shot(NamedTuple):
 
 
 def save(path: Path, shots: list[tuple[int, Shot]]) -> None:
-    """(node, shot) rows, one line each."""
+    """Writes (node, shot) rows, one per line."""
     path.write_text("".join(json.dumps(shot.to_json(node)) + "\n" for node, shot in shots), encoding="utf-8")
 
 

@@ -1,7 +1,7 @@
-"""TLS that is nearly right, before and after the handshake, to all ports of a node; and honest connections in between.
+"""Almost valid TLS, before and after the handshake, to all ports of a node; and honest connections in between.
 
-A shot says what is done and the seed of everything random in it, so that it can be done again: the bytes themselves
-are other ones each time, as TLS wants it.
+A shot says what to do and the seed of everything random in it, so that it can be repeated. The bytes differ each time,
+because TLS requires it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from raftmq.local.certificates import new_ca, new_node, write_pair
 
 HANDLERS = ("TLS hello", "TLS record", "TLS end", "TLS inside")
 CLOSE_S = 0.2
-"""Seconds in which a node may say something about what was no TLS."""
+"""Seconds that a node has to answer bytes that were no TLS."""
 _PORTS = ("broker", "http", "peer")
 _ASKS = {
     "broker": request(106, {}, opaque=1)[1],
@@ -33,8 +33,8 @@ _UUID = "00000000-0000-4000-8000-00000000000{}"
 
 
 def make_files(folder: Path) -> dict[str, str]:
-    """Makes a CA and a certificate for all nodes, and returns the environment of a node that takes TLS and plain text.
-    The certificate names no node of the cluster: links between nodes fall back to plain text."""
+    """Makes a CA and a certificate for all nodes; returns the environment of a node that accepts TLS and plain text.
+    The certificate names no node of the cluster, so links between nodes fall back to plain text."""
     ca = new_ca()
     write_pair(ca, folder, "ca")
     write_pair(new_node(ca, _UUID.format(1), _UUID.format(2), [HOST, "localhost"]), folder, "node")
@@ -44,27 +44,27 @@ def make_files(folder: Path) -> dict[str, str]:
 
 
 def context_of(folder: Path) -> ssl.SSLContext:
-    """Returns the context of somebody who shows a certificate of that CA, which the peer port asks for."""
+    """Returns the SSL context of a client that presents a certificate of that CA, which the peer port asks for."""
     context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
     context.load_cert_chain(str(folder / "node.crt"), str(folder / "node.key"))
     return context
 
 
 class Plans:
-    """Draws what is done."""
+    """Draws the actions of TLS shots."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
 
     def draw(self, handler: str = "") -> Shot:
-        """One shot."""
+        """Draws one shot."""
         rng = self._rng
         plan = {"port": rng.choice(_PORTS), "seed": rng.randrange(1 << 32)}
         return Shot(Port.TLS, handler or rng.choices(HANDLERS, (8, 8, 2, 1))[0], json.dumps(plan).encode())
 
 
 class Line:
-    """One connection over TLS, whose ciphertext can be had before it is sent."""
+    """One connection over TLS, whose ciphertext is available before it is sent."""
 
     def __init__(self, context: ssl.SSLContext, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -78,7 +78,7 @@ class Line:
         return self._out.read()
 
     async def shake(self) -> None:
-        """Does the whole handshake. Raises OSError."""
+        """Completes the handshake. Raises OSError."""
         while True:
             try:
                 self._tls.do_handshake()
@@ -96,12 +96,12 @@ class Line:
         self._in.write(data)
 
     def sealed(self, data: bytes) -> bytes:
-        """Returns the records that carry the data."""
+        """Returns the TLS records that carry the data."""
         self._tls.write(data)
         return self._out.read()
 
     async def answer(self) -> bytes:
-        """The first bytes that come back. Raises OSError."""
+        """Returns the first bytes of the answer. Raises OSError."""
         while True:
             try:
                 return self._tls.read(1 << 16)
@@ -110,7 +110,7 @@ class Line:
 
 
 def spoiled(rng: random.Random, data: bytes) -> bytes:
-    """Returns records that are nearly right."""
+    """Returns the data as almost valid records."""
     fate = rng.randrange(9)
     at = rng.randrange(len(data))
     if fate == 0:
@@ -133,15 +133,15 @@ def spoiled(rng: random.Random, data: bytes) -> bytes:
 
 
 class TlsLane:
-    """One connection after the other to the ports of a node."""
+    """Sends shots over TLS to the ports of a node, each on a connection of its own."""
 
     def __init__(self, node: NodeRecord, context: ssl.SSLContext) -> None:
         self._ports = {"broker": node.broker_port, "http": node.admin_port, "peer": node.peer_port}
         self._context = context
 
     async def fire(self, shots: Sequence[Shot]) -> list[Shot]:
-        """Returns those that were sent. Raises Finding if an honest connection gets no answer, and OSError if nobody
-        listens."""
+        """Sends the shots and returns those that were sent. Raises Finding if an honest connection gets no answer, and
+        OSError if the node does not listen."""
         reached = []
         for shot in shots:
             try:
@@ -195,4 +195,4 @@ class TlsLane:
                     await line.reader.read(1 << 16)
 
     def close(self) -> None:
-        """Each connection has ended with its shot."""
+        """Does nothing: each connection has ended with its shot."""

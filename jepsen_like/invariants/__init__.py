@@ -1,1 +1,1 @@
-"""The invariants of a Raft group after every step; both simulators and the tests of the core check them."""
+"""The invariants of a Raft group, which both simulators and the tests of the core check after every step."""

@@ -1,6 +1,6 @@
-"""Invariants of membership: the members that a node counts, compared with its log and with what the others count.
+"""Invariants of membership: the members that a node counts, compared with its log and with those that the others count.
 
-Part of raft_group.py, which says when it is called.
+Part of raft_group.py, whose methods call it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ def require(holds: bool, raft: Raft, rule: str, *facts: object) -> None:
 
 
 def check_own(raft: Raft) -> None:
-    """One member, now: a node that campaigns or leads is a voter, or was one until a removal not known as committed."""
+    """Checks the present state of one member: a node that campaigns or leads is a voter, or was one until a removal
+    that it does not know as committed."""
     members, commit = raft.members, raft.log.commit_index
     current = members.current
     if raft.role in (Role.PRE_CANDIDATE, Role.CANDIDATE):
@@ -41,7 +42,7 @@ def check_own(raft: Raft) -> None:
 
 
 class MemberInvariants:
-    """Every MEMBERSHIP entry that was in any log, and which voters could elect which member."""
+    """Tracks every MEMBERSHIP entry that was in any log, and checks which voters could elect which member."""
 
     def __init__(self, committed: Container[int]) -> None:
         """`committed`: the indexes that a member was observed to know as committed; it grows."""
@@ -49,7 +50,8 @@ class MemberInvariants:
         self._known: dict[EntryId, Membership] = {}
 
     def note(self, raft: Raft, entry: Entry) -> None:
-        """`entry` appears in a log for the first time, that of `raft`. A leader's own change must follow the rules."""
+        """Notes an `entry` that appears in a log for the first time, that of `raft`. A leader's own change must follow
+        the rules."""
         if entry.type != EntryType.MEMBERSHIP:
             return
         new = self._known[entry.id] = memberships.decode(entry)
@@ -61,7 +63,8 @@ class MemberInvariants:
         require(raft.term_start_index in self._committed, raft, "members change once the own term commits", new)
 
     def check(self, raft: Raft) -> None:
-        """The newest in the log is in force, "regardless of whether the entry is committed" (thesis 4.1)."""
+        """Checks that the newest members in the log are in force, "regardless of whether the entry is committed"
+        (thesis 4.1)."""
         log, current = raft.log, raft.members.current
         in_log = [each for each in self._known if log.first_index <= each.index and log.matches(each)]
         if in_log:
@@ -77,11 +80,11 @@ class MemberInvariants:
             )
 
     def check_elections(self, rafts: Sequence[Raft]) -> None:
-        """Checks all members that could be elected now by the logs as they are: any two count voters that differ by one
-        at most, so their majorities meet.
+        """Checks all members that could be elected now, given the logs: the voters that any two of them count differ by
+        at most one, so their majorities intersect.
 
         This is stronger than thesis 4.1, which compares a configuration with the next one only. A member that was away
-        may count older ones, but no member with a newer log votes for it.
+        may count older voters, but no member with a newer log votes for it.
         """
         if len({raft.members.voters for raft in rafts}) <= 1:
             return

@@ -98,7 +98,7 @@ def _check_progress(raft: Raft) -> None:
 
 
 class Before(NamedTuple):
-    """A member before a step."""
+    """The state of a member before a step."""
 
     term: int
     vote: NodeId
@@ -112,7 +112,7 @@ class Before(NamedTuple):
 
     @classmethod
     def of(cls, raft: Raft) -> Before:
-        """Remembers the current state of `raft`."""
+        """Returns a copy of the current state of `raft`."""
         log = raft.log
         return cls(
             raft.term,
@@ -127,7 +127,7 @@ class Before(NamedTuple):
         )
 
     def check(self, raft: Raft) -> None:
-        """Checks `raft` after the step: what must never move back has not."""
+        """Checks `raft` after the step: values that must never go back have not."""
         log = raft.log
         _require(raft.term >= self.term, raft, "the term never falls", self.term)
         _require(log.commit_index >= self.commit.index, raft, "the commit index never falls", self.commit)
@@ -159,7 +159,7 @@ class Before(NamedTuple):
 
 
 class GroupInvariants:
-    """The group as an omniscient observer sees it, across crashes and restarts of its members."""
+    """The group as an observer of all members sees it, across their crashes and restarts."""
 
     def __init__(self) -> None:
         self._leaders: dict[int, NodeId] = {}
@@ -171,22 +171,25 @@ class GroupInvariants:
         self._lost: set[tuple[NodeId, int, int]] = set()
 
     def lost(self, node: NodeId, entries: Iterable[Entry]) -> None:
-        """The disk of `node` lost entries that it had synced: an injected fault, not a broken promise."""
+        """Notes that the disk of `node` lost entries that it had synced, by an injected fault, so that no promise
+        counts as broken."""
         self._lost.update((node, entry.index, entry.header_crc) for entry in entries)
 
     def observe(self, raft: Raft, disks: Mapping[NodeId, LogReader]) -> None:
-        """Call after each step of `raft`; `disks` are what each member would find after a crash."""
+        """Checks the group; to be called after each step of `raft`. `disks` hold the entries that each member would
+        find after a crash."""
         self._check_log_matching(raft)
         self._members.check(raft)
         self._check_commits(raft, disks)
         self._check_leader(raft)
 
     def check_elections(self, rafts: Sequence[Raft]) -> None:
-        """Call from time to time with all members that are up; cost: O(members squared)."""
+        """Checks which members could be elected; to be called from time to time with all members that are up. Cost:
+        O(members squared)."""
         self._members.check_elections(rafts)
 
     def applied(self, raft: Raft, entries: Sequence[Entry]) -> None:
-        """State machine safety: no two members apply different entries at one index."""
+        """Checks state machine safety: no two members apply different entries at one index."""
         for entry in entries:
             crc, _ = self._committed.get(entry.index, (None, 0))
             _require(crc == entry.header_crc, raft, "only what is committed is applied", entry.id)
@@ -210,7 +213,7 @@ class GroupInvariants:
             index -= 1
 
     def _entry(self, raft: Raft, index: int) -> tuple[EntryId, int]:
-        """Id and header_crc of an entry of `raft`'s log; if it is damaged, as they were when last seen."""
+        """Returns id and header_crc of an entry in `raft`'s log; if it is damaged, the values that were seen last."""
         try:
             entry = raft.log.entry(index)
         except DamagedLogError:
@@ -232,7 +235,7 @@ class GroupInvariants:
             self._seen[raft.id] = index
 
     def _held(self, node: NodeId, disk: LogReader, index: int, header_crc: int) -> bool:
-        """The entry is on the disk of `node`, or was there before an injected fault."""
+        """Returns True if the entry is on the disk of `node`, or was there before an injected fault."""
         if (node, index, header_crc) in self._lost:
             return True
         if index < disk.first_index:

@@ -1,4 +1,5 @@
-"""`make mutants`: a seed draws mutants, Cosmic Ray tries each in a clone; goes on where the last run ended."""
+"""`make mutants`: draws mutants from a seed, and has Cosmic Ray try each in a clone. A run continues where the last one
+ended."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ TYPES = (
 )
 SEARCH = {"schedules": [], "first_seed": 900_000, "kills_enough": 1, "checkers": [], "black_box": False}
 ALSO = {"cluster/peer/": "tests/cluster/peer", "cluster/replication/": "tests/cluster/replication"}
-"""Mutated files -> tests beside those of a planted bug of the same layer."""
+"""Mutated files -> tests that are run in addition to those of a planted bug of the same layer."""
 LAYERS = ("raftlog/core/state/quorum.py", "raftlog/frame.py", "statemachine/rows/kv.py", "cluster/peer/wire.py")
 MEMORY_MAX = 6 << 30  # address space of a process, bytes: an endless loop may fill a list
 
@@ -46,7 +47,7 @@ MEMORY_MAX = 6 << 30  # address space of a process, bytes: an endless loop may f
 def draw(items: Iterable[Any], seed: int, count: int) -> list[Any]:
     """Draws `count` places in an order that depends on the seed, each with one of its changes.
 
-    Places are drawn, not mutants: a comparison has nine changes and would come nine times as often.
+    It draws places instead of mutants, because a comparison has nine changes and would be drawn nine times as often.
     """
     places: dict[tuple[str, tuple[int, int]], list[Any]] = defaultdict(list)
     for item in sorted(items, key=lambda item: str(item.mutations[0])):
@@ -57,8 +58,7 @@ def draw(items: Iterable[Any], seed: int, count: int) -> list[Any]:
 
 def requests_of(file: str, root: Path) -> list[tuple[str, dict[str, Any]]]:
     """Returns the judges of a mutant in `file`, in their order: modules of `jepsen_like.seeded_bugs`, each with its
-    request.
-    """
+    request."""
     tests = requested_of([file], root, searches=True)
     own = [folder for source, folder in ALSO.items() if file.startswith(source)]
     # A thread ends the process: a node may take an exception for its own failure. No test takes more than 10 s.
@@ -69,7 +69,8 @@ def requests_of(file: str, root: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def verdict(file: str, root: Path) -> str:
-    """Judges the mutant in `file`: "not counted", "timed out" or "killed", with the reason; "" if it survives."""
+    """Judges the mutant in `file`; returns "not counted", "timed out" or "killed", with the reason; "" if it
+    survives."""
     module = file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
     for what, arguments in (("import", ("-c", f"import {module}")), ("types", TYPES)):
         done = _run(*arguments)
@@ -91,7 +92,8 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def judge_here() -> None:
-    """The test command, in the clone: exit code 0 if the mutant survives. The last line says what became of it."""
+    """Runs as the test command in the clone; exit code 0 if the mutant survives. The last line of its output is the
+    verdict."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX))
     changed = subprocess.run(["git", "diff", "--name-only"], capture_output=True, text=True, check=True).stdout.split()
     for path in changed:  # mypy believes size and time: without this it tells of a mutant that is gone
@@ -102,7 +104,8 @@ def judge_here() -> None:
 
 
 def summary(judged: Iterable[tuple[Any, Any]], left: int) -> tuple[list[str], bool]:
-    """Lines for people: every mutant that lived or timed out, then the figures; and whether enough were killed."""
+    """Returns lines for people (every mutant that survived or timed out, then the figures), and True if enough were
+    killed."""
     known = {(row["file"], tuple(row["change"])): row["why"] for row in tomllib.loads(HARMLESS.read_text())["mutant"]}
     lines, counts = [], Counter[str]()
     for item, result in judged:

@@ -1,1 +1,1 @@
-"""Jobs over topics, run by Spark: `raftmq spark JOB`. Each takes a session and returns a report."""
+"""Jobs over topics that Spark runs: `raftmq spark JOB`. Each takes a session and returns a report."""

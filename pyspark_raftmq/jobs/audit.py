@@ -1,8 +1,8 @@
-"""`raftmq spark audit`: copies of one log compared with each other, chunk by chunk and entry by entry.
+"""`raftmq spark audit`: compares copies of one log with each other, chunk by chunk and entry by entry.
 
 The log is the same, byte for byte, on every replica and in the tier. Each task reads one segment of one copy once:
-every frame is checked, and every MiB gets a CRC. The driver compares. Rows are compared by their digests, where two
-copies have a checkpoint of the same entry.
+every frame is checked, and every MiB gets a CRC. The driver compares. Rows are compared by their digests, if two copies
+have a checkpoint of the same entry.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 class Finding(NamedTuple):
-    """`copy` is damaged, or differs from the others, at `position` of the log; -1 for what has no position."""
+    """A fault of a copy: `copy` is damaged, or differs from the others, at `position` of the log; -1 for a fault
+    without a position."""
 
     copy: str
     position: int
@@ -31,8 +32,8 @@ class Finding(NamedTuple):
 
 
 class AuditReport(NamedTuple):
-    """The result of comparing copies. `alone`: segments that only one copy has, so that only their entries were
-    checked."""
+    """The result of comparing copies. `alone`: segments that only one copy has, so that they were checked but compared
+    with nothing."""
 
     copies: int
     segments: int
@@ -42,7 +43,7 @@ class AuditReport(NamedTuple):
 
 
 class Task(NamedTuple):
-    """One segment of one copy, up to `end`: as far as every copy of this segment goes."""
+    """One segment of one copy, to be read up to `end`, the position that every copy of this segment reaches."""
 
     copy: int
     segment: Segment
@@ -50,7 +51,7 @@ class Task(NamedTuple):
 
 
 class Read(NamedTuple):
-    """The result of one task; `missing` says why there is nothing."""
+    """The result of one task; if there are no sums, `missing` says why."""
 
     task: Task
     sums: SegmentSums | None
@@ -58,7 +59,7 @@ class Read(NamedTuple):
 
 
 def audit(spark: SparkSession, sources: Sequence[CopySource]) -> AuditReport:
-    """Compares the copies. Raises PlanError if one of them is none."""
+    """Compares the copies. Raises PlanError if one of them is no copy of a log."""
     try:
         tasks = plan(sources)
     except Unreadable as error:
@@ -70,7 +71,7 @@ def audit(spark: SparkSession, sources: Sequence[CopySource]) -> AuditReport:
 
 
 def plan(sources: Sequence[CopySource]) -> list[Task]:
-    """Every segment of every copy. Raises Unreadable."""
+    """Returns a task for every segment of every copy. Raises Unreadable."""
     logs = []
     for source in sources:
         with opened(source) as copy:
@@ -82,7 +83,7 @@ def plan(sources: Sequence[CopySource]) -> list[Task]:
 
 
 def read_segments(sources: Sequence[CopySource], tasks: Iterable[Task]) -> Iterator[Read]:
-    """Reads segments and sums them up. Runs in a task."""
+    """Reads segments and yields their sums. Runs in a Spark task."""
     for task in tasks:
         try:
             with opened(sources[task.copy]) as copy:
@@ -92,11 +93,11 @@ def read_segments(sources: Sequence[CopySource], tasks: Iterable[Task]) -> Itera
 
 
 Digest = tuple[int, dict[str, int]]
-"""(applied index, sum of the rows of each family)."""
+"""The digest of a copy's rows: (applied index, sum of the rows of each family)."""
 
 
 def read_digests(sources: Iterable[tuple[int, CopySource]]) -> Iterator[tuple[int, Digest | str]]:
-    """Yields the digest of each copy that has rows, or why they cannot be read. Runs in a task."""
+    """Yields the digest of each copy that has rows, or why they cannot be read. Runs in a Spark task."""
     for number, source in sources:
         if source.kind == FILES:
             try:
@@ -107,7 +108,7 @@ def read_digests(sources: Iterable[tuple[int, CopySource]]) -> Iterator[tuple[in
 
 
 def compare(sources: Sequence[CopySource], read: Iterable[Read], digests: dict[int, Digest | str]) -> AuditReport:
-    """The findings, by copy and position."""
+    """Returns the findings, by copy and position."""
     findings: list[Finding] = []
     of_base: dict[int, list[Read]] = {}
     for each in read:
@@ -129,7 +130,8 @@ def compare(sources: Sequence[CopySource], read: Iterable[Read], digests: dict[i
 
 
 def _differing(group: Sequence[Read]) -> Iterator[tuple[int, int, str]]:
-    """(copy, position, what) of what differs from most copies of one segment; from any, if there is no majority."""
+    """Yields (copy, position, what) for each difference from most copies of one segment; for every copy, if there is no
+    majority."""
     sums = {each.task.copy: each.sums for each in group if each.sums is not None}
     at: dict[int, dict[int, Chunk]] = {}
     for copy, found in sums.items():
@@ -158,8 +160,8 @@ def _differing_rows(sources: Sequence[CopySource], digests: dict[int, Digest | s
 
 
 def _outvoted(told: Mapping[int, object]) -> list[int]:
-    """Returns the numbers that answer something else than most do; all of them, if no answer has a majority of two or
-    more."""
+    """Returns the numbers of the copies whose answer differs from that of most; all of them, if two answers are equally
+    frequent."""
     counts = Counter(told.values())
     if len(counts) < 2:
         return []

@@ -1,7 +1,7 @@
-"""A range of a queue as Parquet files in folders by day: what a task of `export` writes.
+"""Writes a range of a queue as Parquet files in folders by day: the output of a task of `export`.
 
-A file holds consecutive messages of one queue and one day (UTC, log time). Its name has the topic, the queue, the first
-offset and the one after the last, and something unique, so that two attempts of a task never write the same file.
+A file contains consecutive messages of one queue and one day (UTC, log time). Its name has the topic, the queue, the
+first offset and the one after the last, and a unique part, so that two attempts of a task never write the same file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROW_GROUP_ROWS = 1 << 17
 
 
 class DayFile(NamedTuple):
-    """A file that is complete. `path` is relative to the table's folder, with `/` between the parts."""
+    """A complete file. `path` is relative to the table's folder, with `/` between the parts."""
 
     path: str
     day: str
@@ -37,7 +37,8 @@ def write_day_files(
     """Writes all batches, which have the columns `queue_offset` and `store_ms` and continue each other. Names of files
     begin with `prefix`.
 
-    Each file is synced before it is named in a result. Raises OSError; files that are complete by then stay, unnamed.
+    Each file is synced before it is yielded. Raises OSError; files that are complete by then stay, without being
+    yielded.
     """
     open_file: _OpenFile | None = None
     try:
@@ -57,7 +58,7 @@ def write_day_files(
 
 
 def _by_day(batches: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """(day, consecutive rows of it)."""
+    """Splits the batches by day; yields (day, consecutive rows of it)."""
     import numpy as np
 
     for batch in batches:
@@ -69,7 +70,7 @@ def _by_day(batches: Iterable[Any]) -> Iterator[tuple[str, Any]]:
 
 
 class _OpenFile:
-    """A file that is being written, under a name that readers of the folder leave out."""
+    """A file that is being written, under a name that readers of the folder ignore."""
 
     def __init__(self, folder: Path, topic: str, queue_id: int, day: str, first: Any, prefix: str) -> None:
         import pyarrow.parquet as pq
@@ -120,7 +121,7 @@ class _OpenFile:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes the names in it durable. Raises OSError."""
+    """Makes the names in the folder durable. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,8 @@
-"""The Delta table of an export: files and the offsets that they reach are one commit of its log.
+"""The Delta table of an export: its files, and the offsets up to which each queue is exported, are one commit of the
+Delta log.
 
-For each queue the log holds a transaction (`txn` in Delta's protocol): its application names the topic and queue, its
-version is the offset that is read next. A commit is made on the snapshot that the offsets were read from. If another
+For each queue the Delta log holds a transaction (`txn` in Delta's protocol): its application names the topic and queue,
+its version is the offset to read next. A commit is made on the snapshot from which the offsets were read. If another
 writer has moved one of these transactions meanwhile, the commit fails, and nothing of it is visible.
 """
 
@@ -26,8 +27,8 @@ class TableError(SourceError):
 
 
 class LostRace(Exception):
-    """Another export has moved a queue on since the snapshot was read. Of this commit only the files `kept` are
-    visible, which a Delta table has none of."""
+    """Another export has moved a queue's offset since the snapshot was read. Of this commit only the files `kept` are
+    visible; a Delta table shows none."""
 
     def __init__(self, why: str, kept: Sequence[DayFile] = ()) -> None:
         super().__init__(why)
@@ -35,13 +36,14 @@ class LostRace(Exception):
 
 
 class DeltaTarget:
-    """A snapshot of the table: read once, committed to once."""
+    """A snapshot of a Delta table, which is read once and committed to once."""
 
     hidden = ""
-    """The prefix of the names of files that tasks write: empty, as readers look into the log, not into the folder."""
+    """The prefix of the names of files that tasks write. It is empty, because readers of a Delta table read its log,
+    not its folder."""
 
     def __init__(self, folder: Path, columns: Sequence[str]) -> None:
-        """Opens the table, or creates it with these columns and `day`. Raises TableError if it has others."""
+        """Opens the table, or creates it with these columns and `day`. Raises TableError if it has other columns."""
         from deltalake import DeltaTable
 
         self._schema = _schema(columns)
@@ -59,12 +61,12 @@ class DeltaTarget:
             )
 
     def next_offset(self, topic: str, queue_id: int) -> int | None:
-        """The offset that is read next; None if the table has none of this queue."""
+        """Returns the offset to read next; None if the table has no rows of this queue."""
         version: int | None = self._table.transaction_version(_application(topic, queue_id))
         return version
 
     def commit(self, files: Sequence[DayFile], reached: Mapping[tuple[str, int], int]) -> int:
-        """Adds the files and notes what was reached; the version of the table. Raises LostRace."""
+        """Adds the files and records the offsets `reached`; returns the table's version. Raises LostRace."""
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction
@@ -92,7 +94,7 @@ class DeltaTarget:
         return version
 
     def discard(self, files: Sequence[DayFile]) -> None:
-        """Removes files of a commit that failed, unless the table names them after all."""
+        """Removes the files of a failed commit, unless the table names them after all."""
         from deltalake import DeltaTable
 
         named = DeltaTable(str(self._folder)).file_uris()
@@ -102,7 +104,7 @@ class DeltaTarget:
 
 
 def _check_no_files(folder: Path) -> None:
-    """A Delta export makes the table before any file."""
+    """Raises TableError if the folder has Parquet files, since a Delta export creates its table before any file."""
     if any(folder.glob(f"{DAY}=*/*.parquet")):
         raise TableError(
             f"{folder} has Parquet files and no Delta table",
@@ -124,7 +126,8 @@ def _create(folder: Path, schema: Any) -> None:
 
 
 def check_continues(files: Sequence[DayFile], ranges: Sequence[QueueRange]) -> None:
-    """Raises TableError unless the files hold each offset of the ranges exactly once: the last look before a commit."""
+    """Raises TableError unless the files contain each offset of the ranges exactly once: the last check before a
+    commit."""
     for planned in ranges:
         parts = sorted(
             (file.start, file.end)
@@ -155,7 +158,7 @@ def _schema(columns: Sequence[str]) -> Any:
 
 
 def _stats(file: DayFile) -> str:
-    """Returns the statistics by which readers skip the file."""
+    """Returns the statistics with which readers decide to skip the file."""
     low = {"topic": file.topic, "queue_id": file.queue_id, "queue_offset": file.start}
     high = {**low, "queue_offset": file.end - 1}
     nulls = dict.fromkeys(low, 0)

@@ -1,8 +1,9 @@
-"""`raftmq spark export`: topics into a Delta table or a folder of Parquet files, by day, each message exactly once,
-through restarts and races.
+"""`raftmq spark export`: exports topics to a Delta table or a folder of Parquet files, by day, each message exactly
+once, even after restarts and races.
 
-Where to go on is read from the target, so there is no checkpoint that could differ from it. A round plans ranges from
-there, lets tasks write files that nobody sees, and makes them visible together with the new offsets.
+The offsets at which to continue are read from the target, so there is no checkpoint that could differ from it. A round
+plans ranges from these offsets, lets tasks write files that readers do not see, and makes the files visible together
+with the new offsets.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NEEDED = ("topic", "queue_id", "queue_offset", "store_ms")
-"""Columns that an export cannot do without: they say which message a row is, and on which day it was stored."""
+"""Columns that an export always includes: they say which message a row is, and on which day it was stored."""
 DELTA, PARQUET = "delta", "parquet"
 TARGETS: dict[str, type[DeltaTarget | ParquetTarget]] = {DELTA: DeltaTarget, PARQUET: ParquetTarget}
 ROUND_MESSAGES = 4_000_000
@@ -34,11 +35,12 @@ TASK_MESSAGES = 500_000
 _RACES_MAX = 20
 
 OnCommit = Callable[[int, int], None]
-"""Told after each commit: messages exported so far, and how many there are."""
+"""A function that is called after each commit with the number of messages exported so far, and of all messages."""
 
 
 class ExportReport(NamedTuple):
-    """The result of a run. `version`: of the Delta table; `races`: commits that another export was faster with."""
+    """The result of an export. `version` is the Delta table's; `races` counts commits that failed because another
+    export was faster."""
 
     messages: int
     files: int
@@ -58,9 +60,10 @@ def export(
     round_messages: int = ROUND_MESSAGES,
     on_commit: OnCommit = lambda done, total: None,
 ) -> ExportReport:
-    """Exports up to where the topics end when it begins; `options.starting` counts for queues that the table lacks.
+    """Exports all messages up to the topics' ends at its beginning. `options.starting` applies to queues that the table
+    lacks.
 
-    `folder` is one that the driver and all executors see. Raises PlanError, TableError, and Spark's error of a task.
+    The driver and all executors must see `folder`. Raises PlanError, TableError, and Spark's error of a task.
     """
     ends = _ends(options)
     report = ExportReport(0, 0, 0, 0, 0, 0, None)
@@ -99,7 +102,8 @@ def _with(report: ExportReport, files: Sequence[DayFile]) -> ExportReport:
 
 
 def _ends(options: ReadOptions) -> dict[tuple[str, int], tuple[int, int]]:
-    """(first offset kept, the one after the last) of each queue, by the leader's word. Raises PlanError."""
+    """Returns (first offset kept, the one after the last) of each queue, as the leader reports them. Raises
+    PlanError."""
     found: dict[tuple[str, int], tuple[int, int]] = {}
     with raftmq.connect(options.servers) as mq:
         for topic in topics_of(mq, options):
@@ -114,7 +118,7 @@ def _ends(options: ReadOptions) -> dict[tuple[str, int], tuple[int, int]]:
 def _missing(
     options: ReadOptions, target: DeltaTarget | ParquetTarget, ends: dict[tuple[str, int], tuple[int, int]]
 ) -> list[QueueRange]:
-    """Returns the ranges that the table does not have yet. Raises PlanError if some of that is not there any more."""
+    """Returns the ranges that the table does not have yet. Raises PlanError if retention has removed some of them."""
     ranges = []
     for (topic, queue_id), (first, end) in ends.items():
         reached = target.next_offset(topic, queue_id)
@@ -130,7 +134,7 @@ def _missing(
 
 
 def _first_of(ranges: list[QueueRange], most: int) -> list[QueueRange]:
-    """A part of each range, in proportion; at most about `most` messages in all, and at least one."""
+    """Returns a part of each range, in proportion: at most about `most` messages in all, and at least one."""
     total = sum(each.end - each.start for each in ranges)
     if total <= most:
         return ranges
@@ -141,8 +145,9 @@ def _first_of(ranges: list[QueueRange], most: int) -> list[QueueRange]:
 def _write(
     spark: SparkSession, options: ReadOptions, folder: Path, ranges: list[QueueRange], prefix: str
 ) -> list[DayFile]:
-    """Tasks write the files; of a task that ran twice, only the files of the attempt that Spark took are named. What is
-    removed by retention meanwhile is an error here: the next run plans again from what is kept."""
+    """Has tasks write the files and returns them; if a task ran twice, only the files of the attempt that Spark
+    accepted. Messages that retention removes meanwhile are an error here, and the next run plans again from the
+    messages that are kept."""
     options = options._replace(fail_on_data_loss=True)
     parts = split(ranges, spark.sparkContext.defaultParallelism, TASK_MESSAGES)
     tasks = spark.sparkContext.parallelize([tuple(part) for part in parts], len(parts))
@@ -153,7 +158,7 @@ def _write(
 def _write_parts(
     options: ReadOptions, folder: str, prefix: str, parts: Iterator[tuple[str, int, int, int]]
 ) -> Iterator[tuple[object, ...]]:
-    """Writes the files of these parts and yields them. Runs in a task. Raises ReadError and OSError."""
+    """Writes the files of these parts and yields them. Runs in a Spark task. Raises ReadError and OSError."""
     for part in parts:
         planned = QueueRange(*part)
         batches = read_range(options, options.columns, planned)

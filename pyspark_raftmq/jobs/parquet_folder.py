@@ -1,9 +1,9 @@
-"""Plain Parquet files of an export, in folders by day: the names of the files are the record of what is there.
+"""Plain Parquet files of an export, in folders by day: the names of the files are the record of what was exported.
 
-A visible file is named by the topic, the queue and its first offset; its footer says how many rows follow. Tasks write
-files under hidden names, which readers of such folders leave out. The driver makes each visible with a hard link, which
-fails if the name is taken, in the order of the offsets. So the files of a queue always hold each message below some
-offset once, and the next run goes on from there.
+The name of a visible file has the topic, the queue and the file's first offset; its footer says how many rows follow.
+Tasks write files under hidden names, which readers of such folders ignore. The driver makes each visible with a hard
+link, which fails if the name is taken, in the order of the offsets. So the visible files of a queue always contain each
+message below some offset once, and the next run continues there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyspark_raftmq.jobs.delta_table import LostRace, TableError
 from raftmq.arrow.columns import arrow_schema
 
 HIDDEN = "_"
-"""Spark, pyarrow and others take no file for data whose name begins so."""
+"""The prefix of hidden files: Spark, pyarrow and others take no file for data whose name begins with it."""
 _VISIBLE = "part-"
 _LOCK = "_raftmq.lock"
 Queue = tuple[str, int]
@@ -29,12 +29,12 @@ Queue = tuple[str, int]
 
 
 class ParquetTarget:
-    """A snapshot of the folder: read once, committed to once. It has the interface of `DeltaTarget`."""
+    """A snapshot of the folder, which is read once and committed to once. It has the interface of `DeltaTarget`."""
 
     hidden = HIDDEN
 
     def __init__(self, folder: Path, columns: Sequence[str]) -> None:
-        """Raises TableError for a Delta table, and for files with other columns."""
+        """Reads the folder. Raises TableError for a Delta table, and for files with other columns."""
         self._folder = folder
         if (folder / "_delta_log").exists():
             raise TableError(
@@ -47,12 +47,12 @@ class ParquetTarget:
         self._check_columns(columns)
 
     def next_offset(self, topic: str, queue_id: int) -> int | None:
-        """The offset that is read next; None if the folder has nothing of this queue."""
+        """Returns the offset to read next; None if the folder has no messages of this queue."""
         return self._reached.get((topic, queue_id))
 
     def commit(self, files: Sequence[DayFile], reached: Mapping[Queue, int]) -> None:
-        """Makes the files visible, one by one. Raises LostRace if another export was faster with a queue; `kept` of it
-        are the files that are visible nevertheless."""
+        """Makes the files visible, one by one. Raises LostRace if another export was faster with a queue; its `kept`
+        are the files that became visible nevertheless."""
         kept: list[DayFile] = []
         with self._locked():
             now = self._ends()
@@ -67,12 +67,12 @@ class ParquetTarget:
             raise LostRace(f"another export wrote {', '.join(f'{each[0]}/{each[1]}' for each in sorted(lost))}", kept)
 
     def discard(self, files: Sequence[DayFile]) -> None:
-        """Removes those of a commit that failed that are not visible."""
+        """Removes the files of a failed commit that are not visible."""
         for file in files:
             (self._folder / file.path).unlink(missing_ok=True)
 
     def _show(self, file: DayFile) -> bool:
-        """False if there is a file that begins at the same offset."""
+        """Makes a file visible; returns False if there is a file that begins at the same offset."""
         written = self._folder / file.path
         name = f"{_VISIBLE}{quote(file.topic, safe='')}-{file.queue_id}-{file.start}.parquet"
         try:
@@ -113,7 +113,7 @@ class ParquetTarget:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """One driver at a time compares and links; the lock ends with its process."""
+        """Takes a lock, so that one driver at a time compares and links; the lock ends with its process."""
         descriptor = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)

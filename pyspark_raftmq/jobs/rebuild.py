@@ -1,7 +1,8 @@
-"""`raftmq spark rebuild`: the rows of consume queues and of the message index, made again from segments alone.
+"""`raftmq spark rebuild`: derives the rows of consume queues and of the message index from segments alone, and compares
+them with a checkpoint.
 
-Each task reads a segment, derives its rows and compares them with those of a checkpoint, so no row travels. Blocks of a
-queue that begin in one segment and end in another are put together first; they are few.
+Each task reads a segment, derives its rows and compares them with those of a checkpoint, so no rows are sent. Blocks of
+a queue that begin in one segment and end in another are joined first; they are few.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ CQ, INDEX = "cq", "index"
 
 
 class Work(NamedTuple):
-    """The parameters of every task. `log`: the copy from which segments are read; `rows`: the copy whose checkpoint
-    says which topics there are; `to`: a folder for the rows as Parquet files, "" for none."""
+    """The parameters that all tasks share. `log`: the copy from which segments are read; `rows`: the copy whose
+    checkpoint names the topics; `to`: a folder for the rows as Parquet files, "" for none."""
 
     log: CopySource
     rows: CopySource
@@ -46,17 +47,17 @@ class Work(NamedTuple):
 
 
 class Task(NamedTuple):
-    """One segment, up to position `end`. `next_ms`: see `derive`."""
+    """One segment, up to position `end`. `next_ms`: the parameter of `derive`."""
 
     segment: Segment
     end: int
     following: Segment | None
     is_open: bool
-    """No entry behind it was applied."""
+    """True if no entry behind the segment was applied."""
 
 
 class RebuildReport(NamedTuple):
-    """The result of deriving and comparing. `differences` is sorted; `topics`: topic id -> name."""
+    """The result of deriving rows and comparing them. `differences` is sorted; `topics`: topic id -> name."""
 
     segments: int
     items: int
@@ -68,7 +69,7 @@ class RebuildReport(NamedTuple):
 
 def rebuild(spark: SparkSession, log: CopySource, rows: CopySource, to: Path | None = None) -> RebuildReport:
     """Derives the rows from `log` and compares them with the checkpoint of `rows`, a copy made of files; writes them to
-    `to` if it is given. Raises PlanError, and Spark's error of a task."""
+    `to` if given. Raises PlanError, and Spark's error of a task."""
     work = Work(log, rows, "" if to is None else str(to))
     try:
         tasks = plan(work)
@@ -88,7 +89,7 @@ def rebuild(spark: SparkSession, log: CopySource, rows: CopySource, to: Path | N
 
 
 def plan(work: Work) -> list[Task]:
-    """The segments below the checkpoint's last entry. Raises Unreadable."""
+    """Returns a task for each segment below the checkpoint's last entry. Raises Unreadable."""
     with opened(work.log) as copy, opened_rows(work.rows) as rows:
         segments = [segment for segment in copy.log() if segment.base < rows.end_position]
         end = rows.end_position
@@ -100,7 +101,8 @@ def plan(work: Work) -> list[Task]:
 
 
 def derive_parts(work: Work, tasks: Iterable[Task]) -> Iterator[Any]:
-    """Yields a Checked without edges for each segment, and its edges as (queue and block, pieces). Runs in a task."""
+    """Yields for each segment a Checked without edges, and its edges as (queue and block, pieces). Runs in a Spark
+    task."""
     for task in tasks:
         with _explained(), opened(work.log) as copy, opened_rows(work.rows) as rows:
             next_ms = None
@@ -123,7 +125,7 @@ def derive_parts(work: Work, tasks: Iterable[Task]) -> Iterator[Any]:
 def check_edges(
     work: Work, to_end: bool, blocks: Iterable[tuple[tuple[Queue, int], Iterable[list[Piece]]]]
 ) -> Iterator[Difference]:
-    """Checks the blocks that several segments have a part of. Runs in a task."""
+    """Checks the blocks that several segments share. Runs in a Spark task."""
     made: list[tuple[str, Row]] = []
     with _explained(), opened_rows(work.rows) as rows:
         for (queue, block), parts in blocks:
@@ -137,7 +139,8 @@ def check_edges(
 
 
 def _write(folder: Path, rows: list[tuple[str, Row]]) -> None:
-    """One file, sorted by family and key. A task that ran twice leaves two: rows are told apart by their keys."""
+    """Writes one file, sorted by family and key. A task that ran twice leaves two files; equal keys show which rows are
+    the same."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,4 +1,4 @@
-"""`raftmq spark report`: what is in the log, by topic and hour, in one pass over the messages."""
+"""`raftmq spark report`: summarizes the log by topic and hour, in one pass over the messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _HOUR_MS = 3_600_000
 
 
 class TopicLine(NamedTuple):
-    """A topic. Bytes are those of bodies, decompressed; `keys` is how many different ones there are, about (5 %)."""
+    """The line of a topic. Bytes are those of decompressed bodies; `keys` is the approximate number of different keys
+    (within 5 %)."""
 
     topic: str
     messages: int
@@ -30,7 +31,7 @@ class TopicLine(NamedTuple):
 
 
 class HourLine(NamedTuple):
-    """A topic within an hour of log time that begins at `hour_ms`."""
+    """The line of a topic in one hour of log time, which begins at `hour_ms`."""
 
     topic: str
     hour_ms: int
@@ -39,7 +40,8 @@ class HourLine(NamedTuple):
 
 
 class GroupLine(NamedTuple):
-    """A group that has committed something of a topic; `lag` is what is kept and not committed."""
+    """The line of a group that has committed offsets of a topic; `lag` is the number of messages that are kept and not
+    committed."""
 
     group: str
     topic: str
@@ -47,7 +49,7 @@ class GroupLine(NamedTuple):
 
 
 class LogReport(NamedTuple):
-    """Sorted by topic, then by hour or group; empty topics are left out."""
+    """The lines of a report, sorted by topic, then by hour or group; empty topics are left out."""
 
     topics: list[TopicLine]
     hours: list[HourLine]
@@ -55,7 +57,8 @@ class LogReport(NamedTuple):
 
 
 def report(spark: SparkSession, options: ReadOptions, given: dict[str, str]) -> LogReport:
-    """`given` are the options that `options` was parsed from. Raises PlanError, and Spark's error of a task."""
+    """Returns the report. `given` are the options from which `options` was parsed. Raises PlanError, and Spark's error
+    of a task."""
     from pyspark.sql import functions as f
 
     with raftmq.connect(options.servers) as mq:
@@ -100,7 +103,7 @@ def _groups(mq: raftmq.Client, options: ReadOptions, topics: Sequence[str]) -> l
 
 
 def plot(lines: Sequence[HourLine], to: Path) -> None:
-    """Messages per hour, one line per topic, as SVG or PNG by the name of the file. Raises OSError."""
+    """Plots messages per hour, one line per topic, as SVG or PNG, depending on the file's name. Raises OSError."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4), layout="constrained")

@@ -1,7 +1,7 @@
-"""`raftmq spark traffic`: hot topics, queues and keys, and limits that the traffic so far would not have reached.
+"""`raftmq spark traffic`: finds hot topics, queues and keys, and limits that the traffic so far would not have reached.
 
-The limits are advice: nothing in the cluster reads them. Each names a topic and an hour of the day (UTC, log time), so
-that a topic which is busy at night is not held to what it does by day.
+The limits are advice: no part of the cluster reads them. Each belongs to a topic and an hour of the day (UTC, log
+time), so that a topic which is busy at night is not limited by its traffic during the day.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _SECOND_MS = 1000
 _HOUR_MS = 3_600_000
 _HOURS = 24
 HEADROOM = 1.3
-"""A limit is this much above the 99.9th percentile of the busy seconds."""
+"""The ratio of a limit to the 99.9th percentile of the busy seconds."""
 FLOOR = 10
-"""No limit is below so many messages per second: a topic that hardly spoke yet has told nothing about itself."""
+"""The lowest limit, in messages per second: a topic with hardly any traffic so far says nothing about its needs."""
 _P = 0.999
 _TOP = 10
 
 
 class QueueLine(NamedTuple):
-    """A queue; `of_mean` is how many times the mean of its topic's queues it holds."""
+    """The line of a queue; `of_mean` is the ratio of its messages to the mean of its topic's queues."""
 
     topic: str
     queue_id: int
@@ -41,7 +41,7 @@ class QueueLine(NamedTuple):
 
 
 class KeyLine(NamedTuple):
-    """Messages with this text as their keys; `share` is that of its topic's messages."""
+    """The line of the messages with one text as their keys; `share` is their share of the topic's messages."""
 
     topic: str
     keys: str
@@ -50,8 +50,8 @@ class KeyLine(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """The limits of one topic in one hour of the day, per second; `seconds` is the number of busy seconds that they
-    were learned from."""
+    """The limits of one topic in one hour of the day, per second; `seconds` is the number of busy seconds from which
+    they were learned."""
 
     topic: str
     hour: int
@@ -61,7 +61,8 @@ class Limit(NamedTuple):
 
 
 class TrafficReport(NamedTuple):
-    """Queues and keys: the hottest first. `first_ms` and `last_ms` bound what was looked at; -1 without messages."""
+    """The result of a traffic job: queues and keys, the hottest first. `first_ms` and `last_ms` bound the messages that
+    were read; -1 if there were none."""
 
     queues: list[QueueLine]
     keys: list[KeyLine]
@@ -71,7 +72,8 @@ class TrafficReport(NamedTuple):
 
 
 def traffic(spark: SparkSession, options: ReadOptions, given: dict[str, str]) -> TrafficReport:
-    """`given` are the options that `options` was parsed from. Raises PlanError, and Spark's error of a task."""
+    """Returns the report. `given` are the options from which `options` was parsed. Raises PlanError, and Spark's error
+    of a task."""
     from pyspark.sql import functions as f
 
     with raftmq.connect(options.servers) as mq:
@@ -132,7 +134,8 @@ def _limits(frame: DataFrame) -> list[Limit]:
 
 
 def limits_document(report: TrafficReport, made_ms: int, valid_ms: int) -> dict[str, Any]:
-    """The limits as versioned JSON. A program uses them until `expires_ms`, and then falls back to none."""
+    """Returns the limits as versioned JSON. A program that uses them stops doing so at `expires_ms`, and then has no
+    limits."""
     return {
         "v": VERSION,
         "made_ms": made_ms,
@@ -144,7 +147,7 @@ def limits_document(report: TrafficReport, made_ms: int, valid_ms: int) -> dict[
 
 
 def write_limits(document: dict[str, Any], to: Path) -> None:
-    """Replaces the file as a whole. Raises OSError."""
+    """Replaces the file atomically. Raises OSError."""
     fresh = to.with_name(f"{to.name}.{os.getpid()}.tmp")
     try:
         fresh.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

@@ -1,1 +1,1 @@
-"""The sink: Spark writes into a topic."""
+"""The sink: writes a Spark data frame to a topic."""

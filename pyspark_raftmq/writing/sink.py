@@ -1,8 +1,8 @@
-"""The sink: a data frame written to a topic, in batch or as a stream, each row once (docs/adr/0068).
+"""The sink: writes a data frame to a topic, in batch or as a stream, each row once (docs/adr/0068).
 
-A task stages its rows as an attempt; the driver commits the attempts that won. A streaming query's write is named by
-its id, which lives in its checkpoint, and numbered by Spark's batch id: a batch that is replayed is told that it was
-committed. A batch write is named by the option `writeId`.
+A task stages its rows as an attempt; the driver commits the attempts that Spark accepted. A streaming query's write is
+named by the query's id, which is kept in its checkpoint, and numbered by Spark's batch id; if a batch is replayed, the
+cluster answers that it was committed. A batch write is named by the option `writeId`.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
-"""Local properties of a streaming query's tasks."""
+"""Names of local properties of a streaming query's tasks: the query's id and the batch's id."""
 
 
 @dataclass
 class TaskDone(WriterCommitMessage):  # type: ignore[misc]
-    """The driver's message from the try of a task that won."""
+    """The message that a finished task sends to the driver."""
 
     staged: StagedAttempt
 
 
 class TopicWriter(DataSourceArrowWriter):  # type: ignore[misc]
-    """A batch write. Made on the driver, pickled to every task: holds no connection."""
+    """Writes a batch. It is made on the driver and pickled to every task, so it holds no connection."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         self._name = f"write {options.write_id or uuid.uuid4()}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
-        """One try of one task. Raises WriteError."""
+        """Stages the rows of one attempt of a task. Raises WriteError."""
         return TaskDone(stage_rows(self._options, self._name, 0, iterator))
 
     def commit(self, messages: Sequence[TaskDone | None]) -> None:
-        """All tasks are done. Raises WriteError, and then nothing was written."""
+        """Commits the write when all tasks are done. Raises WriteError; then nothing was written."""
         commit(self._options, self._name, 0, _staged(messages))
 
     def abort(self, messages: Sequence[TaskDone | None]) -> None:
-        """A task failed for good."""
+        """Discards the staged rows after a task failed for good."""
         abort(self._options, self._name, 0)
 
 
@@ -62,7 +62,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
-        """One try of one task of a batch. Raises WriteError."""
+        """Stages the rows of one attempt of a task in a batch. Raises WriteError."""
         context = TaskContext.get()
         query_id, batch_id = (context.getLocalProperty(name) for name in (_QUERY_ID, _BATCH_ID))
         if not query_id or not batch_id:
@@ -74,20 +74,21 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         return TaskDone(stage_rows(self._options, _name_of(query_id), int(batch_id), iterator))
 
     def commit(self, messages: Sequence[TaskDone | None], batchId: int) -> None:
-        """All tasks of the batch are done. Raises WriteError, and then nothing was written."""
+        """Commits the batch when all its tasks are done. Raises WriteError; then nothing was written."""
         staged = _staged(messages)
         for name in {each.name for each in staged}:  # one, or none if the batch had no task
             commit(self._options, name, batchId, staged)
 
     def abort(self, messages: Sequence[TaskDone | None], batchId: int) -> None:
-        """A task failed for good. If none was done, what is staged goes with the next batch, or expires."""
+        """Discards the staged rows after a task failed for good. If no task was done, they are discarded with the next
+        batch, or expire."""
         for name in {each.name for each in _staged(messages)}:
             abort(self._options, name, batchId)
 
 
 def check_topic(options: SinkOptions) -> None:
-    """Raises PlanError if the topic is not there, before a task starts. A cluster that does not answer now is asked by
-    the tasks, for `timeoutSeconds`."""
+    """Raises PlanError if the topic does not exist, before a task starts. If the cluster does not answer now, the tasks
+    ask it again, for `timeoutSeconds`."""
     with raftmq.connect(options.servers) as mq, suppress(raftmq.RaftMQError):
         try:
             mq.admin.describe_topic(options.topic)
@@ -98,7 +99,7 @@ def check_topic(options: SinkOptions) -> None:
 
 
 def commit(options: SinkOptions, name: str, write: int, staged: Iterable[StagedAttempt]) -> None:
-    """Commits what the tasks staged. Does nothing if the write was committed before. Raises WriteError."""
+    """Commits the rows that the tasks staged. Does nothing if the write was committed before. Raises WriteError."""
     winners = [(each.attempt, each.messages) for each in staged if each.attempt is not None]
     with raftmq.connect(options.servers) as mq:
         try:
@@ -108,7 +109,7 @@ def commit(options: SinkOptions, name: str, write: int, staged: Iterable[StagedA
 
 
 def abort(options: SinkOptions, name: str, write: int) -> None:
-    """Discards what was staged. Raises WriteError; it expires then."""
+    """Discards the staged rows. Raises WriteError; then they are discarded when they expire."""
     with raftmq.connect(options.servers) as mq:
         try:
             mq.staged_writes(timeout_s=options.timeout_s).abort(name, write)

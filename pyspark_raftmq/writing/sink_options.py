@@ -1,4 +1,4 @@
-"""The options of the sink, and the columns that it takes; checked on the driver before a task runs."""
+"""The options of the sink, and the columns that it accepts; checked on the driver before a task runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 OPTIONS = ("servers", "topic", "writeId", "sliceRows", "timeoutSeconds")
-"""The options as documented; Spark compares option names without case."""
+"""The names of the options as documented; Spark compares them without case."""
 COLUMNS: dict[str, tuple[str, ...]] = {
     "body": ("binary", "string"),
     "tag": ("string",),
@@ -20,7 +20,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "properties": ("map<string,string>",),
     "queue_id": ("int", "bigint"),
 }
-"""Name -> types; named as in a read. Only `body` must be there."""
+"""The columns that the sink accepts: name -> types, with the names of a read. Only `body` is required."""
 SLICE_ROWS = 1000
 TIMEOUT_S = 120
 NAME_MAX = 240
@@ -32,15 +32,15 @@ class SinkOptions(NamedTuple):
     servers: str
     topic: str
     write_id: str | None
-    """The id of a batch write; two writes with the same one are the same write."""
+    """The id of a batch write; two writes with the same id are the same write."""
     slice_rows: int
     """The most rows of one request."""
     timeout_s: int
-    """Time that a request is asked again before its task fails: longer than an election takes."""
+    """Seconds for which a request is repeated before its task fails; longer than an election takes."""
 
 
 def parse_sink_options(options: Mapping[str, str], *, stream: bool) -> SinkOptions:
-    """Spark's options, names in any case. Raises OptionError naming the option and what to write."""
+    """Parses Spark's options, names in any case. Raises OptionError naming the option and what to write."""
     given = {name.lower(): value for name, value in options.items()}
     for name in given:
         check_known(name, OPTIONS)

@@ -1,7 +1,7 @@
 """The work of a task of the sink: it stages its rows as one attempt at the write.
 
-Nothing here may depend on the order of rows or on which try of the task this is: a retry stages all of them anew, as
-an attempt of its own, and only the driver's commit says which attempt counts.
+Nothing here may depend on the order of rows or on the number of the attempt: a retry stages all rows again, as a new
+attempt, and only the driver's commit decides which attempt counts.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ if TYPE_CHECKING:
     from raftmq.client.producing.staging import StagedWrites
 
 SLICE_BYTES = 512 << 10
-"""Bytes of bodies in one request; one more row may pass it."""
+"""Bytes of bodies after which a request is sent; its last row may exceed them."""
 
 
 class StagedAttempt(NamedTuple):
-    """The message of a task to the driver."""
+    """The message of a task to the driver: the attempt that it staged."""
 
     name: str
     write: int
     attempt: int | None
-    """The attempt's number; None if the task staged nothing, for it had no rows, or the write is committed already."""
+    """The attempt's number; None if the task staged nothing, because it had no rows, or the write is committed
+    already."""
     messages: int
 
 
 def stage_rows(options: SinkOptions, name: str, write: int, batches: Iterable[pa.RecordBatch]) -> StagedAttempt:
-    """Stages all rows for one attempt. Raises WriteError."""
+    """Stages all rows as one attempt. Raises WriteError."""
     with raftmq.connect(options.servers) as mq:
         try:
             return _Stager(options, mq.staged_writes(timeout_s=options.timeout_s), name, write).run(batches)
@@ -55,11 +56,11 @@ class _Stager:
         self._sequence = 0
         self._messages = 0
         self._waiting: dict[int | None, list[tuple[bytes, bytes]]] = {}
-        """(body, properties) by queue; None: any."""
+        """Rows that are not staged yet, as (body, properties), by queue; None: any queue."""
         self._sizes: dict[int | None, int] = {}
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> StagedAttempt:
-        """Stages all of them."""
+        """Stages all rows of the batches."""
         for batch in batches:
             if not batch.num_rows:
                 continue

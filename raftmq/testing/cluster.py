@@ -22,7 +22,7 @@ class ClusterError(Exception):
 
 
 class Node(NamedTuple):
-    """One node as it is now. `address` is the port of clients, `admin` the URL of the HTTP API."""
+    """The present state of one node. `address` is its port for clients, `admin` the URL of its HTTP API."""
 
     id: int
     pid: int
@@ -34,14 +34,14 @@ class Node(NamedTuple):
 
 
 class RaftMQCluster:
-    """Real nodes, each a process of the command `raftmq`, on free ports.
+    """A cluster of real nodes, each a process of the command `raftmq`, on free ports.
 
-    They end when the block ends or `close` is called, and also when this process is killed: the command waits for the
-    end of its input. Any thread may call; calls wait for each other.
+    The nodes end when the block ends or `close` is called, and also when this process is killed: the command watches
+    for the end of its input. Any thread may call its methods; calls wait for each other.
     """
 
     def __init__(self, folder: Path, nodes: int = 3) -> None:
-        """Starts the nodes in `folder`, which must not exist, and waits until they take messages. Raises
+        """Starts the nodes in `folder`, which must not exist, and waits until they accept messages. Raises
         ClusterError."""
         self.folder = folder
         self._lock = threading.Lock()
@@ -61,42 +61,42 @@ class RaftMQCluster:
         self.servers: str = first["servers"]
         """The addresses for `raftmq.connect`."""
         self.ready_s: float = first["ready_s"]
-        """The time in seconds from the start of the nodes until they took messages."""
+        """Seconds from the start of the nodes until they accepted messages."""
 
     # -- looking
 
     @property
     def nodes(self) -> list[Node]:
-        """The nodes, by id."""
+        """The nodes, ordered by id."""
         return [Node(**{**row, "log": Path(row["log"])}) for row in self._ask("describe")["nodes"]]
 
     def leader(self) -> int:
-        """Returns the id of the node that takes writes; waits until there is one."""
+        """Returns the id of the leader that accepts writes; waits until there is one."""
         return int(self._ask("leader")["leader"])
 
     # -- breaking
 
     def kill(self, node: int) -> None:
-        """Ends a node with kill -9."""
+        """Kills a node with kill -9."""
         self._ask("kill", node=node)
 
     def kill_leader(self) -> int:
-        """Ends the leader with kill -9; returns its id."""
+        """Kills the leader with kill -9; returns its id."""
         leader = self.leader()
         self.kill(leader)
         return leader
 
     def stop(self, node: int) -> None:
-        """Ends a node in order."""
+        """Stops a node in an orderly way."""
         self._ask("stop", node=node)
 
     def restart(self, node: int) -> None:
-        """Starts a node, after its end if it runs, and waits until it has joined the others."""
+        """Starts a node, stopping it first if it runs, and waits until it has joined the others."""
         self._ask("restart", node=node)
 
     @contextlib.contextmanager
     def pause(self, node: int) -> Iterator[None]:
-        """Stops a node's process for the block, as a machine that hangs does (SIGSTOP)."""
+        """A context in which a node's process is stopped (SIGSTOP), as if its machine hung."""
         self._ask("pause", node=node)
         try:
             yield
@@ -105,8 +105,9 @@ class RaftMQCluster:
 
     @contextlib.contextmanager
     def partition(self, *groups: int | Iterable[int]) -> Iterator[None]:
-        """Cuts the links between groups of nodes for the block: `partition(1)` separates node 1 from all others,
-        `partition([1, 2], [3])` says it in full. Nodes in no group are a group together. Clients reach all nodes."""
+        """A context in which the links between groups of nodes are cut: `partition(1)` separates node 1 from all
+        others, which is the same as `partition([1, 2], [3])` for the other groups given in full. Nodes in no group form
+        a group together. Clients reach all nodes."""
         self._ask("cut", groups=[[group] if isinstance(group, int) else list(group) for group in groups])
         try:
             yield
@@ -114,7 +115,7 @@ class RaftMQCluster:
             self._ask("mend")
 
     def heal(self) -> None:
-        """Mends all links, resumes and starts all nodes, and waits until they agree on a leader."""
+        """Restores all links, resumes and starts all nodes, and waits until they agree on a leader."""
         self._ask("heal")
 
     # -- preparing
@@ -136,7 +137,7 @@ class RaftMQCluster:
     # -- ending
 
     def close(self) -> None:
-        """Ends the nodes and removes their folder; idempotent."""
+        """Ends the nodes and removes their folder; may be called again."""
         with contextlib.suppress(OSError, ValueError):
             if self._process.stdin is not None:
                 self._process.stdin.close()

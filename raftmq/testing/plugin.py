@@ -1,6 +1,6 @@
 """The pytest plugin: the fixtures `raftmq_cluster` and `raftmq_own_cluster`.
 
-pytest loads this module in every run of an environment that has raftmq, so it imports nothing else before a test asks
+pytest loads this module in every run of an environment that has raftmq, so it imports nothing else until a test asks
 for a cluster.
 """
 
@@ -37,7 +37,8 @@ def _raftmq_running(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pyte
 
 @pytest.fixture
 def raftmq_cluster(_raftmq_running: RaftMQCluster) -> Iterator[RaftMQCluster]:
-    """Three real nodes, without topics and groups. They go on running after the test, healed and empty again."""
+    """Three real nodes, without topics and groups. After the test they keep running, and are healed and emptied for the
+    next one."""
     yield _raftmq_running
     _raftmq_running.reset()
 
@@ -46,13 +47,13 @@ def raftmq_cluster(_raftmq_running: RaftMQCluster) -> Iterator[RaftMQCluster]:
 def raftmq_own_cluster(
     tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
 ) -> Iterator[RaftMQCluster]:
-    """Three real nodes for this test alone, which end with it."""
+    """Three real nodes for this test only; they end with it."""
     with _started(tmp_path_factory, pytestconfig) as cluster:
         yield cluster
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hands the times of a worker of xdist to the process that prints them."""
+    """Sends the start times of a pytest-xdist worker's clusters to the process that prints them."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["raftmq_ready_s"] = session.config.stash.get(_READY, [])
@@ -60,14 +61,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: object) -> None:
-    """Takes the times of a worker that has ended."""
+    """Takes the start times from a worker that has ended."""
     config, output = getattr(node, "config", None), getattr(node, "workeroutput", {})
     if isinstance(config, pytest.Config):
         config.stash.setdefault(_READY, []).extend(output.get("raftmq_ready_s", []))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says how long the starts of clusters took."""
+    """Prints how long the starts of clusters took."""
     times = terminalreporter.config.stash.get(_READY, [])
     if times:
         said = ", ".join(f"{seconds:.1f} s" for seconds in sorted(times))

@@ -1,8 +1,9 @@
-"""The hot path compiled: each function or class in `_native.pyx` has a twin in Python, which it replaces where it was
-built.
+"""The compiled hot path: each function or class in `_native.pyx` has a Python twin, which it replaces where the kernel
+was built.
 
-`@twin` marks the twins. They are the reference: both answer any input alike, byte for byte and error for error, and
-tests/raftmq_wire/kernel compares them. Without the compiled module, or with RAFTMQ_KERNEL=python, they run themselves.
+`@twin` marks the Python twins. They are the reference: both must answer any input alike, byte for byte and error for
+error, and tests/raftmq_wire/kernel compares them. Without the compiled module, or with RAFTMQ_KERNEL=python, the Python
+twins run.
 """
 
 from __future__ import annotations
@@ -15,29 +16,31 @@ from types import ModuleType
 from typing import Any, Literal, NamedTuple, TypeVar
 
 VERSION = 7
-"""Version of the functions in `_native.pyx`, which names it too: a native module of another version is not used."""
+"""The version of the functions in `_native.pyx`, which contains it too: a native module of another version is not
+used."""
 INSTEAD = "--no-binary raftmq raftmq"
-"""Arguments of `pip install` that build the kernel with this machine's compiler, where there is no wheel with one."""
+"""Arguments of `pip install` that build the kernel with this machine's compiler, for machines without a wheel that
+includes it."""
 VARIABLE = "RAFTMQ_KERNEL"
-"""Environment variable: `python` takes the twins although there is a native module."""
+"""The environment variable that chooses the kernel: `python` uses the twins although there is a native module."""
 TWINS: dict[str, Any] = {}
-"""The twins by name, those that were replaced too, of the modules imported so far."""
+"""The Python twins by name, including replaced ones, of the modules imported so far."""
 
 _Twin = TypeVar("_Twin")
 
 
 class Choice(NamedTuple):
-    """The kernel to use."""
+    """The kernel that this process uses."""
 
     name: Literal["native", "python"]
     why: str
-    """Why not the native one; empty if it is."""
+    """The reason why the native kernel is not used; "" if it is."""
     module: ModuleType | None
-    """The native one."""
+    """The native module; None if the Python twins are used."""
 
 
 def choose() -> Choice:
-    """The native kernel, unless RAFTMQ_KERNEL=python or it cannot be used."""
+    """Chooses the native kernel, unless RAFTMQ_KERNEL=python or it cannot be used."""
     if os.environ.get(VARIABLE) == "python":
         return Choice("python", f"{VARIABLE}=python", None)
     try:
@@ -47,8 +50,8 @@ def choose() -> Choice:
 
 
 def native() -> ModuleType:
-    """The native module. Raises ImportError, whose text says why it cannot be used: it was not built, does not load, or
-    was built from another tree."""
+    """Returns the native module. Raises ImportError, whose text says why it cannot be used: it was not built, does not
+    load, or was built from another tree."""
     try:
         from raftmq_wire.kernel import _native
     except Exception as error:  # a module of another tree may fail in any way
@@ -77,7 +80,8 @@ NAME, WHY, _module = choose()
 
 
 def twin(python: _Twin) -> _Twin:
-    """Decorates a function or class: the native one of the same name takes its place if the native kernel is in use."""
+    """Decorates a function or class; if the native kernel is in use, the native one of the same name takes its
+    place."""
     name: str = python.__name__  # type: ignore[attr-defined]
     TWINS[name] = python
     if _module is None:
