@@ -1,1 +1,1 @@
-"""Clients that mean harm: whoever can connect may send anything, and no request may hurt anybody but its sender."""
+"""Hostile clients: any program that can connect may send anything, and no request may hurt anybody but its sender."""

@@ -1,4 +1,5 @@
-"""The form of an attack: a name, what it does, and one round of it against one node, which reports what came of it."""
+"""The form of an attack: a name, a description, and a function that plays one round of it against one node and reports
+the result."""
 
 from __future__ import annotations
 
@@ -14,15 +15,15 @@ TOPIC, BULK_TOPIC = "hostile", "hostile-bulk"
 QUEUES = 8
 GROUP = "hostile-group"
 ORDER_GROUPS = tuple(f"hostile-order-{number}" for number in range(6))
-"""The rounds take turns, so that two that overlap do not commit for the same group."""
+"""Groups that the rounds use in turn, so that two overlapping rounds do not commit for the same group."""
 EVERY_S = 5.0
 """Seconds between the rounds of an attack."""
 HOLD_S = 3.5
-"""Seconds that an attack holds in each round what it is meant to hold."""
+"""Seconds for which an attack holds, in each round, the resources that it is meant to hold."""
 
 
 class Arena:
-    """The cluster under attack, and what the rounds share."""
+    """The cluster under attack, and the state that the rounds share."""
 
     def __init__(self, targets: list[Target], leader: int, cluster: str, seed: int, size: float) -> None:
         """`size`: 1 is the attack as it was observed; less is a rehearsal."""
@@ -36,16 +37,17 @@ class Arena:
         self._turns: Counter[str] = Counter()
 
     def turn(self, name: str, of: int) -> int:
-        """0, 1, ... in turn, for each name by itself: rounds that overlap do not meet."""
+        """Returns 0, 1, ... `of` - 1 in turn, for each name separately, so that overlapping rounds use different
+        ones."""
         self._turns[name] += 1
         return self._turns[name] % of
 
     def sized(self, full: int) -> int:
-        """A number of things, at least one."""
+        """Returns `full` scaled by the arena's size, at least 1."""
         return max(1, round(full * self.size))
 
     def target(self, round_number: int) -> Target:
-        """The leader every other time, else one of the others."""
+        """Returns the node to attack in this round: the leader every other time, else one of the others in turn."""
         if round_number % 2 == 0 or len(self.targets) == 1:
             return self.leader
         others = [target for target in self.targets.values() if target is not self.leader]
@@ -53,16 +55,17 @@ class Arena:
 
 
 class Report:
-    """The findings of one round."""
+    """The results of one round."""
 
     def __init__(self) -> None:
         self.sent = self.answered = self.closed = 0
-        """Requests; those that were answered; those whose connection was closed instead."""
+        """Numbers of requests: all; those that were answered; those whose connection was closed instead."""
         self.wrong: list[str] = []
         """Promises that were broken, each with its proof."""
 
     def note(self, answer: Answer, what: str) -> Answer:
-        """Counts what became of a two-way request. To close is an answer to what is no request; silence is none."""
+        """Counts the outcome of a two-way request. Closing the connection is an acceptable answer to bytes that are no
+        request; silence is not."""
         self.sent += 1
         self.answered += answer.is_answer
         self.closed += answer.code == -1

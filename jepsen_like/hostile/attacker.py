@@ -1,6 +1,7 @@
-"""The process that attacks: apart from the honest clients, so that what it costs is not taken for the nodes' doing.
+"""The process that attacks. It is separate from the honest clients, so that its own cost is not mistaken for the
+nodes'.
 
-It reads one line of JSON (Orders) and goes on until its standard input ends; each round is a line of JSON.
+It reads one line of JSON (Orders) and attacks until its standard input ends; it reports each round as a line of JSON.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from jepsen_like.hostile.wire import Target, Wire
 from raftmq_wire.codes import RequestCode
 
 AT_ONCE = 2
-"""Rounds of one attack that may overlap, where a node takes longer than the time between two."""
+"""The most rounds of one attack that may overlap, if a node takes longer than the time between two."""
 _BULK_MESSAGE, _BULK_MESSAGES = 256 << 10, 64
 
 
 class Orders(msgspec.Struct):
-    """The nodes to attack, and the attacks."""
+    """The nodes to attack, and the attacks to play."""
 
     targets: list[Target]
     leader: int
@@ -41,7 +42,7 @@ class Orders(msgspec.Struct):
 
 
 async def prepare(arena: Arena) -> None:
-    """Topics and groups that the attacks speak of. Raises OSError if the leader does not make them."""
+    """Creates the topics and groups that the attacks name. Raises OSError if the leader does not create them."""
     async with await Wire.dial(arena.leader.client_port) as wire:
         for topic, queues in ((TOPIC, QUEUES), (BULK_TOPIC, 1)):
             await _must(wire, RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(topic, queues))
@@ -76,7 +77,7 @@ async def play(arena: Arena, attack: Attack, round_number: int, tell: Callable[[
 async def repeat(
     arena: Arena, attack: Attack, first_s: float, every_s: float, tell: Callable[[dict[str, Any]], None]
 ) -> None:
-    """A round every so often, for ever."""
+    """Plays a round every `every_s` seconds, without end."""
     loop = asyncio.get_running_loop()
     room = asyncio.Semaphore(AT_ONCE)
     due = loop.time() + first_s
@@ -119,9 +120,9 @@ def main() -> None:
 
 
 def _step_back() -> None:
-    """An attacker has a machine of its own. Here it shares one with the nodes and the honest clients, so it makes its
-    attacks in the time that they leave: what is measured is what its requests cost a node, not what they cost to make.
-    """
+    """Lowers this process's priority. A real attacker has a machine of its own; here it shares one with the nodes and
+    the honest clients, so it prepares its attacks in the time that they leave. Measured is the cost of its requests to
+    a node, not of making them."""
     with contextlib.suppress(OSError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 

@@ -1,4 +1,4 @@
-"""Every attack by name."""
+"""The table of all attacks by name."""
 
 from __future__ import annotations
 

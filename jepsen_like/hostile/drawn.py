@@ -1,4 +1,4 @@
-"""Variants of `turns` that nobody thought of: legal requests with drawn sizes, operators, places and pages."""
+"""Random variants of the attacks in `turns`: legal requests with drawn sizes, operators, places and pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jepsen_like.hostile.wire import Target, Wire, ask_http, request
 from raftmq_wire.codes import RequestCode
 
 _REQUESTS = 1_000
-"""Requests of each round."""
+"""The number of requests in each round."""
 _TOPIC = "hostile-drawn"
 _TERMS_MAX, _LETTERS_MAX, _BATCH_MAX, _KEYS = 500, 29_000, 4_000, 8
 _OPERATORS = ("CONTAINS", "NOT CONTAINS", "STARTSWITH", "ENDSWITH", "=", "<>", "IN", "NOT IN", "BETWEEN", ">", "IS")
@@ -76,7 +76,7 @@ def _filter(rng: random.Random, most: int) -> str:
 
 
 async def _some_messages(arena: Arena, wire: Wire, report: Report) -> int:
-    """Messages of drawn properties, bodies and keys; the next offset of queue 0."""
+    """Sends messages with drawn properties, bodies and keys; returns the next offset of queue 0."""
     rng = arena.rng
     await end_of(wire, _TOPIC)
     for _ in range(4):
@@ -91,7 +91,7 @@ async def _some_messages(arena: Arena, wire: Wire, report: Report) -> int:
 
 
 async def filters(arena: Arena, node: Target, report: Report) -> None:
-    """Pulls with drawn filters from drawn offsets, some of which wait, many in one write."""
+    """Sends pulls with drawn filters from drawn offsets, many in one write; some of them wait for messages."""
     rng = arena.rng
     async with connections(node.client_port, _few_or_many(rng, 32)) as some:
         offset = await _some_messages(arena, some[0], report)
@@ -114,7 +114,7 @@ async def filters(arena: Arena, node: Target, report: Report) -> None:
 
 
 async def pages(arena: Arena, node: Target, report: Report) -> None:
-    """Pages of everything that has pages, of drawn sizes, several at once."""
+    """Asks for pages of everything that has pages, of drawn sizes, several at once."""
     rng = arena.rng
     async with await Wire.dial(node.client_port) as wire:
         await _some_messages(arena, wire, report)
@@ -130,7 +130,7 @@ async def pages(arena: Arena, node: Target, report: Report) -> None:
 
 
 async def lists(arena: Arena, node: Target, report: Report) -> None:
-    """Lists and searches over remoting, with drawn keys and times, many in one write."""
+    """Sends list and search requests over remoting, with drawn keys and times, many in one write."""
     rng = arena.rng
     async with connections(node.client_port, _few_or_many(rng, 16)) as some:
         end = await _some_messages(arena, some[0], report)
@@ -156,7 +156,7 @@ async def lists(arena: Arena, node: Target, report: Report) -> None:
 
 
 async def deletions(arena: Arena, node: Target, report: Report) -> None:
-    """Topics and groups with drawn numbers of messages, queues and offsets are made, reset, cloned and deleted."""
+    """Creates, resets, clones and deletes topics and groups with drawn numbers of messages, queues and offsets."""
     rng = arena.rng
     async with await Wire.dial(arena.leader.client_port) as wire:
         for _ in range(arena.sized(_REQUESTS // 40)):
@@ -185,7 +185,7 @@ async def deletions(arena: Arena, node: Target, report: Report) -> None:
 
 
 async def joins(arena: Arena, node: Target, report: Report) -> None:
-    """Heartbeats of drawn groups and subscriptions, goodbyes and questions, on drawn connections."""
+    """Sends heartbeats of drawn groups and subscriptions, unregistrations and queries, on drawn connections."""
     rng = arena.rng
     async with connections(node.client_port, _few_or_many(rng, 100)) as some:
         asked = []

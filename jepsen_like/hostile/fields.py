@@ -1,4 +1,4 @@
-"""Fields and bodies of requests as RocketMQ's clients write them: what raw clients of all kinds send."""
+"""Fields and bodies of requests in the form of RocketMQ's clients, for raw clients of all kinds."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 
 def place_of(group: str, topic: str, queue_id: int) -> dict[str, str]:
-    """The fields that name a group's queue."""
+    """Returns the fields that name a group's queue."""
     return {"consumerGroup": group, "topic": topic, "queueId": str(queue_id)}
 
 
 def topic_fields(name: str, queues: int = 1, perm: int = 6) -> dict[str, str]:
-    """Fields of request 17."""
+    """Returns the fields of request 17."""
     return {"topic": name, "readQueueNums": str(queues), "writeQueueNums": str(queues), "perm": str(perm)}
 
 
 def send_fields(topic: str, properties: str = "") -> dict[str, str]:
-    """Fields of requests 310 and 320, queue 0."""
+    """Returns the fields of requests 310 and 320, for queue 0."""
     return {"a": "hostile", "b": topic, "e": "0", "g": "1", "i": properties}
 
 
@@ -32,9 +32,8 @@ def pull_fields(
     wanted: str = "",
     suspend_ms: int = 0,
 ) -> dict[str, str]:
-    """Fields of request 11, which carries its own subscription: all tags, or the filter `wanted`. It waits for messages
-    if `suspend_ms` is given.
-    """
+    """Returns the fields of request 11, which carries its own subscription: all tags, or the filter `wanted`. It waits
+    for messages if `suspend_ms` is given."""
     return place_of(group, topic, queue_id) | {
         "queueOffset": str(offset),
         "maxMsgNums": str(count),
@@ -48,12 +47,12 @@ def pull_fields(
 
 
 def group_body(name: str, **more: object) -> bytes:
-    """The body of request 200."""
+    """Returns the body of request 200."""
     return json.dumps({"groupName": name, **more}).encode()
 
 
 def beat_body(client: str, groups: Sequence[str], topics: Sequence[str] = (), version: int = 1) -> bytes:
-    """The body of request 34: consumers of these groups, each of all these topics."""
+    """Returns the body of request 34: a client with consumers of these groups, each subscribed to all these topics."""
     subscriptions = [{"topic": each, "subString": "*", "subVersion": version} for each in topics]
     consumers: list[dict[str, Any]] = [
         {

@@ -1,4 +1,4 @@
-"""Clients that take room and give nothing: answers that nobody reads, halves of frames, connections without a word."""
+"""Clients that occupy resources and give nothing: answers that they do not read, half frames, silent connections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MIB = 1 << 20
 _HALF, _WHOLE = 8 * _MIB, 16 * _MIB
 _TEXT = 15_900_000
 _SENT_S = 1.0
-"""A node that does not read for so long has no more room."""
+"""Seconds after which a node that does not read counts as having no more room."""
 
 
 def _pull(topic: str) -> dict[str, str]:
@@ -25,7 +25,7 @@ def _pull(topic: str) -> dict[str, str]:
 
 
 async def unread(arena: Arena, node: Target, report: Report) -> None:
-    """400 pulls of 8 MiB each on a connection that is not read."""
+    """Sends 400 pulls of 8 MiB each on a connection that is not read."""
     frames = b"".join(request(RequestCode.PULL_MESSAGE, _pull(BULK_TOPIC))[1] for _ in range(arena.sized(400)))
     with contextlib.closing(socket.socket()) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -41,7 +41,8 @@ async def unread(arena: Arena, node: Target, report: Report) -> None:
 
 
 async def halves(arena: Arena, node: Target, report: Report) -> None:
-    """16 connections with 8 MB of a frame of 16 MB that never ends; who sends a message in two pieces is served."""
+    """Opens 16 connections with 8 MB of a frame of 16 MB that never ends; a client that sends a message in two pieces
+    must still be served."""
     wires = [await Wire.dial(node.client_port) for _ in range(arena.sized(16))]
     half = struct.pack(">i", _WHOLE) + bytes(_HALF)
     try:
@@ -74,7 +75,7 @@ async def _in_two_pieces(node: Target, report: Report) -> None:
 
 
 async def too_large(arena: Arena, node: Target, report: Report) -> None:
-    """Frames whose length cannot be, right behind 200 KB of one that was on its way."""
+    """Sends frames of impossible length, right behind 200 KB of a frame that is still incomplete."""
     for length in (-1, 1 << 30, (1 << 31) - 1) * arena.sized(25):
         async with await Wire.dial(node.client_port) as wire:
             _, frame = request(RequestCode.HEART_BEAT, {}, b'{"clientID":"hostile","x":"' + bytes(b"x" * 300_000))
@@ -91,7 +92,7 @@ async def too_large(arena: Arena, node: Target, report: Report) -> None:
 
 
 async def idle(arena: Arena, node: Target, report: Report) -> None:
-    """300 connections that say nothing."""
+    """Opens 300 connections and sends nothing."""
     wires = []
     try:
         for _ in range(arena.sized(300)):
@@ -107,7 +108,7 @@ async def idle(arena: Arena, node: Target, report: Report) -> None:
 
 
 async def subscriptions(arena: Arena, node: Target, report: Report) -> None:
-    """60 pulls, each with another subscription text of 16 MB."""
+    """Sends 60 pulls, each with a different subscription text of 16 MB."""
     text = b"t" * arena.sized(_TEXT)
 
     async def some(count: int) -> None:

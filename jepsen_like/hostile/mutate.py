@@ -1,4 +1,4 @@
-"""Values that are nearly right: numbers at and beyond every border, text that is no text, shapes that do not fit.
+"""Almost valid values: numbers at and beyond every limit, texts that are not valid, shapes that do not fit.
 
 A JSON document is mutated as a tree, one place at a time, and written by hand where `json` would not write it (depth,
 the same name twice). Everything comes from one seeded `random.Random`.
@@ -50,14 +50,14 @@ _PIECES = tuple(json.dumps(text) for text in (_HOLE,))
 
 
 def number(rng: random.Random) -> int:
-    """At or near a border, or anything of up to 70 bits."""
+    """Draws a number at or near a limit, or any number of up to 70 bits."""
     if rng.random() < 0.8:
         return rng.choice(INTS) + rng.choice((0, 0, 0, -1, 1))
     return rng.getrandbits(rng.randrange(1, 71)) * rng.choice((1, -1))
 
 
 def text(rng: random.Random) -> str:
-    """Something that stands where a number or a name is meant."""
+    """Draws a text to be used where a number or a name is expected."""
     kind = rng.random()
     if kind < 0.4:
         return str(number(rng))
@@ -69,7 +69,7 @@ def text(rng: random.Random) -> str:
 
 
 def value(rng: random.Random) -> Any:
-    """Any JSON value."""
+    """Draws any JSON value."""
     kind = rng.random()
     if kind < 0.4:
         return number(rng)
@@ -81,7 +81,7 @@ def value(rng: random.Random) -> Any:
 
 
 def flat(rng: random.Random, fields: dict[str, Any], times: int) -> dict[str, Any]:
-    """Ext fields with some of them changed, missing, added or of another type; the same dict."""
+    """Changes, removes or adds some ext fields, or changes their types; returns the same dict."""
     for _ in range(times):
         kind = rng.random()
         name = rng.choice(list(fields)) if fields else "x"
@@ -97,15 +97,14 @@ def flat(rng: random.Random, fields: dict[str, Any], times: int) -> dict[str, An
 
 
 def is_json(fields: dict[str, Any]) -> bool:
-    """Returns True if every JSON reader takes the fields: no half of a surrogate pair, no NaN. A header that is not
-    JSON ends the connection with all that is under way.
-    """
+    """Returns True if every JSON reader accepts the fields: no half of a surrogate pair, no NaN. A header that is not
+    JSON ends the connection with everything in flight."""
     written = json.dumps(fields)
     return not any(word in written for word in ("NaN", "Infinity", "\\ud", "\\udf"))
 
 
 def tree(rng: random.Random, root: Any, times: int) -> Any:
-    """A JSON document with some places changed; may change `root` itself."""
+    """Changes some places of a JSON document and returns it; may change `root` itself."""
     for _ in range(times):
         places = list(_places(root))
         if not places:
@@ -136,7 +135,7 @@ def _places(root: Any) -> list[tuple[Any, Any]]:
 
 
 def encode(rng: random.Random, document: Any) -> bytes:
-    """Written out: seldom with the same name twice, or broken off."""
+    """Encodes the document, seldom with the same name twice, or cut off."""
     written = json.dumps(document)
     if _PIECES[0] in written:
         written = written.replace(_PIECES[0], "[" * DEEP + "]" * DEEP)
@@ -147,5 +146,5 @@ def encode(rng: random.Random, document: Any) -> bytes:
 
 
 def noise(rng: random.Random, most: int = 64) -> bytes:
-    """Bytes of no meaning."""
+    """Draws bytes without meaning."""
     return rng.randbytes(rng.randrange(most))

@@ -1,8 +1,8 @@
-"""Requests that nearly are right: for every code its fields and its body, and what may be wrong with them.
+"""Almost valid requests: for every code its fields and its body, and the faults that they may have.
 
-`FIELDS` is the table of what handlers read (docs/wire-protocol.md); a code without a row fails a unit test. Names come
-from small pools, so that a long run meets existing topics and groups and does not fill the log with new ones. The
-fuzzer and the hostile clients of the simulator draw from here.
+`FIELDS` is the table of the fields that handlers read (docs/wire-protocol.md); a code without a row fails a unit test.
+Names come from small pools, so that a long run uses existing topics and groups and does not fill the log with new ones.
+The fuzzer and the hostile clients of the simulator draw from here.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ ODD_TOPICS = (
 )
 GROUPS = tuple(f"fuzz-g{number}" for number in range(6))
 MADE = tuple(f"fuzz-made-{number}" for number in range(20))
-"""Topics and groups that are made, changed and deleted all the time."""
+"""Names of topics and groups that are created, changed and deleted all the time."""
 SUSPEND_MAX_MS = 300
-"""A pull may be held; not for longer than its answer is waited for."""
+"""The longest time in ms for which a pull may be held, which is shorter than the wait for its answer."""
 
 Draw = Callable[[random.Random], Any]
 
@@ -233,7 +233,7 @@ FIELDS: dict[int, dict[str, Draw]] = {
     RequestCode.AUTH_LIST_ACL: {"subjectFilter": _subject, "resourceFilter": _of("", "Topic:T*", "Topic")},
     RequestCode.SET_AUTH_MODE: {"mode": _of("off", "observe", "enforce", "ENFORCE")},
 }
-"""Request code -> the fields that its handler reads, and good values of each."""
+"""Request code -> the fields that its handler reads, each with a function that draws good values."""
 NOT_FUZZED = {
     RequestCode.CHECK_TRANSACTION_STATE: "what the node itself sends",
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: "what the node itself sends",
@@ -244,7 +244,7 @@ _NAMES = {"topic": (*TOPICS, *ODD_TOPICS, *MADE), "b": (*TOPICS, *ODD_TOPICS)}
 
 
 class Drawn(NamedTuple):
-    """A request of this code: ext fields, which may be of any JSON type, and a body."""
+    """A drawn request of one code: ext fields, which may be of any JSON type, and a body."""
 
     code: int
     fields: dict[str, Any]
@@ -252,7 +252,7 @@ class Drawn(NamedTuple):
 
 
 def draw(rng: random.Random, code: int) -> Drawn:
-    """The next request of the code: a good one, or one with up to three wrong fields and a body that is wrong."""
+    """Draws the next request of the code: a good one, or one with up to three wrong fields and a wrong body."""
     fields: dict[str, Any] = {name: draw(rng) for name, draw in FIELDS[code].items()}
     body = _body(rng, code)
     times = rng.choice((0, 1, 1, 1, 2, 3))
@@ -265,9 +265,8 @@ def draw(rng: random.Random, code: int) -> Drawn:
 
 
 def _tame(rng: random.Random, code: int, fields: dict[str, Any]) -> None:
-    """Tames fields that would make a run different from what it is meant to be: endless names, answers that may be
-    held long.
-    """
+    """Limits fields that would make a run different from its purpose: endless new names, answers that may be held for
+    long."""
     for name, known in _NAMES.items():
         if name in fields and fields[name] not in known and rng.random() < 0.5:
             fields[name] = rng.choice(known)
@@ -390,11 +389,11 @@ _DOCUMENTS: dict[int, Callable[[random.Random], dict[str, Any]]] = {
     RequestCode.AUTH_CREATE_ACL: _rules,
     RequestCode.AUTH_UPDATE_ACL: _rules,
 }
-"""Request code -> a good body, which is JSON."""
+"""Request code -> a function that draws a good JSON body."""
 
 
 def _batch(rng: random.Random) -> bytes:
-    """Some messages behind one another, sometimes with lengths that lie."""
+    """Draws a batch of some messages, sometimes with wrong lengths."""
     parts = []
     for _ in range(rng.randrange(1, 5)):
         body, properties = rng.randbytes(rng.randrange(20)), rng.choice((b"", b"TAGS\x01a\x02", b"\x01"))

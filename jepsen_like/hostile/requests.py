@@ -1,4 +1,5 @@
-"""Requests that are wrong in themselves: numbers, sizes, missing fields, and those that only their order makes bad."""
+"""Requests that are wrong in themselves: numbers, sizes, missing fields; and requests that only their order makes
+wrong."""
 
 from __future__ import annotations
 
@@ -11,13 +12,14 @@ from jepsen_like.hostile.wire import Target, Wire, ask_http, request
 from raftmq_wire.codes import RequestCode, ResponseCode
 
 _FLUSHED_S = 0.4
-"""Oneway commits are in the log by then (offsets.flush_ms is 100)."""
+"""Seconds after which oneway commits are in the log (offsets.flush_ms is 100)."""
 _GROUPS = 450_000
 _FLOATS = 3_000_000
 
 
 async def integers(arena: Arena, node: Target, report: Report) -> None:
-    """Beyond 64 bits, where a number is kept: group attributes, subscription versions, offsets over HTTP."""
+    """Sends numbers beyond 64 bits where a number is stored: group attributes, subscription versions, offsets over
+    HTTP."""
     async with await Wire.dial(node.client_port) as wire:
         for number in (1 << 63, -(1 << 63) - 1, 10**23, 1 << 200):
             body = b'{"groupName":"%s","retryMaxTimes":%d}' % (GROUP.encode(), number)
@@ -36,7 +38,7 @@ async def integers(arena: Arena, node: Target, report: Report) -> None:
 
 
 async def large_json(arena: Arena, node: Target, report: Report) -> None:
-    """15 MB of three million numbers, which are larger when they are written again."""
+    """Sends 15 MB of three million numbers, which become longer when they are written again."""
     numbers = b"1e15," * (arena.sized(_FLOATS) - 1)
     body = b'{"groupName":"%s","groupRetryPolicy":{"a":[%s1e15]}}' % (GROUP.encode(), numbers)
     async with await Wire.dial(node.client_port) as wire:
@@ -45,7 +47,7 @@ async def large_json(arena: Arena, node: Target, report: Report) -> None:
 
 
 async def large_heartbeat(arena: Arena, node: Target, report: Report) -> None:
-    """One heartbeat for 450,000 groups (10.8 MB)."""
+    """Sends one heartbeat for 450,000 groups (10.8 MB)."""
     rows = b",".join(b'{"groupName":"g%06d"}' % number for number in range(arena.sized(_GROUPS)))
     body = b'{"clientID":"hostile-large","consumerDataSet":[%s]}' % rows
     async with await Wire.dial(node.client_port) as wire:
@@ -54,7 +56,7 @@ async def large_heartbeat(arena: Arena, node: Target, report: Report) -> None:
 
 
 async def offset_order(arena: Arena, node: Target, report: Report) -> None:
-    """A oneway commit, then a two-way one of the same queue: what was acknowledged last stays."""
+    """Sends a oneway commit, then a two-way one for the same queue; checks that the last acknowledged offset stays."""
     group = ORDER_GROUPS[arena.turn("order", len(ORDER_GROUPS))]
     later, earlier = arena.rng.randrange(1000, 1 << 40), arena.rng.randrange(1000)
     async with await Wire.dial(node.client_port) as wire:
@@ -78,7 +80,7 @@ async def offset_order(arena: Arena, node: Target, report: Report) -> None:
 
 
 async def clean_offset(arena: Arena, node: Target, report: Report) -> None:
-    """A oneway commit, then the group is deleted with its offsets: it is not to come back."""
+    """Sends a oneway commit, then deletes the group with its offsets; checks that the offset does not come back."""
     group = f"hostile-clean-{arena.turn('clean', 8)}"
     config = group_body(group)
     async with await Wire.dial(node.client_port) as wire:
@@ -102,7 +104,8 @@ async def clean_offset(arena: Arena, node: Target, report: Report) -> None:
 
 
 async def twins(arena: Arena, node: Target, report: Report) -> None:
-    """Two sends with one identity on one connection: both are answered, and are one message."""
+    """Sends two messages with one identity on one connection; checks that both are answered and stored as one
+    message."""
     producer = f"{arena.rng.getrandbits(128):032x}"
     async with await Wire.dial(node.client_port) as wire:
         ext = send_fields(TOPIC) | {"raftmqPid": producer}
@@ -119,7 +122,8 @@ async def twins(arena: Arena, node: Target, report: Report) -> None:
 
 
 async def without_fields(arena: Arena, node: Target, report: Report) -> None:
-    """Sends without header fields: refused in words, and the connection goes on."""
+    """Sends requests without header fields; checks that they are refused with a text, and that the connection stays
+    usable."""
     async with await Wire.dial(node.client_port) as wire:
         for code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
             for ext in ({}, {"e": "1" * 40}, {"b": TOPIC, "e": "x", "queueId": "x"}):
@@ -130,7 +134,7 @@ async def without_fields(arena: Arena, node: Target, report: Report) -> None:
 
 
 async def names(arena: Arena, node: Target, report: Report) -> None:
-    """Heartbeats of new groups without end: each wants a group and a %RETRY% topic for ever."""
+    """Sends heartbeats of new groups without end; each would create a group and a %RETRY% topic for ever."""
     async with await Wire.dial(node.client_port) as wire:
         for _ in range(arena.sized(20)):
             number = next(arena.serial)

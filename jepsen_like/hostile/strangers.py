@@ -1,6 +1,5 @@
-"""Clients that reach a peer port and are no nodes: they say what they like, under a made-up id or under that of a
-member.
-"""
+"""Clients that connect to a peer port and are no nodes: they send wrong frames, under an invented id or that of a
+member."""
 
 from __future__ import annotations
 
@@ -20,7 +19,8 @@ _WAIT_S = 0.6
 
 
 async def strangers(arena: Arena, node: Target, report: Report) -> None:
-    """Votes, heartbeats, terms and fetches of a guest; the node is not to dial the address that it names."""
+    """Sends votes, heartbeats, terms and fetches of an invented node; checks that the node does not dial the address
+    that it names."""
     listener, port = listen_anywhere()
     who = (_GUEST + next(arena.serial) % 900, str(uuid.UUID(int=arena.rng.getrandbits(128), version=4)), port)
     await _say_all(arena, node, report, *who)
@@ -28,7 +28,7 @@ async def strangers(arena: Arena, node: Target, report: Report) -> None:
 
 
 async def impostors(arena: Arena, node: Target, report: Report) -> None:
-    """The same in the name of another member, whose uuid GET /v1/members tells."""
+    """Sends the frames of `strangers` in the name of another member, whose uuid is known from GET /v1/members."""
     other = next(target for target in arena.targets.values() if target is not node)
     answer, known = await ask_http(other.admin_port, "GET", "/v1/members"), {}
     with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -63,7 +63,7 @@ def _words(me: int, to: int) -> list[tuple[Kind, list[object]]]:
 
 
 async def _say(port: int, data: bytes) -> bool:
-    """Says it and waits a moment; returns True if the node closed the connection."""
+    """Sends the bytes and waits a moment; returns True if the node closed the connection."""
     try:
         async with asyncio.timeout(_WAIT_S):
             reader, writer = await asyncio.open_connection(HOST, port)

@@ -1,6 +1,5 @@
-"""Requests that are legal and dear: by their size, by their number, or by how much data they touch. Each would make one
-turn of a node's event loop last, if the node did its work in one go (`cluster.runtime.turns.work`).
-"""
+"""Legal but expensive requests: through their size, their number, or the amount of data that they touch. Each would
+make a turn of a node's event loop long if the node did its work at once (`cluster.runtime.turns.work`)."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ _ANSWER_S = 30.0
 
 
 async def end_of(wire: Wire, topic: str) -> int:
-    """The queue's next offset; the topic exists afterwards."""
+    """Returns the queue's next offset; creates the topic if it does not exist."""
     answer = await wire.ask(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"})
     if answer.code != 0:
         await wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(topic))
@@ -40,20 +39,20 @@ async def end_of(wire: Wire, topic: str) -> int:
 
 @asynccontextmanager
 async def connections(port: int, count: int) -> AsyncIterator[list[Wire]]:
-    """So many connections."""
+    """Opens `count` connections."""
     async with AsyncExitStack() as stack:
         yield [await stack.enter_async_context(await Wire.dial(port)) for _ in range(count)]
 
 
 async def answers_of(report: Report, asked: Sequence[tuple[Wire, int]], what: str) -> list[Answer]:
-    """Waits for all of them, and notes each."""
+    """Waits for all answers, and notes each in the report."""
     waiting = [wire.future(opaque) for wire, opaque in asked]
     await asyncio.wait(waiting, timeout=_ANSWER_S)
     return [report.note(each.result() if each.done() else SILENT, what) for each in waiting]
 
 
 async def long_filter(arena: Arena, node: Target, report: Report) -> None:
-    """100 pulls in one write, each with a filter of 135 CONTAINS over a property of 29,900 letters."""
+    """Sends 100 pulls in one write, each with a filter of 135 CONTAINS over a property of 29,900 letters."""
     async with await Wire.dial(node.client_port) as wire:
         offset = await end_of(wire, _FILTER_TOPIC)
         letters = "ab" * (arena.sized(_PROPERTY_LETTERS) // 2)
@@ -83,7 +82,7 @@ async def _park(wires: Sequence[Wire], count: int, topic: str, offset: int, want
 
 
 async def crowd(arena: Arena, node: Target, report: Report) -> None:
-    """100,000 pulls wait for one message."""
+    """Has 100,000 pulls wait for one message."""
     async with connections(node.client_port, _CROWD_WIRES) as wires:
         offset = await end_of(wires[0], _CROWD_TOPIC)
         asked = await _park(wires, arena.sized(_CROWD), _CROWD_TOPIC, offset, "")
@@ -92,7 +91,7 @@ async def crowd(arena: Arena, node: Target, report: Report) -> None:
 
 
 async def filter_crowd(arena: Arena, node: Target, report: Report) -> None:
-    """10,000 pulls with one filter of 500 terms wait for one message."""
+    """Has 10,000 pulls with one filter of 500 terms wait for one message."""
     wanted = " OR ".join(f"p = 'v{number}'" for number in range(_CROWD_TERMS))
     async with connections(node.client_port, _CROWD_WIRES) as wires:
         offset = await end_of(wires[0], _FILTER_TOPIC)
@@ -104,7 +103,7 @@ async def filter_crowd(arena: Arena, node: Target, report: Report) -> None:
 
 
 async def new_filters(arena: Arena, node: Target, report: Report) -> None:
-    """Ever new filters of 510 terms, 10 at once on each of 4 connections."""
+    """Sends new filters of 510 terms all the time, 10 at once on each of 4 connections."""
 
     async def some(wire: Wire) -> None:
         until = asyncio.get_running_loop().time() + HOLD_S * arena.size
@@ -125,13 +124,14 @@ async def new_filters(arena: Arena, node: Target, report: Report) -> None:
 
 
 def batch_body(count: int) -> bytes:
-    """The body of a batch request: stored messages without what the broker fills in, of `_BODY` bytes each."""
+    """Returns the body of a batch request: stored messages without the fields that the broker fills in, of `_BODY`
+    bytes each."""
     size = 22 + _BODY
     return (struct.pack(">iiiii", size, 0, 0, 0, _BODY) + bytes(_BODY) + struct.pack(">h", 0)) * count
 
 
 async def large_topic(arena: Arena, node: Target, report: Report) -> None:
-    """A topic of 200,000 messages is deleted, and made again at once."""
+    """Deletes a topic of 200,000 messages, and creates it again at once."""
     name = f"hostile-large-{arena.turn('large', 4)}"
     leader = arena.leader
     async with await Wire.dial(leader.client_port) as wire:
@@ -153,7 +153,7 @@ async def large_topic(arena: Arena, node: Target, report: Report) -> None:
 
 
 async def control_pages(arena: Arena, node: Target, report: Report) -> None:
-    """Pages of messages over HTTP, with bodies that are six times as long as JSON, on 4 connections."""
+    """Asks for pages of messages over HTTP, whose bodies become six times as long in JSON, on 4 connections."""
     async with await Wire.dial(node.client_port) as wire:
         if await end_of(wire, _PAGE_TOPIC) < 32:
             for _ in range(32):
@@ -166,7 +166,7 @@ async def control_pages(arena: Arena, node: Target, report: Report) -> None:
 
 
 async def topic_lists(arena: Arena, node: Target, report: Report) -> None:
-    """5,000 topics, and everybody lists them."""
+    """Creates 5,000 topics, and lists them from many connections."""
     async with await Wire.dial(arena.leader.client_port) as leader, await Wire.dial(node.client_port) as wire:
         if arena.turn("topics", 1 << 60) == 1:
             asked = []
@@ -181,7 +181,7 @@ async def topic_lists(arena: Arena, node: Target, report: Report) -> None:
 
 
 async def joins(arena: Arena, node: Target, report: Report) -> None:
-    """2,000 consumers of one group join through 100 connections, ask who is there, and are gone."""
+    """Has 2,000 consumers of one group join through 100 connections, ask for the members, and leave."""
 
     async with connections(node.client_port, min(_JOINER_WIRES, arena.sized(_JOINERS))) as wires:
         asked = []

@@ -1,4 +1,5 @@
-"""Raw connections to a node's ports: bytes as given, answers by their opaque, and whether the other side closed."""
+"""Raw connections to a node's ports: they send bytes as given, match answers by opaque, and notice when the node
+closes."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _opaques = itertools.count(1)
 
 
 class Target(NamedTuple):
-    """One node as a client sees it."""
+    """The ports of one node, as a client sees it."""
 
     id: int
     client_port: int
@@ -29,7 +30,7 @@ class Target(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer to a request. `code` -1: the connection closed; -2: nothing came in time."""
+    """The answer to a request. `code` is -1 if the connection closed, -2 if no answer came in time."""
 
     code: int
     ext: dict[str, str]
@@ -38,7 +39,7 @@ class Answer(NamedTuple):
 
     @property
     def is_answer(self) -> bool:
-        """The node answered in words."""
+        """True if the node answered with a frame."""
         return self.code >= 0
 
 
@@ -48,7 +49,7 @@ CLOSED, SILENT = Answer(-1, {}, "the connection closed", b""), Answer(-2, {}, "n
 def request(
     code: int, ext: dict[str, Any] | None = None, body: bytes = b"", *, oneway: bool = False, opaque: int | None = None
 ) -> tuple[int, bytes]:
-    """(opaque, frame) of a request; `ext` may hold anything that JSON can say."""
+    """Returns (opaque, frame) of a request; `ext` may contain anything that JSON can express."""
     opaque = next(_opaques) if opaque is None else opaque
     fields = {
         "code": code,
@@ -62,13 +63,14 @@ def request(
 
 
 def framed(header: bytes, body: bytes = b"", serialize_type: int = 0) -> bytes:
-    """A frame with a header of these very bytes."""
+    """Returns a frame with exactly these header bytes."""
     length = 4 + len(header) + len(body)
     return b"".join((struct.pack(">iI", length, serialize_type << 24 | len(header)), header, body))
 
 
 def frames_of(buffer: bytearray) -> Iterator[tuple[Header, bytes]]:
-    """Takes whole frames out of the buffer: (header, body) of each. Raises CodecError for what is no frame."""
+    """Takes whole frames out of the buffer; yields (header, body) of each. Raises CodecError for bytes that are no
+    frame."""
     at, end = 0, len(buffer)
     try:
         while end - at >= 8 and end >= (stop := at + 4 + int.from_bytes(buffer[at : at + 4], "big")):
@@ -80,7 +82,7 @@ def frames_of(buffer: bytearray) -> Iterator[tuple[Header, bytes]]:
 
 
 class Wire(asyncio.Protocol):
-    """One connection to a client port; `dial` makes it."""
+    """One connection to a client port, made by `dial`."""
 
     def __init__(self) -> None:
         self.closed = asyncio.get_running_loop().create_future()
@@ -92,7 +94,7 @@ class Wire(asyncio.Protocol):
 
     @classmethod
     async def dial(cls, port: int) -> Self:
-        """Raises OSError."""
+        """Opens a connection. Raises OSError."""
         _, wire = await asyncio.get_running_loop().create_connection(cls, HOST, port)
         return wire
 
@@ -104,18 +106,18 @@ class Wire(asyncio.Protocol):
         await asyncio.sleep(0)  # it is closed when this returns
 
     def abort(self) -> None:
-        """Closes at once."""
+        """Closes the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 
     async def ask(
         self, code: int, ext: dict[str, Any] | None = None, body: bytes = b"", *, timeout_s: float = ANSWER_S
     ) -> Answer:
-        """A two-way request and what became of it."""
+        """Sends a two-way request; returns its outcome."""
         return await self.answer(self.put(code, ext, body), timeout_s)
 
     def put(self, code: int, ext: dict[str, Any] | None = None, body: bytes = b"") -> int:
-        """Sends a two-way request without waiting; its opaque."""
+        """Sends a two-way request without waiting; returns its opaque."""
         opaque, frame = request(code, ext, body)
         self.write(frame)
         return opaque
@@ -126,7 +128,8 @@ class Wire(asyncio.Protocol):
             self._transport.write(data)
 
     async def send(self, data: bytes, timeout_s: float = ANSWER_S) -> None:
-        """Sends bytes; waits until most of them have left, the connection is closed, or nobody reads for so long."""
+        """Sends bytes; returns when most of them have left, the connection is closed, or the node has not read for
+        `timeout_s`."""
         self.write(data)
         room = asyncio.ensure_future(self._room.wait())
         await asyncio.wait((room, self.closed), return_when=asyncio.FIRST_COMPLETED, timeout=timeout_s)
@@ -139,7 +142,7 @@ class Wire(asyncio.Protocol):
         return waiting.result() if waiting.done() else SILENT
 
     def future(self, opaque: int) -> asyncio.Future[Answer]:
-        """Done when the answer for this opaque is there, or the connection has closed."""
+        """Returns a future that is done when the answer for this opaque arrives, or the connection closes."""
         waiting = self._waiting.get(opaque)
         if waiting is None:
             self._waiting[opaque] = waiting = asyncio.get_running_loop().create_future()
@@ -150,7 +153,7 @@ class Wire(asyncio.Protocol):
     # --- asyncio -----------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keeps the transport."""
+        """Stores the transport."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
@@ -159,11 +162,11 @@ class Wire(asyncio.Protocol):
         self._room.clear()
 
     def resume_writing(self) -> None:
-        """Lets the writers go on."""
+        """Lets the writers continue."""
         self._room.set()
 
     def data_received(self, data: bytes) -> None:
-        """Takes answers out of the stream; requests of the node are passed over."""
+        """Takes answers out of the stream; requests of the node are ignored."""
         self._buffer += data
         try:
             for header, body in frames_of(self._buffer):
@@ -178,7 +181,7 @@ class Wire(asyncio.Protocol):
             waiting.set_result(Answer(header.code, ext_of(header), header.remark or "", body))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Gives CLOSED to everybody who waits for an answer."""
+        """Gives CLOSED to all who wait for an answer."""
         if not self.closed.done():
             self.closed.set_result(None)
         for waiting in self._waiting.values():
@@ -187,7 +190,7 @@ class Wire(asyncio.Protocol):
 
 
 async def ask_http(port: int, method: str, path: str, body: bytes = b"", timeout_s: float = ANSWER_S) -> Answer:
-    """One HTTP request on a connection of its own; `code` is the status."""
+    """Sends one HTTP request on a connection of its own; `code` of the answer is the HTTP status."""
     head = f"{method} {path} HTTP/1.1\r\nHost: {HOST}:{port}\r\nConnection: close\r\nContent-Type: application/json\r\n"
     try:
         async with asyncio.timeout(timeout_s):
@@ -207,7 +210,8 @@ async def ask_http(port: int, method: str, path: str, body: bytes = b"", timeout
 
 
 def listen_anywhere() -> tuple[socket.socket, int]:
-    """A listening socket at a free port: whether a node dials what a stranger names."""
+    """Returns a listening socket at a free port, and the port, to find out if a node dials an address that a stranger
+    names."""
     listener = socket.socket()
     listener.setblocking(False)
     listener.bind((HOST, 0))

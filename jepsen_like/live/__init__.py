@@ -1,1 +1,2 @@
-"""Real processes under real faults: subjects, proxies, nemeses, scenarios and the run that puts them together."""
+"""Chaos runs: real processes under real faults, with subjects, proxies, nemeses, scenarios and the run that combines
+them."""

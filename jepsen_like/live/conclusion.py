@@ -1,4 +1,4 @@
-"""The conclusions of a run, and the exit code of each."""
+"""The possible conclusions of a run, and the exit code of each."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from raftmq_wire.errors import ExitCode
 
 
 class Conclusion(Enum):
-    """The four ends of a run. Only `VALID` is a pass."""
+    """The four conclusions of a run. Only `VALID` passes."""
 
     VALID = "valid"
-    """Every checker proved its promise, every fault was seen to happen, and the cluster healed."""
+    """Every checker confirmed its promises, every fault was seen to happen, and the cluster recovered."""
     INVALID = "invalid"
     """A promise was broken; the proofs are in the output."""
     UNKNOWN = "unknown"
-    """Nothing is proved either way: a fault had no effect, a replica could not be read, a checker gave up."""
+    """Nothing is proved either way: a fault had no effect, a replica could not be read, or a checker gave up."""
     UNSUPPORTED = "unsupported"
     """The scenario waits for a feature, or this machine cannot do what it needs; nothing was run."""
 
     @property
     def exit_code(self) -> int:
-        """valid 0, invalid 1, unknown 3, unsupported 6; 2 is a wrong command line, 5 a refusal before the start."""
+        """The exit code: valid 0, invalid 1, unknown 3, unsupported 6. (2 is a wrong command line, 5 a refusal before
+        the start.)"""
         return _CODES[self]
 
 

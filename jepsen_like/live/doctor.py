@@ -1,6 +1,5 @@
-"""Tests which faults this machine supports. Each line is tried, not guessed; what is missing is skipped in runs, with
-this reason.
-"""
+"""Tests which faults this machine supports. Each is tried, not guessed; runs skip a fault that does not work, and give
+the reason found here."""
 
 from __future__ import annotations
 
@@ -25,18 +24,18 @@ _NAMESPACES = "ip link add jl-a type veth peer name jl-b && nft add table inet j
 
 
 class Finding(NamedTuple):
-    """One kind of fault on this machine."""
+    """The result of trying one kind of fault on this machine."""
 
     name: str
     works: bool
     told: str
     faults: str
     needed: bool = True
-    """False: an optional tier that no fault of `raftmq chaos` uses yet."""
+    """False for an optional kind of fault that no fault of `raftmq chaos` uses yet."""
 
 
 def examine(folder: Path, tell: Callable[[str], None]) -> list[Finding]:
-    """Tries everything, in a temporary directory under `folder`."""
+    """Tries every kind of fault, in a temporary directory under `folder`."""
     with owning(folder, tell) as owned:
         place = Path(tempfile.mkdtemp(prefix="raftmq-chaos-doctor-", dir=folder))
         owned.add_directory(place)
@@ -92,7 +91,7 @@ def _pysyncobj() -> Finding:
 
 
 def _optional() -> list[Finding]:
-    """Tiers that need more rights; listed so that nobody takes their absence for a pass."""
+    """Returns kinds of faults that need more rights; they are listed so that nobody takes their absence for a pass."""
     namespaces = _tried(["unshare", "-Urnm", "sh", "-c", _NAMESPACES])
     loop = os.geteuid() == 0 and bool(shutil.which("mkfs.ext4")) and Path("/dev/loop-control").exists()
     return [
@@ -114,7 +113,7 @@ def _optional() -> list[Finding]:
 
 
 def _tried(command: list[str]) -> str | None:
-    """Returns None if it worked, else the reason why not."""
+    """Runs a command; returns None if it worked, else the reason why not."""
     if shutil.which(command[0]) is None:
         return f"there is no {command[0]}"
     done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)

@@ -1,6 +1,7 @@
-"""One lost message, told step by step from the history: when it was promised, what was broken then, what stands there.
+"""Explains one lost message step by step from the history: when it was acknowledged, which fault was active then, and
+which message is in its place.
 
-Reads the same steps that the checkers read, so everything it says can be looked up by line number.
+It reads the same steps as the checkers, so everything it says can be looked up by line number.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _FAULTS_BEFORE_NS = 5_000_000_000
 
 
 class Loss(NamedTuple):
-    """An acknowledged message that a replica, read to its end, does not hold."""
+    """An acknowledged message that is missing on a replica which was read to its end."""
 
     message_id: str
     topic: str
@@ -25,7 +26,7 @@ class Loss(NamedTuple):
 
 
 def find_losses(ops: Sequence[Op]) -> list[Loss]:
-    """Every acknowledged message missing on some replica, in the order of the acknowledgements."""
+    """Returns every acknowledged message that is missing on some replica, in the order of the acknowledgements."""
     held: dict[int, set[str]] = {}
     for op in ops:
         if op.f == "read" and op.type == "invoke":
@@ -50,7 +51,7 @@ def find_losses(ops: Sequence[Op]) -> list[Loss]:
 
 
 def explain(ops: Sequence[Op], evidence: Iterable[str] = ()) -> list[str]:
-    """The story of one loss, one step per line; empty if nothing is lost."""
+    """Returns the explanation of one loss, one step per line; an empty list if nothing is lost."""
     losses = find_losses(ops)
     if not losses:
         return []
@@ -74,7 +75,7 @@ def explain(ops: Sequence[Op], evidence: Iterable[str] = ()) -> list[str]:
 
 
 def _before(ops: Sequence[Op], invoked: Op) -> Iterator[tuple[Op, str]]:
-    """Yields who led, and the faults that had ended shortly before."""
+    """Yields the leader at the time, and the faults that had ended shortly before."""
     leader = None
     for op in ops[: invoked.index]:
         if op.f == "leader" and op.type == "ok":
@@ -86,7 +87,8 @@ def _before(ops: Sequence[Op], invoked: Op) -> Iterator[tuple[Op, str]]:
 
 
 def _after(ops: Sequence[Op], loss: Loss) -> Iterator[tuple[Op, str]]:
-    """The fault under way at the acknowledgement, the next leader, and the first sign that the log went back."""
+    """Yields the fault that was active at the acknowledgement, the next leader, and the first sign that the log went
+    back."""
     later = ops[loss.acked.index + 1 :]
     if fault := next((op for op in later if op.f == "fault" and op.type == "ok"), None):
         yield fault, f"a fault has ended, {fault.value['kind']}: {fault.value.get('detail', '')}"

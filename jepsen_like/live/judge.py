@@ -1,4 +1,4 @@
-"""Hands the history to the checkers and puts what they say in one line per kind of anomaly."""
+"""Has the checkers judge the history, and summarizes their findings in one line per kind of anomaly."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ WORKLOAD = "log"
 
 
 class Judgement(NamedTuple):
-    """`broken`: promises with their proof, one line per kind. `doubts`: what could not be decided."""
+    """The judgement. `broken`: broken promises with their proof, one line per kind. `doubts`: what could not be
+    decided."""
 
     broken: list[str]
     doubts: list[str]
     checked: Verdict
-    """The findings of every checker."""
+    """The verdict with the findings of every checker."""
 
 
 def judge(ops: Sequence[Op], replicas: int) -> Judgement:
-    """All checkers of the log workload over a whole history; every replica must have been read back."""
+    """Runs all checkers of the log workload over a whole history; every replica must have been read back."""
     verdict = check(ops, WORKLOADS[WORKLOAD]._replace(replicas=replicas))
     first: dict[str, list[str]] = {}
     for anomaly in verdict.anomalies:

@@ -1,4 +1,4 @@
-"""The outcome of a run: counts, faults, gates, verdict with its reasons; and the files that tell it."""
+"""The outcome of a run: counts, faults, gates, the verdict with its reasons; and the files that contain it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jepsen_like.live.plan import Plan
 
 HEAL_S = 60.0
 UNKNOWN_SHARE_MAX = 0.02
-"""Highest share of sends of unknown outcome: with more, the run says too little."""
+"""Highest share of sends with unknown outcome; a run with more proves too little."""
 
 
 _OUTCOMES: dict[Conclusion, Checked] = {
@@ -28,18 +28,18 @@ _OUTCOMES: dict[Conclusion, Checked] = {
 
 
 class Played(NamedTuple):
-    """One fault as it was played."""
+    """A fault that was played, with its effect."""
 
     name: str
     effect: Effect
     at_s: float
     took_s: float
     recovered_s: float | None
-    """Seconds until all nodes agreed on a leader again; None: not in time."""
+    """Seconds until all nodes agreed on a leader again; None if they did not in time."""
 
 
 class Outcome(NamedTuple):
-    """Everything a run found."""
+    """Everything that a run found."""
 
     verdict: Conclusion
     reasons: list[str]
@@ -53,16 +53,16 @@ class Outcome(NamedTuple):
     skipped: dict[str, str]
     seconds: float
     story: list[str]
-    """One lost message step by step; empty if none is lost."""
+    """The explanation of one lost message, step by step; empty if none is lost."""
     faults: dict[str, tuple[int, int]]
-    """Fault -> (applied, felt)."""
+    """Fault -> (how often it was applied, how often it had an effect)."""
     gates: list[Gate]
-    """Gates of the random mix, or of a scripted scenario; empty for faults that were chosen."""
+    """Gates of the random mix, or of a scripted scenario; empty if the user chose the faults."""
     measured: dict[str, Any] = {}  # noqa: RUF012 - never changed
-    """Measurements that a scripted scenario made besides."""
+    """Further measurements of a scripted scenario."""
 
     def missed(self, plan: Plan) -> list[Gate]:
-        """Gates that a run of this length had to meet, and did not."""
+        """Returns the gates that a run of this length had to meet and did not."""
         return [gate for gate in self.gates if not gate.holds] if plan.gates_count else []
 
     def exit_code(self, plan: Plan) -> int:
@@ -70,7 +70,7 @@ class Outcome(NamedTuple):
         return GATE_CODE if self.verdict is Conclusion.VALID and self.missed(plan) else self.verdict.exit_code
 
     def to_json(self, plan: Plan) -> dict[str, Any]:
-        """The last line of `--json` and verdict.json."""
+        """Returns the outcome as JSON, for the last line of `--json` and verdict.json."""
         done = self.counts.acked + self.counts.failed + self.counts.unknown
         recovered = sorted(each.recovered_s for each in self.played if each.recovered_s is not None)
         return {
@@ -107,7 +107,8 @@ class Outcome(NamedTuple):
 def conclude(
     plan: Plan, counts: Counts, played: Sequence[Played], broken: Sequence[str], doubts: Sequence[str]
 ) -> tuple[Conclusion, list[str]]:
-    """The verdict and all its reasons. `broken` promises make it invalid, any doubt unknown; only nothing is valid."""
+    """Returns the verdict and all its reasons. `broken` promises make it invalid, any doubt makes it unknown; only
+    without either is it valid."""
     reasons = [*broken, *doubts]
     felt = {each.name for each in played if each.effect.happened}
     never = sorted({each.name for each in played} - felt)
@@ -128,7 +129,7 @@ def conclude(
 
 
 def write_outcome(folder: Path, outcome: Outcome, plan: Plan, ops: Sequence[Op]) -> None:
-    """verdict.json and report.html."""
+    """Writes verdict.json and report.html."""
     from jepsen_like.report import RunInfo, machine_facts, write_report
 
     told = outcome.to_json(plan)

@@ -1,4 +1,4 @@
-"""The plan of a run: decided before the start, printed, and enough to start it again."""
+"""The plan of a run: it is made before the start, printed, and sufficient to repeat the run."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from raftmq_wire.errors import ExitCode, LocalError
 HOLD_S = (0.3, 2.5)
 PAUSE_S = (0.3, 1.5)
 HOSTILE = "hostile"
-"""The story of faults that are all hostile clients."""
+"""The name of the story that plays hostile clients together, if all faults are hostile clients."""
 ONE_BY_ONE = "one-by-one"
-"""The story of the same faults, each by itself beside something else (`Plan.beside`)."""
+"""The name of the story that plays hostile clients one by one beside other events (`Plan.beside`)."""
 QUIET_S = 1.0
 """Seconds before the first fault."""
 AGAIN_MAX, AGAIN_AFTER = 4, 3
-"""Times per round that a fault without effect is dealt again, and number of others that are dealt before it."""
+"""AGAIN_MAX: times per round that a fault without effect is dealt again. AGAIN_AFTER: other faults that are dealt
+before it."""
 PACE_MIN, PACE_MARGIN = 0.5, 0.93
 
 
 class Plan(NamedTuple):
-    """Everything that was decided before the start."""
+    """The parameters of a run, fixed before it starts."""
 
     subject: str
     scenario: Scenario | None
@@ -36,11 +37,11 @@ class Plan(NamedTuple):
     seed: int
     rate: int
     chosen: bool
-    """The user named the faults; otherwise it is the mix of all that this machine supports."""
+    """True if the user named the faults; otherwise all faults that this machine supports are dealt."""
     scale: float = 1.0
-    """Scale of a scripted scenario, and of what hostile clients send: 1 as it is meant, less for a rehearsal."""
+    """The scale of a scripted scenario, and of hostile clients: 1 for the full size, less for a rehearsal."""
     rate_given: bool = False
-    """The user named the rate."""
+    """True if the user named the rate."""
     beside: tuple[str, ...] = ()
     """Events at the nodes while each hostile client is played by itself; (): all are played together."""
 
@@ -51,19 +52,21 @@ class Plan(NamedTuple):
 
     @property
     def story(self) -> str | None:
-        """The name of what is played instead of faults dealt at random (`jepsen_like.live.stories.story_table`)."""
+        """The name of the story that is played instead of randomly dealt faults
+        (`jepsen_like.live.stories.story_table`); None if there is none."""
         if self.scenario is not None and self.scenario.is_scripted:
             return self.scenario.name
         return story_of(self.nemeses, self.beside)
 
     @property
     def gates_count(self) -> bool:
-        """True if a missed gate ends the run with a code of its own: it was long enough, and at full scale."""
+        """True if a missed gate ends the run with an exit code of its own: the run is long enough, and at full
+        scale."""
         return self.scale >= 1 and (self.is_scripted or bool(self.beside) or self.time_s >= FULL_S)
 
     @property
     def command(self) -> str:
-        """The command that repeats the run; the machine's own timing is not repeated."""
+        """The command that repeats the run; the machine's own timing cannot be repeated."""
         words = [
             f"raftmq chaos run --subject {self.subject} --time {self.time_s:g} --seed {self.seed} --rate {self.rate}"
         ]
@@ -79,19 +82,19 @@ class Plan(NamedTuple):
 
 
 def all_hostile(nemeses: tuple[Nemesis, ...] | None) -> bool:
-    """Returns True if there are any faults, and each is an act of a client."""
+    """Returns True if there are faults and each is an action of a client."""
     return bool(nemeses) and all(nemesis.is_hostile for nemesis in nemeses or ())
 
 
 def story_of(nemeses: tuple[Nemesis, ...] | None, beside: tuple[str, ...]) -> str | None:
-    """Returns the story that is played instead of these faults dealt at random; None if they are dealt."""
+    """Returns the name of the story that is played instead of dealing these faults; None if they are dealt."""
     if not all_hostile(nemeses):
         return None
     return ONE_BY_ONE if beside else HOSTILE
 
 
 class Choice(NamedTuple):
-    """The faults to play, and those that are left out, with the reason."""
+    """The faults to play, and those that are left out, each with the reason."""
 
     nemeses: tuple[Nemesis, ...]
     skipped: dict[str, str]
@@ -100,9 +103,9 @@ class Choice(NamedTuple):
 def choose(
     capabilities: frozenset[Capability], missing: dict[Capability, str], asked: tuple[Nemesis, ...] | None
 ) -> Choice:
-    """The faults asked for, or all. Those that cannot be played here are skipped, never counted.
+    """Chooses the faults asked for, or all. Those that cannot be played here are skipped and never counted.
 
-    `missing` says why a capability is not there. Raises LocalError if none of those asked for can be played.
+    `missing` says why a capability is not available. Raises LocalError if none of those asked for can be played.
     """
     wanted = tuple(nemesis for nemesis in NEMESES.values() if nemesis.is_mixed) if asked is None else asked
     skipped = {}
@@ -123,8 +126,7 @@ def choose(
 
 class Deck:
     """Deals faults in an order drawn by the seed, all of them before any comes again: each is played equally often,
-    but for those of the `emphasis`. A fault that nobody felt goes back into its round.
-    """
+    except for those in the `emphasis`. A fault without effect is put back into its round."""
 
     def __init__(self, nemeses: tuple[Nemesis, ...], rng: random.Random, emphasis: Mapping[str, int]) -> None:
         self._nemeses = [each for each in nemeses for _ in range(emphasis.get(each.name, 1))]
@@ -132,10 +134,10 @@ class Deck:
         self._left: list[Nemesis] = []
         self._returned: Counter[str] = Counter()
         self.rounds = 0
-        """Rounds that have begun."""
+        """The number of rounds that have begun."""
 
     def deal(self) -> Nemesis | None:
-        """The next fault; None if there are none to play."""
+        """Returns the next fault; None if there are none to play."""
         if not self._left and self._nemeses:
             self._left = list(self._nemeses)
             self._rng.shuffle(self._left)
@@ -144,18 +146,17 @@ class Deck:
         return self._left.pop() if self._left else None
 
     def again(self, nemesis: Nemesis) -> None:
-        """Puts a fault that had no effect back, a few others before it; some times per round, not for ever."""
+        """Puts a fault that had no effect back behind a few others, a limited number of times per round."""
         if self._returned[nemesis.name] < AGAIN_MAX:
             self._returned[nemesis.name] += 1
             self._left.insert(max(0, len(self._left) - AGAIN_AFTER), nemesis)
 
     def due(self, rounds: float) -> float:
-        """Returns how many cards are still to be dealt until `rounds` rounds are complete."""
+        """Returns how many faults are still to be dealt until `rounds` rounds are complete."""
         return max(0.0, (rounds - self.rounds) * len(self._nemeses) + len(self._left))
 
 
 def pace(left_s: float, due: float, each_s: float) -> float:
-    """Returns the factor by which faults last shorter than drawn, so that `due` of them fit into `left_s` at `each_s` a
-    piece: 1 if there is time enough. The margin is for faults that have to be played again.
-    """
+    """Returns the factor by which the duration of faults is shortened so that `due` of them, of `each_s` each, fit into
+    `left_s`; 1 if there is enough time. The margin is for faults that have to be played again."""
     return min(1.0, max(PACE_MIN, PACE_MARGIN * left_s / (due * each_s))) if due and each_s else 1.0

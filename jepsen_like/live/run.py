@@ -1,4 +1,5 @@
-"""One run: quiet, faults, heal, progress, read-back, verdict. Heals and ends what it started, however it ends."""
+"""One run: quiet, faults, heal, progress, read-back, verdict. It heals and ends everything that it started, however it
+ends."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ SUM_UP_TRIES = 3
 PROGRESS_ACKS = 50
 PROGRESS_S = 30.0
 QUIET_LOAD_S = 30.0
-"""Seconds until the last request under way has an outcome."""
+"""Seconds until the last request in flight has an outcome."""
 
 
 class Tools(NamedTuple):
@@ -46,7 +47,7 @@ class Tools(NamedTuple):
     power: PowerCut | None = None
     clocks: SkewsClocks | None = None
     suspicion: str = ""
-    """The failure before the run that casts doubt on it, in words; with one, no run is valid."""
+    """A failure before the run that casts doubt on it, in words; with one, no run is valid."""
 
 
 class Run:
@@ -89,15 +90,16 @@ class Run:
             self._scene = Scene(subject, self._stage, self._history, folder, plan.scale, tell, self._hold, plan)
         self._played: list[Played] = []
         self._reasons: list[str] = [tools.suspicion] if tools.suspicion else []
-        """Doubts: with any of them the run is not valid."""
+        """Reasons for doubt; with any of them the run is not valid."""
         self._began = time.monotonic()
         self._rows = 0
 
     def execute(self) -> Outcome:
-        """Raises LocalError if the cluster does not even start; stops every node before it returns or raises."""
+        """Runs everything and returns the outcome. Raises LocalError if the cluster does not even start; stops every
+        node before it returns or raises."""
         thresholds = gc.get_threshold()
-        # A full collection would visit everything that was polled and stop the load for seconds; one of the middle
-        # generation, as it is by default, a million young objects for 70 ms.
+        # A full garbage collection would visit everything that was polled and stop the load for seconds. A collection
+        # of the middle generation, at its default threshold, visits a million young objects and takes 70 ms.
         gc.set_threshold(20_000, 2, 1 << 30)
         try:
             self._subject.start()
@@ -137,7 +139,7 @@ class Run:
         self._played += scene.played
 
     def _hold(self, held: bool) -> bool:
-        """Holds the load, or lets it go on; returns True if nothing is under way any more."""
+        """Holds the load, or lets it continue; returns True if no request is in flight any more."""
         self._load.factor = 0.0 if held else 1.0
         if self._side is not None:
             self._side.held = held
@@ -148,7 +150,7 @@ class Run:
 
     @property
     def ops(self) -> Sequence[Op]:
-        """Every step so far."""
+        """Every step of the history so far."""
         return self._history.ops
 
     def _phase(self, name: str) -> None:
@@ -176,7 +178,8 @@ class Run:
             self._stage.sleep(hurry * self._rng.uniform(*PAUSE_S))
 
     def _play(self, nemesis: Nemesis, hurry: float) -> bool:
-        """One fault and the recovery from it. False if the cluster did not recover: nothing further is proved."""
+        """Plays one fault and waits for the recovery from it. Returns False if the cluster did not recover: then
+        nothing further is proved."""
         at_s = self._elapsed
         note = self._history.invoke(PROCESS + 1, "fault", {"kind": nemesis.name, "nodes": []})
         begun = time.monotonic()
@@ -195,7 +198,8 @@ class Run:
         return recovered_s is not None
 
     def _heal(self) -> bool:
-        """Takes every fault back and proves that the cluster is whole: agreed leader, bytes on every edge, acks."""
+        """Ends every fault and proves that the cluster is whole: an agreed leader, bytes on every link,
+        acknowledgements."""
         self._phase("heal")
         subject = self._subject
         for node in subject.node_ids:
@@ -218,8 +222,8 @@ class Run:
         return True
 
     def _silent_edges(self, before: dict[Pair, Traffic]) -> list[str]:
-        """Edges from and to the leader that carry nothing for so long that they must be broken. None if the nodes do
-        not use them."""
+        """Returns links from and to the leader that carry nothing for so long that they must be broken; none if the
+        nodes do not use the links."""
         if self._plan.story is not None and STORIES[self._plan.story].is_direct:
             return []
         deadline = time.monotonic() + PROGRESS_S
@@ -253,7 +257,8 @@ class Run:
             self._reasons.append(f"the replicas could not be read to their end: {error}")
 
     def _sum_up(self) -> None:
-        """Stops the nodes in order and sums up what each has in its state: equal after equal entries.
+        """Stops the nodes in an orderly way and computes digests of their states, which must be equal after equal
+        entries.
 
         An entry that the leader makes by itself may come between two stops; then it is tried again.
         """
@@ -274,7 +279,7 @@ class Run:
             self._reasons.append(f"the states could not be summed up: {error}")
 
     def _wait_caught_up(self) -> bool:
-        """Returns True once all replicas have applied the same; notes a reason for doubt if they do not in time."""
+        """Returns True once all replicas have applied the same; records a reason for doubt if they do not in time."""
         caught_up = until(lambda: is_caught_up(self._subject.states()), CATCH_UP_S, 0.1)
         if not caught_up:
             self._reasons.append(f"the replicas had not applied the same after {CATCH_UP_S:.0f} s")
@@ -310,7 +315,7 @@ class Run:
         )
 
     def _gates(self, faults: dict[str, tuple[int, int]]) -> list[Gate]:
-        """Returns the gates of the run; none for chosen faults, and for other systems than our own."""
+        """Returns the gates of the run; none if the user chose the faults, or for systems other than RaftMQ."""
         if self._scene is not None:
             return self._scene.gates
         if self._plan.chosen or self._side is None:

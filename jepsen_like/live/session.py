@@ -1,4 +1,4 @@
-"""Leads from a command line to a finished run: the folder, what is owned, the subject, and the clean-up."""
+"""The way from a command line to a finished run: the folder, owned processes, the subject, and the clean-up."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHIM = "shim"
 
 
 class Wish(NamedTuple):
-    """The user's request."""
+    """The user's request for a run."""
 
     subject: str
     scenario: Scenario | None
@@ -40,15 +40,15 @@ class Wish(NamedTuple):
     time_s: float
     seed: int
     rate: int | None
-    """None: what suits the subject."""
+    """Sends per second; None: the rate that suits the subject."""
     scale: float = 1.0
-    """Scale of a scripted scenario, and of what hostile clients send."""
+    """The scale of a scripted scenario, and of hostile clients."""
     beside: tuple[str, ...] = ()
     """Events at the nodes while each hostile client is played by itself (`Plan.beside`)."""
 
     @property
     def story(self) -> Story | None:
-        """The story that is played instead of faults dealt at random; None if there is none."""
+        """The story that is played instead of randomly dealt faults; None if there is none."""
         if self.scenario is not None and self.scenario.is_scripted:
             return STORIES[self.scenario.name]
         name = story_of(self.nemeses, self.beside)
@@ -56,7 +56,8 @@ class Wish(NamedTuple):
 
 
 def check_space(folder: Path, free_bytes: int | None = None, needed: int = FREE_BYTES_MIN) -> None:
-    """Raises LocalError for less: a full disk of the machine itself would hurt more than the nodes."""
+    """Raises LocalError if less space is free than needed, because a full disk of the machine itself would hurt more
+    than the nodes."""
     there = folder if folder.exists() else next(parent for parent in folder.absolute().parents if parent.exists())
     free = shutil.disk_usage(there).free if free_bytes is None else free_bytes
     if free < needed:
@@ -69,14 +70,15 @@ def check_space(folder: Path, free_bytes: int | None = None, needed: int = FREE_
 
 
 def space_needed(wish: Wish) -> int:
-    """Bytes: 2 GiB, or what a scripted scenario says it writes at its scale, and 1 GiB for everybody else."""
+    """Returns the bytes needed: 2 GiB, or the amount that a scripted scenario declares at its scale, and 1 GiB for all
+    others on the machine."""
     story = wish.story
     share = min(1.0, wish.time_s / FULL_S) if all_hostile(wish.nemeses) else wish.scale
     return FREE_BYTES_MIN if story is None else max(FREE_BYTES_MIN, int((story.free_gib * share + 1) * (1 << 30)))
 
 
 def run_folder(out: Path | None, seed: int) -> Path:
-    """The new, empty folder of a run. Raises LocalError if `out` holds something."""
+    """Makes the new, empty folder of a run. Raises LocalError if `out` contains something."""
     folder = out if out is not None else Path("chaos-runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-seed{seed}"
     folder = folder.absolute()
     try:
@@ -94,7 +96,7 @@ def run_folder(out: Path | None, seed: int) -> Path:
 
 
 def perform(wish: Wish, folder: Path, tell: Callable[[str], None]) -> tuple[Plan, Outcome]:
-    """The whole run in an empty folder. Nodes' directories stay only if the verdict is not valid."""
+    """Performs the whole run in an empty folder. Nodes' directories are kept only if the verdict is not valid."""
     check_space(folder, needed=space_needed(wish))
     with owning(folder, tell) as owned:
         nodes = folder / NODES
@@ -174,9 +176,7 @@ def _build(
 
 
 def _wants_shim(wish: Wish) -> bool:
-    """Returns True if the nodes must run on the shim: only faults that need it, or choreographies that may use it, make
-    them.
-    """
+    """Returns True if the nodes must run on the shim: only if a chosen fault needs it, or may use it."""
     needing = frozenset({Capability.POWER, Capability.CLOCK})
     chosen = wish.nemeses
     return chosen is None or any(n.needs & needing or n.name in ("part-kill", "pause-kill") for n in chosen)

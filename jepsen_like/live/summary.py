@@ -1,4 +1,4 @@
-"""The end of a run for people: counts, a table of the faults, the gates, and why the verdict is what it is."""
+"""The summary of a run for people: counts, a table of the faults, the gates, and the reasons of the verdict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jepsen_like.live.plan import Plan
 
 
 def lines(outcome: Outcome, plan: Plan) -> Iterator[str]:
-    """Returns all lines but the verdict itself, which `last_line` says."""
+    """Yields all lines except for the verdict itself, which `last_line` returns."""
     told = outcome.to_json(plan)
     counts = outcome.counts
     yield (
@@ -35,7 +35,7 @@ def lines(outcome: Outcome, plan: Plan) -> Iterator[str]:
 
 
 def last_line(outcome: Outcome, plan: Plan, folder: Path) -> str:
-    """The verdict; a missed gate of a full run is said with it."""
+    """Returns the verdict, with the missed gates of a full run."""
     missed = outcome.missed(plan)
     less = f", but less than a full run must show: {', '.join(gate.name for gate in missed)}" if missed else ""
     return f"{outcome.verdict.value}{less}    ({folder})"

@@ -1,4 +1,4 @@
-"""One self-contained HTML page per run."""
+"""The report of a run: one self-contained HTML page."""
 
 from jepsen_like.report.page import write_report
 from jepsen_like.report.run_info import RunInfo, machine_facts

@@ -1,4 +1,4 @@
-"""The report: one HTML page that stands alone. Verdict first, then the picture, then the proofs."""
+"""Writes the report: one self-contained HTML page with the verdict first, then the picture, then the proofs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write_report(path: Path, run: RunInfo, history: Sequence[Op], verdict: Verdi
 
 
 def page(run: RunInfo, history: Sequence[Op], verdict: Verdict) -> Iterator[str]:
-    """The page in pieces. A history that cannot be understood still gets a page, without picture and proofs."""
+    """Yields the page in pieces. A history that cannot be understood still gets a page, without picture and proofs."""
     yield f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(run.title)}</title>'
     yield f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body><main>'
     yield from _head(run, verdict)

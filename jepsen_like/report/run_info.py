@@ -1,4 +1,4 @@
-"""The facts about a run that its report adds to the history."""
+"""Facts about a run that its report shows in addition to the history."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from jepsen_like.checkers.verdict import Outcome
 
 
 class RunInfo(NamedTuple):
-    """One run: what was done to whom, and how to do it again."""
+    """The description of one run: its faults, its subject, and how to repeat it."""
 
     title: str
-    """E.g. `chaos part-kill, seed 7`."""
+    """The title, e.g. `chaos part-kill, seed 7`."""
     replay: str
-    """The command that repeats it."""
+    """The command that repeats the run."""
     started: str = ""
-    """Time of the start, for people."""
+    """Time of the start, as text for people."""
     facts: Mapping[str, object] = {}
-    """Options, versions, counts: anything worth a line."""
+    """Options, versions, counts: anything worth a line in the report."""
     machine: Mapping[str, object] = {}
     """Facts about the machine, as `machine_facts` returns them."""
     verdict: Outcome | None = None
-    """The verdict on the whole run, which may know more than its checkers do; None: the checkers' own."""
+    """The verdict on the whole run, which may consider more than the checkers; None: the checkers' own verdict."""
     reasons: Sequence[str] = ()
-    """Reasons of the verdict, besides what the checkers found."""
+    """Reasons of the verdict, besides the findings of the checkers."""
     explanation: str = ""
-    """The events, told step by step; plain text, blank lines separate paragraphs."""
+    """The events, told step by step; plain text, with blank lines between paragraphs."""
 
 
 def machine_facts() -> dict[str, str]:
-    """The machine of this process, for `RunInfo.machine`."""
+    """Returns facts about this machine, for `RunInfo.machine`."""
     memory = psutil.virtual_memory().total
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     return {

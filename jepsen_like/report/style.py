@@ -1,4 +1,4 @@
-"""The report's style sheet: light and dark, no fonts and no images from elsewhere."""
+"""The report's style sheet: light and dark, without fonts or images from other servers."""
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2330; --soft: #667085; --line: #e3e6ec; --paper: #fff; --card: #f6f7f9;

@@ -1,4 +1,4 @@
-"""The little SVG the report needs: marks with escaped attributes and text, axes, lines over bins."""
+"""The part of SVG that the report needs: elements with escaped attributes and text, axes, lines over bins."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from html import escape
 from typing import NamedTuple
 
 Scale = Callable[[float], float]
-"""Value -> coordinate."""
+"""A function from a value to a coordinate."""
 
 
 def mark(name: str, text: str = "", tip: str = "", **attributes: object) -> str:
-    """One element. `tip` is shown when the pointer rests on it; underscores in names stand for hyphens."""
+    """Returns one SVG element. `tip` is shown when the pointer rests on it; underscores in names stand for hyphens."""
     written = "".join(f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"' for key, value in attributes.items())
     inside = (f"<title>{escape(tip)}</title>" if tip else "") + escape(text)
     return f"<{name}{written}>{inside}</{name}>" if inside else f"<{name}{written}/>"
 
 
 def drawing(width: float, height: float, marks: Iterable[str], label: str) -> str:
-    """A whole drawing that scales with the page."""
+    """Returns a whole drawing that scales with the page."""
     return (
         f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}" '
         f'xmlns="http://www.w3.org/2000/svg">{"".join(marks)}</svg>'
@@ -27,19 +27,19 @@ def drawing(width: float, height: float, marks: Iterable[str], label: str) -> st
 
 
 def linear(low: float, high: float, start: float, end: float) -> Scale:
-    """Maps [low, high] to [start, end]."""
+    """Returns a scale that maps [low, high] linearly to [start, end]."""
     span = (high - low) or 1
     return lambda value: start + (value - low) / span * (end - start)
 
 
 def logarithmic(low: float, high: float, start: float, end: float) -> Scale:
-    """The same over decades; values below `low` count as `low`."""
+    """Returns a logarithmic scale from [low, high] to [start, end]; values below `low` count as `low`."""
     inner = linear(math.log10(low), math.log10(high), start, end)
     return lambda value: inner(math.log10(max(value, low)))
 
 
 def ticks(high: float, about: int) -> list[float]:
-    """Round values from 0 to `high`, about this many."""
+    """Returns round values from 0 to `high`, about as many as asked for."""
     if high <= 0:
         return [0.0]
     raw = high / about
@@ -49,14 +49,15 @@ def ticks(high: float, about: int) -> list[float]:
 
 
 def decades(low: float, high: float) -> tuple[list[float], float, float]:
-    """(ticks, lowest, highest) of a logarithmic axis that holds both values: whole powers of ten."""
+    """Returns (ticks, lowest, highest) of a logarithmic axis that includes both values; its ticks are whole powers of
+    ten."""
     first = math.floor(math.log10(low))
     last = max(first + 1, math.ceil(math.log10(high)))
     return [10.0**power for power in range(first, last + 1)], 10.0**first, 10.0**last
 
 
 class Panel(NamedTuple):
-    """One plot: where it is, and how values become coordinates."""
+    """One plot: its position, and the scales that turn values into coordinates."""
 
     top: float
     bottom: float
@@ -66,7 +67,7 @@ class Panel(NamedTuple):
     y: Scale
 
     def frame(self, title: str, values: Iterable[float], unit: Callable[[float], str]) -> Iterator[str]:
-        """Title, horizontal grid lines and their labels."""
+        """Yields the title, horizontal grid lines and their labels."""
         yield mark("text", title, x=self.left, y=self.top - 8, class_="title")
         for value in values:
             y = round(self.y(value), 1)
@@ -74,7 +75,7 @@ class Panel(NamedTuple):
             yield mark("text", unit(value), x=self.left - 8, y=y + 4, class_="tick end")
 
     def line(self, points: Iterable[tuple[float, float | None]], class_: str, tip: str) -> str:
-        """A line that breaks where there is no value; a lone point is a dot."""
+        """Returns a line that is interrupted where there is no value; a lone point is drawn as a dot."""
         path: list[str] = []
         is_down = False
         for moment, value in points:

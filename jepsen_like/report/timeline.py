@@ -14,14 +14,13 @@ BINS = 240
 
 
 class Series(NamedTuple):
-    """Throughput and latency over time, from the operations of clients. One value per bin; bins are equally long and
-    start at `start_ns`.
-    """
+    """Throughput and latency over time, from the operations of clients, with one value per bin; bins are equally long
+    and start at `start_ns`."""
 
     start_ns: int
     bin_ns: int
     ok: list[int]
-    """Operations that ended so in this bin, like `fail` and `info`."""
+    """The number of operations that ended with ok in each bin; `fail` and `info` likewise."""
     fail: list[int]
     info: list[int]
     p50_ms: list[float | None]
@@ -30,12 +29,12 @@ class Series(NamedTuple):
     max_ms: list[float | None]
 
     def per_second(self, counts: list[int]) -> list[float | None]:
-        """Counts as rates."""
+        """Returns counts per bin as rates per second."""
         return [count * 1e9 / self.bin_ns for count in counts]
 
 
 def series_of(operations: list[Operation], start_ns: int, end_ns: int) -> Series:
-    """Sorts completed operations into bins by the moment of their completion."""
+    """Sorts completed operations into bins by the time of their completion."""
     bin_ns = max(1, -(-(end_ns - start_ns + 1) // BINS))
     counts: dict[str, list[int]] = {"ok": [0] * BINS, "fail": [0] * BINS, "info": [0] * BINS}
     waits: list[list[int]] = [[] for _ in range(BINS)]
@@ -70,7 +69,7 @@ SHORTEST_OUTAGE_NS = 300_000_000
 
 
 class Term(NamedTuple):
-    """A node was seen to lead from here on."""
+    """The time from which a node was seen to lead a term."""
 
     start_ns: int
     node: int
@@ -104,7 +103,7 @@ class Timeline(NamedTuple):
         return cls(start, end, phases, faults_of(operations), _terms(operations), long, series)
 
     def draw(self) -> str:
-        """The whole drawing."""
+        """Returns the whole drawing."""
         kinds = sorted({fault.kind for fault in self.faults})
         lanes_end = 16 + LANE * (len(kinds) + bool(self.phases) + len({term.group for term in self.terms}))
         rate_top = lanes_end + GAP - 14
@@ -219,7 +218,7 @@ def _last_ns(operation: Operation) -> int:
 
 
 def _terms(operations: Operations) -> list[Term]:
-    """Changes of leader: the same node in the same term is noted once."""
+    """Returns the changes of leader; the same node in the same term is listed once."""
     terms: list[Term] = []
     last: dict[str, tuple[int, int]] = {}
     for operation in operations.of(LEADER):

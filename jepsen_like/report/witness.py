@@ -1,4 +1,4 @@
-"""The proof of an anomaly: its steps as bars in time, and the log around it on every replica."""
+"""Draws the proof of an anomaly: its steps as bars in time, and the log around it on every replica."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from jepsen_like.history import Op, Operation
 from jepsen_like.report.svg import drawing, linear, mark
 
 AROUND = 4
-"""Offsets shown on either side of the one in question."""
+"""The number of offsets that are shown on either side of the one in question."""
 
 _WIDTH, _LEFT, _RIGHT, _ROW = 1120.0, 250.0, 1100.0, 24.0
 
 
 class Witnesses:
-    """Draws anomalies of one history."""
+    """Draws the anomalies of one history."""
 
     def __init__(self, ops: Sequence[Op], operations: Sequence[Operation], messages: Messages) -> None:
         self._ops = ops
@@ -31,7 +31,7 @@ class Witnesses:
                 self._of_step[operation.completed.index] = operation
 
     def html(self, anomaly: Anomaly) -> str:
-        """One anomaly."""
+        """Returns the HTML of one anomaly."""
         parts = [f"<p>{escape(anomaly.what)}</p>", self._bars(anomaly), self._table(anomaly), self._window(anomaly)]
         return "".join(parts)
 
@@ -40,9 +40,9 @@ class Witnesses:
         return [found[index] for index in sorted(found)]
 
     def _bars(self, anomaly: Anomaly) -> str:
-        """One row per operation, from its invocation to its completion, in the order of the history.
+        """Draws one row per operation, from its invocation to its completion, in the order of the history.
 
-        Steps are spread evenly: what counts is which came before which, and runs are long.
+        Steps are spread evenly: their order matters, not their distance, and runs are long.
         """
         involved = self._involved(anomaly)
         steps = sorted(step.index for o in involved for step in o if step is not None)
@@ -95,7 +95,8 @@ class Witnesses:
         return f'<div class="wide"><table class="steps">{head}{rows}</table></div>'
 
     def _window(self, anomaly: Anomaly) -> str:
-        """Draws what every replica holds around the message, next to what was acknowledged. Empty for others."""
+        """Draws what every replica holds around the message, beside what was acknowledged. Returns "" for other
+        anomalies."""
         send = self._messages.sends.get(anomaly.subject)
         if send is None or send.place is None:
             return ""
@@ -110,7 +111,7 @@ class Witnesses:
         )
 
     def _acknowledged(self, queue: Queue, offsets: range) -> dict[int, str]:
-        """More than one id if an offset was given away twice."""
+        """Returns offset -> the id that was acknowledged there; more than one id if an offset was given out twice."""
         told: dict[int, str] = {}
         for send in self._messages.acked.get(queue, ()):
             if send.offset in offsets:
@@ -136,7 +137,7 @@ def _cell(found: str | None, expected: str | None) -> str:
 
 
 def _window_row(offset: int, middle: int, columns: Mapping[str, Mapping[int, str]]) -> str:
-    """A cell that differs from the first one that is known in its row is marked."""
+    """Returns one row of the table; a cell that differs from the first known one in the row is marked."""
     expected = next((held[offset] for held in columns.values() if offset in held), None)
     cells = []
     for held in columns.values():

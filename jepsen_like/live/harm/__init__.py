@@ -1,1 +1,1 @@
-"""Means of faults: power cuts, flipped bytes, attackers, and the preloaded shim."""
+"""Tools that cause faults: power failures, flipped bytes, attackers, and the preloaded shim."""

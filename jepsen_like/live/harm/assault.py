@@ -1,4 +1,4 @@
-"""Runs the process that attacks (`jepsen_like.hostile.attacker`) and hears of its rounds."""
+"""Runs the attacking process (`jepsen_like.hostile.attacker`) and receives the reports of its rounds."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _END_S = 10.0
 
 
 class Round(msgspec.Struct):
-    """One round of an attack as it was told: at its start, and once more when it is over."""
+    """The report of one round of an attack, made at its start and again at its end."""
 
     attack: str
     node: int
     round: int
     at_ns: int = 0
-    """Time of its start on the clock of the history; 0 in what is told at the end."""
+    """Time of the round's start on the clock of the history; 0 in the report of its end."""
     sent: int = 0
     answered: int = 0
     closed: int = 0
@@ -46,18 +46,19 @@ class Round(msgspec.Struct):
 
 
 class AssaultError(OSError):
-    """The attacker could not begin: what it said."""
+    """The attacker could not begin; the text is its output."""
 
 
 def orders_for(subject: RaftMQSubject, leader: int, attacks: list[str], seed: int, size: float) -> Orders:
-    """Attack these nodes at their own ports, not through the proxies. Raises OSError if the leader does not answer."""
+    """Returns the orders to attack these nodes at their own ports, without the proxies. Raises OSError if the leader
+    does not answer."""
     targets = [Target(node.id, node.namesrv_port, node.peer_port, node.admin_port) for node in subject.nodes]
     cluster = str(subject.request(leader, "GET", "/v1/status")["cluster_id"])
     return Orders(targets, leader, cluster, attacks, seed, size)
 
 
 class Assault:
-    """Plays rounds while it is entered. Raises AssaultError if the attacker is not ready in time."""
+    """A context in which the attacker plays rounds. Raises AssaultError if the attacker is not ready in time."""
 
     def __init__(self, processes: Processes, orders: Orders, on_round: Callable[[Round], None]) -> None:
         """`on_round` is called on a thread of its own, twice per round."""
@@ -98,7 +99,7 @@ class Assault:
 
     @property
     def noise(self) -> list[str]:
-        """The last five lines of the attacker's output that report no round: they say why it died."""
+        """The last five lines of the attacker's output that are no reports: they say why it died."""
         return self._noise[-5:]
 
     def _end(self) -> None:

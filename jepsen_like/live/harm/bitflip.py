@@ -1,4 +1,4 @@
-"""Bytes of a node's files that are changed behind its back, and what became of them."""
+"""Changes bytes in a node's files while the node does not notice, and finds out what became of them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from statemachine.rows.kv import TABLE_SUFFIX
 
 BEHIND_END = 256 << 10
-"""Bytes at the end of the log that are left alone: a node may still hold them in memory and never read them."""
+"""Bytes at the end of the log that are not changed: a node may still hold them in memory and never read them."""
 
 
 CHUNK = 64 << 10
-"""Compared at once; only chunks that differ are looked at byte by byte."""
+"""Bytes that are compared at once; only chunks that differ are compared byte by byte."""
 
 
 class Kind(Enum):
-    """The kind of file that a byte is in."""
+    """The kind of file that a changed byte is in."""
 
     SEALED = "sealed segment"
     ACTIVE = "active segment"
@@ -41,11 +41,11 @@ class Flip(NamedTuple):
     before: int
     after: int
     position: int
-    """Byte position in the log; -1 outside it."""
+    """The byte's position in the log; -1 if it is outside the log."""
 
     @property
     def is_there(self) -> bool:
-        """True if the file still has the changed byte. A file that was replaced or set aside has not."""
+        """True if the file still has the changed byte; False for a file that was replaced or set aside."""
         try:
             return read_byte(self.path, self.offset) == self.after
         except OSError:
@@ -57,7 +57,7 @@ class Flip(NamedTuple):
 
 
 def read_byte(path: Path, offset: int) -> int:
-    """Raises OSError, also where the file has no such byte."""
+    """Returns the byte at `offset`. Raises OSError, also if the file has no such byte."""
     with path.open("rb") as file:
         data = os.pread(file.fileno(), 1, offset)
     if not data:
@@ -66,9 +66,9 @@ def read_byte(path: Path, offset: int) -> int:
 
 
 def flip(node: int, data: Path, kind: Kind, rng: random.Random, end_position: int) -> Flip | None:
-    """Changes one byte of the node whose directory is `data`; None if there is no such file now.
+    """Changes one byte of the node whose directory is `data`; returns None if there is no such file now.
 
-    `end_position` is where its log is known to reach: only bytes that frames are made of are changed.
+    `end_position` is the position that its log is known to reach: only bytes of frames are changed.
     """
     for _ in range(20):
         found = _choose(data, kind, rng, end_position)
@@ -88,7 +88,7 @@ def flip(node: int, data: Path, kind: Kind, rng: random.Random, end_position: in
 
 
 def _choose(data: Path, kind: Kind, rng: random.Random, end_position: int) -> tuple[Path, int, int] | None:
-    """(file, offset in it, log position or -1)."""
+    """Chooses a byte; returns (file, offset in it, log position or -1), None if there is no such file."""
     if kind is Kind.TABLE or kind is Kind.INDEX:
         folder, suffix = (layout.STATE, TABLE_SUFFIX) if kind is Kind.TABLE else (layout.LOG, layout.INDEX_SUFFIX)
         files = sorted(path for path in (data / folder).iterdir() if path.suffix == suffix and path.stat().st_size)
@@ -108,9 +108,8 @@ def _choose(data: Path, kind: Kind, rng: random.Random, end_position: int) -> tu
 
 
 def different_bytes(first: Path, second: Path) -> int:
-    """Bytes of frames in which two stopped nodes' logs differ, over the segments that both have. Local headers, and
-    what was made ahead of the shorter one's last frame, are not compared. Raises OSError.
-    """
+    """Returns the number of bytes of frames in which two stopped nodes' logs differ, over the segments that both have.
+    It does not compare local headers and room prepared beyond the shorter log's last frame. Raises OSError."""
     different = 0
     for name in map(layout.segment_name, sorted(set(_segments(first)) & set(_segments(second)))):
         one, other = ((data / layout.LOG / name).read_bytes() for data in (first, second))
@@ -123,5 +122,5 @@ def different_bytes(first: Path, second: Path) -> int:
 
 
 def _segments(data: Path) -> list[int]:
-    """Base positions of a node's segments, ascending."""
+    """Returns the base positions of a node's segments, ascending."""
     return layout.segment_bases([path.name for path in (data / layout.LOG).iterdir()])

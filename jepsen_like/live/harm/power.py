@@ -1,7 +1,8 @@
-"""Power failures without privilege: a preloaded library remembers how to undo unsynced writes; after the kill we do.
+"""Power failures without special rights: a preloaded library (the shim) records how to undo unsynced writes, and after
+the kill this module undoes them.
 
-`data/power_shim.c` describes the journal. The journals of one node are read in the order of its processes: what a
-killed process left in the page cache is as unsynced as what the last one wrote.
+`data/power_shim.c` describes the journal. The journals of one node are read in the order of its processes: writes that
+a killed process left in the page cache are as unsynced as those of the last process.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Record(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """Writes and names that one node lost in a power failure, and those that were left although not synced."""
+    """Counts of the writes and names that one node lost in a power failure, and of those that survived although not
+    synced."""
 
     writes: int
     bytes: int
@@ -67,7 +69,8 @@ def build_shim(folder: Path) -> Path:
 
 
 class NodeDisk:
-    """The shim's files for one node: `home` is what the node may write to, `folder` is on the same file system."""
+    """The shim's files for one node: `home` is the folder that the node may write to; `folder` is on the same file
+    system."""
 
     def __init__(self, home: Path, folder: Path, library: Path) -> None:
         self.home = home
@@ -91,7 +94,7 @@ class NodeDisk:
         }
 
     def set_clock(self, offset_ms: int) -> None:
-        """Moves the wall clock of the running process and of those to come."""
+        """Moves the wall clock of the node's running process and of later ones by `offset_ms`."""
         struct.pack_into("<q", self._page, 0, offset_ms * 1_000_000)
 
     @property
@@ -101,16 +104,16 @@ class NodeDisk:
 
     @property
     def writes(self) -> int:
-        """Tracked writes so far."""
+        """The number of tracked writes so far."""
         return int(struct.unpack_from("<Q", self._page, 16)[0])
 
     @property
     def syncs(self) -> int:
-        """Tracked syncs so far."""
+        """The number of tracked syncs so far."""
         return int(struct.unpack_from("<Q", self._page, 24)[0])
 
     def fail(self, rng: random.Random, survive: float) -> Dropped:
-        """Leaves on disk what a power failure would; the node's process must be dead.
+        """Leaves on disk what a power failure would leave; the node's process must be dead.
 
         Each unsynced write survives with probability `survive`, some of them torn. Raises ShimError.
         """
@@ -123,7 +126,8 @@ class NodeDisk:
 
 
 def read_journal(path: Path) -> Iterator[Record]:
-    """The records of one process. A torn last one is of a write that never took place. Raises ShimError."""
+    """Yields the records of one process. A torn last record belongs to a write that never took place. Raises
+    ShimError."""
     data = memoryview(path.read_bytes())
     at = 0
     while at + _HEAD.size <= len(data):
@@ -142,7 +146,7 @@ _NEW_PROCESS = Record(0, 0, 0, 0, 0, b"", b"")
 
 
 def _with_mark(records: Iterator[Record]) -> Iterator[Record]:
-    """Counts of SYNC start again with each process."""
+    """Yields the records after a mark of a new process, since the counts of SYNC start again with each process."""
     yield _NEW_PROCESS
     yield from records
 
@@ -170,7 +174,8 @@ class _Rollback:
         return Dropped(self._writes, self._bytes, self._names, self._kept)
 
     def _unsynced(self) -> tuple[list[int], list[int]]:
-        """Numbers of the records of contents and of names that nothing made durable, in order."""
+        """Returns the numbers of the records of contents, and of those of names, that nothing made durable, in
+        order."""
         content: dict[int, list[int]] = defaultdict(list)
         older: dict[int, int] = {}
         done: dict[int, int] = {}
@@ -194,7 +199,8 @@ class _Rollback:
         return sorted(number for waiting in content.values() for number in waiting), names
 
     def _undo_content(self, path: Path, suffix: list[Record]) -> None:
-        """`suffix`: everything since the file's last sync, in order. A change of length is always taken back."""
+        """Undoes the records in `suffix`, which are all since the file's last sync, in order. A change of length is
+        always undone."""
         resized = any(record.kind == SIZE for record in suffix)
         end = suffix[0].b
         with path.open("r+b") as file:
@@ -218,7 +224,7 @@ class _Rollback:
                 os.ftruncate(fd, end)
 
     def _survivor(self, record: Record) -> int:
-        """Draws how many bytes of an unsynced write reached the disk by themselves: none, all, or some sectors."""
+        """Draws how many bytes of an unsynced write reached the disk nevertheless: none, all, or some sectors."""
         if self._rng.random() >= self._survive:
             return 0
         sectors = record.c // _SECTOR
@@ -227,7 +233,8 @@ class _Rollback:
         return self._rng.randrange(1, sectors) * _SECTOR
 
     def _undo_name(self, record: Record) -> None:
-        """Skips what cannot be undone any more: that a change of names survives is always allowed."""
+        """Undoes a change of names. If it can no longer be undone, it stays, since a change of names may always
+        survive."""
         self._names += 1
         if record.kind == RENAME:
             self._undo_rename(record)
@@ -248,7 +255,8 @@ class _Rollback:
 
 
 def _restore(fd: int, record: Record, kept: int) -> None:
-    """Puts back what stood behind the first `kept` bytes of a write before it; zeros where the file had ended."""
+    """Restores the bytes that were there before a write, except for its first `kept` bytes; writes zeros where the file
+    had ended."""
     old = record.data if record.kind == WRITE else bytes(max(0, min(record.c, record.b - record.a)))
     tail = old[kept:] + bytes(record.c - max(kept, len(old)))
     if tail:

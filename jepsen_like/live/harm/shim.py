@@ -1,8 +1,8 @@
-"""The shim in a run: one NodeDisk per node, the power cut over them, the clocks, and the proof that it all works.
+"""The shim in a run: one NodeDisk per node, power failures, clocks, and the proof that all of it works.
 
-The proof comes before any power failure counts. First the node's interpreter writes by itself: what it synced must
-stay, what it did not must vanish; otherwise the shim is of no use here. Then a real node: a message whose sync is held
-must vanish from its log, one that was acknowledged must stay. If that fails, the shim having passed, the node is
+The proof is done before any power failure counts. First the node's interpreter writes by itself: what it synced must
+stay, what it did not must vanish; otherwise the shim cannot be used. Then a real node is tested: a message whose sync
+is held must vanish from its log, and an acknowledged one must stay. If that fails although the shim passed, the node is
 suspect: the run goes on, and cannot end as valid.
 """
 
@@ -56,14 +56,15 @@ class Shim:
 
 
 class ShimPower:
-    """Implements PowerCut. Half of the failures lose everything unsynced, the other half leave some of it."""
+    """Cuts the power of nodes; implements PowerCut. Half of the failures lose everything unsynced, the other half leave
+    some of it."""
 
     def __init__(self, subject: Subject, shim: Shim) -> None:
         self._subject = subject
         self._shim = shim
 
     def cut(self, nodes: list[int], rng: random.Random) -> dict[str, float]:
-        """Kills the nodes, takes back what they had not synced, and returns the counts of what was lost and kept."""
+        """Kills the nodes, undoes the writes that they had not synced, and returns counts of what was lost and kept."""
         struck = [node for node in nodes if self._subject.is_running(node)]
         for blow in [self._subject.aim(node) for node in struck]:
             blow()
@@ -82,18 +83,20 @@ class ShimPower:
 
 
 class Proof(NamedTuple):
-    """A library that works with this interpreter; `suspicion` is what a real node did wrong on it, or empty."""
+    """A library that works with this interpreter; `suspicion` says what a real node did wrong with it, "" if
+    nothing."""
 
     library: Path
     suspicion: str
 
 
 class _SuspectNode(Exception):
-    """The node, not the shim."""
+    """The node failed the proof, not the shim."""
 
 
 def prepare(folder: Path, owned: Owned) -> Proof:
-    """Builds the library and proves it. Raises ShimError with the reason if power failures cannot be played here."""
+    """Builds the library and proves that it works. Raises ShimError with the reason if power failures cannot be played
+    here."""
     library = build_shim(folder)
     owned.add_directory(folder / "proof")
     _prove_alone(folder / "proof-alone", library)
@@ -171,9 +174,9 @@ class _NoSurvivors(random.Random):
 
 
 async def _send_one_and_hold_one(subject: RaftMQSubject, nodes: Path) -> str:
-    """One message is acknowledged, the sync of another is held; returns the id of the latter.
+    """Sends one message that is acknowledged and one whose sync is held; returns the id of the latter.
 
-    The sync that is held may be that of an entry which the leader makes by itself; then another message is tried.
+    The held sync may be that of an entry which the leader makes by itself; then another message is tried.
     """
     client = await subject.open_client()
     await (await client.submit("proof-acked"))
@@ -192,7 +195,7 @@ async def _send_one_and_hold_one(subject: RaftMQSubject, nodes: Path) -> str:
 
 
 async def _hold_one(subject: RaftMQSubject, client: LogClient, message_id: str) -> asyncio.Future[Placed]:
-    """Sends it and waits until a sync is held."""
+    """Sends the message and waits until a sync is held."""
     await _in_thread(subject.set_failpoint, 1, "append.fdatasync", "hold")
     held = await client.submit(message_id)
     deadline = time.monotonic() + PROOF_S

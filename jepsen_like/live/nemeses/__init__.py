@@ -1,1 +1,1 @@
-"""Faults of a run, one file for each family, and the seam that they share."""
+"""Nemeses: the faults of a run, one file for each family, and the interface that they share."""

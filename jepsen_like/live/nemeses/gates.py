@@ -1,7 +1,7 @@
-"""The gates that the random mix must meet to count as a full run: enough of everything, each with its measured value.
+"""Gates: conditions that a run of the random mix must meet to count as a full run, each with its measured value.
 
-A verdict says whether a promise was broken; a gate, whether the run was hard enough for that to mean much. So a missed
-gate never changes the verdict. It has an exit code of its own, and only where the run was long enough to meet it.
+A verdict says if a promise was broken; a gate says if the run was hard enough for that to mean much. So a missed gate
+never changes the verdict. It has an exit code of its own, and only if the run was long enough to meet it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ UNKNOWN_PERCENT = 2.0
 
 
 class Gate(NamedTuple):
-    """One condition."""
+    """One condition that a run must meet."""
 
     name: str
     value: float
     wanted: float
     at_most: bool = False
-    """True if `wanted` is the most that may be, not the least."""
+    """True if `wanted` is an upper limit; False if it is a lower one."""
     told: str = ""
-    """Names of those that are behind, for a gate over several."""
+    """Names of the faults that did not reach a gate which is over several faults."""
 
     @property
     def holds(self) -> bool:
@@ -36,19 +36,20 @@ class Gate(NamedTuple):
 
     @property
     def line(self) -> str:
-        """A line for people: ok or MISSED, value and what is wanted."""
+        """The gate as a line for people: ok or MISSED, the value and the wanted one."""
         sign = "<=" if self.at_most else ">="
         behind = f" ({self.told})" if self.told and not self.holds else ""
         return f"{'ok' if self.holds else 'MISSED':<6} {self.name} {self.value:,g} {sign} {self.wanted:,g}{behind}"
 
 
 def rounds_due(time_s: float) -> float:
-    """Returns how many times each fault is to be felt in a run of that length; may be a part of a round."""
+    """Returns how many times each fault is to have an effect in a run of that length; may be a fraction."""
     return FELT * time_s / FULL_S
 
 
 def applied_and_felt(names: Iterable[str], played: Iterable[tuple[str, Effect]]) -> dict[str, tuple[int, int]]:
-    """Fault -> (how often it was applied, how often it had a measured effect); 0 for those never dealt."""
+    """Returns fault -> (how often it was applied, how often it had a measured effect); 0 for faults that were never
+    dealt."""
     applied: Counter[str] = Counter()
     felt: Counter[str] = Counter()
     for name, effect in played:
@@ -60,7 +61,8 @@ def applied_and_felt(names: Iterable[str], played: Iterable[tuple[str, Effect]])
 def gates(
     time_s: float, counts: Counts, faults: dict[str, tuple[int, int]], leader_changes: int, power_failures: int | None
 ) -> list[Gate]:
-    """All gates of the mix. `power_failures` is None where this machine cannot play them: skipped, not passed."""
+    """Returns all gates of the mix. `power_failures` is None if this machine cannot play them: then their gate is
+    skipped, not passed."""
     share = min(1.0, time_s / FULL_S)
     felt_wanted = int(FELT * share)
     behind = {name: felt for name, (_, felt) in faults.items() if felt < felt_wanted}

@@ -1,4 +1,4 @@
-"""Faults of disks and clocks, through the node's own failpoints and the preloaded shim."""
+"""Nemeses of disks and clocks, through the node's own failpoints and the preloaded shim."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from jepsen_like.live.subjects.subject import Capability
 _FAILPOINTS = frozenset({Capability.FAILPOINTS})
 _POLL_S = 0.1
 _RESUME_S = 15.0
-"""Seconds for a log that waited for space to go on once there is some."""
+"""Seconds within which a log that waited for space must continue after there is some."""
 
 
 def _failpoint(
     stage: Stage, node: int, point: str, action: str, hold_s: float, then: Callable[[], object] = lambda: None
 ) -> Effect:
-    """The point acts for `hold_s`, `then` happens at its beginning. Felt if it was hit, or if the node stopped itself
-    because of it.
-    """
+    """Sets a failpoint for `hold_s` and calls `then` at its beginning. It counts as felt if the point was hit, or if
+    the node stopped itself because of it."""
     subject = cast(HasFailpoints, stage.subject)  # it has the capability, or the fault is not dealt
     before = subject.failpoint_hits(node)[point]
     subject.set_failpoint(node, point, action)
@@ -37,7 +36,8 @@ def _failpoint(
 
 
 def _watch(stage: Stage, node: int, point: str, hold_s: float) -> int:
-    """The highest number of hits seen until the time is over or the node is gone; one that is held now counts too."""
+    """Returns the highest number of hits seen until the time is over or the node is gone, including an operation that
+    is held now."""
     subject = cast(HasFailpoints, stage.subject)
     hits = 0
     deadline = stage.clock() + hold_s
@@ -57,12 +57,13 @@ def slow_disk(stage: Stage, hold_s: float) -> Effect:
 
 
 def held_disk(stage: Stage, hold_s: float) -> Effect:
-    """A sync of the log does not return."""
+    """Keeps a sync of the log from returning."""
     return _failpoint(stage, stage.some(), "append.fdatasync", "hold", hold_s)
 
 
 def full_disk(stage: Stage, hold_s: float) -> Effect:
-    """No space left for the log: the node waits, and goes on by itself. One that does not has failed the fault."""
+    """Leaves no space for the log: the node must wait, and continue by itself. A node that does not continue fails the
+    fault."""
     node = stage.some()
     disks = cast(HasDisks, stage.subject)  # it has failpoints, and then it has this
     before, _ = disks.disk(node)
@@ -80,7 +81,7 @@ def full_disk(stage: Stage, hold_s: float) -> Effect:
 
 
 def failing_disk(stage: Stage, hold_s: float) -> Effect:
-    """A sync of the log, or of term and vote, fails."""
+    """Makes a sync of the log, or of term and vote, fail."""
     if stage.rng.random() < 0.7:
         return _failpoint(stage, stage.some(), "append.fdatasync", "error:EIO", hold_s)
     node = stage.followers()[0]  # a follower votes when the leader is killed, and must write that down
@@ -106,7 +107,7 @@ def _power(stage: Stage, nodes: list[int], hold_s: float) -> Effect:
 
 
 def _delay_syncs(stage: Stage, nodes: list[int]) -> None:
-    """Makes syncs late, so that the blow falls between an append and its sync, where it hurts."""
+    """Delays syncs, so that the next fault comes between an append and its sync."""
     subject = cast(HasFailpoints, stage.subject)  # it has the capability, or the fault is not dealt
     for node in nodes:
         if stage.subject.is_running(node):
@@ -115,17 +116,17 @@ def _delay_syncs(stage: Stage, nodes: list[int]) -> None:
 
 
 def power_loss_one(stage: Stage, hold_s: float) -> Effect:
-    """The leader or any node."""
+    """Cuts the power of the leader or of any node."""
     return _power(stage, [stage.some()], min(hold_s, 1.0))
 
 
 def power_loss_majority(stage: Stage, hold_s: float) -> Effect:
-    """A majority, the leader among them."""
+    """Cuts the power of a majority, including the leader."""
     return _power(stage, stage.majority(), min(hold_s, 0.5))
 
 
 def power_loss_all(stage: Stage, hold_s: float) -> Effect:
-    """Cuts the power of every node, and soon again, twice or three times: recovery itself is interrupted."""
+    """Cuts the power of every node, and soon again, two or three times, so that recovery itself is interrupted."""
     effect = _power(stage, stage.subject.node_ids, min(hold_s, 0.2))
     for _ in range(stage.rng.randrange(2, 4)):
         stage.sleep(stage.rng.uniform(0.3, 1.5))
@@ -135,7 +136,7 @@ def power_loss_all(stage: Stage, hold_s: float) -> Effect:
 
 
 def clock_skew(stage: Stage, hold_s: float) -> Effect:
-    """A node's wall clock jumps, forward or back, and jumps again."""
+    """Makes a node's wall clock jump, forward or back, and jump again."""
     assert stage.clocks is not None
     node = stage.some()
     before = stage.clocks.skewed_readings(node)

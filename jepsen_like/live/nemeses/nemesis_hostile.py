@@ -1,4 +1,5 @@
-"""Hostile clients as faults: each attack by its name. Named alone they are played together (`story_hostile`)."""
+"""Hostile clients as nemeses: each attack by its name. If only attacks are named, they are played together
+(`story_hostile`)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 from jepsen_like.live.subjects.subject import Capability
 
 DEALT_SIZE = 0.25
-"""Among other faults an attack is one of many: a quarter of its size."""
+"""The size of an attack that is one fault among others: a quarter."""
 
 
 def _apply(name: str) -> Callable[[Stage, float], Effect]:

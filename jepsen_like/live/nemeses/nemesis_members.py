@@ -1,6 +1,6 @@
-"""Faults of membership: nodes join, leave and replace each other under load, among kills.
+"""Nemeses of membership: nodes join, leave and replace each other under load, among kills.
 
-There are three voters before each and after it.
+There are three voters before each fault and after it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ NEEDS = frozenset({Capability.MEMBERS})
 
 
 class _Play:
-    """One fault: what it did, in words and numbers."""
+    """One membership fault, and its result in words and numbers."""
 
     def __init__(self, stage: Stage) -> None:
         assert stage.members is not None, "the subject has the capability, or the fault is not dealt"
@@ -24,20 +24,21 @@ class _Play:
         self._begun = stage.clock()
 
     def ended(self, happened: bool, told: str) -> Effect:
-        """The effect; only what was acknowledged meanwhile proves that it happened under load."""
+        """Returns the effect. The fault counts only if messages were acknowledged meanwhile, which proves that it
+        happened under load."""
         acked, took_s = self._stage.load.counts.acked - self._acked, self._stage.clock() - self._begun
         voters = self.members.voters()
         told = f"{told}; {acked} acknowledged meanwhile, {took_s:.1f} s, voters {', '.join(map(str, voters))}"
         return Effect(happened and acked > 0 and len(voters) == 3, told, {"acked": acked, "took_s": took_s})
 
     def join(self) -> int:
-        """A new voter; 0 if it does not become one."""
+        """Adds a new voter; returns its id, 0 if it does not become one."""
         node = self.members.join()
         return node if node and self.members.wait_voter(node) else 0
 
 
 def grow(stage: Stage, hold_s: float) -> Effect:
-    """A fourth voter comes, and a follower leaves, maybe the new one."""
+    """Adds a fourth voter, and removes a follower, perhaps the new one."""
     play = _Play(stage)
     new = play.join()
     stage.sleep(hold_s)
@@ -46,7 +47,8 @@ def grow(stage: Stage, hold_s: float) -> Effect:
 
 
 def replace_leader(stage: Stage, hold_s: float) -> Effect:
-    """A new node comes, and the leader leaves, alive and leading; where another can follow, it hands over first."""
+    """Adds a new node, and removes the leader while it leads; if another node can take over, the leader hands over
+    first."""
     play = _Play(stage)
     new = play.join()
     leader = stage.leader()
@@ -56,7 +58,7 @@ def replace_leader(stage: Stage, hold_s: float) -> Effect:
 
 
 def replace_dead(stage: Stage, hold_s: float) -> Effect:
-    """A follower dies with its disk; a new node takes its place while the two that are left carry on."""
+    """Kills a follower together with its disk; a new node takes its place while the remaining two go on."""
     play = _Play(stage)
     dead = stage.followers()[0]
     lost = play.members.lose(dead)
@@ -67,7 +69,7 @@ def replace_dead(stage: Stage, hold_s: float) -> Effect:
 
 
 def replace_among_kills(stage: Stage, hold_s: float) -> Effect:
-    """The same, and while the new node catches up one of the two that are left is killed too, and comes back."""
+    """Replaces a dead follower, and while the new node catches up, kills and restarts one of the remaining two."""
     play = _Play(stage)
     dead = stage.followers()[0]
     lost = play.members.lose(dead)
@@ -83,7 +85,8 @@ def replace_among_kills(stage: Stage, hold_s: float) -> Effect:
 
 
 def learn(stage: Stage, hold_s: float) -> Effect:
-    """A learner that stays one catches up, the leader is killed, and the learner is taken out without ever voting."""
+    """Adds a learner that stays one, kills the leader after the learner has caught up, and removes the learner, which
+    never voted."""
     play = _Play(stage)
     new = play.members.join(manual=True)
     near = bool(new) and play.members.wait_caught_up(new)
@@ -98,7 +101,8 @@ def learn(stage: Stage, hold_s: float) -> Effect:
 
 
 def _long(name: str, does: str, apply: Callable[[Stage, float], Effect]) -> Nemesis:
-    """Each new node is sent the whole log: no part of the mix, where every fault is to come five times."""
+    """Returns a nemesis that is not part of the mix, in which every fault comes five times: each new node is sent the
+    whole log."""
     return Nemesis(name, does, apply, NEEDS, is_mixed=False)
 
 

@@ -1,4 +1,4 @@
-"""Faults of the network between nodes, played by the proxies. A cut counts if bytes were said and none arrived."""
+"""Nemeses of the network between nodes, played by the proxies. A cut counts if bytes were sent and none arrived."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _cut(stage: Stage, pairs: Iterable[Pair], hold_s: float, what: str) -> Effec
 
 
 def halves(stage: Stage, hold_s: float) -> Effect:
-    """A random minority apart from the rest."""
+    """Separates a random minority from the rest."""
     order = stage.shuffled(stage.subject.node_ids)
     few = order[: (len(order) - 1) // 2]
     pairs = stage.subject.fabric.between(few, set(order) - set(few))
@@ -32,7 +32,8 @@ def halves(stage: Stage, hold_s: float) -> Effect:
 
 
 def ring(stage: Stage, hold_s: float) -> Effect:
-    """Every node sees its two neighbours in a ring; of three, the leader and one follower cannot see each other."""
+    """Leaves every node connected only to its two neighbours in a ring; of three nodes, the leader and one follower are
+    then separated."""
     order = stage.shuffled(stage.subject.node_ids)
     n = len(order)
     if n == 3:
@@ -44,7 +45,7 @@ def ring(stage: Stage, hold_s: float) -> Effect:
 
 
 def one_way(stage: Stage, hold_s: float) -> Effect:
-    """A node is heard and does not hear, or the other way round."""
+    """Cuts one direction: a node is heard and does not hear, or the reverse."""
     node = stage.some()
     deaf = stage.rng.random() < 0.5
     pairs = [(a, b) for a, b in stage.subject.fabric.pairs if (b if deaf else a) == node]
@@ -52,14 +53,14 @@ def one_way(stage: Stage, hold_s: float) -> Effect:
 
 
 def isolate_leader(stage: Stage, hold_s: float) -> Effect:
-    """The leader sees nobody; clients still see it."""
+    """Separates the leader from the other nodes; clients still reach it."""
     leader = stage.leader()
     others = [node for node in stage.subject.node_ids if node != leader]
     return _cut(stage, stage.subject.fabric.between([leader], others), hold_s, f"leader {leader} isolated")
 
 
 def flapping_leader(stage: Stage, hold_s: float) -> Effect:
-    """Cuts off the node that leads, again and again, a little longer or shorter than an election takes."""
+    """Cuts off the leader, again and again, for a little longer or shorter than an election takes."""
     said = heard = flaps = 0.0
     deadline = stage.clock() + max(hold_s, 2.0)
     while stage.clock() < deadline:
@@ -73,7 +74,7 @@ def flapping_leader(stage: Stage, hold_s: float) -> Effect:
 
 
 def acks_lost(stage: Stage, hold_s: float) -> Effect:
-    """A follower takes what it is sent, and its leader does not hear of it: only acknowledgements are lost."""
+    """Loses only acknowledgements: a follower stores what its leader sends, but the leader does not get its answers."""
     leader = stage.leader()
     follower = next(node for node in stage.shuffled(stage.subject.node_ids) if node != leader)
     before = stage.subject.states()[follower]
@@ -85,7 +86,7 @@ def acks_lost(stage: Stage, hold_s: float) -> Effect:
 
 
 def slow_network(stage: Stage, hold_s: float) -> Effect:
-    """Delays every edge, with jitter."""
+    """Delays all links, with jitter."""
     fabric = stage.subject.fabric
     delay_s, jitter_s = stage.rng.uniform(0.01, 0.08), stage.rng.uniform(0.0, 0.04)
     before = fabric.traffic()

@@ -1,4 +1,4 @@
-"""Faults of processes: kill, pause, restart, and leaders that come and go."""
+"""Nemeses of processes: kill, pause, restart, and frequent changes of leader."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ def _kill(stage: Stage, victims: list[int], hold_s: float) -> Effect:
 
 
 def kill_one(stage: Stage, hold_s: float) -> Effect:
-    """A follower."""
+    """Kills a follower."""
     return _kill(stage, stage.followers()[:1], hold_s)
 
 
 def kill_leader(stage: Stage, hold_s: float) -> Effect:
-    """The leader."""
+    """Kills the leader."""
     return _kill(stage, [stage.leader()], hold_s)
 
 
 def kill_majority(stage: Stage, hold_s: float) -> Effect:
-    """The leader and as many others as make a majority."""
+    """Kills the leader and as many others as make a majority."""
     return _kill(stage, stage.majority(), hold_s / 2)
 
 
 def kill_all(stage: Stage, hold_s: float) -> Effect:
-    """Kills all nodes at one moment."""
+    """Kills all nodes at the same moment."""
     return _kill(stage, stage.subject.node_ids, min(hold_s, 1.0))
 
 
@@ -50,17 +50,17 @@ def _pause(stage: Stage, victims: list[int], hold_s: float) -> Effect:
 
 
 def pause_one(stage: Stage, hold_s: float) -> Effect:
-    """A follower stands still."""
+    """Pauses a follower."""
     return _pause(stage, stage.followers()[:1], hold_s)
 
 
 def pause_leader(stage: Stage, hold_s: float) -> Effect:
-    """The leader stands still, and wakes believing that it leads."""
+    """Pauses the leader, which still believes that it leads when it is resumed."""
     return _pause(stage, [stage.leader()], hold_s)
 
 
 def rolling_restart(stage: Stage, hold_s: float) -> Effect:
-    """Restarts every node once, an orderly stop each time, the next one when all is well again."""
+    """Restarts every node once, with an orderly stop; waits until the cluster is healthy before the next one."""
     orderly = 0
     for node in stage.shuffled(stage.subject.node_ids):
         orderly += stage.subject.terminate(node)
@@ -72,7 +72,7 @@ def rolling_restart(stage: Stage, hold_s: float) -> Effect:
 
 
 def ping_pong(stage: Stage, hold_s: float) -> Effect:
-    """Hands leadership round and round."""
+    """Transfers leadership from node to node, again and again."""
     subject = cast(Transfers, stage.subject)  # it has the capability, or the fault is not dealt
     moved = asked = 0
     deadline = stage.clock() + hold_s

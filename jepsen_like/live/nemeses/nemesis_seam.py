@@ -1,4 +1,4 @@
-"""The tools of a nemesis, and the effect that it must hand back: the proof that its fault took place."""
+"""The interface of nemeses: their tools, and the effect that they return, which proves that the fault took place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DYING_S = 10.0
 
 
 class Effect(NamedTuple):
-    """The effect of a fault. `happened` is measured, not assumed: a fault that nobody felt proves nothing."""
+    """The effect of a fault. `happened` is measured, not assumed: a fault without effect proves nothing."""
 
     happened: bool
     told: str
@@ -22,7 +22,7 @@ class Effect(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Sends so far, by outcome, and those still open."""
+    """Numbers of sends so far, by outcome, and of those still open."""
 
     acked: int
     failed: int
@@ -31,56 +31,57 @@ class Counts(NamedTuple):
 
 
 class Load(Protocol):
-    """The part of the workload that a nemesis may look at or change."""
+    """The part of the workload that a nemesis may read or change."""
 
     factor: float
-    """Multiplies the rate of sends and how many may be under way."""
+    """Multiplies the rate of sends and the number that may be in flight."""
 
     @property
     def counts(self) -> Counts:
-        """The counts so far; any thread."""
+        """The counts so far. Any thread may read them."""
 
     @property
     def position(self) -> int:
-        """The highest byte position in the log that was acknowledged; -1 if none is known. Any thread."""
+        """The highest byte position in the log that was acknowledged; -1 if none is known. Any thread may read it."""
 
 
 class HasFailpoints(Protocol):
-    """A subject with Capability.FAILPOINTS."""
+    """The interface of a subject with Capability.FAILPOINTS."""
 
     def set_failpoint(self, node: int, point: str, action: str) -> None:
-        """Raises OSError if the node does not answer."""
+        """Sets an action at a failpoint of a node. Raises OSError if the node does not answer."""
 
     def failpoint_hits(self, node: int) -> dict[str, int]:
-        """Returns point -> how often an action took hold there. Raises OSError."""
+        """Returns failpoint -> how often an action took effect there. Raises OSError."""
 
     def failpoint_waiting(self, node: int) -> dict[str, int]:
-        """Point -> operations held there now. Raises OSError."""
+        """Returns failpoint -> the number of operations held there now. Raises OSError."""
 
 
 class HasDisks(Protocol):
-    """A subject whose nodes wait for space when there is none."""
+    """The interface of a subject whose nodes wait for space when their disk is full."""
 
     def disk(self, node: int) -> tuple[int, bool]:
-        """(how often its log began to wait since the node was opened, whether it waits now). Raises OSError."""
+        """Returns (how often the node's log began to wait since it was opened, True if it waits now). Raises
+        OSError."""
 
 
 class Transfers(Protocol):
-    """A subject with Capability.TRANSFER."""
+    """The interface of a subject with Capability.TRANSFER."""
 
     def transfer(self, leader: int, to: int) -> bool:
-        """Asks for a change of leader; True if `to` leads. Raises OSError for no answer."""
+        """Asks for a transfer of leadership; returns True if `to` leads. Raises OSError if there is no answer."""
 
 
 class PowerCut(Protocol):
-    """Kills nodes and takes away what they never synced."""
+    """Kills nodes and undoes the writes that they never synced."""
 
     def cut(self, nodes: list[int], rng: random.Random) -> dict[str, float]:
-        """Returns what was dropped: nodes, writes, bytes."""
+        """Cuts the power of nodes; returns what was dropped: nodes, writes, bytes."""
 
 
 class SkewsClocks(Protocol):
-    """Moves what a node's wall clock shows."""
+    """Moves the wall clocks of nodes."""
 
     def skew(self, node: int, offset_ms: int) -> None:
         """Moves the clock of the node from now on, until it is set to 0."""
@@ -90,32 +91,33 @@ class SkewsClocks(Protocol):
 
 
 class ChangesMembers(Protocol):
-    """A subject with Capability.MEMBERS. What cannot be done in time is False, or node 0."""
+    """The interface of a subject with Capability.MEMBERS. An action that is not done in time returns False, or node
+    0."""
 
     def voters(self) -> list[int]:
-        """Returns the voters' ids, as the leader knows them; [] if nobody can tell."""
+        """Returns the voters' ids, as the leader knows them; [] if no node can tell."""
 
     def join(self, *, manual: bool = False) -> int:
-        """Starts a node with an empty disk as a learner; returns its id. `manual`: it stays a learner."""
+        """Starts a node with an empty disk as a learner; returns its id. With `manual` it stays a learner."""
 
     def wait_voter(self, node: int) -> bool:
-        """Waits until it votes: the leader promotes it by itself."""
+        """Waits until the node votes; the leader promotes it by itself."""
 
     def wait_caught_up(self, node: int) -> bool:
-        """Waits until a learner has what the others have."""
+        """Waits until a learner has caught up with the others."""
 
     def is_learner(self, node: int) -> bool:
-        """Returns True if the node is a learner, and not about to be something else."""
+        """Returns True if the node is a learner and no change of its role is in progress."""
 
     def leave(self, node: int) -> bool:
-        """Takes a node out, waits until it says so itself if it runs, and ends it."""
+        """Removes a node from the cluster, waits until it reports that itself if it runs, and ends it."""
 
     def lose(self, node: int) -> bool:
-        """Kills the node (-9) for ever: its disk is gone. It is a member all the same, until it is taken out."""
+        """Kills the node (-9) for ever, and its disk is lost. It stays a member until it is removed."""
 
 
 class Stage:
-    """One subject under load, and the means to hurt it."""
+    """A subject under load, with the tools to cause faults."""
 
     def __init__(
         self,
@@ -137,13 +139,13 @@ class Stage:
         self.members = members
         self.sleep = sleep
         self.clock = clock
-        """Seconds; moves on with `sleep`."""
+        """Returns the time in seconds; it moves on with `sleep`."""
         self.power_failures = 0
-        """Nodes that lost power so far."""
+        """The number of nodes that lost power so far."""
         self.kills = 0
 
     def leader(self, timeout_s: float = 10.0) -> int:
-        """Returns the node that leads; any node if none does in time, so that a fault can still strike somewhere."""
+        """Returns the leader; any node if none leads in time, so that a fault can still be applied."""
         leader = until(lambda: leader_of(self.subject.states()), timeout_s, 0.05)
         return self.rng.choice(self.subject.node_ids) if leader is None else leader
 
@@ -159,24 +161,24 @@ class Stage:
         return order
 
     def some(self) -> int:
-        """The leader half of the time, else any node."""
+        """Returns the leader half of the time, else any node."""
         return self.leader() if self.rng.random() < 0.5 else self.rng.choice(self.subject.node_ids)
 
     def majority(self) -> list[int]:
-        """The smallest majority, leader included."""
+        """Returns a smallest majority that includes the leader."""
         leader = self.leader()
         others = self.shuffled(node for node in self.subject.node_ids if node != leader)
         return [leader, *others[: len(self.subject.node_ids) // 2]]
 
     def strike(self, nodes: list[int]) -> int:
-        """kill -9 on all of them within microseconds; returns how many were killed."""
+        """Kills all of the nodes with kill -9 within microseconds; returns how many were killed."""
         struck = [node for node in nodes if self.subject.is_running(node)]
         for blow in [self.subject.aim(node) for node in struck]:
             blow()
         return self.count_dead(struck)
 
     def count_dead(self, struck: list[int]) -> int:
-        """Waits for the nodes just struck; returns how many of them are gone."""
+        """Waits for the nodes that were just killed; returns how many of them are gone."""
         until(lambda: not any(self.subject.is_running(node) for node in struck), _DYING_S, 0.002)
         dead = sum(not self.subject.is_running(node) for node in struck)
         self.kills += dead
@@ -189,9 +191,9 @@ class Stage:
                 self.subject.start_node(node)
 
     def wait_healthy(self, timeout_s: float) -> float | None:
-        """Seconds until all nodes agree on a leader that takes writes; None if they do not in time.
+        """Returns the seconds until all nodes agree on a leader that accepts writes; None if they do not in time.
 
-        A node that ended by itself meanwhile is started again: fail-stop is an answer to a broken disk.
+        A node that ended by itself meanwhile is started again, since stopping is the right reaction to a broken disk.
         """
         begun = time.monotonic()
         while not is_healthy(self.subject.states()):
@@ -203,13 +205,14 @@ class Stage:
 
 
 class Nemesis(NamedTuple):
-    """A named fault. `apply(stage, hold_s)` inflicts it, lets it last, takes it back, and tells what it measured."""
+    """A named fault. `apply(stage, hold_s)` causes it, lets it last, ends it, and returns what it measured."""
 
     name: str
     does: str
     apply: Callable[[Stage, float], Effect]
     needs: frozenset[Capability] = frozenset()
     is_mixed: bool = True
-    """It is dealt when nobody names faults."""
+    """True if the fault is part of the mix that is dealt when the user names no faults."""
     is_hostile: bool = False
-    """It is what a client does: named with nothing but its like, all are played together (`story_hostile`)."""
+    """True if the fault is an action of a client. If only such faults are named, all are played together
+    (`story_hostile`)."""

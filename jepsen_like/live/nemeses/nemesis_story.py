@@ -1,4 +1,4 @@
-"""Choreographed faults: several blows in the one order that a wrong Raft does not survive."""
+"""Nemeses with several steps in one exact order, which a wrong implementation of Raft does not survive."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from jepsen_like.live.nemeses.nemesis_seam import Effect, Nemesis, Stage
 
 
 def _lose(stage: Stage, node: int) -> int:
-    """Takes a node down: without what it never synced where the machine can play that, else by kill -9."""
+    """Takes a node down: with a power failure if the machine can play one, else with kill -9."""
     if stage.power is not None and stage.rng.random() < 0.7:
         failed = int(stage.power.cut([node], stage.rng)["nodes"])
         stage.power_failures += failed
@@ -21,9 +21,8 @@ def _acked_during(stage: Stage, hold_s: float) -> int:
 
 
 def part_kill(stage: Stage, hold_s: float) -> Effect:
-    """A minority is cut off while writes go on; then one of the majority dies, and with the returning minority forms
-    the new majority: what was acknowledged must have been on the dead one's disk.
-    """
+    """Cuts a minority off while writes go on; then one node of the majority dies, and the returning minority forms the
+    new majority. The nodes of the new majority must have everything that was acknowledged."""
     fabric, nodes = stage.subject.fabric, stage.subject.node_ids
     behind, dies, stays = _three(stage)
     rest = [node for node in nodes if node != behind]
@@ -40,7 +39,8 @@ def part_kill(stage: Stage, hold_s: float) -> Effect:
 
 
 def pause_kill(stage: Stage, hold_s: float) -> Effect:
-    """The same with pauses: a follower sleeps, one of the others dies, the last one sleeps when the first wakes."""
+    """Does what `part_kill` does, with pauses: a follower is paused, one of the others dies, and the last one is paused
+    when the first wakes."""
     behind, dies, stays = _three(stage)
     stopped = stage.subject.pause(behind)
     acked = _acked_during(stage, hold_s)
@@ -55,9 +55,9 @@ def pause_kill(stage: Stage, hold_s: float) -> Effect:
 
 
 def stutter_kill(stage: Stage, hold_s: float) -> Effect:
-    """One follower is away, the other hesitates under load, and the leader dies just when it goes on.
+    """Takes one follower away, delays the other under load, and kills the leader just when it goes on.
 
-    What the leader counted as stored by the hesitating follower must still be there when it leads.
+    The entries that the leader counted as stored by the delayed follower must still be there when that one leads.
     """
     leader = stage.leader()
     away, hesitates, *_ = stage.shuffled(node for node in stage.subject.node_ids if node != leader)
@@ -80,7 +80,7 @@ def stutter_kill(stage: Stage, hold_s: float) -> Effect:
 
 
 def swizzle(stage: Stage, hold_s: float) -> Effect:
-    """The nodes are cut off one after the other, and let back in another order."""
+    """Cuts the nodes off one after the other, and reconnects them in another order."""
     fabric, nodes = stage.subject.fabric, stage.subject.node_ids
     mine = {node: fabric.between([node], [other for other in nodes if other != node]) for node in nodes}
     out, back = stage.shuffled(nodes), stage.shuffled(nodes)
@@ -101,9 +101,8 @@ def swizzle(stage: Stage, hold_s: float) -> Effect:
 
 
 def _three(stage: Stage) -> tuple[int, int, int]:
-    """Returns (the node that falls behind, the one that dies, the one that stays behind alone): the leader is among the
-    last two.
-    """
+    """Returns (the node that falls behind, the one that dies, the one that stays behind alone); the leader is one of
+    the last two."""
     leader = stage.leader()
     first, second, *_ = stage.shuffled(node for node in stage.subject.node_ids if node != leader)
     return (first, second, leader) if stage.rng.random() < 0.5 else (first, leader, second)

@@ -1,4 +1,4 @@
-"""Named scenarios, and everything the harness knows by name."""
+"""The tables of names: scenarios, faults and families of faults."""
 
 from __future__ import annotations
 
@@ -29,29 +29,30 @@ NEMESES: dict[str, Nemesis] = {
         *nemesis_hostile.NEMESES,
     )
 }
-"""Every fault by name."""
+"""Every nemesis by name."""
 FAMILIES: dict[str, tuple[str, ...]] = {
     "membership": tuple(nemesis.name for nemesis in nemesis_members.NEMESES),
     "hostile": tuple(nemesis.name for nemesis in nemesis_hostile.NEMESES),
     "turns": tuple(attack.name for attack in (*turns.ATTACKS, *drawn.ATTACKS)),
 }
-"""Names for several faults at once."""
+"""Names that stand for several faults."""
 _MEMBERS = FAMILIES["membership"]
 
 
 class Scenario(NamedTuple):
-    """A fixed set of faults under a name."""
+    """A fixed set of faults with a name."""
 
     name: str
     does: str
     nemeses: tuple[str, ...] = ()
     waits_for: str | None = None
-    """The feature that has to be built before this can be run; such a scenario ends as unsupported."""
+    """The feature that has to be built before the scenario can be run; until then it ends as unsupported."""
     subjects: tuple[str, ...] = ("raftmq", "pysyncobj")
     is_scripted: bool = False
-    """It plays acts (`jepsen_like.live.stories.story_table`), not faults dealt at random; `--time` does not apply."""
+    """True if the scenario plays fixed acts (`jepsen_like.live.stories.story_table`) instead of randomly dealt faults;
+    then `--time` does not apply."""
     files_max: int | None = None
-    """Limit of files and connections that each node may have open; None: as many as the harness."""
+    """The number of files and connections that each node may have open; None: as many as the harness."""
 
 
 _BUILT = (
@@ -109,18 +110,19 @@ _WAITING = (
 )
 
 SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in (*_BUILT, *_WAITING)}
-"""Every scenario by name, those that wait for a feature too."""
+"""Every scenario by name, including those that wait for a feature."""
 
 
 def scenario_named(name: str) -> Scenario:
-    """Raises LocalError naming the nearest."""
+    """Returns the scenario of that name. Raises LocalError naming the nearest name."""
     if name not in SCENARIOS:
         raise _unknown("scenario", name, SCENARIOS)
     return SCENARIOS[name]
 
 
 def nemeses_named(names: str) -> list[Nemesis]:
-    """A list like "kill-leader,membership". Raises LocalError naming the nearest to the one that is none."""
+    """Returns the faults of a list like "kill-leader,membership". Raises LocalError for an unknown name, with the
+    nearest one."""
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     if not wanted:
         raise _unknown("nemesis", names, NEMESES)

@@ -1,1 +1,1 @@
-"""Probes look at the system and send messages beside the log workload while a run goes on."""
+"""Probes, which examine the system and send messages beside the log workload while a run goes on."""

@@ -1,4 +1,5 @@
-"""Topics, groups and offsets as they must be: what was acknowledged, and how the cluster's answers differ from it."""
+"""The expected topics, groups and offsets after all acknowledged changes, and their differences from the cluster's
+answers."""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ from raftmq.client.admin import AsyncAdmin
 from raftmq_wire.codes import RequestCode
 
 AT_ONCE = 16
-"""Changes under way at one time."""
+"""The number of changes in flight at one time."""
 Place = tuple[str, str, int]
-"""(group, topic, queue id)"""
+"""A group's position: (group, topic, queue id)."""
 
 
 class TopicSpec(NamedTuple):
-    """A topic as it was asked for."""
+    """The configuration of a topic that was asked for."""
 
     queues: int
     perm: int
@@ -27,7 +28,7 @@ class TopicSpec(NamedTuple):
 
 
 class GroupSpec(NamedTuple):
-    """A group as it was asked for: fields of SubscriptionGroupConfig."""
+    """The configuration of a group that was asked for: fields of SubscriptionGroupConfig."""
 
     retry_max_times: int
     consume_enable: bool
@@ -36,7 +37,7 @@ class GroupSpec(NamedTuple):
 
 
 class MetadataAdmin(AsyncAdmin):
-    """AsyncAdmin with groups that have attributes, and all configurations at once."""
+    """An AsyncAdmin that also sets attributes of groups and reads all configurations at once."""
 
     async def put_group(self, name: str, spec: GroupSpec) -> None:
         """Creates or changes the group."""
@@ -57,7 +58,7 @@ class MetadataAdmin(AsyncAdmin):
         await self._write(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext, f"delete group {name}")
 
     async def group_specs(self) -> dict[str, GroupSpec]:
-        """Every group, linearizably."""
+        """Returns every group; the read is linearizable."""
         reply = await self._read(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {}, "list groups")
         table: dict[str, dict[str, Any]] = msgspec.json.decode(reply.body)["subscriptionGroupTable"]
         return {
@@ -69,7 +70,7 @@ class MetadataAdmin(AsyncAdmin):
 
 
 class Catalogue:
-    """The state that the acknowledged changes lead to. Only names that begin with `prefix` are looked at."""
+    """The state that results from the acknowledged changes. Only names that begin with `prefix` are compared."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -80,7 +81,7 @@ class Catalogue:
     async def put(
         self, client: AsyncClient, topics: dict[str, TopicSpec], groups: dict[str, GroupSpec], offsets: dict[Place, int]
     ) -> None:
-        """Creates or changes all of them, topics and groups before offsets. Raises RaftMQError."""
+        """Creates or changes these topics, groups and offsets; topics and groups before offsets. Raises RaftMQError."""
         admin = MetadataAdmin(client.view)
         topics = {name: self._merged(name, spec) for name, spec in topics.items()}
         await _all(
@@ -93,12 +94,13 @@ class Catalogue:
         self.offsets |= offsets
 
     def _merged(self, name: str, spec: TopicSpec) -> TopicSpec:
-        """Attributes are added to those that a topic has ("+name=value"); it keeps the others."""
+        """Returns the expected topic: new attributes are added to those that it has ("+name=value"), and the others
+        stay."""
         old = self.topics.get(name)
         return spec if old is None else spec._replace(attributes=old.attributes | spec.attributes)
 
     async def drop(self, client: AsyncClient, topics: Iterable[str], groups: Iterable[str]) -> None:
-        """Deletes them, and with each its offsets. Raises RaftMQError."""
+        """Deletes the topics and groups, and with each its offsets. Raises RaftMQError."""
         gone_topics, gone_groups = set(topics), set(groups)
         admin = MetadataAdmin(client.view)
         await _all(admin.delete_topic(name) for name in sorted(gone_topics))
@@ -122,7 +124,7 @@ class Catalogue:
         yield from self._differ("topic", self.topics, found, where)
 
     async def differences(self, client: AsyncClient) -> list[str]:
-        """Groups and offsets, as the leader tells them linearizably. Raises RaftMQError."""
+        """Returns the differences in groups and offsets from the leader's linearizable answers. Raises RaftMQError."""
         admin = MetadataAdmin(client.view)
         told = list(self._differ("group", self.groups, await admin.group_specs(), "the leader"))
         places = list(self.offsets)
@@ -146,7 +148,7 @@ class Catalogue:
 
 
 async def _all(work: Iterable[Awaitable[Any]]) -> list[Any]:
-    """At most AT_ONCE at a time; the first failure is raised when all have ended."""
+    """Runs at most AT_ONCE at a time; when all have ended, raises the first failure."""
     room = asyncio.Semaphore(AT_ONCE)
 
     async def one(each: Awaitable[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The bytes in flight of live nodes, as their metrics tell them: when nothing is under way, all of them are 0."""
+"""The bytes in flight of live nodes, read from their metrics: when there are no requests, all of them must be 0."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from typing import Final
 from jepsen_like.hostile.wire import ask_http
 
 GIVEN_BACK_S: Final = 20.0
-"""Seconds after the last request in which a node gives back what it counted; `send.deadline_ms` is among them."""
+"""Seconds after the last request within which a node gives back all bytes that it counted, including
+`send.deadline_ms`."""
 ASKED_S: Final = 5.0
 OK: Final = 200
 _FIGURE: Final = re.compile(r"^(raftmq_(?:client_)?inflight_bytes) (\S+)$", re.MULTILINE)
 
 
 def counted(metrics: str) -> dict[str, int]:
-    """Reads Prometheus's text: metric -> bytes in flight. Raises ValueError if it has not both metrics."""
+    """Reads Prometheus's text; returns metric -> bytes in flight. Raises ValueError if it does not have both
+    metrics."""
     found = {name: int(float(value)) for name, value in _FIGURE.findall(metrics)}
     if len(found) != 2:
         raise ValueError(f"{len(found)} of the 2 metrics of bytes in flight are there")
@@ -26,8 +28,8 @@ def counted(metrics: str) -> dict[str, int]:
 
 
 async def wait_given_back(admin_ports: Iterable[int], patience_s: float = GIVEN_BACK_S) -> list[str]:
-    """Waits until each node counts nothing; returns a line for each that still counts something then. A node that does
-    not answer is passed over."""
+    """Waits until each node counts no bytes; returns a line for each node that still does at the end. A node that does
+    not answer is skipped."""
     left, deadline = [], time.monotonic() + patience_s
     for port in admin_ports:
         while (answer := await ask_http(port, "GET", "/metrics", timeout_s=ASKED_S)).code == OK:

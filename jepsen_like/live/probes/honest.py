@@ -13,17 +13,17 @@ ASKED = frozenset({"send", "poll", "commit_offset", "fetch_offset", "put", "dele
 
 
 class Seen(NamedTuple):
-    """Requests that were asked for in a span of time."""
+    """Requests that were made in a span of time."""
 
     latencies_us: dict[str, list[int]]
     """Operation -> microseconds of each request that was answered, ascending."""
     unanswered: Counter[str]
-    """Operation -> number of requests that ended as failed or unknown."""
+    """Operation -> the number of requests that ended as failed or unknown."""
     first: str
-    """The first of those, in its own words."""
+    """The first of the unanswered requests, in its own words."""
 
     def p99_ms(self, asked: str = "send") -> float:
-        """Milliseconds; 0 if nothing was answered."""
+        """Returns the 99th percentile in milliseconds; 0 if no request was answered."""
         values = self.latencies_us.get(asked)
         return quantile(values, 0.99) / 1000 if values else 0.0
 
@@ -33,9 +33,8 @@ class Seen(NamedTuple):
 
 
 def seen_in(ops: Iterable[Op], spans: Iterable[tuple[int, int]]) -> Seen:
-    """Gathers the requests that began in one of these spans (from, until), nanoseconds on the clock of the history.
-    Those still under way at its end are whole.
-    """
+    """Gathers the requests that began in one of these spans (from, until), in nanoseconds on the clock of the history.
+    A request that was in flight at a span's end counts with its full latency."""
     wanted = sorted(spans)
     begun: dict[int, Op] = {}
     latencies: dict[str, list[int]] = {}

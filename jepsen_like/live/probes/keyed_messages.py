@@ -1,4 +1,4 @@
-"""Numbered messages with a key each, in several topics: sent by a story, and looked for when it ends."""
+"""Numbered messages with a key each, in several topics: a story sends them, and searches them at its end."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from raftmq.client.errors import RaftMQError
 
 QUEUES = 4
 RUN = 64
-"""Consecutive numbers that go to one queue, as batches do: the tier reads neighbours together, and every message by
-itself if others of a dozen queues lie in between."""
+"""Consecutive numbers that go to one queue, as batches do. The tier reads neighbours together; it would read every
+message by itself if messages of a dozen other queues lay in between."""
 _NUMBER = struct.Struct(">Q")
 _OUTCOMES_S = 120.0
 """Seconds for the last outcomes of a chunk: a leader may be killed meanwhile, and the producer tries again."""
@@ -22,7 +22,8 @@ _AGAIN_S = 0.2
 
 
 class KeyedMessages:
-    """`send` from one thread. A message is remembered by its number: it goes to one of the topics, in turn."""
+    """Sends numbered messages (`send` from one thread), each to one of the topics in turn, and remembers the numbers
+    that were acknowledged."""
 
     def __init__(self, servers: str, topics: Sequence[str], body_bytes: int, count_max: int) -> None:
         self._topics = tuple(topics)
@@ -56,7 +57,8 @@ class KeyedMessages:
         return number // (RUN * len(self._topics)) % QUEUES
 
     def send(self, count: int) -> int | None:
-        """Sends so many more and waits for their outcomes; the last number that was acknowledged, None if none was."""
+        """Sends `count` more messages and waits for their outcomes; returns the last number that was acknowledged, None
+        if none was."""
         first = self.sent
         count = min(count, len(self._acked) - first)
         under_way = {}
@@ -73,9 +75,8 @@ class KeyedMessages:
         return None if last < 0 else last
 
     def find(self, number: int, patience_s: float) -> str:
-        """Queries for the message's key; returns what is wrong with the answer, "" if nothing is. While nobody can
-        answer, it asks again; an answer without the message is final.
-        """
+        """Queries the message by its key; returns what is wrong with the answer, "" if nothing is. While no node can
+        answer, it asks again; an answer without the message is final."""
         deadline = time.monotonic() + patience_s
         while True:
             try:
@@ -90,7 +91,7 @@ class KeyedMessages:
             return f"message {number} was acknowledged, and a query for its key {key_of(number)} does not find it"
 
     def read_all(self) -> list[str]:
-        """Reads each queue from offset zero to its end; what is wrong."""
+        """Reads each queue from offset zero to its end; returns what is wrong."""
         seen, wrong = bytearray(len(self._acked)), []
         for topic in self._topics:
             for queue in range(QUEUES):
@@ -116,5 +117,5 @@ class KeyedMessages:
 
 
 def key_of(number: int) -> str:
-    """Its key."""
+    """Returns the key of the message with that number."""
     return f"k{number}"

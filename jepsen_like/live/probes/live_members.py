@@ -1,7 +1,7 @@
-"""Nodes of a subject that come and go, while faults and load go on.
+"""Adds and removes nodes of a live subject, while faults and load go on.
 
-Every change is asked for again until the cluster says that it is as wished: a leader may be gone or changing, another
-change under way, an answer lost. What was meant to happen and did not within MEMBERS_S is a fault without effect.
+Every change is asked for again until the cluster reports it as done, because a leader may be gone or changing, another
+change in progress, or an answer lost. A change that is not done within MEMBERS_S counts as a fault without effect.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ TOLD_S = 20.0
 POLL_S = 0.1
 
 View = dict[str, Any]
-"""`GET /v1/members`."""
+"""The answer of `GET /v1/members`."""
 
 
 class LiveMembers:
-    """Implements ChangesMembers for a cluster of real processes."""
+    """Adds and removes nodes of a cluster of real processes; implements ChangesMembers."""
 
     def __init__(self, subject: RaftMQSubject) -> None:
         self._subject = subject
         self._clock = time.monotonic
 
     def view(self) -> View | None:
-        """The members as the leader knows them; None while nobody can tell."""
+        """Returns the members as the leader knows them; None while no node can tell."""
         for api in self._apis():
             with suppress(LocalError):
                 return api.get("/v1/members")
@@ -53,7 +53,8 @@ class LiveMembers:
         return [AdminApi([address_of(node)], "raftmq node list") for node in nodes]
 
     def reach(self, wanted: Callable[[View], bool], ask: Callable[[AdminApi], object] | None = None) -> bool:
-        """Asks until the members are as wanted and that is committed; False if they are not in time."""
+        """Calls `ask` until the members are as wanted and the change is committed; returns False if they are not in
+        time."""
         deadline = self._clock() + MEMBERS_S
         while self._clock() < deadline:
             view = self.view()
@@ -67,9 +68,8 @@ class LiveMembers:
         return False
 
     def join(self, *, manual: bool = False) -> int:
-        """Starts a node with an empty disk as a learner; returns its id, 0 if it cannot in time. `manual`: it stays a
-        learner.
-        """
+        """Starts a node with an empty disk as a learner; returns its id, 0 if it is not added in time. With `manual` it
+        stays a learner."""
         node = self._subject.plan_joining()
         config = load(node.config_path)
         if not self.reach(lambda view: True):
@@ -89,25 +89,26 @@ class LiveMembers:
         return node.id
 
     def voters(self) -> list[int]:
-        """Returns the ids of the voters, as the leader knows them; [] if nobody can tell."""
+        """Returns the voters' ids, as the leader knows them; [] if no node can tell."""
         view = self.view()
         return [each["id"] for each in view["members"] if each["role"] == "voter"] if view else []
 
     def wait_voter(self, node: int) -> bool:
-        """Waits until the node votes; True if it does in time. The leader promotes it by itself."""
+        """Waits until the node votes, since the leader promotes it by itself; returns True if it does in time."""
         return self.reach(lambda view: role_of(view, node) == "voter")
 
     def wait_caught_up(self, node: int) -> bool:
-        """Waits until the learner has what the others have; True if it does in time."""
+        """Waits until the learner has caught up with the others; returns True if it does in time."""
         return self.reach(lambda view: any(each["caught_up"] for each in view["members"] if each["id"] == node))
 
     def is_learner(self, node: int) -> bool:
-        """Returns True if the node is a learner, and not about to be something else."""
+        """Returns True if the node is a learner and no change of its role is in progress."""
         view = self.view() if self.reach(lambda view: True) else None
         return view is not None and role_of(view, node) == "learner"
 
     def leave(self, node: int) -> bool:
-        """Takes the node out, waits until it says so itself if it runs, and ends it; True if that worked in time."""
+        """Removes the node, waits until it reports that itself if it runs, and ends it; returns True if that worked in
+        time."""
         path = f"/v1/members/{node}?below_three=true"
         left = self.reach(lambda view: role_of(view, node) == "", lambda api: api.delete(path))
         if node not in self._subject.node_ids:
@@ -125,7 +126,7 @@ class LiveMembers:
         return until(says_so, TOLD_S, POLL_S)
 
     def lose(self, node: int) -> bool:
-        """Kills the node and removes its disk; it stays a member until it is taken out. Returns True if it ran."""
+        """Kills the node and removes its disk; it stays a member until it is removed. Returns True if it ran."""
         killed = self._subject.kill(node)
         data = self._subject.data_of(node)
         self._subject.drop(node)
@@ -134,5 +135,5 @@ class LiveMembers:
 
 
 def role_of(view: View, node: int) -> str:
-    """voter, learner, or "" if it is no member."""
+    """Returns the node's role, voter or learner; "" if it is no member."""
     return next((str(each["role"]) for each in view["members"] if each["id"] == node), "")

@@ -1,4 +1,4 @@
-"""The log workload: unique messages at a steady rate, many in flight, every outcome written down."""
+"""The log workload: it sends unique messages at a steady rate, many in flight, and records every outcome."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ _SETTLE_S = 45.0
 
 
 class LogWorkload:
-    """Several writers, each with a client of its own, on one loop in one thread. `start`, `stop`: main thread."""
+    """Sends messages from several writers, each with a client of its own, on one loop in one thread. `start` and `stop`
+    are called in the main thread."""
 
     def __init__(self, subject: Subject, history: HistoryWriter, load: LoadPlan, *, writers: int = 4) -> None:
-        """`load.rate` is sends per second over all writers."""
+        """`load.rate` is the number of sends per second over all writers."""
         self.factor = 1.0
-        """Multiplies the rate of sends and how many may be under way."""
+        """Multiplies the rate of sends and the number that may be in flight."""
         self._subject = subject
         self._history = history
         self._rate = load.rate
@@ -38,12 +39,13 @@ class LogWorkload:
 
     @property
     def counts(self) -> Counts:
-        """The counts so far. Any thread."""
+        """The counts so far. Any thread may read them."""
         return Counts(self._acked, self._failed, self._unknown, self._slots.busy)
 
     @property
     def position(self) -> int:
-        """The highest byte position in the commit log that was acknowledged; -1 if none was told. Any thread."""
+        """The highest byte position in the commit log that was acknowledged; -1 if none is known. Any thread may read
+        it."""
         return self._position
 
     def start(self) -> None:
@@ -58,7 +60,7 @@ class LogWorkload:
             self._tasks.append(loop.create_task(self._write(number, client)))
 
     def stop(self) -> int:
-        """Sends no more and waits for open sends. Returns how many never had an outcome (they count as unknown)."""
+        """Stops sending and waits for open sends. Returns how many never had an outcome (they count as unknown)."""
         if self._thread.loop.is_closed():
             return 0
         try:
@@ -78,11 +80,11 @@ class LogWorkload:
         return left
 
     def abort(self) -> None:
-        """Ends at once, whatever is under way; nothing to do after `stop`."""
+        """Ends at once, with sends in flight; does nothing after `stop`."""
         self._thread.close()
 
     def wait_acks(self, more: int, timeout_s: float) -> bool:
-        """Waits until `more` sends were acknowledged from now on: the cluster makes progress."""
+        """Waits until `more` sends were acknowledged from now on, which shows that the cluster makes progress."""
         wanted = self._acked + more
         return until(lambda: self._acked >= wanted, timeout_s, 0.02)
 

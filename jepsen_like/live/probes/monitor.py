@@ -1,4 +1,4 @@
-"""Watches who leads while a run goes on, and writes every change into the history."""
+"""Watches which node leads while a run goes on, and records every change in the history."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from jepsen_like.live.subjects.subject import Subject
 EVERY_S = 0.2
 _SIGHTINGS = 2
 PROCESS = 2_000_000
-"""Process number of the monitor's notes; faults and phases use the next ones."""
+"""The process number of the monitor's notes in the history; faults and phases use the next ones."""
 
 
 class Monitor:
-    """A thread that asks every node. A leader is counted once per term, whoever saw it."""
+    """A thread that asks every node for its role. A leader is counted once per term, whichever node reported it."""
 
     def __init__(self, subject: Subject, history: HistoryWriter) -> None:
         self._subject = subject
@@ -23,7 +23,7 @@ class Monitor:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="raftmq-chaos-monitor", daemon=True)
         self.leaders: dict[int, int] = {}
-        """term -> who led it."""
+        """Term -> the node that led it."""
         self._sightings: Counter[tuple[int, int]] = Counter()
         self._told: tuple[int, int] | None = None
         self.two_leaders: list[str] = []
@@ -31,15 +31,15 @@ class Monitor:
 
     @property
     def changes(self) -> int:
-        """Terms that were led, less the first."""
+        """The number of terms with a leader, without the first."""
         return max(0, len(self.leaders) - 1)
 
     def start(self) -> None:
-        """Begins to watch."""
+        """Starts the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread; idempotent."""
+        """Ends the thread; may be called again."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -51,9 +51,8 @@ class Monitor:
                     self._seen(node, state.term)
 
     def _seen(self, node: int, term: int) -> None:
-        """A second leader of a term counts when both were seen twice: a node that steps down may set its term first
-        and its role a moment later, and be asked just then.
-        """
+        """Notes that a node claims to lead a term. A second leader of a term counts when both were seen twice: a node
+        that steps down may set its term first and its role a moment later, and be asked just in between."""
         self._sightings[term, node] += 1
         known = self.leaders.setdefault(term, node)
         if known != node:

@@ -1,6 +1,5 @@
-"""Measures the return of a restarted node: when it serves, what it scanned, and that no queue has fewer rows than
-before.
-"""
+"""Measures the return of a restarted node: when it serves, how much it scanned, and that no queue has fewer rows than
+before."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ POLL_S = 0.02
 
 
 class Rows(NamedTuple):
-    """The end of each queue of one node. It was true at some applied index from `above` to `below`."""
+    """The end of each queue of one node, which was true at some applied index from `above` to `below`."""
 
     node: int
     above: int
@@ -22,18 +21,18 @@ class Rows(NamedTuple):
 
 
 class Restart(NamedTuple):
-    """One restart, measured from outside, and the node's own account of it."""
+    """The measurements of one restart, and the node's own report of it."""
 
     node: int
     log_bytes: int
     serving_s: float
-    """Seconds from the start of the process until its health is good."""
+    """Seconds from the start of the process until the node reports good health."""
     account: dict[str, Any]
-    """`GET /v1/recovery`."""
+    """The answer of `GET /v1/recovery`."""
 
     @property
     def scanned(self) -> int:
-        """Bytes of the log that were read to open it."""
+        """The bytes of the log that the node read to open it."""
         return int(self.account["bytes_scanned"])
 
     def to_json(self) -> dict[str, Any]:
@@ -50,7 +49,8 @@ class Restart(NamedTuple):
 
 
 def read_rows(subject: RaftMQSubject, node: int) -> Rows:
-    """Raises OSError for no answer. The answer's applied index is read before its rows, the status after them."""
+    """Reads the rows of a node. Raises OSError if it does not answer. The applied index in the answer was read before
+    its rows, the status after them."""
     shown = subject.request(node, "GET", f"/v1/topics/{subject.topic}", timeout_s=10.0)
     after = subject.request(node, "GET", "/v1/status", timeout_s=10.0)
     ends = tuple(queue["max_offset"] for queue in shown["queues"])
@@ -58,9 +58,8 @@ def read_rows(subject: RaftMQSubject, node: int) -> Rows:
 
 
 def shrunk(before: Rows, after: Rows) -> str | None:
-    """Returns the loss if the later reading is of at least the same entries and has fewer rows; None if no row is
-    missing.
-    """
+    """Returns a description of the loss if the later reading is of at least the same entries and has fewer rows; None
+    if no row is missing."""
     if after.above < before.below or all(now >= then for now, then in zip(after.ends, before.ends, strict=True)):
         return None
     return (
@@ -70,7 +69,8 @@ def shrunk(before: Rows, after: Rows) -> str | None:
 
 
 def wait_serving(subject: RaftMQSubject, node: int, started: float, timeout_s: float) -> float | None:
-    """Seconds since `started` (monotonic) until the node's health is good; None if it is not in time."""
+    """Returns the seconds from `started` (monotonic) until the node reports good health; None if it does not in
+    time."""
     while time.monotonic() - started < timeout_s:
         try:
             subject.request(node, "GET", "/v1/health", timeout_s=1.0)

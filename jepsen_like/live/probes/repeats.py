@@ -1,6 +1,7 @@
-"""A producer whose connections are cut behind its sends, and that says them again at every node, to any queue.
+"""A producer whose connections are cut behind its sends, and which sends each message again to every node and any
+queue.
 
-Whichever arrival is answered, the place in the answer must be that of the one message: the history has the first answer
+The place in an answer must be that of the one message, whichever arrival it answers: the history has the first answer
 as the send's, and the others as `repeat`.
 """
 
@@ -23,16 +24,16 @@ if TYPE_CHECKING:
 ANSWER_S, CUT_AFTER_S, PAUSE_S = 5.0, 0.02, 0.2
 
 Place = tuple[int, int]
-"""(queue id, offset)."""
+"""A place: (queue id, offset)."""
 
 
 class Repeats:
-    """One message at a time, each under an identity of its own."""
+    """Sends one message at a time, each with an identity of its own, several times."""
 
     def __init__(
         self, topic: str, queues: int, history: HistoryWriter, numbers: Iterator[int], rng: random.Random
     ) -> None:
-        """`numbers`: the numbers of its processes."""
+        """`numbers`: numbers for the producer's processes in the history."""
         self._topic, self._queues = topic, queues
         self._history, self._numbers, self._rng = history, numbers, rng
         self._producer_id = rng.randbytes(16).hex()
@@ -40,7 +41,8 @@ class Repeats:
         self._process = next(numbers)
 
     async def send(self, nodes: tuple[str, ...]) -> bool:
-        """Sends one message to one node, cuts the connection, and sends it again to all. Whether any answered."""
+        """Sends one message to one node, cuts the connection, and sends it again to all nodes. Returns True if any
+        answered."""
         sequence = next(self._sequences)
         value = {"topic": self._topic, "id": f"again-{self._producer_id[:8]}-{sequence}"}
         invoked = self._history.invoke(self._process, "send", value)
@@ -57,7 +59,7 @@ class Repeats:
         return True
 
     async def _arrive(self, node: str, message_id: str, sequence: int, cut_s: float | None = None) -> Place | None:
-        """One arrival; None unless it was answered as stored."""
+        """Sends the message once more; returns its place, None unless it was answered as stored."""
         ext = {
             "a": "chaos",
             "b": self._topic,

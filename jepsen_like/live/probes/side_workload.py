@@ -1,8 +1,9 @@
-"""Beside the log: a consumer per queue that commits what it read, topics as registers, and sends that come again.
+"""The side workload, beside the log workload: a consumer per queue that commits what it read, topics as registers, and
+repeated sends.
 
-Every lane is one single-threaded process at a time: it waits for an answer before it asks again, and starts again as
-a new process after an outcome nobody knows. Each register has one writer, because a request of our client may be
-carried out twice before it is answered.
+Every lane is one single-threaded process at a time: it waits for an answer before it continues, and starts again as a
+new process after an unknown outcome. Each register has one writer, because a request of RaftMQ's client may be carried
+out twice before it is answered.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ REGISTERS = 2
 PULL_MESSAGES = 512
 PAUSE_S = 0.1
 RESTART_SHARE = 0.02
-"""Share of polls after which a consumer dies and another one takes its queue."""
+"""Share of polls after which a consumer dies and another one takes over its queue."""
 ANSWER_S = 10.0
 EPOCH_OPS = 150
-"""Operations on one register before the next one is used: the search for an order stays short."""
+"""Operations on one register before the next one is used, which keeps the search for an order short."""
 
 
 class SideWorkload:
-    """Lanes on a loop of their own. `start` and `stop` from the main thread."""
+    """Runs the lanes on a loop of their own. `start` and `stop` are called in the main thread."""
 
     def __init__(self, subject: RaftMQSubject, history: HistoryWriter, seed: int) -> None:
         self._subject = subject
@@ -54,12 +55,12 @@ class SideWorkload:
         self._stopping = False
         self._busy = 0
         self.held = False
-        """True while nothing new is begun; what is under way goes on. Any thread."""
+        """True while no new operation is begun; those in flight go on. Any thread may set it."""
         self.answered = 0
-        """Operations with an outcome other than unknown."""
+        """The number of operations with an outcome other than unknown."""
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the lanes."""
         self._thread.run(self._start())
 
     async def _start(self) -> None:
@@ -75,7 +76,7 @@ class SideWorkload:
         self._tasks = [loop.create_task(lane) for lane in lanes]
 
     def stop(self) -> None:
-        """Waits for what is under way; idempotent. Raises what a lane did not expect."""
+        """Waits for the operations in flight; may be called again. Raises an unexpected error of a lane."""
         if self._thread.loop.is_closed():
             return
         try:
@@ -84,7 +85,7 @@ class SideWorkload:
             self._thread.close()
 
     def abort(self) -> None:
-        """Ends at once, whatever is under way; nothing to do after `stop`."""
+        """Ends at once, with operations in flight; does nothing after `stop`."""
         self._thread.close()
 
     async def _stop(self) -> None:
@@ -96,7 +97,8 @@ class SideWorkload:
     async def _do(
         self, process: int, f: str, value: dict[str, Any], act: Awaitable[dict[str, Any]], *, writes: bool
     ) -> tuple[int, dict[str, Any] | None]:
-        """One operation: (the process for the next one, the answer or None). A read that failed did not happen."""
+        """Does one operation; returns (the process number for the next one, the answer or None). A read that failed
+        counts as not happened."""
         while self.held and not self._stopping:  # noqa: ASYNC110 - set by another thread
             await asyncio.sleep(PAUSE_S)
         self._busy += 1
@@ -107,7 +109,7 @@ class SideWorkload:
 
     @property
     def busy(self) -> int:
-        """Operations under way. Any thread."""
+        """The number of operations in flight. Any thread may read it."""
         return self._busy
 
     async def _perform(
@@ -132,7 +134,7 @@ class SideWorkload:
     # --- consumers ---------------------------------------------------------------------------------------------------
 
     async def _consume(self, queue_id: int) -> None:
-        """Polls, commits, sometimes dies; whoever takes over goes on at the committed offset."""
+        """Polls, commits, and sometimes dies; the next consumer continues at the committed offset."""
         assert self._client is not None
         place = {"topic": self._subject.topic, "queue_id": queue_id}
         process, consumer, offset = next(self._numbers), f"c{queue_id}.0", 0
@@ -184,7 +186,7 @@ class SideWorkload:
     # --- sends that come again ---------------------------------------------------------------------------------------
 
     async def _repeat(self) -> None:
-        """Cuts connections behind sends, and says them again."""
+        """Cuts connections behind sends, and repeats the sends."""
         assert self._client is not None
         repeats = Repeats(self._subject.topic, self._subject.queues, self._history, self._numbers, self._rng)
         while not self._stopping:
@@ -203,7 +205,7 @@ class SideWorkload:
         return f"{META}-{number}-{self._epochs[number]}"
 
     async def _write_register(self, number: int) -> None:
-        """Creates the topic with another number of queues, sometimes deletes it."""
+        """Creates the topic with another number of queues, and sometimes deletes it."""
         assert self._client is not None
         admin = self._client.admin
         process, exists = next(self._numbers), False
@@ -237,7 +239,7 @@ class SideWorkload:
         return {}
 
     async def _read_register(self, number: int) -> None:
-        """Asks any node; a linearizable answer comes from the leader after a majority confirmed it."""
+        """Asks any node; a linearizable answer comes from the leader after a majority has confirmed it."""
         process = next(self._numbers)
         while not self._stopping:
             key = self._key(number)
@@ -257,7 +259,7 @@ async def _get(address: str, name: str) -> dict[str, Any]:
 
 
 def _get_topic(address: str, name: str) -> dict[str, Any]:
-    """The number of queues, or None if there is no such topic. Raises OSError for any other answer."""
+    """Returns the number of queues, or None if there is no such topic. Raises OSError for any other answer."""
     path = f"/v1/topics/{name}?consistency=linearizable"
     try:
         status, body = exchange(address, "GET", path, timeout_s=ANSWER_S)

@@ -1,4 +1,4 @@
-"""The tier of a local cluster in a directory: cut off from its nodes, and compared with what they say of it."""
+"""The tier of a local cluster in a directory: it can be cut off from the nodes, and compared with their states."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 
 STORE = "store"
-"""Folder of the tier, beside the nodes' folders."""
+"""The folder of the tier, beside the nodes' folders."""
 KEPT_SEGMENTS = 4
 PAGES_MAX = 1000
 
 
 def environment(store: Path, segment_bytes: int) -> dict[str, str]:
-    """Settings of every node: a directory for a tier, and few segments that stay on the nodes."""
+    """Returns the settings of every node: a directory as tier, and few segments that stay on the nodes."""
     return {
         "RAFTMQ_TIER__URL": store.absolute().as_uri(),
         "RAFTMQ_TIER__EVICT": "true",
@@ -36,7 +36,7 @@ def environment(store: Path, segment_bytes: int) -> dict[str, str]:
 
 
 class TierProbe:
-    """Methods raise OSError where a node does not answer."""
+    """Examines the tier and cuts it off. Methods raise OSError if a node does not answer."""
 
     def __init__(self, subject: RaftMQSubject) -> None:
         self._subject = subject
@@ -48,7 +48,7 @@ class TierProbe:
         return answer
 
     def rows(self, node: int) -> list[dict[str, Any]]:
-        """Every tiered segment in the node's state, lowest first."""
+        """Returns every tiered segment in the node's state, lowest first."""
         rows: list[dict[str, Any]] = []
         since = 0
         for _ in range(PAGES_MAX):
@@ -61,7 +61,7 @@ class TierProbe:
 
     @contextlib.contextmanager
     def cut_off(self) -> Iterator[None]:
-        """Makes every call to the store fail inside the block."""
+        """A context in which every call to the store fails."""
         away = self.store.with_name(f"{STORE}.away")
         self.store.rename(away)
         self.store.write_text("not a directory\n", encoding="utf-8")
@@ -72,13 +72,15 @@ class TierProbe:
             away.rename(self.store)
 
     def wait_verified(self, node: int, position: int, timeout_s: float) -> bool:
-        """Waits until the tier holds all of the log up to there, and the manifest says so; False if not in time."""
+        """Waits until the tier and its manifest contain all of the log up to `position`; returns False if not in
+        time."""
         return until(
             lambda: self.view(node)["verified_to"] >= position and self.published_end() >= position, timeout_s, 0.1
         )
 
     def scrub(self, node: int, timeout_s: float) -> dict[str, Any]:
-        """Has the leader read the whole tier and sweep it; what it found. Raises OSError if it does not end in time."""
+        """Has the leader read the whole tier and sweep it; returns what it found. Raises OSError if it does not end in
+        time."""
         begun = self._subject.request(node, "POST", "/v1/tier/scrub", {"sweeps": True})["number"]
         view: dict[str, Any] = {}
 
@@ -108,14 +110,13 @@ class TierProbe:
         return wrong, [*itertools.chain.from_iterable(older), *manifest["segments"]]
 
     def _folder(self) -> Path | None:
-        """The cluster's."""
+        """Returns the cluster's folder in the store; None if there is none."""
         found = [path for path in self.store.iterdir() if not path.name.startswith(".")] if self.store.is_dir() else []
         return found[0] if found else None
 
     def differences(self, position: int) -> list[str]:
         """Returns the differences between states, manifest and listing, up to that position of the log: each segment
-        and its index must be there once, verified, and nothing else in the store.
-        """
+        and its index must exist once, verified, and the store must contain nothing else."""
         wrong, segments = self._manifest()
         found = [wrong] if wrong else []
         for node in self._subject.node_ids:

@@ -1,4 +1,4 @@
-"""Watches the nodes from outside while they are attacked: memory, life, leader and term."""
+"""Watches the nodes from outside while they are attacked: memory, processes, leader and term."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 EVERY_S = 0.1
 LATE_S = 0.05
-"""Seconds of a late wake-up that is noted: shorter ones happen on any machine."""
+"""Seconds by which the thread must wake up late to be noted; shorter delays happen on any machine."""
 
 
 class Change(NamedTuple):
-    """A node ended, or another leader or term was seen."""
+    """A change that was seen: a node ended, or another leader or term."""
 
     at_s: float
     what: str
 
 
 class Watch:
-    """A thread that looks while it is entered."""
+    """A context in which a thread watches the nodes."""
 
     def __init__(self, subject: RaftMQSubject, clock: Callable[[], float] = time.monotonic) -> None:
         self._subject = subject
@@ -35,11 +35,12 @@ class Watch:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._look_on, name="raftmq-chaos-watch", daemon=True)
         self.peak: dict[int, int] = {}
-        """Node -> most resident memory, bytes."""
+        """Node -> its highest resident memory, in bytes."""
         self.latest: dict[int, int] = {}
         self.changes: list[Change] = []
         self.late: list[tuple[float, float]] = []
-        """(when, seconds) that this thread itself woke too late: the machine stood still, not a node."""
+        """(when, seconds) for each time that this thread itself woke too late: then the machine stood still, not a
+        node."""
         self._processes: dict[int, psutil.Process] = {}
         self._led: tuple[int, int] | None = None
         self._ended: set[int] = set()
@@ -55,11 +56,11 @@ class Watch:
         self._thread.join()
 
     def forget_peak(self) -> None:
-        """The highest from now on."""
+        """Measures the highest memory anew from now on."""
         self.peak = {}
 
     def late_near(self, at_s: float, within_s: float = 2.0) -> float:
-        """Seconds that this thread woke too late at most, in so many seconds before that."""
+        """Returns the longest delay of this thread's wake-ups, in seconds, within `within_s` before `at_s`."""
         return max((late for when, late in self.late if at_s - within_s <= when <= at_s), default=0.0)
 
     def _look_on(self) -> None:

@@ -1,1 +1,1 @@
-"""Scripted scenarios: fixed acts, and what each demands of the system."""
+"""Scripted scenarios (stories): fixed acts, and what each demands of the system."""

@@ -1,4 +1,4 @@
-"""The events at the nodes while one kind of hostile request is played by itself (`story_one_by_one`)."""
+"""Events at the nodes while one kind of hostile request is played by itself (`story_one_by_one`)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from raftlog.storage.files import layout
 from raftmq.local.waiting import until
 
 BEGIN_S = (0.5, 2.0)
-"""Seconds before a node is hurt, from and to: the attack is under way by then."""
+"""Seconds, from and to, before a node is hurt; the attack is in progress by then."""
 AWAY_S = (0.2, 1.0)
 MIDDLE_S: Final = 5.0
-"""Seconds that a kill waits for the work that it is to interrupt."""
+"""Seconds that a kill waits at most for the work that it is to interrupt."""
 INTO_S: Final = 0.2
 """Seconds after that work has begun within which the kill comes, at a drawn moment."""
 COPY_S: Final = 60.0
@@ -31,20 +31,21 @@ WAVES: Final[Waves] = {
     "crowd": ("raftmq_long_polls", 1_000),
     "filter-crowd": ("raftmq_long_polls", 1_000),
 }
-"""Attack -> the metric of the leader that tells of its work, and how much of it there is in the middle of a wave. The
-work of the others is under way all the time."""
+"""Attack -> the leader's metric that shows its work, and the value in the middle of a wave. The work of other attacks
+is in progress all the time."""
 
 
 class Beside(NamedTuple):
-    """`play(scene, attack, deadline)` goes on until that time of the monotonic clock, and tells what it did."""
+    """An event at the nodes. `play(scene, attack, deadline)` goes on until that time of the monotonic clock, and
+    returns what it did."""
 
     name: str
     does: str
     play: Callable[[Scene, str, float], list[str]]
     is_whole: bool = True
-    """No node is hurt: none is to end."""
+    """True if no node is hurt, so that no process may end."""
     is_steady: bool = True
-    """Leader and term are to stay as they are."""
+    """True if leader and term must stay as they are."""
 
 
 def play_nothing(scene: Scene, attack: str, deadline: float) -> list[str]:
@@ -54,7 +55,7 @@ def play_nothing(scene: Scene, attack: str, deadline: float) -> list[str]:
 
 
 def play_snapshot(scene: Scene, attack: str, deadline: float) -> list[str]:
-    """A follower is killed and comes back without its state and its checkpoints: it takes a snapshot of the state from
+    """Kills a follower and restarts it without its state and checkpoints, so that it takes a snapshot of the state from
     another node. Raises StoryEnds."""
     taken = 0
     while time.monotonic() < deadline or not taken:
@@ -79,7 +80,7 @@ def _is_back(scene: Scene, node: int) -> bool:
 
 
 def play_checkpoint(scene: Scene, attack: str, deadline: float) -> list[str]:
-    """Every node reads its log and its rows again, and one after the other makes a checkpoint and a backup of it."""
+    """Has every node read its log and rows again, and has one after the other make a checkpoint and a backup of it."""
     subject, made = scene.subject, 0
     for node in subject.node_ids:
         subject.request(node, "POST", "/v1/scrub")
@@ -106,7 +107,7 @@ def _copied(scene: Scene, node: int) -> bool:
 
 
 def play_kills(scene: Scene, attack: str, deadline: float) -> list[str]:
-    """The leader is killed again and again, in the middle of a wave if the attack has any."""
+    """Kills the leader again and again, in the middle of a wave if the attack has waves."""
     kills = middles = 0
     while time.monotonic() < deadline or not kills:
         scene.stage.sleep(scene.rng.uniform(*BEGIN_S))
@@ -121,7 +122,8 @@ def play_kills(scene: Scene, attack: str, deadline: float) -> list[str]:
 
 
 def _meets_wave(scene: Scene, attack: str, leader: int) -> bool:
-    """Waits until the leader has that much to do; False if it does not come to that in time."""
+    """Waits until the leader has as much work as in the middle of a wave; returns False if that does not happen in
+    time."""
     metric, wanted = WAVES[attack]
     (port,) = (node.admin_port for node in scene.subject.nodes if node.id == leader)
     return until(lambda: _figure(port, metric) >= wanted, MIDDLE_S, _POLL_S) is True

@@ -1,4 +1,4 @@
-"""Scripted scenarios: fixed acts instead of faults dealt at random, and what each of them demands of the system."""
+"""Scripted scenarios: fixed acts instead of randomly dealt faults, each with its demands on the system."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from raftmq.local.waiting import until
 
 WELL_S = 60.0
 SEGMENT_BYTES_MIN = 6 << 20
-"""A message of the largest size must fit."""
+"""The smallest segment size: a message of the largest size must fit."""
 
 
 class StoryEnds(Exception):
-    """The story cannot go on: why. What was demanded so far stands, the run is not valid."""
+    """The story cannot continue; the text says why. Its demands so far count, and the run is not valid."""
 
 
 class Scene:
-    """The tools of a story, and the place where it writes down what it found."""
+    """The tools of a story, and the place where it records its results."""
 
     def __init__(
         self,
@@ -47,41 +47,40 @@ class Scene:
         self.history = history
         self.folder = folder
         self.scale = scale
-        """1 is the scenario as it is meant; less is a rehearsal."""
+        """The scale: 1 is the full scenario; less is a rehearsal."""
         self.tell = tell
         self._hold = hold
         self.time_s = plan.time_s if plan is not None else 0.0
-        """Seconds that the story may last, where that is for the user to say."""
+        """Seconds that the story may last, for stories whose duration the user decides."""
         self.rate = plan.rate if plan is not None and plan.rate_given else None
-        """Sends per second that the user asked for."""
+        """Sends per second that the user asked for; None if the user named no rate."""
         self.attacks = [nemesis.name for nemesis in plan.nemeses] if plan is not None else []
         """Names of the attacks that hostile clients play."""
         self.beside = plan.beside if plan is not None else ()
-        """Events at the nodes meanwhile, one after the other."""
+        """Events at the nodes during the attacks, played one after the other."""
         self.played: list[Played] = []
-        """Rounds of faults that the story dealt itself."""
+        """Rounds of faults that the story played itself."""
         self.broken: list[str] = []
         """Promises that were broken, each with its proof."""
         self.doubts: list[str] = []
         self.gates: list[Gate] = []
         self.measured: dict[str, Any] = {}
-        """Measurements for the JSON."""
+        """Measurements for the JSON output."""
         self._began = time.monotonic()
 
     @property
     def rng(self) -> random.Random:
-        """The run's seeded source of chance."""
+        """The run's seeded random source."""
         return self.stage.rng
 
     def count(self, full: int) -> int:
-        """A number of things at this scale, at least one."""
+        """Returns `full` at this scale, at least one."""
         return max(1, round(full * self.scale))
 
     @contextlib.contextmanager
     def act(self, name: str) -> Iterator[list[str]]:
-        """Writes one act into the history and on the screen with its time; what is added to the list is told
-        with it.
-        """
+        """Records one act in the history and prints it with its duration, together with the lines that are added to the
+        yielded list."""
         note = self.history.invoke(PROCESS + 1, "fault", {"kind": name, "nodes": []})
         at_s, told = time.monotonic() - self._began, []  # type: tuple[float, list[str]]
         try:
@@ -93,17 +92,17 @@ class Scene:
             self.tell(f"{at_s:6.1f} s   {name} ({took_s:.1f} s){': ' * bool(detail)}{detail}")
 
     def demand(self, holds: bool, what: str) -> None:
-        """A promise; `what` is its proof if it does not hold."""
+        """Demands a promise; `what` is the proof that it is broken if it does not hold."""
         if not holds:
             self.broken.append(what)
 
     def gate(self, name: str, value: float, wanted: float, *, at_most: bool = False, told: str = "") -> None:
-        """A measured value that a full run must reach."""
+        """Adds a measured value that a full run must reach."""
         self.gates.append(Gate(name, value, wanted, at_most, told))
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
-        """Inside, no client asks for anything, and nothing is under way. Raises StoryEnds."""
+        """A context in which no client sends requests and none is in flight. Raises StoryEnds."""
         try:
             if not self._hold(True):
                 raise StoryEnds("requests under way had no outcome although the load was held")
@@ -112,7 +111,8 @@ class Scene:
             self._hold(False)
 
     def wait_well(self, nodes: list[int] | None = None) -> float:
-        """Seconds until these nodes (all) agree on a leader that takes writes. Raises StoryEnds."""
+        """Returns the seconds until these nodes (default: all) agree on a leader that accepts writes. Raises
+        StoryEnds."""
         wanted = self.subject.node_ids if nodes is None else nodes
         begun = time.monotonic()
         if not until(lambda: agree(self.subject, wanted), WELL_S, 0.02):
@@ -120,25 +120,25 @@ class Scene:
         return time.monotonic() - begun
 
     def wait_caught_up(self, timeout_s: float = WELL_S) -> None:
-        """Waits until every node has applied what any knows to be committed. Raises StoryEnds."""
+        """Waits until every node has applied everything that any node knows to be committed. Raises StoryEnds."""
         if not until(lambda: is_caught_up(self.subject.states()), timeout_s, 0.05):
             raise StoryEnds(f"the replicas had not applied the same after {timeout_s:.0f} s")
 
 
 class Story(NamedTuple):
-    """A scripted scenario: `play(scene)` raises StoryEnds if it cannot go on."""
+    """A scripted scenario: `play(scene)` raises StoryEnds if it cannot continue."""
 
     play: Callable[[Scene], None]
     free_gib: int = 2
-    """Free disk that it needs at scale 1, in GiB."""
+    """Free disk space that it needs at scale 1, in GiB."""
     segment_mib: int = 6
     load: LoadPlan | None = None
-    """None: what suits the subject."""
+    """The load of the log workload; None: the one that suits the subject."""
     is_direct: bool = False
-    """Nodes reach each other without the proxies, since no link is broken: these share the harness's process, and every
-    pause of a process that records millions of sends would look like a silent leader."""
+    """True if nodes reach each other without the proxies, since the story breaks no link. The proxies share the
+    harness's process, and every pause of a process that records millions of sends would look like a silent leader."""
     is_tiered: bool = False
-    """Nodes have a directory for a tier, and evict to it. In a rehearsal segments are smaller, not fewer."""
+    """True if nodes have a directory as tier, and evict to it. In a rehearsal segments are smaller, not fewer."""
 
     def segment_bytes(self, scale: float) -> int:
         """Returns the size of a segment of the nodes' logs."""
@@ -147,7 +147,7 @@ class Story(NamedTuple):
 
 
 def agree(subject: RaftMQSubject, nodes: list[int]) -> bool:
-    """Returns True if these nodes answer and name one leader among them that takes writes."""
+    """Returns True if these nodes answer and name one leader among them that accepts writes."""
     states = subject.states()
     known = [state for node in nodes if (state := states[node]) is not None]
     leaders = {state.leader for state in known}

@@ -1,8 +1,10 @@
-"""`bitflip-minority`: bytes rot on one node after another, under load. Never served, never spread, repaired.
+"""The story `bitflip-minority`: bytes rot on one node after another, under load. They must never be served nor spread,
+and must be repaired.
 
-Each flip is followed by what makes the node meet it: reading around it, inspect-consistency, a restart, fsck. No second
-node is hurt before the frames and rows of the first are whole again: a sound majority has every byte at every moment.
-Tables rot on one node only, because its checkpoints are linked to them and stay rotten after the state was replaced.
+Each flip is followed by an action that makes the node notice it: reading around it, inspect-consistency, a restart,
+fsck. No second node is hurt before the frames and rows of the first are whole again: a sound majority has every byte at
+every moment. Tables rot on one node only, because its checkpoints are linked to them and stay rotten after the state
+was replaced.
 """
 
 from __future__ import annotations
@@ -28,16 +30,16 @@ from raftmq.local.waiting import until
 
 FLIPS = 50
 KINDS = (*[Kind.SEALED] * 5, *[Kind.ACTIVE] * 2, Kind.INDEX, *[Kind.TABLE] * 2)
-"""Kinds of files, dealt in turn."""
+"""Kinds of files to flip a byte in, used in turn."""
 GROWN_BYTES = 20 << 20
-"""Bytes of log before the first flip: some segments are sealed, some tables written."""
+"""Bytes of log before the first flip: by then some segments are sealed and some tables written."""
 GROW_S = 300.0
 MEND_S = 10.0
 INSPECT_S = 120.0
 ITSELF_S, BACK_S = 30.0, 60.0
-"""Seconds for a node to serve again: by itself, and after its state was replaced."""
+"""Seconds within which a node must serve again: by itself, and after its state was replaced."""
 AROUND = 100
-"""Messages read on either side of a flip in each queue."""
+"""The number of messages read on either side of a flip in each queue."""
 DAMAGED = "-damaged-"
 
 
@@ -86,9 +88,8 @@ def _grow(scene: Scene) -> None:
 
 
 def _flip(scene: Scene, victim: int, kind: Kind) -> Flip:
-    """Changes a byte of a file of this kind, or of another kind if there is no such file. Raises StoryEnds if there is
-    none at all.
-    """
+    """Changes a byte in a file of this kind, or of another kind if there is no such file. Raises StoryEnds if there is
+    none at all."""
     for each in dict.fromkeys((kind, Kind.SEALED, Kind.ACTIVE, Kind.INDEX)):
         made = flip(victim, scene.subject.data_of(victim), each, scene.rng, scene.stage.load.position)
         if made is not None:
@@ -97,7 +98,8 @@ def _flip(scene: Scene, victim: int, kind: Kind) -> Flip:
 
 
 def _provoke(scene: Scene, made: Flip) -> str:
-    """Makes the node meet the flip: by reading, by comparing, by a restart, by an offline check. How it ended."""
+    """Makes the node notice the flip: by reading, by comparing, by a restart, or by an offline check. Returns the
+    result."""
     if made.kind in (Kind.SEALED, Kind.ACTIVE):
         _read_around(scene, made)
         if _gone(made, MEND_S):
@@ -121,7 +123,8 @@ EQUAL = "everything is equal"
 
 
 def _inspect(scene: Scene) -> str:
-    """`raftmq inspect-consistency`: the nodes read their logs and compare them; what it found, for people."""
+    """Runs `raftmq inspect-consistency`, with which the nodes read and compare their logs; returns its findings for
+    people."""
     command = [sys.executable, "-m", "raftmq.cli", "inspect-consistency", "--data", str(scene.subject.data)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=INSPECT_S, check=False)
@@ -136,7 +139,7 @@ def _gone(made: Flip, timeout_s: float) -> bool:
 
 
 def _restart(scene: Scene, node: int) -> bool:
-    """kill -9 half of the time. False if it does not serve again by itself."""
+    """Restarts the node, with kill -9 half of the time. Returns False if it does not serve again by itself."""
     if scene.rng.random() < 0.5:
         scene.stage.strike([node])
     else:
@@ -145,9 +148,8 @@ def _restart(scene: Scene, node: int) -> bool:
 
 
 def _start(scene: Scene, node: int, timeout_s: float) -> bool:
-    """Starts the node; True if it serves in time. A node that ends by itself, because it met the damage, is started
-    again.
-    """
+    """Starts the node; returns True if it serves in time. A node that ends by itself, because it met the damage, is
+    started again."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if not scene.subject.is_running(node):
@@ -158,7 +160,8 @@ def _start(scene: Scene, node: int, timeout_s: float) -> bool:
 
 
 def _check_offline(scene: Scene, made: Flip) -> list[Finding]:
-    """Returns what fsck says of the file while the node is stopped; damage of the state is then cured by replacing it.
+    """Returns fsck's findings about the file while the node is stopped; damage of the state is then repaired by
+    replacing it.
 
     Raises StoryEnds if the node does not serve afterwards.
     """
@@ -173,8 +176,7 @@ def _check_offline(scene: Scene, made: Flip) -> list[Finding]:
 
 def _rebuild(scene: Scene, node: int) -> None:
     """Replaces the state as `raftmq rebuild DIR --yes` does: from the newest sound checkpoint, else by replaying the
-    log.
-    """
+    log."""
     for back in ("checkpoint", "start"):
         work = Rebuild(OsFileSystem(), scene.subject.data_of(node), int(time.time() * 1000))
         try:
@@ -188,7 +190,7 @@ def _rebuild(scene: Scene, node: int) -> None:
 
 
 def _read_around(scene: Scene, made: Flip) -> None:
-    """Reads messages around the flip from the hurt node itself, of every queue. What it serves must be undamaged."""
+    """Reads messages of every queue around the flip from the hurt node itself, which must serve only undamaged ones."""
     node = scene.subject.nodes[made.node - 1]
     address = f"127.0.0.1:{node.broker_port}"
     with connect(scene.subject.servers) as mq:
@@ -229,9 +231,8 @@ def _read_queue(scene: Scene, mq: Any, address: str, queue_id: int, made: Flip) 
 
 
 def _compare(scene: Scene) -> None:
-    """Stops all nodes and compares their logs, which must be the same byte for byte: nothing rotten is left, and
-    nothing rotten was passed on.
-    """
+    """Stops all nodes and compares their logs, which must be the same byte for byte: then no rotten byte is left or was
+    passed on."""
     with scene.quiet():
         with scene.act("all stop, the logs are compared") as told:
             scene.wait_caught_up()

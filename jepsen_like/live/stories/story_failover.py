@@ -1,9 +1,9 @@
-"""`failover`, `frozen-leader`, `isolated-leader`, `graceful`: how long a client waits when the leader is killed, hangs,
-is cut off from the others, and when it is stopped in order.
+"""The stories `failover`, `frozen-leader`, `isolated-leader` and `graceful`: how long a client waits when the leader is
+killed, hangs, is cut off from the others, and when it is stopped in an orderly way.
 
-All measure what single clients saw: four writers send all the time, and each blow is charged with the longest pause
-that any of them had until all was well again: the longest time in which a client waited and nothing of its own
-succeeded.
+All measure what single clients saw. Four writers send all the time, and each blow is charged with the longest pause
+that any of them had until the cluster was healthy again: the longest time in which a client waited and none of its own
+sends succeeded.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ from jepsen_like.live.subjects.subject import LoadPlan
 
 
 class Blow(NamedTuple):
-    """Something was done to the cluster. Nanoseconds on the clock of the history."""
+    """A fault that was applied to the cluster. Nanoseconds on the clock of the history."""
 
     at_ns: int
     until_ns: int
-    """End of the blow: a pause that begins later is not its doing; one that began before counts until it ends."""
+    """End of the blow: a pause that begins later does not count; one that began before counts until it ends."""
 
 
 class Acks:
-    """The times at which each writer was told of a success; a writer is what stands before the dash of its
-    message ids.
-    """
+    """The times at which each writer's sends were acknowledged; the writer is the part of a message id before the
+    dash."""
 
     def __init__(self, ops: Iterable[Op]) -> None:
         found: dict[str, list[int]] = defaultdict(list)
@@ -44,13 +43,15 @@ class Acks:
 
     @property
     def writers(self) -> list[str]:
-        """The writers that were acknowledged anything."""
+        """The writers that have any acknowledged send."""
         return sorted(self._times)
 
     def worst_us(self, blow: Blow) -> int | None:
-        """Microseconds of the longest pause of any writer that was not over at the blow and began before its end.
+        """Returns the longest pause, in microseconds, of any writer that was not over at the blow and began before its
+        end.
 
-        Whole, from the acknowledgement before to the one after. None if a writer was never acknowledged again.
+        The whole pause counts, from the acknowledgement before to the one after. None if a writer was never
+        acknowledged again.
         """
         pauses = [_longest_ns(times, blow) for times in self._times.values()]
         return max(pauses, default=-1) // 1000 if pauses and -1 not in pauses else None
@@ -68,24 +69,24 @@ def _longest_ns(times: Sequence[int], blow: Blow) -> int:
 KILLS, STOPS, SILENCES = 100, 50, 30
 FAILOVER_MEDIAN_MS, FAILOVER_P99_MS = 800, 2000
 SILENT_MEDIAN_MS = 1200
-"""Median in ms for a leader whose connections stay open: the others wait for their election timeout first."""
+"""The median in ms that is allowed for a leader whose connections stay open: the others first wait for their election
+timeout."""
 GRACEFUL_GAP_MS = 200
 AWAY_S = (0.3, 1.0)
-"""Seconds that the old leader stays away: long enough for the others to settle without it."""
+"""Seconds, from and to, that the old leader stays away: long enough for the others to settle without it."""
 SILENT_S = (2.0, 3.0)
-"""Seconds that a leader hangs, or is cut off."""
+"""Seconds, from and to, that a leader hangs, or is cut off."""
 SETTLED_S = 0.2
 CALM_S = (0.6, 1.3)
-"""Seconds between one recovery and the next blow: pauses of this time are the machine's own, and are told beside the
-others.
-"""
+"""Seconds, from and to, between one recovery and the next blow. Pauses in this time are the machine's own, and are
+reported beside the others."""
 
 Strike = Callable[[int], tuple[str, Callable[[], None]]]
-"""A blow at the leader: what it was, and what brings the node back."""
+"""A function that applies a fault to the leader; returns its description, and a function that brings the node back."""
 
 
 def play_failover(scene: Scene) -> None:
-    """The leader dies, again and again; what matters is when each client is acknowledged again."""
+    """Kills the leader, again and again, and measures when each client is acknowledged again."""
 
     def kill(leader: int) -> tuple[str, Callable[[], None]]:
         if not scene.stage.strike([leader]):
@@ -99,7 +100,7 @@ def play_failover(scene: Scene) -> None:
 
 
 def play_frozen(scene: Scene) -> None:
-    """The leader's process stands still (SIGSTOP): nothing is closed, to nodes and clients it is silent."""
+    """Pauses the leader's process (SIGSTOP): no connection is closed, but it is silent to nodes and clients."""
 
     def freeze(leader: int) -> tuple[str, Callable[[], None]]:
         if not scene.subject.pause(leader):
@@ -112,7 +113,7 @@ def play_frozen(scene: Scene) -> None:
 
 
 def play_isolated(scene: Scene) -> None:
-    """Cuts the leader off from the others; clients reach all of them, the old leader too."""
+    """Cuts the leader off from the others; clients reach all of them, including the old leader."""
 
     def cut(leader: int) -> tuple[str, Callable[[], None]]:
         fabric = scene.subject.fabric
@@ -126,7 +127,7 @@ def play_isolated(scene: Scene) -> None:
 
 
 def play_graceful(scene: Scene) -> None:
-    """The leader is told to stop (SIGTERM): it hands over first, so that clients hardly notice."""
+    """Stops the leader with SIGTERM: it hands over first, so that clients hardly notice."""
 
     def stop(leader: int) -> tuple[str, Callable[[], None]]:
         begun = time.monotonic()
@@ -148,7 +149,8 @@ def play_graceful(scene: Scene) -> None:
 def _strike_leaders(
     scene: Scene, name: str, count: int, strike: Strike, away_s: tuple[float, float] = AWAY_S
 ) -> list[float]:
-    """Milliseconds that the worst-off client waited, per blow, ascending. Raises StoryEnds."""
+    """Applies blows to leaders; returns the milliseconds that the slowest client waited, per blow, ascending. Raises
+    StoryEnds."""
     blows: list[Blow] = []
     calms: list[Blow] = []
     for _ in range(count):
@@ -181,7 +183,7 @@ def _pauses(acks: Acks, blows: list[Blow]) -> list[float]:
 
 
 def _tell(scene: Scene, key: str, name: str, pauses: list[float]) -> tuple[float, float]:
-    """(median, p99), written down with all of them."""
+    """Records the pauses with their median and p99, and returns (median, p99)."""
     in_us = [round(1000 * pause) for pause in pauses]
     median, p99 = (quantile(in_us, share) / 1000 for share in (0.5, 0.99))
     scene.tell(f"         {name}: median {median:.0f} ms, p99 {p99:.0f} ms, longest {pauses[-1]:.0f} ms, {len(pauses)}")
@@ -196,7 +198,7 @@ def _tell(scene: Scene, key: str, name: str, pauses: list[float]) -> tuple[float
 
 
 LOAD = LoadPlan(1000, 256)
-"""A steady load, far below what the machine can do: waiting for the processor is not what is measured."""
+"""A steady load, far below what the machine can do, so that waiting for the processor is not measured."""
 FAILOVER = Story(play_failover, load=LOAD)
 FROZEN = Story(play_frozen, load=LOAD)
 ISOLATED = Story(play_isolated, load=LOAD)

@@ -1,9 +1,10 @@
-"""`--nemesis hostile`: every attack of `jepsen_like.hostile` beside honest clients, again and again, and what it costs.
+"""The story `--nemesis hostile`: plays every attack of `jepsen_like.hostile` beside honest clients, again and again,
+and measures its effect.
 
-First the honest load finds what the cluster takes; from then on it runs at half of it. Then all attacks are played at
-once, again and again, with short calms before, between and after: both share what a disk, a machine and a longer log do
-to latency, so what differs is the attacks' doing. Nothing that a client sends may end a node, move the leadership, pass
-the bound of memory or leave an honest request without its answer.
+First the honest load finds out what the cluster can take; from then on it runs at half of it. Then all attacks are
+played at once, again and again, with short calms before, between and after. The calms have the same effects of a disk,
+a machine and a longer log on latency, so the difference comes from the attacks. Nothing that a client sends may end a
+node, move the leadership, exceed the bound of memory or leave an honest request without its answer.
 """
 
 from __future__ import annotations
@@ -24,29 +25,30 @@ from jepsen_like.live.stories.story import Scene, Story
 from jepsen_like.live.subjects.raftmq_subject import LOAD
 
 CALM_SHARE, CALM_MIN_S = 0.1, 4.0
-"""Calm besides the attacks: its share of their time, and the seconds of each calm at least."""
+"""The calms: their share of the attacks' time, and the least seconds of each."""
 WINDOW_S = 100.0
-"""Seconds, about, of attacks between two calms."""
+"""Seconds, approximately, of attacks between two calms."""
 REST_S = 3.0
-"""Seconds after attacks before calm is measured: what they left goes on for a while."""
+"""Seconds after attacks before a calm is measured, because their effects go on for a while."""
 PROBE_S, PROBE_FACTOR, SETTLE_S = 4.0, 8.0, 2.0
-"""The load that is offered to find out what is taken, and for how long."""
+"""The probe of the cluster's capacity: its seconds, the factor of the load that is offered, and the seconds to settle
+afterwards."""
 SLOWER_MAX = 2.0
 MEMORY_MAX = 1 << 30
-"""Bytes that a node may grow by under attack: four budgets of `limits.node_inflight_bytes_max` (requests under way,
-requests held for the leader, frames that are not whole, answers that wait to be read), twice, because bytes that were
-given back stay with the allocator for a while."""
+"""Bytes by which a node's memory may grow under attack: four budgets of `limits.node_inflight_bytes_max` (requests in
+flight, requests held for the leader, incomplete frames, answers that wait to be read), twice, because freed bytes stay
+with the allocator for a while."""
 _SHOWN = 3
 _SLACK_S = 1.0
-"""The last rounds of a window begin a little late."""
+"""Seconds by which the last rounds of a window may begin late."""
 _MIB = 1 << 20
 
 Span = tuple[int, int]
-"""Start and end: nanoseconds on the clock of the history."""
+"""A span of time: (start, end), nanoseconds on the clock of the history."""
 
 
 def play(scene: Scene) -> None:
-    """Calm, then attacks; raises StoryEnds and OSError if it cannot go on."""
+    """Plays calms and attacks; raises StoryEnds and OSError if it cannot continue."""
     windows = max(1, round(scene.time_s / WINDOW_S))
     calm_s = max(CALM_MIN_S, CALM_SHARE * scene.time_s / (windows + 1))
     calms: list[Span] = []
@@ -80,7 +82,8 @@ def _calm(scene: Scene, calm_s: float, rate: float) -> Span:
 
 
 def _settle_rate(scene: Scene) -> float:
-    """Half of what the cluster takes, or what the user asked for; sends per second that are now offered."""
+    """Sets the load to half of what the cluster takes, or to the user's rate; returns the sends per second that are now
+    offered."""
     load = scene.stage.load
     if scene.rate is not None:
         return scene.rate
@@ -99,12 +102,12 @@ def _settle_rate(scene: Scene) -> float:
 
 
 class _Rounds:
-    """The rounds that the attacker told of, from its thread."""
+    """The rounds that the attacker reported, collected by its thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.begun: list[tuple[float, Round]] = []
-        """(when, on the clock of the watch; what)"""
+        """Reports of starts: (time on the clock of the watch, round)."""
         self.over: list[tuple[float, Round]] = []
 
     def hear(self, told: Round) -> None:
@@ -112,7 +115,7 @@ class _Rounds:
             (self.over if told.is_over else self.begun).append((time.monotonic(), told))
 
     def under_way(self, at_s: float) -> list[str]:
-        """Attacks that were going on then: one of them is to blame."""
+        """Returns the attacks that were in progress at that time, one of which is to blame."""
         open_rounds: Counter[str] = Counter()
         with self._lock:
             open_rounds.update(f"{each.attack} on node {each.node}" for when, each in self.begun if when <= at_s)
@@ -163,7 +166,7 @@ def _judge_memory(scene: Scene, resting: dict[int, int], peak: dict[int, int]) -
 
 
 def _judge_turns(scene: Scene, turns: dict[int, Turns]) -> None:
-    """No turn of an event loop is long by the loop's own CPU clock, whatever else ran on the machine."""
+    """Demands that no turn of an event loop is long by the loop's own CPU clock, whatever else ran on the machine."""
     for node, told in turns.items():
         scene.measured[f"longest_turn_node_{node}"] = str(told)
         scene.demand(told.longest_s <= TURN_MAX_S, f"node {node}: a turn of its event loop took {told}")

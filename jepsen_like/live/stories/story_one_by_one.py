@@ -1,8 +1,9 @@
-"""`--beside`: each attack by itself, under one condition after the other, and what it costs honest clients.
+"""The story `--beside`: plays each attack by itself, under one condition after the other, and measures its effect on
+honest clients.
 
-A cell of the table is one attack under one condition. It begins with nodes that have just been started, so that the
-longest turn and the memory are its own. It lasts for the time that the user named, and longer until a round is over and
-REQUESTS are sent.
+A cell of the table is one attack under one condition. It begins with newly started nodes, so that the longest turn and
+the memory belong to the cell. It lasts for the time that the user named, and longer until a round is over and REQUESTS
+are sent.
 """
 
 from __future__ import annotations
@@ -23,24 +24,25 @@ from jepsen_like.live.stories.story_hostile import MEMORY_MAX
 from jepsen_like.live.subjects.subject import LoadPlan
 
 REQUESTS: Final = 5_000
-"""Requests of each cell at full scale."""
+"""Requests in each cell at full scale."""
 LONGER_MAX: Final = 1.5
-"""Limit of the time of a cell that has not sent them by then, as a multiple of the time that it was to last."""
+"""The longest time of a cell that has not sent its requests, as a multiple of its planned time."""
 ROUND_MAX: Final = 4.0
-"""Limit of a cell's time if no round is over, as a multiple of the time that it was to last."""
+"""The longest time of a cell in which no round is over, as a multiple of its planned time."""
 ROUNDS: Final = 6
-"""Rounds of an attack, within that time."""
+"""Rounds of an attack within the planned time."""
 P99_MAX_MS: Final = 250.0
-"""Highest 99th percentile of honest sends, in ms, while the leader stays."""
+"""The highest 99th percentile allowed for honest sends, in ms, while the leader stays."""
 SETTLE_S: Final = 2.0
 STOPS: Final = 3
-"""An entry that the leader makes by itself may come between two stops; then they are tried again."""
+"""The most attempts to stop the nodes with equal states: an entry that the leader makes by itself may come between two
+stops."""
 _SHOWN: Final = 3
 _MIB: Final = 1 << 20
 
 
 def play(scene: Scene) -> None:
-    """All cells; raises StoryEnds and OSError if it cannot go on."""
+    """Plays all cells; raises StoryEnds and OSError if it cannot continue."""
     cells = []
     for attack in scene.attacks:
         for name in scene.beside:
@@ -76,9 +78,8 @@ def _cell(scene: Scene, attack: str, beside: Beside) -> dict[str, Any]:
 
 
 def _goes_on(rounds: list[Round], wanted: int, times: float) -> bool:
-    """Returns True if a cell lasts longer than the time that it was to last; `times`: how many times as long it has
-    taken.
-    """
+    """Returns True if a cell must last longer than planned; `times` is its time so far as a multiple of the planned
+    one."""
     if not any(each.is_over for each in rounds):
         return times < ROUND_MAX
     return _sent(rounds) < wanted and times < LONGER_MAX
@@ -98,7 +99,7 @@ def _judged(
     span: tuple[int, int],
     turns: dict[int, Turns],
 ) -> dict[str, Any]:
-    """A row of the table; what broke a promise is demanded of the scene."""
+    """Returns a row of the table; demands of the scene that no promise was broken."""
     where = f"{attack} beside {beside.name}"
     seen, lost = seen_in(scene.history.ops, [span]), 0
     if beside.is_steady:
@@ -130,12 +131,12 @@ def _judged(
 
 
 def _is_reign(change: Change) -> bool:
-    """True if this is another leader or term, not the end of a process."""
+    """Returns True if the change is another leader or term, not the end of a process."""
     return " leads term " in change.what
 
 
 def _start_again(scene: Scene) -> None:
-    """Stops every node in order, compares what they hold, and starts them again. Raises StoryEnds."""
+    """Stops every node in an orderly way, compares their states, and starts them again. Raises StoryEnds."""
     subject = scene.subject
     with scene.quiet():
         for _ in range(STOPS):
@@ -152,7 +153,7 @@ def _start_again(scene: Scene) -> None:
 
 
 def table(cells: list[dict[str, Any]]) -> list[str]:
-    """The rows as Markdown."""
+    """Returns the rows as a Markdown table."""
     return [
         "| Attack | Beside | Requests | Leader changes | p99 of sends | Longest turn | Memory, most and growth |",
         "|---|---|---|---|---|---|---|",

@@ -1,9 +1,9 @@
-"""`report-000`: the log is uploaded exactly once, whoever leads and whatever becomes of it on the way.
+"""The story `report-000`: the log is uploaded exactly once, whichever node leads and whatever happens to it meanwhile.
 
 Field report 000: a broker was stopped while it uploaded, and the last file of its index was never in the store. Here
 the leader is held at each step of an upload, and is then killed, told to stop, or cut off from the store. At the end
-all of the log is in the store, each segment once; keys are found at every moment; and consumers read from offset zero
-while the nodes have only the last few segments.
+all of the log must be in the store, each segment once; keys are found at every moment; and consumers read from offset
+zero while the nodes have only the last few segments.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ KEYS = 1_000_000
 TOPICS = ("tiered-a", "tiered-b", "tiered-c")
 POINTS = ("tier.uploading", "tier.put", "tier.uploaded", "tier.read_back", "tier.verified", "tier.manifest")
 """Failpoints before each record, call and publication of an upload: see cluster/tier/uploader.py and
-tier_service.py.
-"""
+tier_service.py."""
 MINUTES = 15
 SPARE_KEYS = 4
-"""Limit of the messages, in multiples of KEYS: more are sent while a leader is slow to come to a point."""
+"""The most messages, in multiples of KEYS: more are sent while a leader is slow to reach a failpoint."""
 OVERHEAD_BYTES = 300
-"""Bytes of a message in the log, beside its body."""
+"""Bytes of a message in the log in addition to its body."""
 CHUNKS = 8
 """Chunks per segment."""
 VERIFIED_S = 120.0
-"""A pause after failures lasts up to 30 s."""
+"""Seconds to wait for verification, since a pause after failures lasts up to 30 s."""
 
 
 def play(scene: Scene) -> None:
@@ -60,14 +59,15 @@ Strike = Callable[[Scene, TierProbe, int, str], str]
 
 
 def _blows(scene: Scene) -> list[tuple[str, tuple[str, Strike]]]:
-    """Every point with every blow; in a rehearsal every point at least once, and every blow."""
+    """Returns every failpoint with every kind of blow; in a rehearsal every failpoint and every kind at least once."""
     strikes: list[tuple[str, Strike]] = [("kill -9", _kill), ("SIGTERM", _stop), ("no store", _cut_off)]
     turns = [(point, strikes[(at + turn) % len(strikes)]) for turn, (at, point) in product(range(3), enumerate(POINTS))]
     return turns[: max(len(POINTS), scene.count(len(turns)))]
 
 
 def _blow(scene: Scene, probe: TierProbe, messages: KeyedMessages, chunk: int, point: str, strike: Strike) -> str:
-    """Holds the leader at the point, strikes it, and waits until the tier has what was under way."""
+    """Holds the leader at the failpoint, applies the blow, and waits until the tier has the upload that was in
+    progress."""
     leader = scene.stage.leader()
     scene.subject.set_failpoint(leader, point, "hold")
     _fill(scene, messages, chunk, lambda: scene.subject.failpoint_waiting(leader).get(point, 0) > 0)
@@ -97,7 +97,7 @@ def _stop(scene: Scene, probe: TierProbe, leader: int, point: str) -> str:
 
 
 def _cut_off(scene: Scene, probe: TierProbe, leader: int, point: str) -> str:
-    """The leader goes on, and finds nobody to talk to."""
+    """Cuts the leader off from the store, and lets it continue."""
     before = probe.view(leader)["failures"]
     with probe.cut_off():
         scene.subject.set_failpoint(leader, point, "off")
@@ -108,7 +108,7 @@ def _cut_off(scene: Scene, probe: TierProbe, leader: int, point: str) -> str:
 
 
 def _fill(scene: Scene, messages: KeyedMessages, chunk: int, reached: Callable[[], bool]) -> None:
-    """Sends until it is reached. Raises StoryEnds if that takes too many messages."""
+    """Sends messages until `reached` is true. Raises StoryEnds if that takes too many messages."""
     while not reached():
         if messages.send(chunk) is None:
             raise StoryEnds(f"of {messages.sent} messages the last {chunk} were not acknowledged, or there are no more")
@@ -119,7 +119,7 @@ def _rows(scene: Scene, probe: TierProbe) -> int:
 
 
 def _judge(scene: Scene, probe: TierProbe, messages: KeyedMessages) -> None:
-    """With nobody writing: everything to the last byte is in the tier, once, and is read from there."""
+    """Checks, without writes, that everything to the last byte is in the tier, once, and can be read from there."""
     leader = scene.stage.leader()
     with scene.act("seal, and sweep") as told:
         position = int(scene.subject.request(leader, "POST", "/v1/tier/seal", {})["position"])

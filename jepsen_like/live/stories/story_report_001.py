@@ -1,7 +1,7 @@
-"""`report-001`: metadata that one leader made is there under every other, after restarts of any majority.
+"""The story `report-001`: metadata that one leader made is present under every other, after restarts of any majority.
 
-Field report 001: topics and groups were created on A, leadership moved to B, all nodes were stopped, and what A had
-known was gone when A and C came back without B. Then the roles are switched rapidly under load.
+Field report 001: topics and groups were created on A, leadership moved to B, all nodes were stopped, and the metadata
+of A was gone when A and C came back without B. Afterwards the story switches leaders rapidly under load.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 A, B, C = 1, 2, 3
 COUNT, SWITCHES = 1000, 200
 SWITCH_S = 20.0
-"""Seconds for one switch with its write; more ends the story."""
+"""The longest time in seconds for one switch with its write; a longer one ends the story."""
 PREFIX = "r1-"
 SHOWN = 5
 _ATTRIBUTES: tuple[dict[str, str], ...] = (
@@ -51,7 +51,7 @@ Wanted = tuple[dict[str, TopicSpec], dict[str, GroupSpec], dict[Place, int]]
 
 
 def _created(scene: Scene, numbers: range) -> Wanted:
-    """Topics, groups and offsets with attributes drawn by the seed."""
+    """Returns topics, groups and offsets to create, with attributes drawn by the seed."""
     rng = scene.rng
     topics = {
         f"{PREFIX}t{n:04d}": TopicSpec(rng.randrange(1, 9), rng.choice((2, 4, 6)), dict(rng.choice(_ATTRIBUTES)))
@@ -75,7 +75,8 @@ def _write(scene: Scene, catalogue: Catalogue, name: str, wanted: Wanted) -> Non
 
 
 def _with_client(scene: Scene, what: str, act: Callable[[AsyncClient], Awaitable[T]]) -> T:
-    """Raises StoryEnds: what was not acknowledged cannot be demanded afterwards."""
+    """Calls `act` with a client. Raises StoryEnds if it fails, because only acknowledged changes can be demanded
+    afterwards."""
 
     async def work() -> T:
         async with aconnect(scene.subject.servers) as client:
@@ -88,7 +89,7 @@ def _with_client(scene: Scene, what: str, act: Callable[[AsyncClient], Awaitable
 
 
 def _change(scene: Scene, catalogue: Catalogue, count: int) -> None:
-    """Changes some on B, deletes some, and adds new ones."""
+    """Changes some topics and groups on B, deletes some, and adds new ones."""
     changed = _created(scene, range(0, count, 3))
     _write(scene, catalogue, f"{len(changed[0])} of them changed on B", changed)
     topics, groups = (
@@ -101,7 +102,7 @@ def _change(scene: Scene, catalogue: Catalogue, count: int) -> None:
 
 
 def _lead(scene: Scene, node: int, nodes: list[int] | None = None) -> None:
-    """Makes the node leader of these (all), whoever leads now. Raises StoryEnds."""
+    """Makes the node the leader of these nodes (default: all), whichever leads now. Raises StoryEnds."""
     with scene.act(f"leadership to node {node}") as told:
         deadline = time.monotonic() + SWITCH_S
         while (leader := scene.stage.leader()) != node:
@@ -121,7 +122,8 @@ def _term(scene: Scene, node: int) -> int:
 
 
 def _restart_without_b(scene: Scene, catalogue: Catalogue) -> None:
-    """Stops all nodes and sums up their states; A and C come back alone, and each of them leads once."""
+    """Stops all nodes and compares digests of their states; then A and C come back alone, and each of them leads
+    once."""
     with scene.quiet():
         with scene.act("all stop") as told:
             scene.wait_caught_up()
@@ -140,9 +142,8 @@ def _restart_without_b(scene: Scene, catalogue: Catalogue) -> None:
 
 
 def _compare(scene: Scene, catalogue: Catalogue, when: str, nodes: list[int] | None = None) -> None:
-    """Compares the catalogue with what the leader tells linearizably, and with what every running node shows of its own
-    state once it has caught up.
-    """
+    """Compares the catalogue with the leader's linearizable answers, and with the state that every running node shows
+    once it has caught up."""
     running = scene.subject.node_ids if nodes is None else nodes
     with scene.act(f"metadata compared: {when}") as told:
         differences = _with_client(scene, "read", catalogue.differences)
@@ -159,7 +160,7 @@ def _compare(scene: Scene, catalogue: Catalogue, when: str, nodes: list[int] | N
 
 
 def _caught_up_topics(scene: Scene, node: int, newest: dict[str, Any]) -> dict[str, Any]:
-    """A node's own list once it is as new as the leader's was. Raises StoryEnds."""
+    """Returns a node's own list of topics once it is as new as the leader's was. Raises StoryEnds."""
     deadline = time.monotonic() + SWITCH_S
     while True:
         shown: dict[str, Any] = scene.subject.request(node, "GET", "/v1/topics", timeout_s=20.0)
@@ -171,7 +172,7 @@ def _caught_up_topics(scene: Scene, node: int, newest: dict[str, Any]) -> dict[s
 
 
 def _switch(scene: Scene, catalogue: Catalogue) -> None:
-    """Rapid switches, each with a topic that is created, and acknowledged, in the new leader's own term."""
+    """Switches leaders rapidly; each switch creates a topic, which is acknowledged in the new leader's own term."""
     wanted, terms = scene.count(SWITCHES), [_term(scene, scene.stage.leader())]
     before = scene.stage.load.counts.acked
     with scene.act(f"{wanted} rapid role switches under load") as told:
@@ -190,7 +191,7 @@ def _switch(scene: Scene, catalogue: Catalogue) -> None:
 
 
 def _switch_once(scene: Scene, name: str, spec: TopicSpec, before: int) -> int:
-    """The term in which the topic was created, above `before`. Raises StoryEnds."""
+    """Switches once; returns the term in which the topic was created, above `before`. Raises StoryEnds."""
     subject, deadline = scene.subject, time.monotonic() + SWITCH_S
     body = {"name": name, "queues": spec.queues, "if_exists": "update"}
     while time.monotonic() < deadline:

@@ -1,7 +1,8 @@
-"""`report-002`: a restart costs the same however long the log is, and no queue ever loses a row.
+"""The story `report-002`: a restart costs the same however long the log is, and no queue ever loses a row.
 
 Field report 002: after a crash a broker scanned its whole log, for hours, and consume queues came back shorter. Here
-the log grows to 2 GiB under load while random nodes are killed with -9, 50 times; each restart tells what it scanned.
+the log grows to 2 GiB under load while random nodes are killed with -9, 50 times; each restart reports how much it
+scanned.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ KILLS = 50
 SCANNED_MAX = 64 << 20
 SERVING_S = 3.0
 MARKS = (0.25, 0.5, 1.0)
-"""Shares of the full length: 0.5, 1 and 2 GiB."""
+"""Shares of the full length at which restarts are measured: 0.5, 1 and 2 GiB."""
 TRICKLE = 0.1
 """Share of the load that goes on while a node is killed and comes back."""
 STALL_S = 120.0
@@ -44,9 +45,8 @@ def play(scene: Scene) -> None:
 
 
 def _grow(scene: Scene, size: int) -> None:
-    """Waits under full load until the log is that long; what follows meets a trickle, so that the log stays as long
-    as it is meant to be however slow the machine is. Raises StoryEnds if it stops growing.
-    """
+    """Waits under full load until the log is that long, then reduces the load, so that the log keeps its length however
+    slow the machine is. Raises StoryEnds if it stops growing."""
     load = scene.stage.load
     load.factor = 1.0
     last, since = load.position, time.monotonic()
@@ -60,7 +60,8 @@ def _grow(scene: Scene, size: int) -> None:
 
 
 def _restart(scene: Scene, seen: list[Rows]) -> Restart:
-    """Kills a random node, starts it again, waits until it serves and has applied what it had; compares its rows."""
+    """Kills a random node, starts it again, waits until it serves and has applied its former entries; compares its
+    rows."""
     subject, node = scene.subject, scene.rng.choice(scene.subject.node_ids)
     before = _rows(scene, node)
     log_bytes = scene.stage.load.position
@@ -84,7 +85,7 @@ def _restart(scene: Scene, seen: list[Rows]) -> Restart:
 
 
 def _rows(scene: Scene, node: int) -> Rows:
-    """Raises StoryEnds if the node does not answer in time."""
+    """Returns the node's rows. Raises StoryEnds if it does not answer in time."""
     deadline = time.monotonic() + BACK_S
     while True:
         try:
@@ -96,7 +97,7 @@ def _rows(scene: Scene, node: int) -> Rows:
 
 
 def _rows_from(scene: Scene, node: int, applied: int) -> Rows:
-    """The node's rows once it has applied that entry. Raises StoryEnds."""
+    """Returns the node's rows once it has applied that entry. Raises StoryEnds."""
     deadline = time.monotonic() + BACK_S
     while (rows := _rows(scene, node)).above < applied:
         if time.monotonic() > deadline:

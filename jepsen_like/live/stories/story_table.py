@@ -1,4 +1,4 @@
-"""The scripted scenarios by name."""
+"""The table of scripted scenarios by name."""
 
 from __future__ import annotations
 
@@ -26,4 +26,5 @@ STORIES: dict[str, Story] = {
     HOSTILE: story_hostile.HOSTILE,
     ONE_BY_ONE: story_one_by_one.ONE_BY_ONE,
 }
-"""Every scenario that is scripted, and what is played when all faults are hostile clients: together, or one by one."""
+"""Every scripted scenario by name, and the two stories that are played when all faults are hostile clients: together,
+or one by one."""

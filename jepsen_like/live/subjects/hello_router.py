@@ -1,8 +1,9 @@
-"""The port at which all other nodes reach a node that joined: the HELLO on a connection names the dialler, and so the
-edge.
+"""The gate of a node that joined: the port at which all other nodes reach it. The HELLO on a connection names the node
+that dialled, and so the edge of the connection.
 
-The log tells one address of a node to everybody, while a fault needs an edge per pair. Nodes introduce themselves first
-(cluster/peer/wire.py), so the edge is found by reading that frame, which is then passed on like everything after it.
+The log has one address of a node for everybody, while a fault needs an edge per pair of nodes. Nodes introduce
+themselves first (cluster/peer/wire.py), so the router reads that frame to find the edge, and passes on the frame and
+everything after it.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ HELLO_MAX = 4096
 
 
 class HelloRouter(asyncio.Protocol):
-    """One accepted connection until it has said whose it is."""
+    """An accepted connection until its first frame says which node it comes from."""
 
     def __init__(self, enter: Callable[[int], Enter | None]) -> None:
-        """`enter`: node id -> what takes over the connection; None if there is no edge from that node."""
+        """`enter`: node id -> a function that takes over the connection; None if there is no edge from that node."""
         self._enter = enter
         self._early = b""
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keeps the transport."""
+        """Stores the transport."""
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Waits for the whole first frame, then lets the edge have it."""
+        """Waits for the whole first frame, then hands the connection to its edge."""
         transport, early = self._transport, self._early + data
         assert transport is not None
         self._early = early
@@ -50,7 +51,7 @@ class HelloRouter(asyncio.Protocol):
 
 
 def _source(early: bytes, stop: int) -> int:
-    """The node id in the HELLO; -1 if it is none."""
+    """Returns the node id in the HELLO; -1 if the frame is no HELLO."""
     try:
         kind, header, _ = unpack(early, 4, stop)
     except WireError:

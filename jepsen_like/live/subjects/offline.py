@@ -1,4 +1,4 @@
-"""The contents of a stopped node: its state opened in a copy, so that nothing of the node itself is touched."""
+"""Reads a stopped node's state in a copy, so that the node's own files are not changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from statemachine.rows.rocks import RocksKV
 
 
 class Digest(NamedTuple):
-    """The rows of a state, summed up family by family."""
+    """The digests of a state's rows, one per family."""
 
     applied: int
     """Index of the last applied entry; that of NOTHING_APPLIED if there is none."""
@@ -27,13 +27,13 @@ class Digest(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Equal texts, equal rows."""
+        """The digests as text: equal texts mean equal rows."""
         return " ".join(f"{family}:{total:016x}" for family, total in sorted(self.sums.items()))
 
 
 @contextmanager
 def opened_copy(data: Path) -> Iterator[RocksKV]:
-    """The state below `data`, to be read. Tables are linked (nobody changes one), everything else is copied.
+    """Opens the state below `data` for reading. Tables are linked (they never change), everything else is copied.
 
     Raises KVError if it does not open.
     """
@@ -48,7 +48,7 @@ def opened_copy(data: Path) -> Iterator[RocksKV]:
 
 
 def read_digest(data: Path) -> Digest:
-    """Sums every row that a stopped node has in its state. Raises KVError."""
+    """Returns the digests of every row in a stopped node's state. Raises KVError."""
     with opened_copy(data) as kv:
         row = kv.get(META, keys.APPLIED_KEY)
         mark = NOTHING_APPLIED if row is None else AppliedMark(*keys.APPLIED.unpack(row))

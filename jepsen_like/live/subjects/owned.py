@@ -1,8 +1,9 @@
-"""The processes and directories that a run owns, on disk before they exist, so that nothing outlives a dead run.
+"""The list of processes and directories that a run owns, written to disk before they are made, so that nothing outlives
+a dead run.
 
-One file per run in a private folder of the user. The next run reads the files of runs that are dead and ends exactly
-the processes and removes exactly the directories listed there; a pid that belongs to somebody else by now is known by
-its start time and left alone.
+There is one file per run in a private folder of the user. The next run reads the files of runs that are dead, and ends
+exactly the processes and removes exactly the directories listed there. A pid that belongs to another program by now is
+recognized by its start time and left alone.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 FOLDER_VARIABLE = "RAFTMQ_CHAOS_STATE"
 _START_SLACK_S = 0.1
-"""Two readings of one process's start time differ by less."""
+"""Seconds by which two readings of one process's start time may differ."""
 
 
 class OwnedProcess(msgspec.Struct, frozen=True):
-    """A process by pid and start time: together they name it for ever."""
+    """A process identified by pid and start time, which together are unique."""
 
     pid: int
     started: float
@@ -39,7 +40,7 @@ class _File(msgspec.Struct):
 
 
 class Swept(msgspec.Struct, frozen=True):
-    """The processes and directories that the sweep removed."""
+    """The processes and directories that a sweep removed."""
 
     processes: list[int]
     directories: list[str]
@@ -62,7 +63,7 @@ def state_folder(environ: Mapping[str, str] | None = None) -> Path:
 
 
 class Owned:
-    """The file of this run."""
+    """The list of one run, with its file."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / f"{os.getpid()}.json"
@@ -70,12 +71,12 @@ class Owned:
         self._write()
 
     def add_directory(self, path: Path) -> None:
-        """Lists a directory that is removed if this run dies. Call before making it."""
+        """Lists a directory that is removed if this run dies. To be called before making it."""
         self._content.directories.append(str(path.absolute()))
         self._write()
 
     def keep_directory(self, path: Path) -> None:
-        """Strikes the directory off the list: it is the user's now."""
+        """Removes the directory from the list, because it now belongs to the user."""
         self._content.directories = [each for each in self._content.directories if each != str(path.absolute())]
         self._write()
 
@@ -98,7 +99,8 @@ class Owned:
 
 
 def sweep(folder: Path) -> Swept:
-    """Ends and removes what dead runs left behind, as their files list it. Damaged files are set aside, not obeyed."""
+    """Ends and removes everything that dead runs left behind, as listed in their files. Damaged files are set aside
+    without acting on them."""
     processes: list[int] = []
     directories: list[str] = []
     for path in sorted(folder.glob("*.json")):
@@ -122,7 +124,7 @@ def sweep(folder: Path) -> Swept:
 
 @contextlib.contextmanager
 def owning(folder: Path, tell: Callable[[str], None]) -> Iterator[Owned]:
-    """Sweeps what dead runs left, and lists what this one makes until it has cleaned up itself."""
+    """Sweeps what dead runs left, and keeps a list of what this run makes until it has cleaned up itself."""
     state = state_folder()
     swept = sweep(state)
     if swept.processes or swept.directories:

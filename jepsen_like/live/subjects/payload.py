@@ -1,18 +1,18 @@
-"""Message bodies that prove themselves: an id and a filling that follows from it, so any damage shows as a phantom."""
+"""Message bodies that can be verified: an id and a filling that follows from it, so any damage shows as a phantom."""
 
 from __future__ import annotations
 
 import zlib
 
 SIZES = (64, 200, 512, 1024)
-"""Bytes of a body, chosen by its id."""
+"""Sizes of a body in bytes; the message id selects one."""
 BULK = "b"
-"""Prefix of ids with large bodies: for scenarios that fill the log."""
+"""Prefix of ids with large bodies, for scenarios that fill the log."""
 BULK_SIZES = (4 << 10, 12 << 10, 20 << 10, 28 << 10)
 
 
 def body_of(message_id: str) -> bytes:
-    """The one body of that id."""
+    """Returns the body of that id."""
     head = message_id.encode() + b"\t"
     seed = zlib.crc32(head)
     sizes = BULK_SIZES if message_id.startswith(BULK) else SIZES
@@ -21,6 +21,7 @@ def body_of(message_id: str) -> bytes:
 
 
 def id_of(body: bytes) -> str:
-    """The id a body carries; another one, which nobody sent, if any byte of it is not as it was sent."""
+    """Returns the id in a body; if any byte of the body differs from what was sent, returns an id that was never
+    sent."""
     message_id = body.partition(b"\t")[0].decode("ascii", "replace")
     return message_id if body == body_of(message_id) else f"{message_id}-damaged-{zlib.crc32(body):08x}"

@@ -1,4 +1,5 @@
-"""The node processes of a run: each in a session of its own, listed as owned, signalled only while it is ours."""
+"""The node processes of a run: each in a session of its own, listed as owned, signalled only while it is this run's
+process."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _STOPPED_S = 2.0
 
 
 class Processes:
-    """Node id -> the process that runs it. A child that was not waited for keeps its pid, so no signal goes astray."""
+    """Node id -> the process that runs it. A child that was not waited for keeps its pid, so signals reach the right
+    process."""
 
     def __init__(self, owned: Owned) -> None:
         self._owned = owned
@@ -40,16 +42,16 @@ class Processes:
         return child.pid
 
     def own(self, pid: int) -> None:
-        """Lists another process of this run, which its starter ends, in case that this one is killed."""
+        """Lists another process of this run, which its starter ends, in case this run is killed."""
         self._owned.add_process(pid)
 
     def pid(self, node: int) -> int | None:
-        """The pid of the node's last process, dead or alive."""
+        """Returns the pid of the node's last process, running or dead; None if there was none."""
         child = self._children.get(node)
         return child.pid if child else None
 
     def is_running(self, node: int) -> bool:
-        """Returns True if the node's process lives. One that ended by itself is noted in `exits`."""
+        """Returns True if the node's process runs. The exit code of one that ended by itself is added to `exits`."""
         child = self._children.get(node)
         if child is None:
             return False
@@ -60,7 +62,7 @@ class Processes:
         return code is None
 
     def forget(self, node: int) -> None:
-        """A node that does not run and never will again: how it ended says nothing about the others."""
+        """Forgets a node that does not run and never will again, so that its exit codes do not count for the run."""
         self._children.pop(node, None)
         self.exits.pop(node, None)
 
@@ -70,7 +72,7 @@ class Processes:
         return child.kill
 
     def kill(self, node: int) -> bool:
-        """kill -9, gone when this returns. False if it did not run."""
+        """Kills the node with kill -9 and waits until it is gone. Returns False if it did not run."""
         if not self.is_running(node):
             return False
         child = self._children[node]
@@ -78,7 +80,8 @@ class Processes:
         return child.wait() == -signal.SIGKILL
 
     def terminate(self, node: int) -> bool:
-        """SIGTERM, then SIGKILL if it does not end in time. True if it ended by itself with code 0."""
+        """Sends SIGTERM, then SIGKILL if the process does not end in time. Returns True if it ended by itself with code
+        0."""
         if not self.is_running(node):
             return False
         child = self._children[node]
@@ -91,7 +94,7 @@ class Processes:
             return False
 
     def pause(self, node: int) -> bool:
-        """SIGSTOP; True once the system shows the process as stopped."""
+        """Sends SIGSTOP; returns True once the operating system shows the process as stopped."""
         if not self.is_running(node):
             return False
         child = self._children[node]
@@ -105,12 +108,12 @@ class Processes:
         return until(has_stopped, _STOPPED_S, 0.002)
 
     def resume(self, node: int) -> None:
-        """SIGCONT."""
+        """Sends SIGCONT."""
         if self.is_running(node):
             self._children[node].send_signal(signal.SIGCONT)
 
     def stop_all(self) -> None:
-        """Ends everything, paused processes too."""
+        """Ends all processes, including paused ones."""
         for node, child in self._children.items():
             if self.is_running(node):
                 child.send_signal(signal.SIGCONT)
@@ -124,12 +127,12 @@ class Processes:
 
 
 class OfProcesses:
-    """The part of a Subject that its `processes` do."""
+    """The methods of a Subject that its `processes` implement."""
 
     processes: Processes
 
     def is_running(self, node: int) -> bool:
-        """Returns True if the node's process lives (a paused one does)."""
+        """Returns True if the node's process runs (a paused one does)."""
         return self.processes.is_running(node)
 
     def aim(self, node: int) -> Callable[[], None]:
@@ -137,15 +140,15 @@ class OfProcesses:
         return self.processes.aim(node)
 
     def kill(self, node: int) -> bool:
-        """Sends kill -9 and waits until the process is gone. False if it did not run."""
+        """Sends kill -9 and waits until the process is gone. Returns False if it did not run."""
         return self.processes.kill(node)
 
     def terminate(self, node: int) -> bool:
-        """Stops the node in order. False if it did not run or had to be killed."""
+        """Stops the node in an orderly way. Returns False if it did not run or had to be killed."""
         return self.processes.terminate(node)
 
     def pause(self, node: int) -> bool:
-        """Sends SIGSTOP; True once the system says that the process is stopped."""
+        """Sends SIGSTOP; returns True once the operating system shows the process as stopped."""
         return self.processes.pause(node)
 
     def resume(self, node: int) -> None:

@@ -1,10 +1,11 @@
-"""A TCP proxy on each directed edge between nodes: cut, hold, delay and lose what one node says to another.
+"""A TCP proxy on each directed edge between nodes, which can cut, hold, delay and lose what one node sends to another.
 
-Nodes send only on connections they dialled, so the proxy that `source` dials to reach `target` carries exactly what
-`source` says to `target`, and cutting it alone is a one-way partition. Needs no privilege.
+Nodes send only on connections that they dialled, so the proxy that `source` dials to reach `target` carries exactly
+what `source` sends to `target`, and cutting it alone is a one-way partition. It needs no special rights.
 
-A cut edge looks as a dropped cable does: bytes are taken and held, closed connections stay unnoticed, new connections
-stay silent. When it heals, what was held flows on (as TCP would retransmit it), or is lost with its connections.
+A cut edge behaves like a dropped cable: bytes are accepted and held, the end of a connection is not reported, new
+connections stay silent. When it heals, held bytes flow on (as TCP would retransmit them), or are lost with their
+connections.
 """
 
 from __future__ import annotations
@@ -19,28 +20,27 @@ from jepsen_like.live.subjects.hello_router import HelloRouter
 from raftmq.client.loop_thread import LoopThread
 
 HELD_BYTES_MAX = 32 << 20
-"""Most bytes held for a connection and direction; then the sender is not read any more, as with a full socket
-buffer.
-"""
+"""The most bytes held per connection and direction; beyond it the sender is no longer read, as with a full socket
+buffer."""
 HOST = "127.0.0.1"
 
 Pair = tuple[int, int]
-"""(source, target): what source says to target."""
+"""An edge: (source, target), for what source sends to target."""
 T = TypeVar("T")
 
 
 class Traffic(NamedTuple):
-    """The traffic of an edge so far. `taken_bytes` counts what the source said, `passed_bytes` what arrived."""
+    """The traffic of an edge so far. `taken_bytes` counts what the source sent, `passed_bytes` what arrived."""
 
     taken_bytes: int
     passed_bytes: int
     late_pieces: int
-    """Pieces that were delayed on purpose."""
+    """The number of pieces that were delayed on purpose."""
     connections: int
 
 
 class Edge:
-    """One directed edge; everything on the fabric's loop."""
+    """One directed edge. All its methods run on the fabric's loop."""
 
     def __init__(self, pair: Pair, target_port: int, rng: random.Random) -> None:
         self.pair = pair
@@ -55,7 +55,7 @@ class Edge:
         self.links: set[_Link] = set()
         self.server: asyncio.Server | None = None
         self.answers: Edge | None = None
-        """The edge that the other direction of this one's connections belongs to; None: answers do not count."""
+        """The edge to which the other direction of this one's connections belongs; None: answers are not counted."""
         self._rng = rng
 
     def due_in_s(self) -> float:
@@ -74,7 +74,7 @@ class Edge:
 
 
 class _Link:
-    """One connection through the proxy: the dialler's side and, once it is made, the target's."""
+    """One connection through the proxy: the dialler's side and, once it is made, the target's side."""
 
     def __init__(self, edge: Edge, dialler: asyncio.Transport) -> None:
         self.edge = edge
@@ -91,11 +91,11 @@ class _Link:
 
     @property
     def edges(self) -> list[Edge]:
-        """The edges that the link belongs to: one, or two if answers count."""
+        """The edges that the link belongs to: one, or two if answers are counted."""
         return [self.edge] if self.edge.answers is None else [self.edge, self.edge.answers]
 
     def go_on(self) -> None:
-        """Dials the target if that is still to be done, and lets flow what may."""
+        """Dials the target if that is still to be done, and passes on the bytes that may flow."""
         if not self.edge.is_cut and self._connecting is None and not self.ended:
             self._connecting = asyncio.get_running_loop().create_task(self._connect())
         self.forth.pump()
@@ -116,7 +116,8 @@ class _Link:
         self.forth.attach(transport)
 
     def on_side_lost(self, flow: _Flow) -> None:
-        """The side that feeds `flow` ended; the link lives on until the news has reached the other side."""
+        """Called when the side that feeds `flow` ended; the link lives on until the end has been passed on to the other
+        side."""
         self.open_sides -= 1
         flow.take(None)
         if self.open_sides == 0 and self._connecting is not None and self._connecting.done():
@@ -128,14 +129,15 @@ class _Link:
             each.links.discard(self)
 
     def abort(self) -> None:
-        """Ends both sides at once; what waited is lost."""
+        """Ends both sides at once; waiting bytes are lost."""
         self._forget()
         for flow in (self.forth, self.back):
             flow.drop()
 
 
 class _Flow:
-    """One direction of a link: pieces wait in order until they are due, the edge is whole and the far side is there."""
+    """One direction of a link: pieces wait in order until they are due, the edge is whole and the far side is
+    connected."""
 
     def __init__(self, edge: Edge, *, counted: bool) -> None:
         self.source: asyncio.Transport | None = None
@@ -149,12 +151,12 @@ class _Flow:
         self._reading = True
 
     def attach(self, sink: asyncio.Transport) -> None:
-        """The far side is there."""
+        """Called when the far side is connected."""
         self._sink = sink
         self.pump()
 
     def take(self, data: bytes | None) -> None:
-        """A piece came in; None is the end."""
+        """Takes in a piece; None is the end."""
         if data is not None:
             self._held_bytes += len(data)
             if self._counted:
@@ -163,12 +165,12 @@ class _Flow:
         self.pump()
 
     def on_sink_full(self, full: bool) -> None:
-        """The far side's buffer filled up or has room again."""
+        """Called when the far side's buffer fills up or has room again."""
         self._sink_full = full
         self.pump()
 
     def pump(self) -> None:
-        """Passes on everything that may go."""
+        """Passes on all pieces that may go."""
         now = asyncio.get_running_loop().time()
         while self._waiting and not self._edge.is_cut and self._sink is not None and not self._sink_full:
             due, data = self._waiting[0]
@@ -205,7 +207,7 @@ class _Flow:
             self.source.pause_reading()
 
     def drop(self) -> None:
-        """Forgets what waits and ends both sides."""
+        """Drops waiting pieces and ends both sides."""
         self._waiting.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -215,7 +217,7 @@ class _Flow:
 
 
 class _Side(asyncio.Protocol):
-    """Either end of a link: feeds one flow, and tells the other when its own buffer is full."""
+    """One end of a link: it feeds one flow, and reports to the other when its own buffer is full."""
 
     def __init__(self, link: _Link | None, flow: _Flow | None, edge: Edge | None = None) -> None:
         self._link = link
@@ -223,19 +225,19 @@ class _Side(asyncio.Protocol):
         self._edge = edge
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """An accepted side makes the link; a dialled one belongs to it already."""
+        """Makes the link if this side was accepted; a dialled side belongs to a link already."""
         if self._edge is not None:
             self._edge.accepted += 1
             self._link = _Link(self._edge, cast(asyncio.Transport, transport))
             self._flow = self._link.forth
 
     def data_received(self, data: bytes) -> None:
-        """Hands the bytes to the flow of this direction."""
+        """Passes the bytes to the flow of this direction."""
         assert self._flow is not None
         self._flow.take(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The end travels behind the data that came before it."""
+        """Passes the end on, behind the data that came before it."""
         assert self._flow is not None
         assert self._link is not None
         if self._link.ended:
@@ -243,11 +245,11 @@ class _Side(asyncio.Protocol):
         self._link.on_side_lost(self._flow)
 
     def pause_writing(self) -> None:
-        """Stops the reading of the other side until there is room."""
+        """Stops reading the other side until there is room."""
         self._other().on_sink_full(True)
 
     def resume_writing(self) -> None:
-        """Lets the other side read on."""
+        """Continues reading the other side."""
         self._other().on_sink_full(False)
 
     def _other(self) -> _Flow:
@@ -259,9 +261,8 @@ class Fabric:
     """The proxies of all edges, on a thread of their own. Every method may be called from any thread."""
 
     def __init__(self, target_ports: Mapping[int, int], seed: int = 0, *, duplex: bool = False) -> None:
-        """`target_ports`: node id -> the port it listens on for its peers. `duplex`: one connection carries what both
-        of its nodes say, so its two directions belong to two edges.
-        """
+        """`target_ports`: node id -> the port on which it listens for its peers. `duplex`: one connection carries what
+        both of its nodes send, so its two directions belong to two edges."""
         self._thread = LoopThread()
         self._rng = random.Random(seed)
         self._targets = dict(target_ports)
@@ -283,7 +284,7 @@ class Fabric:
         return Edge(pair, self._targets[pair[1]], random.Random(self._rng.random()))
 
     def add_node(self, node: int, port: int) -> None:
-        """A node joined that listens at `port`: edges from and to all others, and a gate at which they reach it."""
+        """Adds edges from and to a node that joined and listens at `port`, and a gate at which the others reach it."""
         pairs = [pair for other in sorted(self._targets) for pair in ((other, node), (node, other))]
         self._targets[node] = port
         self._thread.run(self._add(node, {pair: self._edge(pair) for pair in pairs}))
@@ -343,12 +344,12 @@ class Fabric:
         return list(self._edges)
 
     def between(self, left: Iterable[int], right: Iterable[int]) -> set[Pair]:
-        """Edges in both directions between two sets of nodes."""
+        """Returns the edges in both directions between two sets of nodes."""
         a, b = set(left), set(right)
         return {(x, y) for x, y in self._edges if (x in a and y in b) or (x in b and y in a)}
 
     def cut(self, pairs: Iterable[Pair]) -> None:
-        """Cuts these edges; others stay as they are. Raises KeyError for an edge that is none."""
+        """Cuts these edges; others stay as they are. Raises KeyError for an edge that does not exist."""
         chosen = [self._edges[pair] for pair in pairs]
 
         def act() -> None:
@@ -358,7 +359,7 @@ class Fabric:
         self._on_loop(act)
 
     def slow(self, pairs: Iterable[Pair], delay_s: float, jitter_s: float) -> None:
-        """Delays what these edges carry by `delay_s` and up to `jitter_s` more, order kept."""
+        """Delays the traffic of these edges by `delay_s` and up to `jitter_s` more, in order."""
         chosen = [self._edges[pair] for pair in pairs]
 
         def act() -> None:
@@ -368,9 +369,8 @@ class Fabric:
         self._on_loop(act)
 
     def heal(self, pairs: Iterable[Pair] | None = None, *, reset: bool = False) -> None:
-        """Makes these edges (default: all) whole again; `reset` drops connections that were cut, with what they
-        held.
-        """
+        """Makes these edges (default: all) whole again; `reset` drops connections that were cut, with the bytes that
+        they held."""
         chosen = list(self._edges.values()) if pairs is None else [self._edges[pair] for pair in pairs]
 
         def act() -> None:
@@ -391,11 +391,11 @@ class Fabric:
         return self._on_loop(act)
 
     def cut_pairs(self) -> set[Pair]:
-        """The edges that are cut now."""
+        """Returns the edges that are cut now."""
         return self._on_loop(lambda: {pair for pair, edge in self._edges.items() if edge.is_cut})
 
     def close(self) -> None:
-        """Closes ports and connections and ends the thread; idempotent."""
+        """Closes ports and connections and ends the thread; may be called again."""
         if self._thread.loop.is_closed():
             return
 

@@ -4,7 +4,7 @@
     state N              ->  N state TERM LEADS LEADER APPLIED COMMITTED
     read N FROM COUNT    ->  N read ID ID …        (this replica's own list)
 
-Stock pysyncobj with its journal and its dumps on disk: nothing is patched but the port that a peer is dialled at.
+It uses unmodified pysyncobj with its journal and its dumps on disk, except that peers are dialled at other ports.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from pysyncobj.node import TCPNode
 
 LINE_MAX = 1 << 22
 _REFUSED = frozenset({FAIL_REASON.QUEUE_FULL, FAIL_REASON.MISSING_LEADER, FAIL_REASON.REQUEST_DENIED})
-"""Reasons that mean: never entered any log. All others may still be carried out."""
+"""Failure reasons which mean that the request never entered any log. Requests with other reasons may still be carried
+out."""
 
 
 class ProxiedNode(TCPNode):  # type: ignore[misc]  # no types
-    """A peer known by its own address and dialled at the port of a proxy."""
+    """A peer that is known by its own address and dialled at the port of a proxy."""
 
     def __init__(self, address: str, dial_port: int) -> None:
         super().__init__(address)
@@ -38,7 +39,7 @@ class ProxiedNode(TCPNode):  # type: ignore[misc]  # no types
 
 
 class ReplicatedList(SyncObj):  # type: ignore[misc]  # no types
-    """Ids in the order of the log; the offset of an id is its place in the list."""
+    """The replicated object: ids in the order of the log; the offset of an id is its place in the list."""
 
     def __init__(self, address: str, peers: dict[str, int], folder: Path) -> None:
         conf = SyncObjConf(
@@ -65,7 +66,7 @@ class Server:
         self._loop = loop
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
+        """Serves one connection."""
         try:
             while line := await reader.readline():
                 self._on_line(line.decode("ascii").split(), writer)
@@ -115,7 +116,7 @@ class Server:
 
 
 async def main(settings: dict[str, Any]) -> None:
-    """Serves until the process is ended."""
+    """Serves until the process is killed."""
     replica = ReplicatedList(settings["address"], settings["peers"], Path(settings["folder"]))
     server = Server(replica, asyncio.get_running_loop())
     listening = await asyncio.start_server(server.serve, "127.0.0.1", settings["port"], limit=LINE_MAX)

@@ -1,6 +1,5 @@
-"""pysyncobj as a subject: what a harness finds in somebody else's Raft says whether its silence about ours is worth
-anything.
-"""
+"""pysyncobj as a subject: only if the harness finds faults in another Raft implementation does its silence about RaftMQ
+mean anything."""
 
 from __future__ import annotations
 
@@ -66,7 +65,8 @@ class PySyncObjSubject(OfProcesses):
     queues = 1
     load = LoadPlan(6000, 1500)
     emphasis: Mapping[str, int] = {"stutter-kill": 6, "kill-leader": 2}
-    """Its followers drop what they have acknowledged when a batch comes twice: blows at that moment tell most."""
+    """Faults that are dealt more often: followers of pysyncobj drop acknowledged entries when a batch comes twice, so
+    faults at that moment are the most telling."""
     capabilities: frozenset[Capability] = frozenset()
 
     def __init__(self, data: Path, processes: Processes, *, count: int = 3, seed: int = 0) -> None:
@@ -92,7 +92,7 @@ class PySyncObjSubject(OfProcesses):
         return [node.id for node in self._nodes]
 
     def start(self) -> None:
-        """Makes and starts all nodes and waits until writes are open. Raises LocalError."""
+        """Makes and starts all nodes and waits until writes are accepted. Raises LocalError."""
         for node in self._nodes:
             node.home.mkdir(parents=True)
             peers = {other.address: self.fabric.ports[node.id, other.id] for other in self._nodes if other != node}
@@ -107,25 +107,27 @@ class PySyncObjSubject(OfProcesses):
             )
 
     def stop(self) -> None:
-        """Ends all nodes, paused ones too."""
+        """Ends all nodes, including paused ones."""
         self.processes.stop_all()
         self.fabric.close()
         self._pool.shutdown()
 
     def start_node(self, node: int) -> None:
-        """Starts a node that does not run; does not wait for it to join."""
+        """Starts a node that does not run, without waiting for it to join."""
         home = self._nodes[node - 1].home
         module = "jepsen_like.live.subjects.pysyncobj_node"
         command = [sys.executable, "-P", "-m", module, str(home / "settings.json")]
         self.processes.start(node, command, home / "node.log", dict(os.environ))
 
     def terminate(self, node: int) -> bool:
-        """See Subject. pysyncobj has no orderly stop of its own: SIGTERM ends the process as it ends any."""
+        """Implements `Subject.terminate`. pysyncobj has no orderly stop of its own: SIGTERM ends the process at
+        once."""
         self.processes.terminate(node)
         return not self.processes.is_running(node)
 
     def states(self) -> dict[int, NodeState | None]:
-        """Asks every node for its state at once; None for one that does not answer. Any thread."""
+        """Asks all nodes for their states at the same time; None for a node that does not answer. Any thread may call
+        it."""
         return dict(zip(self.node_ids, self._pool.map(self._state, self._nodes), strict=True))
 
     def _state(self, node: _Node) -> NodeState | None:
@@ -139,7 +141,7 @@ class PySyncObjSubject(OfProcesses):
         return NodeState(int(term), is_leader, is_leader, by_address.get(leader), int(applied), int(committed))
 
     def padding(self, message_id: str) -> str:
-        """The filling of an entry; half of it is left after compression."""
+        """Returns the padding of an entry; compression reduces it to half."""
         return self._paddings[hash(message_id) % len(self._paddings)]
 
     async def open_client(self) -> PySyncObjClient:
@@ -147,7 +149,7 @@ class PySyncObjSubject(OfProcesses):
         return PySyncObjClient(self)
 
     async def find_leader(self) -> int | None:
-        """The port of the leader, if one says so."""
+        """Returns the port of the leader; None if no node says that it leads."""
         states = await asyncio.get_running_loop().run_in_executor(None, self.states)
         leader = leader_of(states)
         return None if leader is None else self._nodes[leader - 1].port
@@ -198,9 +200,8 @@ class PySyncObjClient:
         self._reading: asyncio.Task[None] | None = None
 
     async def submit(self, message_id: str) -> asyncio.Future[Placed]:
-        """Starts a send and returns when the next may start; the future ends with SendFailed or SendUnknown if not
-        acknowledged.
-        """
+        """Starts a send and returns when the next may start; the future ends with SendFailed or SendUnknown if the send
+        is not acknowledged."""
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[Placed] = loop.create_future()
         if self._writer is None and not await self._connect():

@@ -69,7 +69,8 @@ _CAPABILITIES = frozenset(
 
 
 class RaftMQSubject(OfProcesses):
-    """See Subject. `environment(node)` is what a process gets besides our own environment: the shim's settings."""
+    """A `Subject` of RaftMQ nodes. `environment(node)` returns the environment variables that a process gets in
+    addition: the shim's settings."""
 
     name = "raftmq"
     topic = TOPIC
@@ -92,12 +93,13 @@ class RaftMQSubject(OfProcesses):
         is_patient: bool = False,
         is_empty: bool = False,
     ) -> None:
-        """Plans the nodes and opens the proxies; starts nothing. Small segments, so that rolls happen under faults.
+        """Plans the nodes and opens the proxies; starts nothing. Segments are small, so that the log rolls under
+        faults.
 
-        `is_direct`: nodes reach each other without the proxies, where no link is to be broken. `files_max`: how many
+        `is_direct`: nodes reach each other without the proxies, for runs that break no link. `files_max`: how many
         files and connections a node's process may have open; None: as many as this one. `is_patient`: nodes wait six
-        times as long before they elect, so that a machine that is busy with something else is no finding.
-        `is_empty`: no topic is made.
+        times as long before an election, so that a machine that is busy with something else is no finding. `is_empty`:
+        no topic is created.
         """
         self.data = data
         self.processes = processes
@@ -113,7 +115,7 @@ class RaftMQSubject(OfProcesses):
         base = free_base_port(4 * count)
         self.nodes: list[NodeRecord] = plan_nodes(data, count, base)
         self._ids = {node.id for node in self.nodes}
-        """All ids that were ever given."""
+        """All node ids that were ever used."""
         self.fabric = Fabric({node.id: node.peer_port for node in self.nodes}, seed)
         self._pool = concurrent.futures.ThreadPoolExecutor(count + 2, "raftmq-chaos-status")
 
@@ -124,14 +126,14 @@ class RaftMQSubject(OfProcesses):
 
     @property
     def servers(self) -> str:
-        """The addresses that a client is given."""
+        """The addresses of the cluster for a client."""
         return ";".join(f"127.0.0.1:{node.namesrv_port}" for node in self.nodes)
 
     def _node(self, node_id: int) -> NodeRecord:
         return next(node for node in self.nodes if node.id == node_id)
 
     def start(self) -> None:
-        """Makes and starts all nodes and waits until writes are open. Raises LocalError."""
+        """Makes and starts all nodes and waits until the leader accepts writes. Raises LocalError."""
         check_ports(self.nodes)
         write_configs(self.nodes, failpoints=True)
         for node in self.nodes:
@@ -144,9 +146,8 @@ class RaftMQSubject(OfProcesses):
             self._make_topic()
 
     def _wire(self, node: NodeRecord) -> None:
-        """Gives the node the addresses of its proxies for those of the other nodes; a node that joins is reached by the
-        others at its gate.
-        """
+        """Gives the node the addresses of its proxies in place of the other nodes' addresses; the others reach a node
+        that joins at its gate."""
         config, ports = load(node.config_path), self.fabric.ports
         own = self.fabric.gates.get(node.id, node.peer_port)
         peers = tuple(
@@ -159,7 +160,7 @@ class RaftMQSubject(OfProcesses):
         node.config_path.write_text(dump(wired), encoding="utf-8")
 
     def plan_joining(self) -> NodeRecord:
-        """Plans one more node, with its folder, its configuration and its edges; its process is not started yet."""
+        """Plans one more node, with its folder, configuration and edges; its process is not started yet."""
         number = 1 + max(self._ids)
         self._ids.add(number)
         base = free_base_port(4)
@@ -172,7 +173,7 @@ class RaftMQSubject(OfProcesses):
         return node
 
     def drop(self, node: int) -> None:
-        """The node is gone for good: its process ends, nobody asks it any more."""
+        """Removes a node for good: ends its process, and no longer asks it anything."""
         self.processes.resume(node)
         self.processes.terminate(node)
         self.processes.forget(node)
@@ -180,7 +181,7 @@ class RaftMQSubject(OfProcesses):
         self.fabric.remove_node(node)
 
     def wait_healthy(self, timeout_s: float) -> None:
-        """Waits until all nodes agree on a leader that takes writes. Raises LocalError."""
+        """Waits until all nodes agree on a leader that accepts writes. Raises LocalError."""
         deadline = time.monotonic() + timeout_s
         while not is_healthy(self.states()):
             for node in self.nodes:
@@ -198,25 +199,25 @@ class RaftMQSubject(OfProcesses):
             mq.admin.create_group(GROUP)
 
     def stop(self) -> None:
-        """Ends all nodes, paused ones too."""
+        """Ends all nodes, including paused ones."""
         self.processes.stop_all()
         self.fabric.close()
         self._pool.shutdown()
 
     def data_of(self, node: int) -> Path:
-        """The node's data directory."""
+        """Returns the node's data directory."""
         return self._node(node).home / "data"
 
     def stop_in_order(self) -> bool:
-        """Every node by an orderly stop, the leader last, so that nobody applies more than the others; True if each
-        ended so.
-        """
+        """Stops all nodes in an orderly way, the leader last, so that no node applies more than the others; returns
+        True if each ended that way."""
         leader = leader_of(self.states())
         order = sorted(filter(self.is_running, self.node_ids), key=lambda node: node == leader)
         return sum(self.terminate(node) for node in order) == len(order)
 
     def read_digests(self, history: HistoryWriter) -> dict[int, Digest]:
-        """Sums what each node, stopped, has in its state, into the history (`digest`). Raises KVError."""
+        """Computes the digests of each stopped node's state and records them in the history (`digest`). Raises
+        KVError."""
         found = {}
         for node in self.node_ids:
             asked = {"node": node}
@@ -226,7 +227,7 @@ class RaftMQSubject(OfProcesses):
         return found
 
     def start_node(self, node: int) -> None:
-        """Starts a node that does not run; does not wait for it to join."""
+        """Starts a node that does not run, without waiting for it to join."""
         record = self._node(node)
         environment = dict(os.environ) | self._environment(node)
         command = [sys.executable, "-P", "-m", NODE_MODULE, "--config", str(record.config_path)]
@@ -237,22 +238,23 @@ class RaftMQSubject(OfProcesses):
         write_cluster(self.data, ClusterFile(self.nodes))
 
     def states(self) -> dict[int, NodeState | None]:
-        """Asks every node for its state at once; None for one that does not answer. Any thread."""
+        """Asks all nodes for their states at the same time; None for a node that does not answer. Any thread may call
+        it."""
         nodes = self.nodes
         answers = self._pool.map(lambda node: fetch_status(address_of(node), _STATUS_TIMEOUT_S), nodes)
         return {node.id: _state(answer) for node, answer in zip(nodes, answers, strict=True)}
 
     def set_failpoint(self, node: int, point: str, action: str) -> None:
-        """Sets one point of a node. Raises OSError if the node does not answer."""
+        """Sets an action at a failpoint of a node. Raises OSError if the node does not answer."""
         self.request(node, "PUT", "/v1/failpoints", {"name": point, "action": action})
 
     def failpoint_hits(self, node: int) -> dict[str, int]:
-        """Point -> how often an action took hold there since the node started. Raises OSError."""
+        """Returns failpoint -> how often an action took effect there since the node started. Raises OSError."""
         answer = self.request(node, "GET", "/v1/failpoints")
         return {point["name"]: int(point["hits"]) for point in answer["failpoints"]}
 
     def failpoint_waiting(self, node: int) -> dict[str, int]:
-        """Point -> operations held there right now. Raises OSError."""
+        """Returns failpoint -> the number of operations held there right now. Raises OSError."""
         answer = self.request(node, "GET", "/v1/failpoints")
         return {point["name"]: int(point["waiting"]) for point in answer["failpoints"]}
 
@@ -264,14 +266,15 @@ class RaftMQSubject(OfProcesses):
         return int(view["parkings"]), bool(view["parked"])
 
     def transfer(self, leader: int, to: int) -> bool:
-        """Asks for a change of leader; True if `to` leads. Raises OSError for no answer."""
+        """Asks for a transfer of leadership; returns True if `to` leads. Raises OSError if there is no answer."""
         try:
             return bool(self.request(leader, "POST", "/v1/leader/transfer", {"to": to})["leader"] == to)
         except urllib.error.HTTPError:
             return False
 
     def request(self, node: int, method: str, path: str, body: Any = None, timeout_s: float = 5.0) -> Any:
-        """One call of a node's HTTP API. Raises OSError for no answer, HTTPError (one of its kind) for a refusal."""
+        """Calls a node's HTTP API once. Raises OSError if there is no answer, HTTPError (a kind of OSError) for a
+        refusal."""
         data = None if body is None else json.dumps(body).encode()
         address = address_of(self._node(node))
         try:
@@ -296,7 +299,7 @@ class RaftMQSubject(OfProcesses):
             return sum(pool.map(lambda node: read_node(mq, node, TOPIC, QUEUES, history, id_of), self.nodes))
 
     def evidence(self) -> list[str]:
-        """Returns the last words of nodes that ended by themselves."""
+        """Returns the last log lines of nodes that ended by themselves."""
         told = []
         for node in self.nodes:
             if codes := self.processes.exits.get(node.id):
@@ -329,9 +332,8 @@ class RaftMQLogClient:
         self._loop = asyncio.get_running_loop()
 
     async def submit(self, message_id: str) -> asyncio.Future[Placed]:
-        """Starts a send and returns when the next may start; the future ends with SendFailed or SendUnknown if not
-        acknowledged.
-        """
+        """Starts a send and returns when the next may start; the future ends with SendFailed or SendUnknown if the send
+        is not acknowledged."""
         outcome: asyncio.Future[Placed] = self._loop.create_future()
         try:
             sending = await self._producer.send_soon(TOPIC, body_of(message_id), key=message_id)
@@ -352,7 +354,7 @@ def _settle_as(outcome: asyncio.Future[Placed], done: asyncio.Future[SendResult]
 
 
 def _settle(outcome: asyncio.Future[Placed], error: BaseException | None, result: Any) -> None:
-    """Ends the outcome of a send: only what the client promises not to have happened counts as a failure."""
+    """Sets the outcome of a send: only an error that the client promises to mean "not stored" counts as a failure."""
     if outcome.done():
         return
     if error is None:

@@ -1,7 +1,7 @@
-"""The harness's view of a system under test: nodes to hurt, a log to append to, replicas to read.
+"""The interface of a system under test, as the harness sees it: nodes to hurt, a log to append to, replicas to read.
 
-Workloads, nemeses and checkers see only this; what a subject cannot do is missing from its `capabilities`, and a
-nemesis that needs it is refused or skipped with the reason, never counted.
+Workloads, nemeses and checkers use only this interface. An ability that a subject lacks is missing in its
+`capabilities`, and a nemesis that needs it is refused or skipped with the reason, and never counted.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ class Capability(Enum):
     """An ability that a fault or a workload may need of a subject."""
 
     FAILPOINTS = "failpoints"
-    """Faults at named places inside a node."""
+    """The subject can inject faults at named places inside a node."""
     TRANSFER = "leadership transfer"
     POWER = "power loss"
-    """Its processes run on the shim that remembers unsynced writes."""
+    """The subject's processes run on the shim, which records unsynced writes."""
     CLOCK = "clock skew"
     GROUPS = "consumer groups"
     TOPICS = "topics and groups as metadata"
     MEMBERS = "change of members"
     CLIENTS = "hostile clients"
-    """It speaks the protocols of the attacks, and who sends what breaks it is to be refused."""
+    """The subject speaks the protocols of the attacks, and is expected to refuse requests that would break it."""
 
 
 class Placed(NamedTuple):
@@ -37,51 +37,52 @@ class Placed(NamedTuple):
     queue_id: int
     queue_offset: int
     position: int = -1
-    """Byte position in the commit log; -1 where the subject has none or does not say."""
+    """Byte position in the commit log; -1 if the subject has none or does not report it."""
 
 
 class SendFailed(Exception):
-    """It is proved that the message was not stored and never will be."""
+    """The message was proved not to be stored, and never will be."""
 
 
 class SendUnknown(Exception):
-    """The message may be stored, or may be later."""
+    """The message may be stored, or may be stored later."""
 
 
 class NodeState(NamedTuple):
-    """A node's state, by its own word."""
+    """A node's state, as the node itself reports it."""
 
     term: int
     leads: bool
     open: bool
-    """It leads and takes writes."""
+    """True if the node leads and accepts writes."""
     leader: int | None
     applied: int
     committed: int
 
 
 class LoadPlan(NamedTuple):
-    """The load that suits a subject: sends per second, and how many may be under way."""
+    """The load that suits a subject: sends per second, and how many may be in flight."""
 
     rate: int
     in_flight_max: int
     prefix: str = "w"
-    """Prefix of message ids: decides how large bodies are (payload.py)."""
+    """Prefix of message ids, which decides the size of bodies (payload.py)."""
 
 
 class LogClient(Protocol):
     """Appends to the subject's log; made and used on one event loop."""
 
     async def submit(self, message_id: str) -> asyncio.Future[Placed]:
-        """Starts a send and returns when the next may start; the future ends with SendFailed or SendUnknown if not
-        acknowledged."""
+        """Starts a send and returns when the next may start; the future ends with SendFailed or SendUnknown if the send
+        is not acknowledged."""
 
     async def close(self) -> None:
-        """Ends connections; open sends end as unknown."""
+        """Ends the connections; open sends end as unknown."""
 
 
 class Subject(Protocol):
-    """A cluster of real processes. Blocking; called from the harness's main thread unless said otherwise."""
+    """A cluster of real processes. Methods block, and are called from the harness's main thread unless said
+    otherwise."""
 
     name: str
     topic: str
@@ -89,65 +90,65 @@ class Subject(Protocol):
     fabric: Fabric
     load: LoadPlan
     emphasis: Mapping[str, int]
-    """Fault -> how often it comes in each round of the random mix; others once."""
+    """Fault -> how often it comes in each round of the random mix; other faults come once."""
 
     @property
     def node_ids(self) -> list[int]:
-        """All nodes, ascending."""
+        """The ids of all nodes, ascending."""
 
     @property
     def capabilities(self) -> frozenset[Capability]:
         """The abilities of this cluster on this machine."""
 
     def start(self) -> None:
-        """Makes and starts all nodes and waits until writes are open. Raises LocalError."""
+        """Makes and starts all nodes and waits until the leader accepts writes. Raises LocalError."""
 
     def stop(self) -> None:
-        """Ends all nodes, paused ones too; idempotent."""
+        """Ends all nodes, including paused ones; may be called again."""
 
     def start_node(self, node: int) -> None:
-        """Starts a node that does not run; does not wait for it to join."""
+        """Starts a node that does not run, without waiting for it to join."""
 
     def is_running(self, node: int) -> bool:
-        """Returns True if the node's process lives (a paused one does)."""
+        """Returns True if the node's process runs (a paused one does)."""
 
     def aim(self, node: int) -> Callable[[], None]:
-        """Finds the process now; what is returned kills it (-9) without further ado."""
+        """Finds the node's process now, and returns a function that kills it (-9) at once."""
 
     def kill(self, node: int) -> bool:
-        """kill -9 and wait until it is gone. False if it did not run."""
+        """Kills the node with kill -9 and waits until it is gone. Returns False if it did not run."""
 
     def terminate(self, node: int) -> bool:
-        """An orderly stop. False if it did not run or had to be killed."""
+        """Stops the node in an orderly way. Returns False if it did not run or had to be killed."""
 
     def pause(self, node: int) -> bool:
-        """SIGSTOP; True once the system says that the process is stopped."""
+        """Sends SIGSTOP; returns True once the operating system shows the process as stopped."""
 
     def resume(self, node: int) -> None:
-        """SIGCONT; harmless for one that is not stopped."""
+        """Sends SIGCONT, which is harmless for a process that is not stopped."""
 
     def states(self) -> dict[int, NodeState | None]:
-        """Asks every node for its state now; None for one that does not answer. Any thread."""
+        """Asks every node for its state now; None for a node that does not answer. Any thread may call it."""
 
     async def open_client(self) -> LogClient:
-        """A client of its own, on the running loop."""
+        """Returns a new client on the running loop."""
 
     def read_all(self, history: HistoryWriter) -> int:
         """Reads every replica to its end into the history (`read`); returns the number of rows."""
 
     def evidence(self) -> list[str]:
-        """Returns the lines of the nodes' own logs that tell of a loss."""
+        """Returns the lines of the nodes' own logs that report a loss."""
 
 
 def leader_of(states: dict[int, NodeState | None]) -> int | None:
-    """Returns the node that leads in the highest term, by its own word; None if there is none."""
+    """Returns the node that says that it leads in the highest term; None if there is none."""
     known = {node: state for node, state in states.items() if state is not None}
     top = max((state.term for state in known.values()), default=None)
     return next((node for node, state in known.items() if state.leads and state.term == top), None)
 
 
 def is_healthy(states: dict[int, NodeState | None]) -> bool:
-    """Returns True if every node answers and names the same leader, and that one takes writes."""
+    """Returns True if every node answers and names the same leader, and the leader accepts writes."""
     leader = leader_of(states)
     if leader is None or any(state is None for state in states.values()):
         return False
@@ -156,7 +157,8 @@ def is_healthy(states: dict[int, NodeState | None]) -> bool:
 
 
 def is_caught_up(states: dict[int, NodeState | None]) -> bool:
-    """Returns True if the cluster is healthy, and every node has applied all that any node knows to be committed."""
+    """Returns True if the cluster is healthy, and every node has applied everything that any node knows to be
+    committed."""
     if not is_healthy(states):
         return False
     known = [state for state in states.values() if state is not None]
