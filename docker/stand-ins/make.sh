@@ -42,7 +42,7 @@ for kind in slim full; do
     fi
 done
 
-named() { sed -n "s/^ *image: \($1:.*\)/\1/p" "$here/../../docker-compose.yml"; }
+named() { sed -n "s|^ *image: \($1:.*\)|\1|p" "$here/../../docker-compose.yml"; }
 
 image=$registry/$(named prom/prometheus)
 if missing "$@"; then
