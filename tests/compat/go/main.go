@@ -1,6 +1,6 @@
 // The Go client's side of the matrix (tests/compat/matrix): senders and readers of several features in one process.
 // Arguments and lines are those that tests/compat/matrix/programs.py describes. With "consume" it is one orderly
-// consumer, with those of cpp_client.py. With "send" it is the client on the host of `make containers` (send.go).
+// consumer, with those of cpp_client.py. With "send" it sends signed messages through failures (send.go).
 package main
 
 import (
