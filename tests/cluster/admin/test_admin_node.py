@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from cluster.admin.port import NodeStatus
-from cluster.config.cluster_keys import USUAL
 from raftlog.errors import NotLeaderError, ProposalDroppedError
 
 
@@ -60,13 +59,15 @@ async def test_unhealthy_until_writes_are_open(client: Any, node: Any) -> None:
     assert "has not applied the first entry" in (await answer.json())["reasons"][0]
 
 
-async def test_a_new_cluster_is_ready_once_it_has_its_configuration_and_level(client: Any, node: Any) -> None:
+async def test_a_new_cluster_is_ready_once_it_has_its_configuration_and_level(
+    client: Any, request: pytest.FixtureRequest
+) -> None:
     answer = await client.get("/v1/health/ready")
     assert (answer.status, (await answer.json())["reasons"]) == (
         503,
         ["the cluster is new: its leader has not given it its first configuration yet"],
     )
-    node.apply([["set_config", 0, 5, "node 1", "the first", dict(USUAL)]])
+    request.getfixturevalue("seeded")
     assert (await client.get("/v1/health/ready")).status == 200
 
 
