@@ -3,13 +3,13 @@
 # machine that reaches no registry of images.  Usage: make.sh FOLDER COMMAND...
 #
 # COMMAND is podman or docker with its options. FOLDER keeps what was downloaded and built. As root; needs mmdebstrap and
-# go. The bases and Prometheus come from Debian, versitygw from the Go module proxy. Grafana cannot be made in this way.
+# go; DEBIAN_MIRROR names a mirror other than mmdebstrap's own. The bases and Prometheus come from Debian, versitygw from
+# the Go module proxy. Grafana cannot be made in this way.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1"
 work=$(cd "$1" && pwd)
 shift
-mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 registry=docker.io
 python_packages=python3,ca-certificates
 compiler_packages=python3,python3-venv,python3-dev,python3-pip,gcc,g++,libc6-dev,make,ca-certificates
@@ -18,7 +18,7 @@ missing() { ! "$@" image inspect "$image" >/dev/null 2>&1; }
 
 debian() { # NAME PACKAGES: a root file system in $work/NAME.tar
     [ -s "$work/$1.tar" ] && return
-    mmdebstrap --quiet --variant=minbase --include="$2" bookworm "$work/$1.new.tar" "$mirror"
+    mmdebstrap --quiet --variant=minbase --include="$2" bookworm "$work/$1.new.tar" ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"}
     mv "$work/$1.new.tar" "$work/$1.tar"
 }
 
