@@ -3,8 +3,9 @@
 # in order, FIRST_VOTERS those that the cluster began with.
 #
 # `make` runs before every start and does nothing where the node is there. A voter of the beginning is made once: on an
-# emptied volume it is refused, by the node that made the cluster, and the pod does not start. A node with another id is
-# added as a learner, and becomes a voter when it has caught up. README.md says how a node is replaced.
+# emptied volume it is refused, by the node that made the cluster, and the pod does not start. The first node itself is
+# refused only while another member runs. A node with another id is added as a learner, and becomes a voter when it has
+# caught up. docs/kubernetes.md says how a node is replaced.
 set -eu
 name=${POD_NAME:-$(hostname)}
 config=${CONFIG:-/etc/raftmq/raftmq.toml}
