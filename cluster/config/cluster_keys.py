@@ -27,6 +27,7 @@ Value = bool | int | str
 
 _SECTIONS: Final = (
     "limits", "send", "topics", "timer", "offsets", "dedup", "transaction", "writes", "retention", "modes", "health",
+    "upgrade",
 )  # fmt: skip
 """Sections of which every key is the cluster's, but for HOST_KEYS."""
 HOST_KEYS: Final = frozenset({"limits.profile", "retention.delete_gap_ms"})

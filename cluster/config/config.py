@@ -467,6 +467,13 @@ class HealthSection(_Section, frozen=True, kw_only=True):
     crash_loop_ms: Milliseconds = 600_000
 
 
+class UpgradeSection(_Section, frozen=True, kw_only=True):
+    """The end of an upgrade (docs/upgrade.md)."""
+
+    finalize_after_ms: Annotated[int, msgspec.Meta(ge=0, extra=within(1_000, 30 * 86_400_000, zero=True))] = 0
+    """The leader finalizes by itself once every voter and learner has announced the new level for so long; 0: never."""
+
+
 class FailpointsSection(_Section, frozen=True, kw_only=True):
     """Permission to inject faults over HTTP. For tests only."""
 
@@ -512,6 +519,7 @@ class Config(_Section, frozen=True, kw_only=True):
     consistency: ConsistencySection = ConsistencySection()
     modes: ModesSection = ModesSection()
     health: HealthSection = HealthSection()
+    upgrade: UpgradeSection = UpgradeSection()
     failpoints: FailpointsSection = FailpointsSection()
     log_output: LogOutputSection = LogOutputSection()
 

@@ -15,10 +15,12 @@ import msgspec
 
 from cluster.runtime.host.versions import versions
 from cluster.runtime.parts import Part
+from cluster.runtime.signal import Signal
 from raftlog.types import NodeId
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
+    from cluster.config.config import Config
     from cluster.members.service import MembersService
     from cluster.peer.transport import PeerTransport
     from cluster.runtime.context import NodeContext
@@ -78,15 +80,23 @@ class Levels:
         self._transport = transport
         self._level = state.level
         self._mixed_since_ms: int | None = None
+        self.due = Signal[[int]]()
+        """Sent with the level to which the cluster is to be raised, because `upgrade.finalize_after_ms` has passed.
+        Every node sends it; the one that leads acts on it."""
+        self._finalize_after_ms = context.config.upgrade.finalize_after_ms
+        self._announced_since_ms: int | None = None
         self._look_at_ms = float("-inf")
 
     def part(self) -> Part:
         """Returns the hooks through which the node calls this service."""
-        return Part(name="levels", tick=self.tick)
+        return Part(name="levels", tick=self.tick, reload=self._reload)
+
+    def _reload(self, config: Config) -> None:
+        self._finalize_after_ms = config.upgrade.finalize_after_ms
 
     def tick(self, now_ms: int) -> None:
         """Called several times a second: notices a change of the cluster's level, and once a second records since when
-        the members differ."""
+        the members differ, and since when all have announced the newest level."""
         if self._state.level != self._level:
             before, self._level = self._level, self._state.level
             says = f"the cluster has level {self._level} now, it had {before}: older versions are refused"
@@ -98,9 +108,23 @@ class Levels:
             return
         self._look_at_ms = now_ms + LOOK_EVERY_MS
         if not self.is_mixed:
-            self._mixed_since_ms = None
-        elif self._mixed_since_ms is None:
+            self._mixed_since_ms = self._announced_since_ms = None
+            return
+        if self._mixed_since_ms is None:
             self._mixed_since_ms = now_ms
+        if self._finalize_after_ms:
+            self._finalize_in_time(now_ms)
+        else:
+            self._announced_since_ms = None
+
+    def _finalize_in_time(self, now_ms: int) -> None:
+        if self.why_not():
+            self._announced_since_ms = None
+        elif self._announced_since_ms is None:
+            self._announced_since_ms = now_ms
+        elif now_ms - self._announced_since_ms >= self._finalize_after_ms:
+            self._announced_since_ms = now_ms  # if this entry is lost, the next one waits as long
+            self.due(self.newest)
 
     def of_new_cluster(self) -> int:
         """Returns the level for a new cluster: the highest that this node and all connected members know."""

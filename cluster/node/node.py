@@ -26,7 +26,7 @@ from cluster.runtime.parts import Part, Parts
 from cluster.runtime.turns.turn_watch import LongTurn, LoopLagSampler, TurnWatch
 from raftlog.core.raw_node import RawNode
 from raftlog.types import NodeId
-from statemachine.commands import EXPIRE
+from statemachine.commands import EXPIRE, FINALIZE
 
 if TYPE_CHECKING:
     from cluster.admin.server import AdminServer
@@ -96,6 +96,7 @@ class Node(Assembly):
         self._chores = Chores(loop, self._clock, self._on_late_chores, *self._parts.ticks)
         self.again.add(self.restart)
         self.proposals.opened.add(self._on_open)
+        self.levels.due.add(self._finalize)
         self.reloading.changed.add(self._parts.reload)
 
     # --- start and stop ----------------------------------------------------------------------------------------------
@@ -274,6 +275,12 @@ class Node(Assembly):
 
     def _on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
         self._parts.frames[kind](peer, kind, header, payload)
+
+    def _finalize(self, level: int) -> None:
+        if self.proposals.open:
+            after_ms = self.config.upgrade.finalize_after_ms
+            logger.warning("all members have known level %d for upgrade.finalize_after_ms = %d", level, after_ms)
+            self.services.propose([[FINALIZE, level]], lambda _: None)
 
     def _expire_sessions(self) -> bool:
         if self.proposals.open:

@@ -154,7 +154,7 @@ WRONG_VALUES = [
     ("rafft.tick_ms", 5, "unknown section rafft",
      "a configuration has node, cluster, peers, listeners, peer, ha, admin, tls, auth, raft, log, limits, send, "
      "topics, timer, index, offsets, dedup, transaction, writes, backup, retention, tier, repair, consistency, modes, "
-     "health, failpoints, log_output",
+     "health, upgrade, failpoints, log_output",
      "did you mean raft?"),
     ("raft.tick_ms", "fast", 'raft.tick_ms cannot be "fast"', "raft.tick_ms is a whole number from 10 to 1000",
      "write, for example: tick_ms = 50"),

@@ -11,7 +11,16 @@ import pytest
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.baseline import BASELINE
 from raftmq_wire.errors import LocalError
-from statemachine.commands import ACCESS_LEVEL, CHANGES_LEVEL, CREATE_TOPIC, FINALIZE, LEVEL, SET_AUTH_KEY, Command
+from statemachine.commands import (
+    ACCESS_LEVEL,
+    CHANGES_LEVEL,
+    CREATE_TOPIC,
+    FINALIZE,
+    LEVEL,
+    SET_AUTH_KEY,
+    SET_CONFIG,
+    Command,
+)
 from statemachine.rows.kv import KVError
 from tests.support.sim_cluster import SimCluster, SimNode
 
@@ -156,3 +165,27 @@ def test_what_an_earlier_life_announced_late_counts_until_its_connection_closes(
     del transport.inlets[late]
     transport._note_level(peer)
     assert transport._levels[peer] == LEVEL
+
+
+def test_the_leader_finalizes_by_itself_once_all_have_announced_the_level_for_that_long(
+    sim_of: Callable[..., Any],
+) -> None:
+    sim = sim_of()
+    values = {"upgrade.finalize_after_ms": 10_000}
+    assert propose(sim, [SET_CONFIG, 0, 0, "ann", "a test", values]).outcome is Outcome.OK
+    sim.loop.run_for(8.0)
+    follower = sim.followers()[0]
+    restart(sim, follower, LEVEL - 1)
+    sim.loop.run_for(15.0)
+    assert levels(sim) == [BASELINE] * 3, "one does not know the level"
+    restart(sim, follower, LEVEL)
+    sim.loop.run_for(8.0)
+    assert levels(sim) == [BASELINE] * 3, "the time begins again"
+    sim.loop.run_for(5.0)
+    assert levels(sim) == [LEVEL] * 3
+
+
+def test_no_leader_finalizes_by_itself_unless_it_is_told_to(sim_of: Callable[..., Any]) -> None:
+    sim = sim_of()
+    sim.loop.run_for(60.0)
+    assert levels(sim) == [BASELINE] * 3
