@@ -1,1 +1,1 @@
-"""Faults of a run: the plan, and the nemesis that carries it out."""
+"""The faults of a simulated run: the plan of when each fault begins, and the nemesis that injects and heals them."""

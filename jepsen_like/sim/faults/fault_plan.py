@@ -1,7 +1,7 @@
-"""The plan of a run: which fault begins when, how long it lasts, and what chance it will use. Made before the run.
+"""The fault plan of a run, drawn before the run begins: each fault's kind, start time, duration and random seed.
 
-A fault carries its own seed, so that leaving one out (shrinking) changes nothing about the others. Targets such as "the
-leader" are found when it begins.
+A fault carries its own seed, so that leaving one out (shrinking) changes nothing about the others. A target such as
+"the leader" is determined only when the fault begins.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ LASTS_S = {
     "stall-before-election": (0.1, 1.0),
     "stall-beside-cut": (0.1, 5.0),
 }
-"""Seconds until the fault is taken back; kinds without a row happen at once."""
+"""Fault kind -> shortest and longest duration in seconds, after which the nemesis undoes the fault. A kind without a
+row is instantaneous."""
 
 
 class Fault(NamedTuple):
-    """One row of the plan."""
+    """One planned fault: number, start time and duration in seconds, kind, and the seed of its random choices."""
 
     number: int
     at_s: float
@@ -56,28 +57,28 @@ class Fault(NamedTuple):
     seed: int
 
     def describe(self) -> str:
-        """One line."""
+        """Returns the fault as one line of text: number, start time, kind and duration."""
         lasts = f" for {self.lasts_s:.2f} s" if self.lasts_s else ""
         return f"#{self.number:<3} {self.at_s:7.3f} s  {self.kind}{lasts}"
 
 
 def rot_times(options: Options) -> list[float]:
-    """Draws the times at which bits flip on one node's disk: in every second seed, up to three times."""
+    """Draws the times in seconds at which bits flip on one node's disk: in every second seed, up to three times."""
     rng = stream(options.seed, "rot")
     count = rng.choice((0, 0, 0, 1, 2, 3))
     return [rng.uniform(1.0, options.fault_phase_s) for _ in range(count)]
 
 
 def away_times(options: Options) -> list[float]:
-    """Draws the times at which a follower goes away for so long that the others may have trimmed what it needs, if
-    there is retention.
-    """
+    """Draws the time in seconds at which a follower is taken away for so long that the others may have trimmed the
+    entries that it needs. Returns an empty list without retention."""
     rng = stream(options.seed, "away")
     return [rng.uniform(0.6, 1.6)] if options.retained_bytes else []
 
 
 def plan(options: Options) -> tuple[Fault, ...]:
-    """The faults of a seed, by time. There is always one between an append and its ack, and one crash of a leader's."""
+    """Returns the faults of a seed, ordered by time. Every plan has one crash between an append and its
+    acknowledgement, and one fault that takes out the leader (isolated, paused or killed)."""
     rng = stream(options.seed, "faults")
     kinds = [kind for kind, _ in options.weights]
     weights = [weight for _, weight in options.weights]
@@ -101,7 +102,8 @@ def plan(options: Options) -> tuple[Fault, ...]:
 
 
 def _added(options: Options, number: int) -> Iterator[Fault]:
-    """Drawn apart, so that the rest of the plan is the same with and without them."""
+    """Yields the added faults, later faults and stalls that the options ask for. Each group is drawn from a random
+    stream of its own, so that the rest of the plan is the same with and without them."""
     for name, kinds, counts in (
         ("added faults", ADDED_KINDS, options.added),
         ("later faults", LATER_KINDS, options.later),

@@ -1,4 +1,4 @@
-"""Faults of the leader: its apply, or its successor's, is held back, or its refusals arrive after it was deposed."""
+"""Faults around a leader: it applies entries late, its successor does, or its refusals arrive after it was deposed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 
 def hold_apply(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
-    """The leader goes on committing and applies nothing for a while: what it serves must wait, not be old."""
+    """Makes the leader apply nothing for a while although it goes on committing: its reads must wait, not return old
+    state."""
     leader = nemesis.leader()
     if leader is None:
         return
@@ -21,8 +22,9 @@ def hold_apply(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
 
 
 def late_apply(nemesis: Nemesis, fault: Fault, rng: random.Random, tries: int = 60) -> None:
-    """Everybody but the leader applies late, and then the leader is killed: the next one has committed what it has not
-    applied yet, and must not answer as if that had never been. Where nobody leads it waits for somebody."""
+    """Makes every node but the leader apply late, then kills the leader: the next leader has committed entries that it
+    has not applied yet, and must not answer as if they did not exist. While there is no leader the fault is tried again
+    later."""
     leader = nemesis.leader()
     late = [machine for machine in nemesis.up() if machine is not leader]
     if leader is None or len(late) <= leader.options.nodes // 2:
@@ -48,8 +50,8 @@ def late_apply(nemesis: Nemesis, fault: Fault, rng: random.Random, tries: int = 
 
 
 def late_refusal(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
-    """Leadership is handed over while what the old leader says to one node is slow: its refusals of forwarded requests
-    arrive when they are in the next leader's hands."""
+    """Transfers leadership while the old leader's link to one node is slow: its refusals of the requests that this node
+    forwarded arrive when the next leader already has those requests."""
     leader = nemesis.leader()
     if leader is None or leader.node is None:
         return
@@ -70,4 +72,4 @@ def late_refusal(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
 
 
 LEADER_FAULTS = {"hold-apply": hold_apply, "late-refusal": late_refusal, "late-apply": late_apply}
-"""Kind -> what begins a fault of it."""
+"""Fault kind -> the function that begins a fault of that kind."""

@@ -1,4 +1,4 @@
-"""Faults of single links: connections that a box in the middle forgets, and acknowledgements that alone are lost."""
+"""Faults of single links: connections that a middlebox forgets, and acknowledgements that alone are lost."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 
 def half_open(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
-    """Connections between a node and another one, or a client, lead nowhere from now on: all of them, those that one of
-    the two dialled, or a single one. Nobody is told, or one side alone. New connections work; no heal mends the old."""
+    """Makes existing connections between a node and another node, or a client, lose all that is sent on them: all of
+    the connections, those that one of the two dialled, or a single one. Neither side is told, or only the node is. New
+    connections work, and healing the network does not mend the old ones."""
     machine, one_side, which = nemesis.some(rng), rng.random() < 0.5, rng.choice(("all", "dialled", "one"))
     if machine is None:
         return
@@ -36,7 +37,8 @@ def half_open(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
 
 
 def acks_lost(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
-    """A follower hears its leader and is not heard, by that one alone; what it said arrives late, or never."""
+    """Cuts the link from a follower to its leader, one way: the follower still hears the leader, and every other node
+    hears the follower. Its acknowledgements arrive late, or never."""
     leader = nemesis.leader()
     followers = [machine for machine in nemesis.up() if machine is not leader]
     if leader is None or not followers:
@@ -54,4 +56,4 @@ def acks_lost(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
 
 
 LINK_FAULTS = {"half-open": half_open, "acks-lost": acks_lost}
-"""Kind -> what begins a fault of it."""
+"""Fault kind -> the function that begins a fault of that kind."""

@@ -1,4 +1,5 @@
-"""Carries out the plan: begins each fault at its time or its state, takes it back, and at the end heals everything."""
+"""The nemesis: begins each planned fault at its time or in the state that it waits for, undoes it, and at the end heals
+everything."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from raftlog.types import NOBODY, NodeId, Role
 
 
 class Nemesis:
-    """`applied` counts the faults that took effect, by kind."""
+    """Injects the planned faults into the machines and the network. `applied` counts the faults that took effect, by
+    kind."""
 
     def __init__(
         self,
@@ -33,7 +35,8 @@ class Nemesis:
         clients: Sequence[str],
         further: Mapping[str, Callable[[Nemesis, Fault, random.Random], None]],
     ) -> None:
-        """`clients`: hosts that must be able to reach some node; `further`: kind of fault -> what begins it."""
+        """`clients`: hosts of clients, each of which must always reach some node. `further`: fault kind -> the function
+        that begins it, for kinds that this class does not implement."""
         self.loop, self.network, self.machines, self.monitor = loop, network, machines, monitor
         self.clients = list(clients)
         self.applied: Counter[str] = Counter()
@@ -54,7 +57,8 @@ class Nemesis:
             "enospc": self._enospc,
             "clock": self._clock,
         }
-        """Faults of one node, whichever it is (`some`); without one that runs, nothing happens."""
+        """Fault kind -> the method that begins it on one node, which `some` chooses. If no node is running, nothing
+        happens."""
         self._start: dict[str, Callable[[Fault, random.Random], None]] = {
             "kill-all": self._kill_all,
             "pause-leader": self._pause_leader,
@@ -74,7 +78,7 @@ class Nemesis:
     # --- the plan ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """The plan's second 0 is now."""
+        """Schedules every planned fault; the plan's second 0 is now."""
         for fault in self._faults:
             self.loop.call_outside(fault.at_s, self._begin, fault)
 
@@ -93,7 +97,7 @@ class Nemesis:
     # --- for the faults themselves -----------------------------------------------------------------------------------
 
     def took(self, fault: Fault, what: str, undo: Callable[[], None] | None = None) -> None:
-        """Notes that the fault took effect; `undo` is called when its time is over."""
+        """Counts and logs that the fault took effect, and schedules `undo` for the end of its duration."""
         self.applied[fault.kind] += 1
         self.monitor.log(f"fault {fault.describe()}: {what}")
         if undo is not None:
@@ -108,11 +112,13 @@ class Nemesis:
 
     @property
     def between_append_and_ack(self) -> int:
-        """Crashes when something was on disk, or half on it, and nobody had been told."""
+        """Returns the number of crashes at which an entry was on disk, in full or in part, and no acknowledgement had
+        been sent."""
         return self.applied["crash-before-ack"] + self.applied["torn-write"]
 
     def heal(self) -> None:
-        """Takes everything back."""
+        """Undoes every fault: heals the network and the disks, resumes paused machines and starts those that are down.
+        No further fault begins."""
         self.over = True
         self._armed.clear()
         for undo in list(self._undo.values()):
@@ -128,7 +134,8 @@ class Nemesis:
             machine.start()
 
     def forget_retired(self) -> None:
-        """Machines that were switched off for good are taken away: the network says so to whoever calls them."""
+        """Takes machines that were switched off for good out of the network, which then refuses connections to them
+        instead of leaving the callers without an answer."""
         for machine in self.machines.values():
             if machine.retired:
                 self.network.links.down.discard(machine.host)
@@ -137,16 +144,16 @@ class Nemesis:
     # --- who ---------------------------------------------------------------------------------------------------------
 
     def leader(self) -> Machine | None:
-        """Returns the machine that leads the highest term, if any does."""
+        """Returns the machine of the leader with the highest term; None if no running node leads."""
         leaders = [m for m in self.up() if m.node is not None and _raft(m).role is Role.LEADER]
         return max(leaders, key=lambda m: _raft(m).term, default=None)
 
     def up(self) -> list[Machine]:
-        """Machines whose nodes run."""
+        """Returns the machines whose node is running."""
         return [m for m in self.machines.values() if m.up and hasattr(m.node, "raw")]
 
     def some(self, rng: random.Random) -> Machine | None:
-        """Returns the leader half of the time, else any machine that runs."""
+        """Returns the leader half of the time, otherwise any running machine; None if none is running."""
         leader = self.leader()
         up = self.up()
         if leader is not None and rng.random() < 0.5:
@@ -173,7 +180,8 @@ class Nemesis:
         self._down(fault, machine, power=True)
 
     def _terminate(self, fault: Fault, rng: random.Random) -> None:
-        """SIGTERM, more often to who leads; it is started again when the fault is over, and it is down."""
+        """Sends SIGTERM to a node, most often the leader. When the fault is over, the node is started again if it is
+        down."""
         machine = self.leader() if rng.random() < 0.4 else self.some(rng)
         if machine is None:
             return
@@ -220,7 +228,8 @@ class Nemesis:
     # --- network -----------------------------------------------------------------------------------------------------
 
     def cut(self, fault: Fault, edges: list[Edge], what: str, before_heal: Callable[[], None] | None = None) -> None:
-        """Cuts these edges until the fault is over, unless another one cuts them too."""
+        """Cuts the directed links `edges` for the fault's duration. A link that another fault still cuts is not
+        healed."""
         self._cuts[fault.number] = edges
         self.network.cut(edges)
 
@@ -234,7 +243,7 @@ class Nemesis:
         self.took(fault, what, back)
 
     def hosts(self) -> list[str]:
-        """Returns the hosts of the nodes."""
+        """Returns the host names of all nodes."""
         return [machine.host for machine in self.machines.values()]
 
     def _halves(self, fault: Fault, rng: random.Random) -> None:
@@ -247,7 +256,8 @@ class Nemesis:
         self.cut(fault, edges, f"{'+'.join(sorted(near))} | {'+'.join(sorted(far))}")
 
     def _clients_of(self, rng: random.Random, hosts: list[str]) -> list[Edge]:
-        """Draws clients that lose sight of one side; returns the edges between."""
+        """Draws the clients that cannot reach one side of a partition, each with probability 0.3, and returns the links
+        between them and `hosts`, in both directions."""
         blind = [client for client in self.clients if rng.random() < 0.3]
         return [edge for client in blind for host in hosts for edge in ((client, host), (host, client))]
 
@@ -264,7 +274,8 @@ class Nemesis:
         self.cut(fault, edges, ", ".join(f"{a} -x-> {b}" for a, b in edges))
 
     def _ring(self, fault: Fault, rng: random.Random) -> None:
-        """Every node sees its two neighbours (of three: one edge is cut), no two the same majority."""
+        """Cuts the network so that every node sees only its two neighbours in a ring, and no two nodes see the same
+        majority. With three nodes one link is cut."""
         hosts = self.hosts()
         rng.shuffle(hosts)
         size = len(hosts)
@@ -310,7 +321,8 @@ class Nemesis:
         self.took(fault, f"node {machine.node_id}: the disk is full", lambda: machine.fs.fill(1 << 40))
 
     def _rot(self, fault: Fault, rng: random.Random) -> None:
-        """Flips bits, always on the same machine: what rots on a minority can be mended from the others."""
+        """Flips a bit of an entry on the disk, always on the same machine of a run: damage on a minority can be
+        repaired from the other nodes."""
         options = self.machines[NodeId(1)].options
         machine = self.machines[NodeId(1 + options.seed % options.nodes)]
         if not machine.up or not hasattr(machine.node, "raw"):
@@ -388,15 +400,15 @@ class Nemesis:
             self._after_turn(self._late_crash, fault, machine)
 
     def _crash(self, machine: Machine, kind: str, what: str, power: float) -> None:
-        """An armed crash has found its moment, counted as `what`; with probability `power` the power fails."""
+        """Crashes the machine, because the state that an armed fault of this kind waits for has occurred; `what` is the
+        counter that this adds to. With probability `power` the power fails."""
         fault = self._armed.pop(kind)
         self.monitor.sometimes[what] += 1
         self._down(fault, machine, power=random.Random(fault.seed).random() < power)
 
     def _after_turn(self, act: Callable[..., None], *args: Any) -> None:
-        """Acts two rounds of the loop later, when the driver's turn that was just woken has sent what it had to
-        send.
-        """
+        """Calls `act` two rounds of the event loop later, when the turn of the node's driver that was just woken has
+        sent its messages."""
 
         def again() -> None:
             self.loop.call_outside(0.0, act, *args)
@@ -408,7 +420,8 @@ class Nemesis:
             self._crash(machine, "crash-after-vote", "vote granted, then crash", 0.7)
 
     def _sync_crash(self, machine: Machine) -> None:
-        """Pulls the plug such that no row is left but those that were synced before RUN was written."""
+        """Cuts the power right after rows were synced, before the file RUN is written: only the synced rows are
+        left."""
         if self.over or not machine.up or "crash-after-sync" not in self._armed:
             return
         fault = self._armed.pop("crash-after-sync")

@@ -1,7 +1,8 @@
-"""Stalls: one turn of a node's loop takes long. That is not a stopped process: what comes due meanwhile runs before
-what lies in the sockets (`SimLoop.end_stall`).
+"""Stalls: faults in which one turn of a node's event loop takes long. A stalled node differs from a paused process:
+timers that fall due during the stall run before the data that waits in the sockets is read (`SimLoop.end_stall`).
 
-In the faults they meet everything else. After the heal `Stalls` is alone with the cluster, and demands what must hold.
+During the fault phase, stalls coincide with all other faults. After the heal, `Stalls` applies them alone and checks
+that the cluster keeps its leader or soon has one.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
     from jepsen_like.sim.machines.machine import Machine
 
 LEADER_S = 2.0
-"""Seconds after a stall within which there is a leader that takes writes."""
+"""Time after a stall, in seconds, within which the cluster must have a leader that accepts writes."""
 BETWEEN_HANDOVERS_S = 300.0
 SLOW_LINK_S = 0.05
-"""Longest time of a packet without faults, in seconds, and of a disk."""
+"""Longest delay of a packet, and of a disk operation, when there are no faults, in seconds."""
 
 
 def _stall(nemesis: Nemesis, fault: Fault, machines: Sequence[Machine]) -> None:
@@ -37,21 +38,22 @@ def _stall(nemesis: Nemesis, fault: Fault, machines: Sequence[Machine]) -> None:
 
 
 def stall(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
-    """Stalls one node, half the time the leader."""
+    """Stalls one node; half of the time this is the leader."""
     machine = nemesis.some(rng)
     if machine is not None:
         _stall(nemesis, fault, [machine])
 
 
 def stall_more(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
-    """Stalls two nodes, or all."""
+    """Stalls two nodes or all of them at the same time."""
     up = nemesis.up()
     if len(up) > 1:
         _stall(nemesis, fault, rng.sample(up, rng.choice((2, len(up)))))
 
 
 def stall_before_election(nemesis: Nemesis, fault: Fault, rng: random.Random, tries: int = 400) -> None:
-    """A follower of which one more tick of silence makes a candidate; what its leader says arrives meanwhile."""
+    """Stalls a follower that would become a candidate after one more tick without a message from its leader, so that
+    the leader's messages arrive during the stall. Retries every 5 ms while there is no such follower."""
     near = [machine for machine in nemesis.up() if _is_about_to_campaign(machine)]
     if near:
         _stall(nemesis, fault, [rng.choice(near)])
@@ -61,7 +63,7 @@ def stall_before_election(nemesis: Nemesis, fault: Fault, rng: random.Random, tr
 
 
 def stall_beside_cut(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
-    """The leader takes long while a follower is cut off: of three nodes, one is left."""
+    """Stalls the leader while a follower is cut off from the network: of three nodes, only one still works."""
     leader = nemesis.leader()
     others = [machine for machine in nemesis.up() if machine is not leader]
     if leader is None or not others:
@@ -86,11 +88,11 @@ STALL_FAULTS = {
     "stall-before-election": stall_before_election,
     "stall-beside-cut": stall_beside_cut,
 }
-"""Kind -> what begins a fault of it."""
+"""Fault kind -> the function that begins a fault of that kind."""
 
 
 class StallsWorld(Protocol):
-    """The part of its world (`jepsen_like.sim.world`) that the phase needs."""
+    """The attributes of the simulated world (`jepsen_like.sim.world`) that the stall phase uses."""
 
     options: Options
     loop: SimLoop
@@ -98,21 +100,23 @@ class StallsWorld(Protocol):
     nemesis: Nemesis
 
     def members(self) -> list[Machine]:
-        """Machines whose nodes belong to the group."""
+        """Returns the machines whose nodes are members of the Raft group."""
 
     def pass_time(self, seconds: float) -> None:
-        """Lets time pass."""
+        """Runs the simulation for this many seconds of virtual time."""
 
 
 class Stalls:
-    """Long turns alone, one round after the other: 0.1 to 5 s, on one node, on some, on all. Reports under `stall`."""
+    """The stall phase: one stall after the other and no other fault, each of 0.1 to 5 s, on one node, some or all.
+    Reports violations under the name `stall`."""
 
     def __init__(self, world: StallsWorld) -> None:
         self._world = world
         self._rng = stream(world.options.seed, "stalls")
 
     def run(self, rounds: int) -> None:
-        """Each round begins with a leader."""
+        """Runs up to `rounds` stalls and checks the leader after each; stops at the first violation. A round without a
+        leader at its start does nothing."""
         for _ in range(rounds):
             if not self._world.monitor.violations:
                 self._round()

@@ -1,1 +1,1 @@
-"""Clients of queue locks, and the judge of what they are told."""
+"""Simulated clients of RocketMQ's queue locks, and the judge that checks the answers that they get."""

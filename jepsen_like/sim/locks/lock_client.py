@@ -1,4 +1,5 @@
-"""One client of queue locks on raw connections: heartbeat, lock, unlock, commit, leave, delete; judged."""
+"""One client of queue locks on raw connections: it sends heartbeats, locks, unlocks, commits, leaves and deletes, and
+tells the lock judge every request and answer."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from jepsen_like.sim.locks.lock_judge import LockJudge, Queue
 from raftmq_wire.codes import RequestCode, ResponseCode
 
 TELL_S = 0.5
-"""Seconds that a client waits, before it does anything, until every node has heard of it."""
+"""Longest time in seconds that a new client waits for every node to have received its heartbeat before it goes on."""
 
 
 class LockClient:
-    """A member of one group that locks queues of one topic, by one client id."""
+    """A consumer of one group, with one client id, that locks queues of one topic."""
 
     def __init__(self, client_id: str, group: str, topic: str, host: ClientHost, judge: LockJudge) -> None:
         self.client_id, self.group, self.topic = client_id, group, topic
@@ -27,12 +28,14 @@ class LockClient:
         self.connection: RawConnection | None = None
         self.node = ""
         self._others: dict[str, RawConnection] = {}
-        """Node -> where it heard of this client too: consumers tell every node."""
+        """Node address -> the further connection over which this client sent that node its heartbeat. Consumers send
+        heartbeats to every node."""
         self._telling: asyncio.Task[None] | None = None
         judge.watch(client_id, self.is_known)
 
     async def connect(self, node: str, report: Report) -> bool:
-        """Connects to the node anew, and says there who it is: a lock is for those who did. False if that fails."""
+        """Opens a new connection to the node and sends a heartbeat with the client's id: only clients that have done so
+        get locks. Returns False if that fails."""
         self._report = report
         made = await self._dial(node)
         if made is None:
@@ -45,7 +48,8 @@ class LockClient:
         return not made.closed
 
     def tell_others(self) -> asyncio.Task[None]:
-        """Heartbeats to the nodes that have not heard of the client over an open connection; in a task of its own."""
+        """Starts a task that sends heartbeats to the nodes that have no open connection with a heartbeat of this
+        client. Returns the running task if there is one."""
         if self._telling is None or self._telling.done():
             self._telling = asyncio.get_running_loop().create_task(self._tell_others())
         return self._telling
@@ -59,15 +63,16 @@ class LockClient:
             self._others[node] = made
 
     def _unaware(self) -> list[str]:
-        """Nodes that may not know the client, but for the one that it asks."""
+        """Returns the nodes that may not know the client, except for the one that it sends its requests to."""
         return [n for n in self._host.nodes if n != self.node and (n not in self._others or self._others[n].closed)]
 
     def is_known(self) -> bool:
-        """Returns True if every node has heard of it over a connection that stands."""
+        """Returns True if every node has received this client's heartbeat over a connection that is still open."""
         return self.connection is not None and not self.connection.closed and not self._unaware()
 
     async def _make_group(self) -> bool:
-        """The leader does that for the first heartbeat that it hears itself."""
+        """Creates the consumer group. The leader does so itself only for the first heartbeat that it receives
+        directly."""
         answer = await self._ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group_body(self.group))
         return answer is not None and answer.code == ResponseCode.SUCCESS
 
@@ -80,7 +85,7 @@ class LockClient:
         return answer is not None and answer.code == ResponseCode.SUCCESS
 
     def vanish(self) -> None:
-        """Ends its connections without a word."""
+        """Aborts all connections of the client without unlocking or unregistering."""
         self.judge.stops_reading(self.client_id)
         if self._telling is not None:
             self._telling.cancel()
@@ -89,7 +94,7 @@ class LockClient:
                 connection.transport.abort()
 
     def queue(self, queue_id: int) -> Queue:
-        """Returns the judge's name of the queue."""
+        """Returns the queue as the judge names it: group, topic and queue id."""
         return self.group, self.topic, queue_id
 
     async def _ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> Answer | None:
@@ -98,7 +103,8 @@ class LockClient:
     # --- locks -------------------------------------------------------------------------------------------------------
 
     async def lock(self, queue_ids: Iterable[int]) -> frozenset[int]:
-        """The queues that the client holds now, as far as it was told."""
+        """Asks for the locks of these queues and returns the ids of those that were granted; none if the answer is
+        unknown."""
         queue_ids = list(queue_ids)
         asked = self.judge.asks(self.client_id, map(self.queue, queue_ids))
         answer = await self._ask(RequestCode.LOCK_BATCH_MQ, {}, self._body(queue_ids))
@@ -110,7 +116,8 @@ class LockClient:
         return granted
 
     async def unlock(self, queue_ids: Iterable[int]) -> bool:
-        """Gives up what it holds of them. False: that may happen later, and this client id is of no more use."""
+        """Unlocks these queues. Returns False if the outcome is unknown: the unlock may be carried out later, so this
+        client id must not be used any more."""
         queue_ids = list(queue_ids)
         queues = [self.queue(queue_id) for queue_id in queue_ids]
         self.judge.stops_reading(self.client_id, queues)
@@ -121,7 +128,7 @@ class LockClient:
         return True
 
     async def leave(self) -> None:
-        """An orderly leave (35)."""
+        """Unregisters the client at every node that it is connected to (UNREGISTER_CLIENT, code 35)."""
         self.judge.stops_reading(self.client_id)
         fields = {"clientID": self.client_id, "consumerGroup": self.group, "producerGroup": ""}
         told = (self.connection, *self._others.values())
@@ -135,7 +142,8 @@ class LockClient:
     # --- offsets and messages ----------------------------------------------------------------------------------------
 
     async def commit(self, queue_id: int, offset: int) -> bool | None:
-        """True: done. False: dropped, another holds the queue. None: unknown."""
+        """Commits an offset of the queue. Returns True if it was committed, False if it was dropped because another
+        client holds the queue, None if the outcome is unknown."""
         at_s = self._host.loop.now
         fields = place_of(*self.queue(queue_id)) | {"commitOffset": str(offset)}
         answer = await self._ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
@@ -148,7 +156,7 @@ class LockClient:
         return True
 
     async def committed(self, queue_id: int) -> int | None:
-        """The group's offset, 0 if it has none; None: unknown."""
+        """Returns the group's committed offset of the queue, 0 if it has none, and None if the answer is unknown."""
         fields = place_of(*self.queue(queue_id)) | {"setZeroIfNotFound": "false"}
         answer = await self._ask(RequestCode.QUERY_CONSUMER_OFFSET, fields)
         if answer is not None and answer.code == ResponseCode.QUERY_NOT_FOUND:
@@ -156,13 +164,13 @@ class LockClient:
         return int(answer.ext["offset"]) if answer is not None and answer.code == ResponseCode.SUCCESS else None
 
     async def pull(self, queue_id: int, offset: int, count: int) -> Answer | None:
-        """One pull that does not wait."""
+        """Sends one pull that is not parked; returns the answer, or None if none came."""
         return await self._ask(RequestCode.PULL_MESSAGE, pull_fields(*self.queue(queue_id), offset, count=count))
 
     # --- what ends locks from outside --------------------------------------------------------------------------------
 
     async def delete_group(self) -> bool:
-        """Deletes the group with its offsets, and makes it again. True if that is surely done."""
+        """Deletes the group with its offsets and creates it again. Returns True if both were surely done."""
         since_s = self.judge.deletes(self.group)
         fields = {"groupName": self.group, "cleanOffset": "true"}
         answer = await self._ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
@@ -173,7 +181,7 @@ class LockClient:
         return made
 
     async def remake_topic(self, queues: int) -> bool:
-        """Deletes the topic, and makes it again. True if that is surely done."""
+        """Deletes the topic and creates it again. Returns True if both were surely done."""
         since_s = self.judge.deletes(self.group, self.topic)
         gone = await self._ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": self.topic})
         if gone is None or gone.code not in (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST):
@@ -183,6 +191,6 @@ class LockClient:
         return made
 
     async def make_topic(self, queues: int) -> bool:
-        """True if the topic is there."""
+        """Creates the topic; returns True if it surely exists."""
         answer = await self._ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(self.topic, queues))
         return answer is not None and answer.code == ResponseCode.SUCCESS

@@ -1,8 +1,9 @@
-"""Judges the answers about queue locks by the earlier answers to the clients, in virtual time.
+"""The lock judge: checks each answer about queue locks against the earlier answers to all clients, in virtual time.
 
-A client that is granted a queue reads it for half of the lock's time from its request on. No other may be granted it
-before that ends, and none is refused what nobody can hold. Log time may run beside virtual time only as far as clocks
-are wrong: `exact` tells whether that is less than the half that is left.
+A client that was granted a queue reads it for half of the lock's lifetime, counted from its request. No other client
+may be granted the queue before that time ends, and no client may be refused a queue that nobody can hold. The cluster's
+log time may differ from virtual time by the error of the clocks: `exact` tells whether that error is less than the
+other half of the lifetime.
 """
 
 from __future__ import annotations
@@ -17,20 +18,19 @@ from jepsen_like.sim.machines.machine import LOCK_TTL_MS
 
 TTL_S = LOCK_TTL_MS / 1000
 READS_S = TTL_S / 2
-"""Seconds for which a client reads a queue after it asked for the lock that it was granted."""
+"""Time in seconds for which a client reads a queue, counted from its request for the lock that it was granted."""
 SLACK_S = 4.0
-"""Seconds by which a lock may end later than TTL_S: an election gives log time no more than the median clock and the
-last entry have.
-"""
+"""Time in seconds by which a lock may outlive TTL_S: after an election, log time advances no further than the median
+clock and the last entry allow."""
 LATE_S = 10.0
-"""Seconds by which a request that was given up may be carried out later."""
+"""Time in seconds after which a request that the client gave up is no longer carried out."""
 
 Queue = tuple[str, str, int]
-"""(group, topic, queue id)."""
+"""A queue as (group, topic, queue id)."""
 
 
 class Asked(NamedTuple):
-    """A request for locks on its way."""
+    """A lock request that is in flight: the client, the queues and the time in seconds at which it was sent."""
 
     client: str
     queues: tuple[Queue, ...]
@@ -38,36 +38,41 @@ class Asked(NamedTuple):
 
 
 class LockJudge:
-    """Reports under the name `locks`."""
+    """Knows which client may hold which queue and reports wrong answers under the name `locks`."""
 
     def __init__(self, report: Report, now: Callable[[], float], exact: Callable[[], bool]) -> None:
         self._report, self._now, self._exact = report, now, exact
         self._reads: dict[Queue, tuple[str, float, float]] = {}
-        """Queue -> (who reads it, since when, until when)."""
+        """Queue -> (client that reads it, start in seconds, end in seconds)."""
         self._may_hold: dict[Queue, dict[str, float]] = defaultdict(dict)
-        """Queue -> client -> until when it can hold the lock; for ever while it asks."""
+        """Queue -> client -> latest time in seconds at which the client can hold the lock; infinity while its request
+        is in flight."""
         self._lost: dict[Queue, dict[str, float]] = defaultdict(dict)
-        """The same from requests that were given up: neither answers nor unlocking end that."""
+        """Queue -> client -> the same time for requests that the client gave up. Neither a later answer nor an unlock
+        ends it."""
         self._ended: dict[str, float] = {}
-        """Client -> time at which its last request ended."""
+        """Client -> time in seconds at which its last lock request ended."""
         self._is_known: dict[str, Callable[[], bool]] = {}
-        """Client -> whether every node knows it: else its lock stops nobody's commits."""
+        """Client -> function that tells whether every node knows the client. The lock of a client that some node does
+        not know does not stop the commits of others."""
 
     def watch(self, client: str, is_known: Callable[[], bool]) -> None:
-        """A client with this id begins."""
+        """Registers a new client with the function that tells whether every node knows it."""
         self._is_known[client] = is_known
 
     # --- locks -------------------------------------------------------------------------------------------------------
 
     def asks(self, client: str, queues: Iterable[Queue]) -> Asked:
-        """A client asks for locks; it asks again only after this ended."""
+        """Records that a client sends a lock request and returns it. The client sends the next one only after this one
+        has ended."""
         asked = Asked(client, tuple(queues), self._now())
         for queue in asked.queues:
             self._may_hold[queue][client] = math.inf
         return asked
 
     def lost(self, asked: Asked) -> None:
-        """Notes a request without an answer, or with one that does not tell: it may be granted yet."""
+        """Records that a lock request has no answer, or one that leaves the outcome unknown: it may still be
+        granted."""
         self._ended[asked.client] = self._now()
         until = self._now() + LATE_S + TTL_S + SLACK_S
         for queue in asked.queues:
@@ -75,7 +80,8 @@ class LockJudge:
             self._may_hold[queue][asked.client] = until
 
     def answered(self, asked: Asked, granted: Collection[Queue]) -> None:
-        """The client was told what it holds."""
+        """Records the answer to a lock request and reports grants and refusals that contradict what other clients
+        hold."""
         now, client = self._now(), asked.client
         self._ended[client] = now
         for queue in asked.queues:
@@ -105,24 +111,27 @@ class LockJudge:
         self._wrong(f"{asked.client} was refused {named(queue)}, which nobody else can hold")
 
     def stops_reading(self, client: str, queues: Collection[Queue] | None = None) -> None:
-        """The client gives queues up, or all that it reads, and is about to say so."""
+        """Records that the client no longer reads these queues (None: any queue), before it sends the unlock or
+        leave."""
         for queue, (reader, _, _) in list(self._reads.items()):
             if reader == client and (queues is None or queue in queues):
                 del self._reads[queue]
 
     def unlocked(self, client: str, queues: Iterable[Queue]) -> None:
-        """The client was told that it holds them no longer."""
+        """Records the answer that the client no longer holds these queues."""
         for queue in queues:
             self._may_hold[queue][client] = self._now()
 
     def deletes(self, group: str, topic: str | None = None) -> float:
-        """The group, or a topic, is about to be deleted: nobody reads any more. Returns the time, for `deleted`."""
+        """Records that the group, or one of its topics, is about to be deleted: nobody reads its queues any more.
+        Returns the time in seconds that `deleted` needs."""
         for queue in [queue for queue in self._reads if self._is_of(queue, group, topic)]:
             del self._reads[queue]
         return self._now()
 
     def deleted(self, group: str, since_s: float, topic: str | None = None) -> None:
-        """Notes a deletion: clients that were answered before hold nothing of it."""
+        """Records that a deletion is done: clients whose last lock request ended before it began (`since_s`) hold none
+        of its queues."""
         for queue, clients in self._may_hold.items():
             if self._is_of(queue, group, topic):
                 for client, until in clients.items():
@@ -141,14 +150,15 @@ class LockJudge:
         return reader if until > self._now() else None
 
     def committed(self, client: str, queue: Queue, asked_s: float) -> None:
-        """A commit of the client's was answered as done."""
+        """Records that a client's commit was answered as done; reports it if another client is reading the queue."""
         reader, since, until = self._reads.get(queue, (client, 0.0, 0.0))
         known = self._is_known.get(reader, lambda: True)
         if reader != client and since < asked_s and until > self._now() and known():
             self._wrong(f"{client} committed an offset of {named(queue)}, which {reader} holds")
 
     def dropped(self, client: str, queue: Queue, asked_s: float) -> None:
-        """A commit of the client's was answered as dropped: another holds the queue."""
+        """Records that a client's commit was dropped with the reason that another client holds the queue; reports it if
+        this client holds the queue."""
         reader, since, until = self._reads.get(queue, ("", 0.0, 0.0))
         if reader == client and since < asked_s and until > self._now():
             self._wrong(f"{client} holds {named(queue)}, and its commit was dropped")
@@ -159,6 +169,6 @@ class LockJudge:
 
 
 def named(queue: Queue) -> str:
-    """A queue in a report."""
+    """Returns the queue's name for reports."""
     group, topic, queue_id = queue
     return f"{topic} queue {queue_id} (group {group})"

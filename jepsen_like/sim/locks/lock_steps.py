@@ -1,4 +1,5 @@
-"""Queue locks step by step, for scripts: clients `a`, `b`, ... lock, unlock and commit; what they lock is deleted."""
+"""Queue locks as steps of a scripted run: clients `a`, `b`, ... lock, unlock and commit, and an operator deletes the
+group or the topic that they locked."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ _QUEUE_IDS = range(QUEUES)
 
 
 class LockSteps:
-    """Clients by name; each keeps its connection until a step of it names another node."""
+    """The clients of a script, by name. Each keeps its connection until one of its steps names another node."""
 
     def __init__(self, host: ClientHost, report: Report) -> None:
         self.host, self._report = host, report
@@ -22,7 +23,8 @@ class LockSteps:
         self._clients: dict[str, LockClient] = {}
 
     async def step(self, node: str, step: str) -> None:
-        """One of `make`, `group`, `topic`, `a+`, `a-`, `a:5`. Raises ValueError for anything else."""
+        """Takes one step at a node: `make` creates the topic, `group` and `topic` delete and recreate, `a+` lets client
+        `a` lock, `a-` unlock, `a:5` commit offset 5. Raises ValueError for anything else."""
         whole: dict[str, Callable[[LockClient], Awaitable[object]]] = {
             "make": lambda client: client.make_topic(QUEUES),
             "group": LockClient.delete_group,

@@ -1,8 +1,9 @@
-"""Orderly consumers: they share a group, lock queues, read what they hold in order, commit, hand over, or vanish.
+"""Consumers that read in order: they share a group, lock queues, read the queues they hold, commit, hand over, or
+vanish.
 
-Each waits a third of the time for which it may read before it locks again, as RocketMQ's clients do (20 s of 60).
-Every message must come, in order, and none before its predecessor came to somebody; no commit that was answered is
-undone. In the end one consumer is left: it is granted every queue and reads all to the end.
+Each waits a third of the time for which it may read before it locks again, as RocketMQ's clients do (20 s of 60). Every
+message must be read, in order, and none before some consumer has read its predecessor. No commit that was answered may
+be undone. At the end one consumer is left: it must be granted every queue and reads all of them to the end.
 """
 
 from __future__ import annotations
@@ -27,25 +28,28 @@ CONSUMERS = 3
 
 
 class ReadInOrder:
-    """The messages that the group read and the offsets that it committed, queue by queue; reports under `consumer`."""
+    """Checks the messages that the group read and the offsets that it committed, queue by queue. Reports under
+    `consumer`."""
 
     def __init__(self, report: Report, floor: Callable[[int], int], exact: Callable[[], bool]) -> None:
-        """`floor(queue)`: below it retention may have taken messages away."""
+        """`floor(queue)`: the offset below which retention may have removed messages."""
         self._report, self._floor, self._exact = report, floor, exact
         self._read: dict[int, int] = defaultdict(int)
-        """Queue -> offset behind what was read by anybody."""
+        """Queue -> offset after the last message that any consumer has read."""
         self._committed: dict[int, int] = defaultdict(int)
         self._doubtful: set[tuple[int, int]] = set()
-        """(queue, offset) of commits that were not answered, and may land late."""
+        """(queue, offset) of each commit that was not answered and may still be carried out."""
 
     def begins(self, queue_id: int, offset: int) -> None:
-        """A holder goes on from the group's offset."""
+        """Records that a client which holds the lock starts at the group's offset; reports an offset below the
+        committed one."""
         low = self._committed[queue_id]
         if offset < low and (queue_id, offset) not in self._doubtful and self._exact():
             self._report("consumer", f"in order: queue {queue_id} begins at {offset}, {low} was committed")
 
     def takes(self, queue_id: int, offset: int, due: int) -> None:
-        """A holder reads a message where `due` is next."""
+        """Records that a client which holds the lock reads the message at `offset`; reports it if it is not the one due
+        next, or comes before its predecessor."""
         if offset != due and not due < offset <= self._floor(queue_id):
             self._report("consumer", f"in order: queue {queue_id} gives offset {offset} where {due} is due")
         if offset > max(self._read[queue_id], self._floor(queue_id)):
@@ -53,16 +57,18 @@ class ReadInOrder:
         self._read[queue_id] = max(self._read[queue_id], offset + 1)
 
     def asks(self, queue_id: int, offset: int) -> None:
-        """A commit may be carried out at any time: no answer came, or the client no longer holds the queue."""
+        """Records a commit that may be carried out at any time: no answer came, or the client no longer holds the
+        queue."""
         self._doubtful.add((queue_id, offset))
 
     def committed(self, queue_id: int, offset: int) -> None:
-        """A holder's commit was answered as done."""
+        """Records that the commit of a client which holds the lock was answered as done."""
         self._committed[queue_id] = offset
 
 
 class Ordered(Client):
-    """CONSUMERS of the group GROUP, and one client that locks what it deletes. `stopped` ends them when all is read."""
+    """The load of queue locks: CONSUMERS consumers of the group GROUP, and one pair of clients that delete the group or
+    topic that they lock. Setting `stopped` ends them once everything is read."""
 
     def __init__(
         self,
@@ -72,8 +78,8 @@ class Ordered(Client):
         exact: Callable[[], bool],
         ends: Callable[[], dict[int, int]],
     ) -> None:
-        """`exact`: whether clocks are wrong by so little that locks end in time; `ends`: the offset behind each queue's
-        last message, when nobody sends any more."""
+        """`exact` tells whether the clocks are wrong by so little that locks end in time. `ends` returns the offset
+        after each queue's last message, for when nobody sends any more."""
         super().__init__(host)
         self._report, self.ends = report, ends
         self.judge = LockJudge(report, lambda: host.loop.now, exact)
@@ -81,20 +87,20 @@ class Ordered(Client):
         self._ids = 0
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the tasks of the consumers and of the pair that deletes."""
         for number in range(CONSUMERS):
             self._spawn(partial(self._consume, random.Random(self.rng.random()), number == 0))
         self._spawn(partial(self._churn, random.Random(self.rng.random())))
 
     def client(self, group: str, topic: str) -> LockClient:
-        """A client with an id of its own."""
+        """Returns a new client with its own client id."""
         self._ids += 1
         return LockClient(f"orderly-{self._ids}", group, topic, self.host, self.judge)
 
     # --- orderly consumers -------------------------------------------------------------------------------------------
 
     async def _consume(self, rng: random.Random, last: bool) -> None:
-        """One consumer after the other; the `last` one reads to the end once the others are gone."""
+        """Runs one consumer after the other. With `last`, the final one reads to the end after all others are gone."""
         all_read = False
         while not (self.stopped and (all_read or not last)):
             client = self.client(GROUP, TOPIC)
@@ -129,8 +135,9 @@ CHURNS = ("unlock", "group", "topic", "refuse")
 
 
 async def churn(pair: list[LockClient], how: str) -> bool:
-    """One locks, something ends that or not, the other locks: the judge knows what must come of it. False: something
-    may be carried out later."""
+    """Lets the first client lock queues, ends those locks in the given way or not at all, and lets the second client
+    lock the same queues; the judge knows which answers are right. Returns False if some request may still be carried
+    out later."""
     first, second = pair
     queues = range(CHURN_QUEUES)
     await first.lock(queues)
@@ -149,18 +156,19 @@ async def churn(pair: list[LockClient], how: str) -> bool:
 
 
 class Session:
-    """A consumer from its first lock until it leaves, vanishes, or has read everything."""
+    """One consumer from its first lock until it leaves, vanishes, or has read everything."""
 
     def __init__(self, client: LockClient, ordered: Ordered, rng: random.Random, last: bool) -> None:
         self._client, self._ordered, self._rng, self._last = client, ordered, rng, last
         self._judge, self._loop = client.judge, ordered.host.loop
         self._queues = range(ordered.host.options.queues)
         self._next: dict[int, int] = {}
-        """Next offset of each queue that it holds."""
+        """Queue id -> next offset to read, for each queue that the consumer holds."""
         self._rounds = rng.randint(3, 12)
 
     async def run(self) -> bool:
-        """True if it holds every queue and has read all, with nobody sending any more."""
+        """Runs the session. Returns True if the consumer holds every queue and has read all of them after the senders
+        stopped."""
         client, rng = self._client, self._rng
         while self._goes_on():
             locked_s = self._loop.now
@@ -193,7 +201,7 @@ class Session:
         return self._judge.reader(self._client.queue(queue_id)) == self._client.client_id
 
     async def _read(self, queue_id: int) -> None:
-        """Reads what comes next, one message after the other, and commits now and then."""
+        """Pulls the next messages of the queue, one after the other, and commits now and then."""
         client = self._client
         if not self._holds(queue_id):
             self._next.pop(queue_id, None)
@@ -227,7 +235,8 @@ class Session:
             order.asks(queue_id, offset)
 
     async def _end(self) -> None:
-        """An orderly leave, one without a word, or a pause after which a commit comes too late."""
+        """Ends the session: the consumer leaves in order, vanishes without a word, or pauses and then commits too
+        late."""
         client, held = self._client, dict(self._next)
         how = self._rng.choice(("unlock", "leave", "vanish", "late"))
         if how == "late":
