@@ -1,1 +1,2 @@
-"""Users and rules in the simulator: a model made of the log, clients with rights and without, and the check of both"""
+"""Users and access rules in the simulator: a model built from the log, clients with and without rights, and the check
+that compares the two"""

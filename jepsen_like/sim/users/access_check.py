@@ -1,10 +1,11 @@
-"""The check of users and rules: knows from the log which requests should have been allowed, where, and when.
+"""The check of users and access rules: derives from the log which requests should have been allowed, where, and when.
 
-A node judges by what it has applied, so a request is judged by the states that the node with the connection went
-through between the question and the answer, and a write also by those of the leader that stored it. Reported are
+A node decides by what it has applied. So a request is judged by the states that the node with the client's connection
+went through between the request and the answer, and a write also by the states of the leader that stored it. The check
+reports
 
 - a request that was let through although no state of the node with its connection allows it,
-- a message that was stored although no state of its leader, between the question and the entry, allows it to its user,
+- a message that was stored although no state of its leader, between the request and the entry, allows it to its user,
 - a message that was given to a pull that no state from the message's own entry on allows,
 - a request that was denied although every state of every node in that time allows it.
 """
@@ -25,72 +26,76 @@ from raftmq_wire.message_format import decode_messages
 from statemachine import commands, payload
 
 ID_PREFIX = "judged-"
-"""Ids of messages that are judged begin so."""
+"""Prefix of the ids of messages that this check judges."""
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One request of a client."""
+    """One request of a client: its signer, the resources it touches, and the outcome as the client saw it. Times are in
+    seconds."""
 
     what: str
     who: Who
     wants: tuple[Want, ...]
     node: NodeId
-    """The node with the connection."""
+    """The node that the client is connected to."""
     asked_s: float
     message_id: str = ""
-    """The id of the message that it sends."""
+    """Id of the message that the request sends; empty for other requests."""
     answered_s: float = -1.0
     passed: bool = False
-    """It was let through."""
+    """True if the node let the request through."""
     denied: bool = False
     given: list[str] = field(default_factory=list)
-    """Ids of the messages that it was given."""
+    """Ids of the judged messages that the answer carried."""
 
 
 class _Heard:
-    """The progress of a node through the log, over time."""
+    """One node's applied index over time, as apply reached it and as the node learned it."""
 
     def __init__(self) -> None:
         self._told: tuple[list[float], list[int]] = [], []
-        """Times at which the node knew of it, and up to which index."""
+        """(times in seconds, applied indexes): at each time the node learned that it had applied up to that index."""
         self._done: tuple[list[float], list[int]] = [], []
-        """Times at which apply was done, which the node may not know yet."""
+        """(times in seconds, applied indexes): at each time apply had reached that index, which the node may not know
+        yet."""
 
     def done(self, now_s: float, index: int) -> None:
-        """Apply has come so far."""
+        """Records that apply has reached this index."""
         self._done[0].append(now_s)
         self._done[1].append(index)
 
     def told(self, now_s: float, index: int) -> None:
-        """The node knows that."""
+        """Records that the node knows that apply has reached this index."""
         self._told[0].append(now_s)
         self._told[1].append(index)
 
     def low(self, from_s: float, to_s: float) -> int:
-        """The lowest index that the node may have judged by in that time."""
+        """Returns the lowest applied index by which the node may have decided between these two times."""
         times, indexes = self._told
         begin = max(0, bisect_left(times, from_s) - 1)
         return min(indexes[begin : bisect_right(times, to_s)], default=0)
 
     def high(self, to_s: float, otherwise: int) -> int:
-        """The highest index that it may have judged by until then; it may have seen what a drain under way has done."""
+        """Returns the highest applied index by which the node may have decided until then, or `otherwise` if apply has
+        not gone on since. The node may have seen the effects of an apply that is still under way."""
         times, indexes = self._done
         at = bisect_right(times, to_s)
         return max(indexes[max(0, at - 1)], indexes[at]) if at < len(times) else otherwise
 
     def is_settled(self, until_s: float) -> bool:
-        """Returns True if apply has gone on since then."""
+        """Returns True if the node has applied more since then."""
         return bool(self._done[0]) and self._done[0][-1] > until_s
 
 
 class AccessCheck:
-    """Hears of all that nodes apply and of all that clients of `user_clients` ask."""
+    """The check itself. It is told all entries that nodes apply and all requests and answers of the clients of
+    `user_clients`."""
 
     def __init__(
         self, report: Report, now: Callable[[], float], leader_of: Callable[[int], NodeId | None], reveal: Reveal
     ) -> None:
-        """`leader_of`: term -> the node that led it."""
+        """`leader_of`: returns the node that led a term, None if unknown."""
         self._report = report
         self._now = now
         self._leader_of = leader_of
@@ -98,21 +103,21 @@ class AccessCheck:
         self._heard: defaultdict[NodeId, _Heard] = defaultdict(_Heard)
         self._sent: dict[str, Request] = {}
         self._stored: dict[str, tuple[int, NodeId | None]] = {}
-        """Message -> index of its entry, and the node that led its term."""
+        """Message id -> index of the message's entry, and the node that led the entry's term."""
         self._open: list[Request] = []
-        """Answered and not judged yet."""
+        """Requests that were answered and are not judged yet."""
         self.judged = {"passed": 0, "denied": 0}
-        """The number of requests of each kind that were judged."""
+        """Outcome ("passed" or "denied") -> number of requests with it that were judged."""
 
     # --- nodes -------------------------------------------------------------------------------------------------------
 
     def started(self, machine: Machine) -> None:
-        """A node has recovered, or has taken over a snapshot."""
+        """Records that a node has recovered, or has installed a snapshot."""
         self.applied(machine, ())
         self.heard(machine)
 
     def applied(self, machine: Machine, batch: Iterable[Sequence[Entry]]) -> None:
-        """A node has applied entries."""
+        """Records the entries that a node has applied, and judges the requests that this settles."""
         assert machine.node is not None
         for run in batch:
             for entry in run:
@@ -122,7 +127,7 @@ class AccessCheck:
         self._judge_settled()
 
     def heard(self, machine: Machine) -> None:
-        """A node knows what it has applied."""
+        """Records that a node knows what it has applied."""
         assert machine.node is not None
         self._heard[machine.node_id].told(self._now(), machine.node.state.applied.index)
 
@@ -149,12 +154,13 @@ class AccessCheck:
     # --- clients -----------------------------------------------------------------------------------------------------
 
     def asks(self, request: Request) -> None:
-        """A client sends a request."""
+        """Records a request that a client is about to send."""
         if request.message_id:
             self._sent[request.message_id] = request
 
     def answered(self, request: Request, *, passed: bool, denied: bool, given: Iterable[str] = ()) -> None:
-        """Its answer came. Neither `passed` nor `denied`: it says nothing of rights."""
+        """Records the answer to a request and the ids of the messages in it. An answer that is neither `passed` nor
+        `denied` says nothing of rights and is not judged."""
         request.answered_s, request.passed, request.denied = self._now(), passed, denied
         request.given = [each for each in given if each.startswith(ID_PREFIX)]
         if passed or denied:
@@ -167,7 +173,7 @@ class AccessCheck:
             self._judge(self._open.pop(0))
 
     def judge_all(self) -> None:
-        """Judges what is left, in the end."""
+        """Judges all requests that are still open, at the end of a run."""
         while self._open:
             self._judge(self._open.pop(0))
 

@@ -1,7 +1,7 @@
-"""A model of users and rules, made of the log's commands: which user may do what at which index of the log.
+"""A model of users and access rules, built from the log's commands: which user may do what at which index of the log.
 
-It shares no line with `statemachine.access`: a wrong rank, an id that is given twice or a secret that outlives its
-change is wrong in one of the two alone.
+The model shares no line with `statemachine.access`, so that a wrong rank, an id that is given twice or a secret that
+outlives its change is wrong in one of the two alone.
 """
 
 from __future__ import annotations
@@ -21,30 +21,31 @@ from statemachine.commands import (
 )
 
 Reveal = Callable[[int, bytes, str], str]
-"""(user id, encrypted secret, key id) -> the secret."""
+"""Function that decrypts a user's secret: (user id, encrypted secret, key id) -> secret."""
 
 
 class Want(NamedTuple):
-    """One resource that a request touches; any of the actions suffices."""
+    """One resource that a request touches, and the actions of which any one suffices."""
 
     kind: str
-    """Topic or Group."""
+    """The kind of resource: Topic or Group."""
     name: str
     actions: tuple[str, ...]
 
 
 class Who(NamedTuple):
-    """The signer of a request, as the request says it."""
+    """The signer of a request, as the request claims it."""
 
     name: str
-    """"" for a request that is not signed."""
+    """User name; "" for a request that is not signed."""
     secret: str
     source: str
-    """The client's address."""
+    """IP address of the client."""
 
 
 class ModelRule(NamedTuple):
-    """One rule."""
+    """One access rule of a user: policy 1 (Custom) or 2 (Default), resource, actions, source addresses, allow or
+    deny."""
 
     policy: int
     resource: str
@@ -53,7 +54,8 @@ class ModelRule(NamedTuple):
     allow: bool
 
     def rank(self, want: Want) -> tuple[int, int, int] | None:
-        """The larger, the more special; None if the rule is about something else."""
+        """Returns how specific the rule is for this resource (a larger tuple is more specific), None if the rule is
+        about another resource."""
         if self.resource == "*":
             return 0, 0, 0
         kind, _, name = self.resource.partition(":")
@@ -67,7 +69,7 @@ class ModelRule(NamedTuple):
         return 1, int(bool(prefix)), len(prefix)
 
     def is_for(self, action: str, source: str) -> bool:
-        """Returns True if it is about that action of a client at that address."""
+        """Returns True if the rule covers this action of a client at this address."""
         if not self.actions & {action, "All"}:
             return False
         address = ipaddress.ip_address(source)
@@ -75,7 +77,7 @@ class ModelRule(NamedTuple):
 
 
 class ModelUser(NamedTuple):
-    """One user as of one index."""
+    """One user as of one index of the log."""
 
     id: int
     secret: str
@@ -84,7 +86,7 @@ class ModelUser(NamedTuple):
     rules: tuple[ModelRule, ...] = ()
 
     def may(self, want: Want, source: str) -> bool:
-        """Returns True if the rules allow one of the actions."""
+        """Returns True if the user's rules allow at least one of the actions to a client at this address."""
         return any(self._may(want, action, source) for action in want.actions)
 
     def _may(self, want: Want, action: str, source: str) -> bool:
@@ -104,19 +106,19 @@ Users = dict[str, ModelUser]
 
 
 class AccessModel:
-    """The users that the log describes, followed entry by entry."""
+    """The users and rules that the log describes, at every index, learned entry by entry."""
 
     def __init__(self, reveal: Reveal) -> None:
         self._reveal = reveal
         self._next_id = 1
         self.index = 0
-        """Everything up to this entry is known."""
+        """Index of the last entry that the model has learned."""
         self._changed_at = [0]
         self._users: list[Users] = [{}]
-        """The users from each of those indexes on."""
+        """The users as of each index in `_changed_at`."""
 
     def learn(self, index: int, commands: Sequence[Command]) -> None:
-        """Takes the commands of the next entry."""
+        """Applies the commands of the next entry to the model."""
         self.index = index
         users = dict(self._users[-1])
         before = dict(users)
@@ -127,13 +129,13 @@ class AccessModel:
             self._users.append(users)
 
     def states(self, low: int, high: int) -> Iterator[Users]:
-        """Yields what the users were at each index between these two, both included, and without repetition."""
+        """Yields each distinct state of the users between these two indexes, both included."""
         at = bisect_right(self._changed_at, max(low, 0)) - 1
         end = bisect_right(self._changed_at, max(low, high))
         yield from self._users[at:end]
 
     def id_of(self, who: Who) -> int:
-        """The id of the user who ever had that name and secret; 0 if nobody had."""
+        """Returns the id of the user who at any index had the signer's name and secret; 0 if no user had."""
         found = [users[who.name] for users in self._users if who.name in users]
         return next((user.id for user in found if user.secret == who.secret), 0)
 
@@ -144,7 +146,7 @@ class AccessModel:
 
     @property
     def newest(self) -> Users:
-        """The users as of the newest entry."""
+        """The users as of the last entry learned."""
         return self._users[-1]
 
     def _change(self, users: Users, command: Command) -> None:
@@ -189,13 +191,14 @@ class AccessModel:
 
 
 def is_allowed_by_id(users: Users, user_id: int, who: Who, wants: Sequence[Want]) -> bool:
-    """Returns True if that user may have it: a node has verified the signature before."""
+    """Returns True if the rules allow the request to the user with this id; for requests whose signature a node has
+    verified before."""
     found = [(name, user) for name, user in users.items() if user.id == user_id]
     return any(is_allowed(users, Who(name, user.secret, who.source), wants) for name, user in found)
 
 
 def is_allowed(users: Users, who: Who, wants: Sequence[Want]) -> bool:
-    """Returns True if a request that this one has signed may have what it wants."""
+    """Returns True if the signature is right and the rules allow the signer all that the request wants."""
     user = users.get(who.name)
     if user is None or not who.secret or user.secret != who.secret or not user.enabled:
         return False

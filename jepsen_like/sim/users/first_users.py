@@ -1,4 +1,4 @@
-"""Makes the first users of a run, as an operator at the leader does, and begins to enforce."""
+"""Creates the first users of a run, as an operator at the leader does, and switches access control to enforce."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ Step = Callable[["UserAdmin", "Told"], None]
 
 
 def reveal(user_id: int, sealed: bytes, key: str) -> str:
-    """The secret in the row of a user of the simulated cluster."""
+    """Returns the decrypted secret of a user of the simulated cluster."""
     bound = b"raftmq user secret 1\0%b\0%d\0%b" % (str(CLUSTER).encode(), user_id, key.encode())
     return AESGCM(USER_KEY).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], bound).decode()
 
 
 def steps() -> Iterator[Step]:
-    """The changes that make the users; each is asked for until it is done."""
+    """Yields the changes that create the users with their rules and then switch to enforce. The caller repeats each
+    change until it is done."""
 
     def create(users: UserAdmin, told: Told, name: str, secret: str, *, is_super: bool) -> None:
         users.create(OPERATOR, name, secret, told, is_super=is_super, enabled=True)
@@ -45,7 +46,7 @@ def steps() -> Iterator[Step]:
 
 
 def attempt(machine: Machine, step: Step, done: list[bool]) -> None:
-    """Asks the node for a change; `done` grows when it is made."""
+    """Asks the machine's node to make a change; appends to `done` when the change is made. A refusal is ignored."""
     node, process = machine.node, machine.process
     assert node is not None
     assert process is not None

@@ -1,4 +1,5 @@
-"""Takes a right away in calm: pulls wait on every node, and each must be answered with 16 within a second."""
+"""Takes a right away after all faults are healed: pulls are parked on every node, and each must be answered with code
+16 (no permission) within a second."""
 
 from __future__ import annotations
 
@@ -16,20 +17,20 @@ from raftmq_wire.codes import RequestCode, ResponseCode
 NAME = "dot"
 PULLS_EACH, WAIT_MS = 3, 60_000
 PARKED_S, TOLD_S = 1.0, 1.0
-"""Seconds until all pulls are parked, and from the change until all are answered."""
+"""Time in seconds until all pulls are parked, and time from the change until all must be answered."""
 
 
 class Revocation(UserStories):
-    """One user that does nothing else. `done` when all has been seen."""
+    """The scenario with its one user, which does nothing else. `done` is True when everything has been observed."""
 
     def __init__(self, host: ClientHost, report: Report, check: AccessCheck, nodes: Callable[[], list[str]]) -> None:
-        """`nodes`: addresses of those that run."""
+        """`nodes`: returns the addresses of the running nodes."""
         super().__init__(host, report, check)
         self._nodes = nodes
         self.users.secrets[NAME] = [first_secret(NAME)]
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the scenario as a task."""
         self._spawn(self._work)
 
     async def _work(self) -> None:
@@ -54,7 +55,8 @@ class Revocation(UserStories):
         admin.transport.close()
 
     async def _revoke(self, admin: RawConnection) -> bool:
-        """Returns True if the change was made."""
+        """Takes the user's right away by deleting its rules, disabling it, changing its secret or deleting it. Returns
+        True if the change was made."""
         name = {"username": NAME}
         status = {**name, "userStatus": "disable"}
         other = {**name, "password": self.users.new_secret(NAME)}

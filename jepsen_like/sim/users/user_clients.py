@@ -1,6 +1,7 @@
-"""Clients that are users: they send and pull with and without the right to it, while a Super changes users and rules.
+"""Clients that sign as users: they send and pull with and without the right to do so, while a Super user changes users
+and rules.
 
-Every request goes to the check of the run (`access_check`), which knows from the log what it may be answered.
+Every request is reported to the run's check (`access_check`), which knows from the log which answers are right.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from raftmq_wire.signature import Credentials
 
 TOPICS, QUEUES, GROUP = ("users-a", "users-b"), 2, "users"
 CALM_TOPIC = "users-calm"
-"""Nobody sends to it."""
+"""Topic to which no client sends, so that its pulls stay parked."""
 NAMES = ("ann", "bob", "cy")
 PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 SUSPEND_MS = (200, 1_000, 5_000)
@@ -45,48 +46,48 @@ _PASSED = frozenset(
 
 
 class Signer(NamedTuple):
-    """A name and a secret, right or wrong."""
+    """A user name and a secret, right or wrong, with which a request is signed."""
 
     access_key: str
     secret: str
 
     def signed(self, ext: dict[str, str], body: bytes) -> dict[str, str]:
-        """The fields with name and signature."""
+        """Returns the request's fields with user name and signature added."""
         return Credentials(*self).signed(ext, body)
 
 
 def first_secret(name: str) -> str:
-    """The secret with which a user is made before the load begins."""
+    """Returns the secret with which a user is created before the load begins."""
     return f"{name}-secret-0"
 
 
 def usual_rules() -> list[list[object]]:
-    """The rules with which a user may do all that these clients do."""
+    """Returns the rules under which a user may do everything that these clients do."""
     return [[1, "Topic:users-*", ["Pub", "Sub"], [], True], [1, f"Group:{GROUP}", ["Sub"], [], True]]
 
 
 class Users:
-    """The requests of users on raw connections, each told to the check."""
+    """Sends requests of users on raw connections and tells the access check each request and its answer."""
 
     def __init__(self, host: ClientHost, check: AccessCheck) -> None:
         self.host, self._check = host, check
         self.secrets = {name: [first_secret(name)] for name in NAMES}
-        """Name -> the secrets that the user had or was to get, the newest last."""
+        """User name -> the secrets that the user had or was to get, the newest last."""
         self._count = 0
         self._ends: dict[tuple[str, int], int] = {}
 
     def signer(self, name: str, *, old: bool = False) -> Signer:
-        """A user; `old`: with the secret before, if there is one."""
+        """Returns the user's name with its newest secret; with `old`, the secret before, if there is one."""
         known = self.secrets[name]
         return Signer(name, known[-2] if old and len(known) > 1 else known[-1])
 
     def new_secret(self, name: str) -> str:
-        """One that the user never had."""
+        """Returns a secret that the user never had, and records it as the newest."""
         self.secrets[name].append(f"{name}-secret-{len(self.secrets[name])}")
         return self.secrets[name][-1]
 
     def send(self, connection: RawConnection, who: Signer | None, topic: str, queue: int) -> Request:
-        """Sends a message."""
+        """Sends a message to a queue; returns the request without waiting for the answer. `who` None: unsigned."""
         self._count += 1
         message_id = f"{ID_PREFIX}{self._count}"
         ext = foreign_send(topic, message_id, queue)
@@ -98,7 +99,8 @@ class Users:
     def pull(
         self, connection: RawConnection, who: Signer | None, topic: str, queue: int, code: int, suspend_ms: int
     ) -> Request:
-        """Pulls from the end that is known."""
+        """Sends a pull from the last known end of the queue, parked for up to `suspend_ms`; returns the request without
+        waiting."""
         ext = {
             "consumerGroup": GROUP, "topic": topic, "queueId": str(queue),
             "queueOffset": str(self._ends.get((topic, queue), 0)), "maxMsgNums": "8", "sysFlag": "6",
@@ -116,7 +118,7 @@ class Users:
         return request
 
     def query(self, connection: RawConnection, who: Signer | None, topic: str) -> Request:
-        """Asks for an offset."""
+        """Asks for the group's consumer offset of queue 0; returns the request without waiting for the answer."""
         wants = [Want("Topic", topic, ("Sub", "Get")), Want("Group", GROUP, ("Sub", "Get"))]
         request = self._request(f"a question for the offset of {topic}", who, connection, wants)
         ext = {"consumerGroup": GROUP, "topic": topic, "queueId": "0"}
@@ -158,7 +160,7 @@ class Users:
 
 
 class UserStories(Asker):
-    """The load of users: `stopped` ends it after what is under way."""
+    """The load of users. Setting `stopped` ends it after the requests that are under way."""
 
     def __init__(self, host: ClientHost, report: Report, check: AccessCheck) -> None:
         super().__init__(host, report)
@@ -166,7 +168,7 @@ class UserStories(Asker):
         self.users = Users(host, check)
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the tasks that change users, send, pull and pretend to be others."""
         works = (
             ((0.05, 0.6), 0.2, self._change),
             *[((0.005, 0.08), 0.05, self._send_some)] * 2,
@@ -195,7 +197,7 @@ class UserStories(Asker):
             self.users.pull(connection, who, rng.choice(TOPICS), rng.randrange(QUEUES), code, suspend_ms)
 
     async def _pretend(self, rng: random.Random, connection: RawConnection) -> None:
-        """A stranger, or a user under the name of another."""
+        """Sends a request unsigned, as an unknown user, or under a user's name with a wrong secret."""
         who = rng.choice(
             (
                 None,
@@ -218,11 +220,11 @@ class UserStories(Asker):
         await act(rng, connection, name)
 
     async def give(self, rng: random.Random, connection: RawConnection, name: str) -> None:
-        """Gives all rights back."""
+        """Gives the user all its usual rights back."""
         await self.set_rules(connection, name, usual_rules())
 
     async def rule(self, rng: random.Random, connection: RawConnection, name: str) -> None:
-        """One more rule, which may be a denial."""
+        """Adds one random rule to the user; it may deny."""
         is_topic = rng.random() < 0.7
         resource = rng.choice(RESOURCES if is_topic else OF_GROUP)
         actions = rng.choice((["Pub"], ["Sub"], ["All"], ["Pub", "Sub"])) if is_topic else ["Sub"]
@@ -231,25 +233,25 @@ class UserStories(Asker):
         await self.set_rules(connection, name, [[policy, resource, actions, sources, rng.random() < 0.6]])
 
     async def take(self, rng: random.Random, connection: RawConnection, name: str) -> None:
-        """Takes one rule away, or all."""
+        """Deletes one rule of the user, or all."""
         ext = {"subject": f"User:{name}"}
         if rng.random() < 0.6:
             ext |= {"resource": rng.choice((*RESOURCES, *OF_GROUP)), "policyType": rng.choice(("Custom", "Default"))}
         await self.admin(connection, RequestCode.AUTH_DELETE_ACL, ext)
 
     async def switch(self, rng: random.Random, connection: RawConnection, name: str) -> None:
-        """Disables the user, and enables it a little later, or not yet."""
+        """Disables the user and, in 7 of 10 cases, enables it again up to 0.3 s later."""
         await self.set_status(connection, name, enabled=False)
         if rng.random() < 0.7:
             await asyncio.sleep(rng.uniform(0.0, 0.3))
             await self.set_status(connection, name, enabled=True)
 
     async def other_secret(self, rng: random.Random, connection: RawConnection, name: str) -> None:
-        """Another secret."""
+        """Gives the user a new secret."""
         await self.set_secret(connection, name)
 
     async def again(self, rng: random.Random, connection: RawConnection, name: str) -> None:
-        """Removes the user, and makes it again under its name."""
+        """Deletes the user and creates one with the same name, usually with its usual rules."""
         await self.remove(connection, name)
         if rng.random() < 0.5:
             await asyncio.sleep(rng.uniform(0.0, 0.2))
@@ -258,7 +260,7 @@ class UserStories(Asker):
             await self.set_rules(connection, name, usual_rules())
 
     async def set_rules(self, connection: RawConnection, name: str, rules: list[list[object]]) -> None:
-        """Sets rules as mqadmin does."""
+        """Sets the user's rules with the request that mqadmin sends."""
         policies = [
             {
                 "policyType": "Custom" if policy == 1 else "Default",
@@ -282,26 +284,28 @@ class UserStories(Asker):
         await self.admin(connection, RequestCode.AUTH_UPDATE_USER, {"username": name}, body)
 
     async def set_secret(self, connection: RawConnection, name: str) -> None:
-        """Gives a user another secret."""
+        """Gives the user a new secret."""
         body = {"username": name, "password": self.users.new_secret(name)}
         await self.admin(connection, RequestCode.AUTH_UPDATE_USER, {"username": name}, body)
 
     async def remove(self, connection: RawConnection, name: str) -> None:
-        """Removes a user."""
+        """Deletes the user."""
         await self.admin(connection, RequestCode.AUTH_DELETE_USER, {"username": name})
 
     async def create(self, connection: RawConnection, name: str) -> None:
-        """Makes a user, without rules."""
+        """Creates the user with a new secret and no rules."""
         body = {"username": name, "password": self.users.new_secret(name), "userType": "Normal"}
         await self.admin(connection, RequestCode.AUTH_CREATE_USER, {"username": name}, body)
 
     async def _dial(self, rng: random.Random, name: str) -> RawConnection | None:
-        """A connection on which nothing is signed but what signs itself."""
+        """Opens a connection that signs no request by itself: only requests that carry their own signature are
+        signed."""
         return await dial(self.host, rng.choice(self.host.nodes), name, self._report, signs=False)
 
     async def admin(
         self, connection: RawConnection, code: int, ext: dict[str, str], body: Mapping[str, object] | None = None
     ) -> Answer | None:
-        """A request of the Super whom all other clients sign as, too."""
+        """Sends a request signed by the Super user, as which all other clients of the run sign too; returns the
+        answer."""
         text = b"" if body is None else json.dumps(body).encode()
         return await self._ask(connection, code, Signer(*ROOT).signed(ext, text), text)

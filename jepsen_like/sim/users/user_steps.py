@@ -1,4 +1,4 @@
-"""Users and rules step by step, for scripts."""
+"""Users and access rules as steps of a scripted run."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from jepsen_like.sim.users.user_clients import ELSEWHERE, PULLS, TOPICS, Signer,
 from raftmq_wire.codes import RequestCode
 
 TRIES, TRY_S = 3_000, 0.002
-"""An answer is waited for so often, for so long."""
+"""Number of times that a step looks for an answer, and seconds between two looks."""
 SOURCES = {"clients": "10.0.1.0/24", "elsewhere": ELSEWHERE}
 PULL_STEPS = ("pull", "lite")
 PULL_MS = 10_000
 
 
 class UserSteps(UserStories):
-    """Each user has a connection to each node, which it keeps."""
+    """The users of a script. Each user keeps one connection to each node."""
 
     def __init__(self, host: ClientHost, report: Report, check: AccessCheck) -> None:
         super().__init__(host, report, check)
         self._connections: dict[tuple[str, str], RawConnection] = {}
 
     async def step(self, node: str, step: str, *, waits: bool) -> None:
-        """Takes one step at a node; `waits`: until a send is answered. Raises KeyError for a step that there is not."""
+        """Takes one step (`what/name/...`) at a node. With `waits`, a send waits for its answer. Raises KeyError for an
+        unknown step."""
         what, name, *more = step.split("/")
         connection = await self._at(node, name)
         changes: dict[str, Callable[[], Awaitable[object]]] = {
@@ -78,6 +79,7 @@ async def _awaited(work: Awaitable[object]) -> None:
 
 
 def _rule(words: list[str], *, allow: bool) -> list[object]:
-    """RESOURCE, ACTION, and perhaps `clients` or `elsewhere`: it counts for these addresses alone."""
+    """Builds a rule from the words RESOURCE, ACTION and optionally `clients` or `elsewhere`, which limit it to those
+    addresses."""
     resource, action, *sources = words
     return [1, resource, [action], [SOURCES[source] for source in sources], allow]
