@@ -1,1 +1,1 @@
-"""Simulated machines: the loop in virtual time, disk, network, clock, lanes and the object store."""
+"""Simulated machines: the event loop in virtual time, disk, network, clock, lanes and the object store."""

@@ -1,4 +1,5 @@
-"""The disk and the database of a simulated machine: faults on demand, losses on a crash, and a running digest."""
+"""The disk and the database of a simulated machine: they fail on demand, lose unsynced data in a crash, and the
+database keeps a running digest of its rows."""
 
 from __future__ import annotations
 
@@ -23,39 +24,38 @@ Left = Literal["nothing", "everything", "heads"]
 
 
 class Loss(NamedTuple):
-    """The loss by a power failure of which nothing is left to chance."""
+    """Data that a power failure loses, prescribed exactly instead of drawn at random."""
 
     left: Left
-    """Part of the unsynced data that is left: nothing, everything, or of each write the first sector alone and of names
-    none.
-    """
+    """Part of the disk's unsynced data that survives: nothing, everything, or "heads": the first sector of each write
+    and no file names."""
     batches_lost: int
-    """Number of the database's last unsynced batches that are gone; more than there are: all."""
+    """Number of the database's last unsynced batches that are lost; a number larger than their count loses all."""
 
 
 def loss_of(left: str, rows: str) -> Loss:
-    """Reads a loss in the form of scripts. Raises ValueError."""
+    """Parses a loss as scripts write it: the part that is left and the number of lost batches. Raises ValueError."""
     if left not in ("nothing", "everything", "heads"):
         raise ValueError(left)
     return Loss(left, int(rows))  # type: ignore[arg-type]
 
 
 class FaultyFileSystem(MemoryFileSystem):
-    """A MemoryFileSystem whose next call of a kind can be told to fail, or to be the one during which power goes."""
+    """A MemoryFileSystem that can be told to fail the next call of a kind, or to lose power during it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.fail_next: dict[str, int] = {}
-        """Call ("fdatasync", "pwritev") -> errno; used up by the first such call."""
+        """Call name ("fdatasync", "pwritev") -> errno with which the next such call fails; that call removes the
+        row."""
         self.failed: list[str] = []
-        """Calls that failed on demand since the last start."""
+        """Calls that failed on demand since the last start, each as "call:ERRNO"."""
         self.cut_power_in = ""
-        """The name of the call during which the power goes."""
+        """Name of the call during which the power fails; "" if none."""
 
     def step(self, call: str, path: Path, half: object = None) -> OSError | None:
-        """Counts a call and returns the error that it must fail with, if any; cuts the power in the call that was
-        chosen for it.
-        """
+        """Counts a call and returns the error that it must fail with, or None. Raises PowerCut in the call that was
+        chosen for a power failure."""
         if call == self.cut_power_in:
             self.off = True
             self.cut_power_in = ""
@@ -69,11 +69,11 @@ class FaultyFileSystem(MemoryFileSystem):
         return error
 
     def fill(self, bytes_left: int) -> None:
-        """The disk is full after so many more bytes."""
+        """Makes the disk full after `bytes_left` more bytes."""
         self.space_left = bytes_left
 
     def crash_leaving(self, left: Left) -> None:
-        """Leaves that part of what was not synced, as `crash` does, but without chance."""
+        """Crashes the disk as `crash` does, but keeps the given part of the unsynced data instead of a random one."""
         if left == "everything":
             self._durable_names = self._names.copy()
         self._pending_names.clear()
@@ -86,7 +86,7 @@ class FaultyFileSystem(MemoryFileSystem):
         self.crash(0)  # finds nothing that chance could decide
 
     def restart(self) -> None:
-        """Restarts the disk: nothing fails any more, and somebody made room."""
+        """Restarts the disk: no call fails on demand any more, and a full disk has space again."""
         super().restart()
         self.cut_power_in = ""
         self.fail_next.clear()
@@ -95,42 +95,42 @@ class FaultyFileSystem(MemoryFileSystem):
 
 
 class DigestKV:
-    """A MemoryKV with crashes that knows the digest of its rows at any time (see `statemachine.rows.digest`)."""
+    """A MemoryKV that can crash and always knows the digest of its rows (see `statemachine.rows.digest`)."""
 
     def __init__(self, store: MemoryKV | None = None) -> None:
         self.on_corruption: Callable[[KVCorruptError], None] = ignore_corruption
         self.wrote: Callable[[Batch], None] = lambda batch: None
-        """Hears of every batch."""
+        """Function that is called with every batch before it is written."""
         self._store = store or MemoryKV(model_crash=True)
         self._sums = digest(self._store)
 
     @property
     def sums(self) -> dict[str, int]:
-        """The sum of each family."""
+        """Returns family -> digest sum of its rows, as updated by every write."""
         return dict(self._sums)
 
     def recount(self) -> dict[str, int]:
-        """The same by a scan: equal to `sums` unless the store lost or made up rows."""
+        """Returns the same sums computed by a scan: equal to `sums` unless the store lost or invented rows."""
         return digest(self._store)
 
     @property
     def unsynced(self) -> int:
-        """The number of batches that a crash could lose."""
+        """The number of batches that a crash now could lose."""
         return self._store.unsynced
 
     @property
     def closed(self) -> bool:
-        """True if the store can be used no more."""
+        """True if the store can no longer be used."""
         return self._store.closed
 
     def crash(self, kept: int) -> DigestKV:
-        """Returns the store that a crash leaves with the first `kept` unsynced batches."""
+        """Returns the store as a crash leaves it if only the first `kept` unsynced batches survive."""
         return DigestKV(self._store.crash(kept))
 
     # --- KV ----------------------------------------------------------------------------------------------------------
 
     def watch_corruption(self, told: Callable[[KVCorruptError], None]) -> None:
-        """Sets the function that hears of damage before the error is raised."""
+        """Sets the function that is called with a corruption error before the error is raised."""
         self.on_corruption = told
 
     def get(self, family: str, key: bytes) -> bytes | None:
@@ -138,7 +138,7 @@ class DigestKV:
         return self._store.get(family, key)
 
     def write(self, batch: Batch) -> None:
-        """Applies the batch as a whole, and takes its changes into the digest."""
+        """Applies the batch atomically and updates the digest."""
         may_stop()
         began = METER.units  # reading for the digest is the simulator's own work
         self.wrote(batch)
@@ -198,7 +198,7 @@ class DigestKV:
         self._store.checkpoint(path)
 
     def sequence(self) -> int:
-        """Returns the sequence of the inner store: -1, as it has no files to copy meanwhile."""
+        """Returns the sequence of the inner store: -1, as this store has no files that could be copied meanwhile."""
         return self._store.sequence()
 
     def tables(self) -> list[str]:
@@ -211,6 +211,7 @@ class DigestKV:
 
 
 def lost_rows(kv: DigestKV, rng: random.Random, loss: Loss | None = None) -> tuple[DigestKV, int]:
-    """Returns the database after a power cut, and the number of unsynced batches that are in it."""
+    """Returns the database as it is after a power failure, and the number of its unsynced batches that survived.
+    Without `loss` the number is random."""
     kept = rng.randint(0, kv.unsynced) if loss is None else max(0, kv.unsynced - loss.batches_lost)
     return kv.crash(kept), kept

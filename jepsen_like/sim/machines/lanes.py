@@ -1,4 +1,5 @@
-"""A lane as scheduled steps on the loop: a drain after a delay, its report after another, faults in between."""
+"""Simulated lanes. In production a lane is a thread that works off queued jobs; one batch of work is called a drain.
+Here a drain is a timer on the loop and its report to the node another, and faults can come in between."""
 
 from __future__ import annotations
 
@@ -17,37 +18,38 @@ from raftlog.work import METER
 
 
 class LaneWatcher(Protocol):
-    """An observer of drains; it may kill the process in either call."""
+    """Observer of a lane's drains. `on_draining` and `on_drained` may kill the process."""
 
     def on_draining(self, lane: str, batch: Sequence[Any]) -> None:
-        """The lane begins the work."""
+        """The lane is about to do the work of these jobs."""
 
     def on_drained(self, lane: str, batch: Sequence[Any], done: Any) -> None:
-        """The work is done and nobody knows it yet."""
+        """The work is done, and the node has not been told yet."""
 
     def on_worked(self, lane: str, batch: Sequence[Any], units: int) -> None:
-        """The work charged the meter so many units."""
+        """The work charged the meter (`raftlog.work`) this many units."""
 
     def on_reported(self, lane: str, batch: Sequence[Any], done: Any) -> None:
-        """The node has heard of it."""
+        """The node has been told the result of the drain."""
 
     def on_power_cut(self) -> None:
-        """The power went in the middle of a drain."""
+        """The power failed in the middle of a drain."""
 
 
 class DiskSpeed(NamedTuple):
-    """Seconds: a drain takes something in `drain_s`, and `slow` times as long while the disk is slow."""
+    """Ranges of delays in seconds. A drain takes a random time in `drain_s`, times the slow factor while the disk is
+    slow."""
 
     drain_s: tuple[float, float]
     report_s: tuple[float, float]
 
 
 class SimLane:
-    """A `cluster.runtime.lanes.LaneRunner` whose steps are timers of the node's process: they die and stand still with
-    it."""
+    """A `cluster.runtime.lanes.LaneRunner` whose steps are timers of the node's process, so that they die and pause
+    with the process."""
 
     polled = True
-    """The loop hears of another thread by polling."""
+    """True: an event loop learns by polling that another thread is done."""
 
     def __init__(
         self,
@@ -61,7 +63,7 @@ class SimLane:
         on_done: Callable[[Any], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        """`slow()`: the factor on every delay now."""
+        """`slow()` returns the factor by which every delay is multiplied now."""
         self.name, self._lane, self._loop, self._rng = name, lane, loop, rng
         self._speed, self._slow, self._watcher = speed, slow, watcher
         self._on_done, self._on_failure = on_done, on_failure
@@ -70,18 +72,19 @@ class SimLane:
         self._dead = False
         self._worked = 0
         self.stepped = 0.0
-        """Share of the drains that are taken apart (see `sim/machines/steps.py`)."""
+        """Share (0 to 1) of the drains that run step by step, with other events between the steps (see
+        `sim/machines/steps.py`)."""
         self.holds_lock: Callable[[], bool] = lambda: False
         self._steps: Steps | None = None
 
     def submit(self, job: Any) -> None:
-        """Queues a job, and begins a drain if the lane is idle."""
+        """Queues a job, and starts a drain if the lane is idle."""
         self._jobs.append(job)
         if not (self._busy or self._dead):
             self._begin()
 
     def close(self) -> None:
-        """Does what is queued, and takes no more."""
+        """Does all queued jobs at once, and accepts no more."""
         if self._steps is not None and not self._dead:
             self._steps.finish()
             self._ended(self._steps, [])
@@ -110,7 +113,7 @@ class SimLane:
             self._drained(jobs, done)
 
     def _take(self) -> list[Any]:
-        """Takes the jobs that have gathered, as many as the lane does at once (`cluster.runtime.lanes.room_of`)."""
+        """Takes queued jobs for one drain, as many as the lane does at once (`cluster.runtime.lanes.room_of`)."""
         weigh: Callable[[Any], int] | None = getattr(self._lane, "weigh", None)
         count = len(self._jobs)
         if weigh is not None and count > 1:
@@ -123,7 +126,7 @@ class SimLane:
         return jobs
 
     def _advance(self, steps: Steps, jobs: list[Any]) -> None:
-        """Takes one step of a drain; other events happen before the next."""
+        """Runs one step of a drain and schedules the next, so that other events happen in between."""
         if self._dead or steps is not self._steps:
             return
         if steps.advance():
@@ -134,7 +137,7 @@ class SimLane:
             )
 
     def _ended(self, steps: Steps, jobs: list[Any]) -> Any:
-        """Returns the result of the drain; its failure is noted as that of any other."""
+        """Returns the result of a drain that ran step by step; its failure is recorded like that of any other drain."""
         self._steps = None
         self._watcher.on_worked(self.name, jobs, steps.units)
         if steps.error is not None:
@@ -142,7 +145,7 @@ class SimLane:
         return steps.result
 
     def abandon(self) -> None:
-        """The process is gone in the middle of a drain."""
+        """Ends the lane in the middle of a drain, because its process is gone."""
         steps, self._steps = self._steps, None
         self._dead = True
         if steps is not None:
@@ -195,18 +198,18 @@ class SimLane:
 
 
 class SimApplyLane(SimLane):
-    """The apply lane, which does small work at once when it has none (`cluster.replication.apply_lane`): here with a
-    chance."""
+    """The apply lane. In production it does a small job at once when it is idle (`cluster.replication.apply_lane`);
+    here chance decides whether it does."""
 
     inline = 0.0
-    """Share of the small work that is done in the call that brings it, if it finds the lane idle."""
+    """Share (0 to 1) of the small jobs that are done within `submit`, if the lane is idle."""
     inline_bytes = INLINE_BYTES_MAX
-    """Most bytes of work that is small."""
+    """Largest size of a small job, in bytes."""
     held: Callable[[], bool] = staticmethod(lambda: False)
-    """Returns True if apply is held back: then it is never done at once."""
+    """Returns True while a fault holds apply back: then no job is done within `submit`."""
 
     def submit(self, job: Any) -> None:
-        """Does a small job at once, by chance, if the lane is idle; queues it otherwise."""
+        """Does a small job at once, if the lane is idle and chance says so; otherwise queues it."""
         chosen = self._rng.random() < self.inline and is_small(job, self.inline_bytes)
         if self._busy or self._dead or self._jobs or not chosen or self.held():
             super().submit(job)
@@ -220,8 +223,9 @@ class SimApplyLane(SimLane):
 
 
 class SimPace:
-    """A `cluster.replication.append_runner.Pace` by chance. A disk that becomes slow is met once on the loop, as the
-    product meets it: the whole process stands still for the length of the drain."""
+    """A `cluster.replication.append_runner.Pace` that decides at random whether an append runs on the event loop. The
+    first append after the disk became slow may still do so, as in production; then the whole process pauses for the
+    length of the drain."""
 
     def __init__(
         self,
@@ -231,15 +235,14 @@ class SimPace:
         slow: Callable[[], float],
         stall: Callable[[float], None],
     ) -> None:
-        """`inline`: how often a drain that may run on the loop does; `slow()`: the factor on every delay now; `stall`
-        lets the process stand still for so many seconds."""
+        """`inline`: share (0 to 1) of the eligible drains that run on the event loop. `slow()` returns the factor by
+        which every delay is multiplied now. `stall` pauses the process for that many seconds."""
         self._rng, self._inline, self._speed, self._slow, self._stall = rng, inline, speed, slow, stall
         self._was_slow = False
 
     def quick(self, now_s: float) -> bool:
-        """Returns True if the next append is written on the loop: chance decides; while the disk stays slow,
-        none is.
-        """
+        """Returns True if the next append is to be written on the event loop. Chance decides, but while the disk stays
+        slow no append is."""
         factor = self._slow()
         was_slow, self._was_slow = self._was_slow, factor > 1
         if (was_slow and self._was_slow) or self._rng.random() >= self._inline:
@@ -249,23 +252,24 @@ class SimPace:
         return True
 
     def note(self, seconds: float) -> None:
-        """Learns nothing from the time that an append took."""
+        """Does nothing: this pace learns nothing from the time that an append took."""
 
     def note_inline(self, seconds: float, now_s: float) -> bool:
-        """Learns nothing from the time that an append on the loop took; returns False."""
+        """Does nothing: this pace learns nothing from the time that an append on the event loop took. Returns False."""
         return False
 
 
 class WatchedAppends:
-    """The append lane as the loop drains it: the watcher hears of these drains as it does of a SimLane's."""
+    """The append lane when the event loop drains it: tells the watcher of these drains as a SimLane does."""
 
     def __init__(self, lane: Lane[PersistJob, Persisted], watcher: LaneWatcher, alive: Callable[[], bool]) -> None:
-        """`alive()`: whether the process is."""
+        """`alive()` returns True while the process is alive."""
         self._lane, self._watcher, self._alive = lane, watcher, alive
         self._last: tuple[Sequence[PersistJob], Persisted] | None = None
 
     def drain(self, batch: Sequence[PersistJob]) -> Persisted:
-        """See Lane. Raises PowerCut if the process is gone: what follows in its turn never happened."""
+        """Does the work of the batch, see Lane. Raises PowerCut if the process died during it: the rest of its turn
+        never happens."""
         self._watcher.on_draining("append", batch)
         try:
             done = self._lane.drain(batch)
@@ -279,7 +283,7 @@ class WatchedAppends:
         return done
 
     def reported(self, done: Persisted) -> None:
-        """The node has heard of a drain, of this kind or another."""
+        """Tells the watcher that the node knows the result of a drain, if the last drain ran on the event loop."""
         last, self._last = self._last, None
         if last is not None:
             self._watcher.on_reported("append", *last)

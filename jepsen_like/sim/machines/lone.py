@@ -1,4 +1,5 @@
-"""A lone node: it leads, nothing happens that was not asked for, and the caller lets time pass."""
+"""A single simulated node, which is the leader. Nothing happens but for the caller's requests, and the caller lets time
+pass."""
 
 from __future__ import annotations
 
@@ -20,10 +21,10 @@ _Client = TypeVar("_Client", bound=asyncio.Protocol)
 
 
 class Unwatched:
-    """A `Watcher` that does nothing, except that a node which fails ends the run."""
+    """A `Watcher` that ignores everything, except that a failing node ends the run."""
 
     def broken(self, what: str, error: BaseException) -> None:
-        """Ends the run with SystemExit, as the node failed."""
+        """Ends the run by raising SystemExit, because the node failed."""
         raise SystemExit(f"{what}: {error!r}")
 
     def __getattr__(self, name: str) -> Any:
@@ -31,10 +32,10 @@ class Unwatched:
 
 
 class LoneNode:
-    """Raises SystemExit when the node fails."""
+    """One node that runs alone in a simulated network. Raises SystemExit when the node fails."""
 
     def __init__(self, options: Options, change: Callable[[Config], Config] = lambda config: config) -> None:
-        """`change`: of the configuration that these options make."""
+        """Starts the node and waits until it leads. `change` alters the configuration that the options yield."""
         self.loop = SimLoop(options.event_budget)
         asyncio.set_event_loop(self.loop)
         self._network = Network(self.loop, EdgeConditions(stream(0, "network"), options.latency_s, options.split))
@@ -45,19 +46,19 @@ class LoneNode:
         self.pass_time(ELECTED_S)
 
     def pass_time(self, seconds: float) -> None:
-        """Lets the node work for so many seconds."""
+        """Runs the event loop for this many seconds of virtual time."""
         self.loop.call_outside(seconds, self.loop.stop)
         self.loop.run_forever()
 
     def connect(self, make: Callable[[], _Client], seconds: float) -> tuple[Endpoint, _Client]:
-        """A client's connection, which takes so long at most."""
+        """Opens a client's connection to the node, which may take up to `seconds`."""
         task = self.client.run(self.loop.create_task, self._network.connect(make, host_of(1), BROKER_PORT))
         self.pass_time(seconds)
         return cast("tuple[Endpoint, _Client]", task.result())
 
 
 def lone_options(**changes: Any) -> Options:
-    """One node, without faults, and with delays that are all alike; `changes` are made to that."""
+    """Returns the options of a single node without faults and with constant delays, altered by `changes`."""
     quiet: dict[str, Any] = {
         "nodes": 1,
         "latency_s": (0.0001, 0.0001),

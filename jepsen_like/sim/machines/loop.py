@@ -1,8 +1,8 @@
 """An asyncio event loop in virtual time that also plays the operating system: it knows the process of each callback.
 
-Every callback carries the context it was scheduled in, and the context names its process. So a process is killed by
-never running its callbacks again, and stopped by keeping them until it goes on, whatever tasks and timers it has.
-The order of events depends on nothing but the program: no threads, no descriptors, no wall clock.
+Every callback carries the context in which it was scheduled, and the context names its process. So the loop kills a
+process by never running its callbacks again, and pauses it by keeping them until it goes on, whatever tasks and timers
+it has. The order of events depends on nothing but the program: no threads, no descriptors, no wall clock.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ T = TypeVar("T")
 
 
 class EventBudgetError(Exception):
-    """The run needed more events than it may: something sends and sends."""
+    """The run needed more events than its budget: something sends without end."""
 
 
 class StuckError(Exception):
-    """Nothing is scheduled any more although something is awaited."""
+    """No event is scheduled any more although the run still awaits something."""
 
 
 class Process:
-    """A simulated operating system process: what runs in its context lives, stands still and dies with it."""
+    """A simulated operating system process: callbacks in its context run, pause and die with it."""
 
     __slots__ = (
         "alive",
@@ -45,25 +45,28 @@ class Process:
     )
 
     def __init__(self, name: str, host: str) -> None:
-        """`host`: its ip address."""
+        """`host`: the IP address of the process."""
         self.name = name
         self.host = host
         self.alive = True
         self.paused = False
         self.parked: list[Handle] = []
         self.stalls = 0
-        """Number of callbacks that take long at this moment: none, or one, or one that another fault makes longer."""
+        """Number of stalls (callbacks that take long) in effect: 0, 1, or more if another fault makes the callback
+        longer."""
         self.unread: list[Handle] = []
-        """Callbacks of what came into its sockets while a callback took long, until its loop polls them."""
+        """Callbacks for data that came into the process's sockets during a stall, kept until its event loop polls the
+        sockets."""
         self.tasks: list[asyncio.Task[Any]] = []
-        """Kept alive until the end of the run: what a dead process left must not be collected at a random moment."""
+        """All tasks of the process, kept referenced until the end of the run, so that those of a dead process are not
+        garbage collected at a random moment."""
         self.on_power_cut: Callable[[], None] = lambda: None
-        """The power goes in the middle of what this process does in an executor."""
+        """Function that is called when the power fails in the middle of work that this process does in an executor."""
         self.context = Context()
         self.context.run(PROCESS.set, self)
 
     def run(self, function: Callable[..., T], *args: Any) -> T:
-        """Calls a function as this process."""
+        """Calls a function in the context of this process, and returns its result."""
         return self.context.copy().run(function, *args)
 
 
@@ -71,17 +74,19 @@ PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
 def _comes_by_poll(handle: Handle) -> bool:
-    """Returns True if the loop hears of it by polling: bytes, ends of connections, what other threads are done with."""
+    """Returns True if a real event loop would learn of this callback's cause by polling: received bytes, ends of
+    connections, or results of other threads."""
     callback = handle._callback  # type: ignore[attr-defined]
     return bool(getattr(getattr(callback, "__self__", None), "polled", False))
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """`now` is seconds since the start; `events` counts callbacks that ran.
+    """The event loop of the whole simulation. `now` is the virtual time in seconds since the start; `events` counts the
+    callbacks that ran.
 
-    `after_event(process)` is called after each callback of a process; what it raises ends the run. Before that,
-    `on_long_turn(process, callback, units)` is called if the callback charged the meter (`raftlog.work`) more than
-    `turn_bound` units.
+    `after_event(process)` is called after each callback of a process; an exception that it raises ends the run. Before
+    that, `on_long_turn(process, callback, units)` is called if the callback charged the meter (`raftlog.work`) more
+    than `turn_bound` units.
     """
 
     _ready: Any  # of the base class, as the two below
@@ -95,11 +100,11 @@ class SimLoop(asyncio.BaseEventLoop):
         self.event_budget = event_budget
         self.after_event: Callable[[Process], None] | None = None
         self.turn_bound: int | None = None
-        """Units that a callback may charge; None: nobody asks for the meter."""
+        """Units that a callback may charge the meter; None if the meter is not read."""
         self.on_long_turn: Callable[[Process, object, int], None] = lambda process, callback, units: None
         self.errors: list[tuple[str, BaseException | None]] = []
         self.outside = Context()
-        """The context of nobody: networks, nemeses."""
+        """The context of callbacks that belong to no process: those of networks and nemeses."""
         self.loose: list[asyncio.Task[Any]] = []
         self._ending = False
         self.set_debug(False)
@@ -113,10 +118,10 @@ class SimLoop(asyncio.BaseEventLoop):
             self.errors.append((str(context.get("message")), context.get("exception")))
 
     def _write_to_self(self) -> None:
-        """Does nothing: there are no other threads to hear from."""
+        """Does nothing: no other thread ever wakes this loop."""
 
     def _timer_handle_cancelled(self, handle: TimerHandle) -> None:
-        """Cancelled timers leave the heap when they are due."""
+        """Does nothing: a cancelled timer leaves the heap when it is due."""
 
     def _run_once(self) -> None:
         ready, scheduled = self._ready, self._scheduled
@@ -171,26 +176,28 @@ class SimLoop(asyncio.BaseEventLoop):
         name: str | None = None,
         context: Context | None = None,
     ) -> asyncio.Task[T]:
-        """Makes a task, and lists it with the process that it belongs to."""
+        """Creates a task and adds it to the list of its process."""
         task: asyncio.Task[T] = asyncio.Task(coro, loop=self, name=name, context=context)
         process = PROCESS.get() if context is None else context.get(PROCESS)
         (self.loose if process is None else process.tasks).append(task)
         return task
 
     def resume(self, process: Process) -> None:
-        """SIGCONT: everything that came due meanwhile runs now, in order."""
+        """Continues a paused process (SIGCONT): everything that fell due meanwhile runs now, in order."""
         process.paused = False
         if not process.stalls:
             parked, process.parked = process.parked, []
             self._ready.extend(parked)
 
     def stall(self, process: Process) -> None:
-        """A callback of this process takes long from now on: time passes, sockets fill, nothing else of it runs."""
+        """Begins a stall: a callback of this process takes long. Time passes, its sockets fill, and no other callback
+        of it runs."""
         process.stalls += 1
 
     def end_stall(self, process: Process) -> None:
-        """The callback returns. It was one of the I/O, so timers that came due meanwhile run first, then what was to be
-        called soon, and only then the loop polls: uvloop's order, and the worst for who judges silence."""
+        """Ends a stall: the long callback returns. It counts as an I/O callback, so timers that fell due meanwhile run
+        first, then callbacks scheduled with call_soon, and only then the process polls its sockets. This is uvloop's
+        order, and the worst one for code that takes silence for a failure."""
         process.stalls -= 1
         if process.stalls or process.paused or not process.alive:
             return
@@ -203,14 +210,13 @@ class SimLoop(asyncio.BaseEventLoop):
         self.call_soon(self.call_soon, self._poll, process, context=self.outside)
 
     def _poll(self, process: Process) -> None:
-        """Polls the sockets behind the callbacks that those timers scheduled; callbacks that the sockets schedule come
-        behind these.
-        """
+        """Runs the callbacks for the data in the sockets after the callbacks that the overdue timers scheduled, and
+        before those that the data itself schedules."""
         unread, process.unread = process.unread, []
         self._ready.extendleft(reversed(unread))
 
     def call_outside(self, delay_s: float, callback: Callable[..., None], *args: Any) -> TimerHandle:
-        """A timer that belongs to no process."""
+        """Schedules a timer that belongs to no process, in `delay_s` seconds."""
         return self.call_at(self.now + delay_s, callback, *args, context=self.outside)
 
     # --- what the machine would do -------------------------------------------------------------------------------
@@ -218,16 +224,17 @@ class SimLoop(asyncio.BaseEventLoop):
     network: Any = None
 
     async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
-        """Listens in the simulated network."""
+        """Listens on a port of the simulated network."""
         return self.network.listen(protocol_factory, host, port)
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
-        """Dials in the simulated network."""
+        """Dials an address in the simulated network."""
         return await self.network.connect(protocol_factory, host, port)
 
     def run_in_executor(self, _executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
-        """Runs it here and now. A power failure in the middle of it ends the process, and nobody hears of it. It is no
-        work of the loop's turn: the product runs it on another thread."""
+        """Runs the function here and now and returns a finished future. If the power fails during the function, the
+        process ends and the future stays open. The function's units are not charged to the loop's turn, because the
+        product runs it on another thread."""
         future: asyncio.Future[T] = self.create_future()
         before = METER.units
         try:
@@ -244,7 +251,8 @@ class SimLoop(asyncio.BaseEventLoop):
     # --- the end -------------------------------------------------------------------------------------------------
 
     def bury(self, processes: list[Process]) -> None:
-        """Ends every task of a run, dead processes' too, and closes: nothing is left for the garbage collector."""
+        """Ends every task of a run, also those of dead processes, and closes the loop: nothing is left for the garbage
+        collector."""
         self._ending = True
         self._stopping = False  # a violation found outside any event asked for a stop
         self.after_event = None

@@ -1,4 +1,5 @@
-"""A machine with a node on it: disk, database, clock, power, and a process that is started again when it ends."""
+"""A simulated machine with a node on it: disk, database, clock, power, and a process that is started again when it
+ends."""
 
 from __future__ import annotations
 
@@ -64,25 +65,22 @@ from statemachine.rows.kv import KVCorruptError
 
 DATA = Path("/data")
 LIVE_ROWS = b"live"
-"""Content of the state's CURRENT when its rows are in `Machine.kv`. A checkpoint that was put in place says something
-else.
-"""
+"""Content of the state directory's file CURRENT while its rows are in `Machine.kv`. An installed checkpoint has another
+content there."""
 GROUP_ID = 1
 CLUSTER = UUID(int=7)
 SWEEP_ROWS = 8
-"""Rows of a sweep's slice: few, so that sweeps are met in the middle."""
+"""Rows that one slice of a sweep handles: few, so that faults hit sweeps in the middle."""
 FINALIZED = f"the state database has level {LEVEL}"
-"""An older version says this of a directory that is finalized."""
+"""Start of the error with which an older version refuses a directory that has been finalized at the newest level."""
 LOCK_TTL_MS = 4000
-"""Time to live of queue locks: short, so that they expire in runs of some seconds; half of it is more than clocks
-differ by.
-"""
+"""Time to live of queue locks in milliseconds: short, so that locks expire in runs of some seconds. Half of it is more
+than the clocks differ by."""
 MEMORY_SEGMENTS = 5
-"""Segments that a machine keeps in memory: by default, a consumer that is two segments behind the end reads what is in
-memory no more.
-"""
+"""Number of log segments that a node keeps in memory. With this default, a consumer that is two segments behind the end
+no longer reads from memory."""
 DELAY_LEVELS_S = 1, 2, 1, 2, 3
-"""Seconds of each level of timer.delay_levels."""
+"""Delay in seconds of each level of timer.delay_levels."""
 CLUSTER_KEY = b"the secret of simulated clusters"
 USER_KEY = b"the key of the simulated secrets"
 KEY_FILE = "/etc/raftmq/auth.key"
@@ -91,17 +89,17 @@ LISTENERS = {"broker": BROKER_PORT, "namesrv": NAMESRV_PORT}
 
 
 def host_of(node_id: int) -> str:
-    """The ip address of a node's machine."""
+    """Returns the IP address of a node's machine."""
     return f"10.0.0.{node_id}"
 
 
 def uuid_of(node_id: int) -> UUID:
-    """A node's."""
+    """Returns the UUID that a node with this id has in every run."""
     return UUID(int=node_id)
 
 
 def peer_of(node_id: int) -> PeerNode:
-    """Returns the addresses of a node."""
+    """Returns a node's entry in `peers`: its id and its addresses."""
     host = host_of(node_id)
     return PeerNode(
         id=node_id, host=host, port=PEER_PORT, listeners={name: f"{host}:{port}" for name, port in LISTENERS.items()}
@@ -109,41 +107,42 @@ def peer_of(node_id: int) -> PeerNode:
 
 
 class Watcher(Protocol):
-    """An observer of the machines (see `monitor`)."""
+    """Observer of the machines (see `monitor`)."""
 
     def opened(self, machine: Machine) -> None:
-        """A node has opened its directory; nothing of it runs yet."""
+        """A node has opened its data directory; no part of it runs yet."""
 
     def started(self, machine: Machine) -> None:
         """A node has recovered from its disk."""
 
     def closed(self, machine: Machine, node: Node) -> None:
-        """A node is closed, by an orderly stop or because it failed; its process goes on for a moment."""
+        """A node has closed, by an orderly stop or because it failed; its process runs on for a moment."""
 
     def draining(self, machine: Machine, lane: str, batch: Sequence[Any]) -> None:
-        """A lane begins to work."""
+        """A lane is about to work on these jobs."""
 
     def drained(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
-        """A lane did its work, the node does not know yet."""
+        """A lane has done its work, and the node has not been told yet."""
 
     def worked(self, machine: Machine, lane: str, batch: Sequence[Any], units: int) -> None:
-        """A lane's work charged the meter so many units."""
+        """A lane's work charged the meter this many units."""
 
     def reported(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
-        """The node has just heard of it."""
+        """The node has just been told the result of a lane's work."""
 
     def ended(self, machine: Machine, how: str) -> None:
-        """The process is gone: "kill", "power", or why the node stopped."""
+        """The process is gone; `how` is "kill", "power", or the reason why the node stopped."""
 
     def retired(self, machine: Machine) -> None:
-        """A machine is gone with its disk."""
+        """A machine was switched off for good, and its disk is gone."""
 
     def broken(self, what: str, error: BaseException) -> None:
-        """A node ended, or did not start, for no reason that was given to it."""
+        """A node ended or failed to start although nothing that the run did to it explains that."""
 
 
 class Machine:
-    """`node` is None while nothing runs. Everything of a node's life is a method call of the nemesis or the world."""
+    """One machine. `node` is None while no process runs. The nemesis and the world start, stop and damage the node
+    through its methods."""
 
     def __init__(
         self,
@@ -154,7 +153,7 @@ class Machine:
         watcher: Watcher,
         config: Config | None = None,
     ) -> None:
-        """`config`: the node's, if it is not the one that follows from `options`."""
+        """`config`: the node's configuration, if it differs from the one that follows from `options`."""
         self.node_id = node_id
         self.host = host_of(node_id)
         self.options, self.loop, self.network, self.watcher = options, loop, network, watcher
@@ -164,38 +163,39 @@ class Machine:
         self.clock = SimClock(loop, self.rng.randint(-options.skew_ms, options.skew_ms))
         self.disk_factor = 1.0
         self.apply_factor = 1.0
-        """Factor by which apply is slower, besides that of all lanes."""
+        """Factor by which apply is slower, on top of the factor of all lanes."""
         self.node: Node | None = None
         self.process: Process | None = None
         self.life: NodeLife | None = None
         self.processes: list[Process] = []
         self.nodes: list[Node] = []
-        """Every node that ever started here."""
+        """Every node object that was ever started on this machine."""
         self.applied_lost = False
-        """The last crash took rows that had been applied."""
+        """True if the last crash lost rows that had been applied."""
         self.was_installing = False
-        """True if, since the last start, a snapshot was to take the place of the log."""
+        """True if, since the last start, the node began to install a snapshot in place of its log."""
         self.backfilling = False
-        """True if it lacked older segments when it started."""
+        """True if the node lacked older segments when it started."""
         self._lanes: list[SimLane] = []
-        """Lanes of the present process."""
+        """The lanes of the current process."""
         self.boots = 0
         self.spoiled = False
         self.held = 0
-        """Number of faults that want this machine down; it starts when none does."""
+        """Number of faults that keep this machine down; it starts only when this is 0."""
         self.rotten: set[int] = set()
-        """Entries that were damaged here on purpose."""
+        """Indexes of the entries that the nemesis damaged on this disk."""
         self.loss: Loss | None = None
-        """Loss at the next power failure in the middle of a write; None: chance decides."""
+        """Data lost at the next power failure in the middle of a write; None if chance decides."""
         self.level = LEVEL - options.levels
-        """The highest level that its nodes know, from the next start on (`statemachine.commands.LEVEL`)."""
+        """Highest feature level that this machine's node knows, from the next start on
+        (`statemachine.commands.LEVEL`)."""
         self.began_s = 0.0
         self.final_since: float | None = None
-        """Since when the newest level is in the log, virtual time."""
+        """Virtual time in seconds at which the newest level came into the log; None if it is not there."""
         self.retired = False
-        """True once it was switched off for good."""
+        """True once the machine was switched off for good."""
         self.open_store: Callable[[str], object] | None = None
-        """The object store of tier.url, as this machine reaches it."""
+        """Function that opens the object store of tier.url as this machine reaches it; None without tiered storage."""
         self.config = config or config_of(node_id, options)
         voters = tuple(Voter(NodeId(i), uuid_of(i)) for i in range(1, options.nodes + 1))
         self.genesis = genesis = Genesis(CLUSTER, GROUP_ID, options.segment_size, START_WALL_MS, voters)
@@ -207,18 +207,19 @@ class Machine:
 
     @property
     def up(self) -> bool:
-        """True if a process runs here, also while it opens its directory, fetches its state, or stands still."""
+        """True if a process runs here, also while it opens its directory, fetches its state, or is paused."""
         return self.process is not None and self.process.alive
 
     # --- life --------------------------------------------------------------------------------------------------------
 
     def release(self) -> None:
-        """Ends one fault's wish to have the machine down."""
+        """Ends one fault's hold on the machine (see `held`), and starts the machine if no other fault keeps it down."""
         self.held = max(0, self.held - 1)
         self.start()
 
     def hand_over(self, to: NodeId) -> bool:
-        """Tells the node to hand leadership over; False if it stands still, or refuses: `to` could not lead."""
+        """Tells the node to transfer leadership to `to`. Returns False if the node is paused or stalled, or refuses
+        because `to` could not lead."""
         if self.node is None or self.process is None or self.process.paused or self.process.stalls:
             return False
         try:
@@ -228,7 +229,8 @@ class Machine:
         return True
 
     def start(self) -> None:
-        """Starts the node, as an init system does: again and again."""
+        """Starts the node's process, and restarts it whenever it ends, as an init system does. Does nothing while the
+        process runs, a fault keeps the machine down, or the machine is retired."""
         if self.up or self.held or self.retired:
             return
         if self.host in self.network.links.down:
@@ -291,8 +293,9 @@ class Machine:
         self.loop.call_outside(self.rng.uniform(0.1, 0.6), self.start)
 
     def _is_too_old(self, failure: str, process: Process) -> bool:
-        """True if an older version stopped as it must: at its directory, or at the entry that came while it ran. One
-        that starts later is refused by its peers, and never gets that entry."""
+        """Returns True if a node of an older version stopped for a right reason: at its directory, or at the entry with
+        the newest level that came while it ran. A node that starts later is refused by its peers and never gets that
+        entry."""
         if f"the log has level {LEVEL}" in failure:
             return self.final_since is None or self.began_s < self.final_since
         return failure.startswith(FINALIZED)
@@ -319,18 +322,18 @@ class Machine:
         self.kill(power=True, loss=loss)
 
     def kill(self, *, power: bool, loss: Loss | None = None) -> None:
-        """kill -9 or, with `power`, the plug is pulled: what was not synced is gone, or torn (by chance, or as `loss`
-        says)."""
+        """Kills the process as kill -9 does or, with `power`, cuts the power: unsynced data is lost or torn, by chance
+        or as `loss` says."""
         if self.up:
             self._end("power" if power else "kill", power=power, loss=loss)
 
     def stop(self) -> None:
-        """Sends SIGTERM: an orderly stop, after which the init system starts it again."""
+        """Sends the process SIGTERM: it stops in order, and then the init system starts it again."""
         if self.process is not None and self.process.alive and self.life is not None:
             self.process.run(self.life.stop)
 
     def retire(self) -> None:
-        """Switches the machine off for good: nobody will ever see its disk again."""
+        """Switches the machine off for good: its disk is never read again."""
         self.kill(power=True)
         self.retired = True
         self.watcher.retired(self)
@@ -358,13 +361,14 @@ class Machine:
             self.kv = self.kv.crash(self.kv.unsynced)
 
     def abandon(self) -> None:
-        """Stops the drains that lanes are in the middle of: they never go on."""
+        """Ends the drains that lanes are in the middle of: they never go on."""
         for lane in self._lanes:
             lane.abandon()
         self._lanes.clear()
 
     def _open_kv(self, path: str) -> DigestKV:
-        """The rows outlive the process in `kv`; CURRENT says whether those are the ones of this directory."""
+        """Opens the state database. The rows outlive the process in `kv`, and the file CURRENT tells whether those rows
+        belong to this directory."""
         current = Path(path) / CURRENT_FILE
         if not self.fs.exists(current):
             self.kv = DigestKV(MemoryKV(model_crash=True, fs=self.fs))
@@ -389,17 +393,17 @@ class Machine:
             return counted(rows)
 
     def spoil(self) -> None:
-        """The state's bytes are rotten: the next start cannot open it, and must replace it."""
+        """Damages the state database: the next start cannot open it and must replace it."""
         self.spoiled = self.applied_lost = True
 
     def bytes_of(self, entry: Entry, log: SegmentedLog) -> bytes:
-        """Reads the bytes on the disk at the place where `log` keeps this entry."""
+        """Returns the bytes on the disk where `log` keeps this entry."""
         segment = log.state.segment_of(entry.index)
         size = len(entry.header) + len(entry.payload)
         return self.fs.open(segment.path).pread(size, segment.file_offset(entry.position))
 
     def rot(self, entry: Entry, log: SegmentedLog) -> None:
-        """A bit of the entry flips on the disk: in its payload if it has one, else in its header."""
+        """Flips one bit of the entry on the disk: in its payload if it has one, otherwise in its header."""
         segment = log.state.segment_of(entry.index)
         at = segment.file_offset(entry.position) + len(entry.header) + len(entry.payload) // 2 - (not entry.payload)
         (byte,) = self.fs.open(segment.path).pread(1, at)
@@ -407,17 +411,17 @@ class Machine:
         self.rotten.add(entry.index)
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """Pauses the process (SIGSTOP)."""
         if self.process is not None and self.up:
             self.process.paused = True
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Continues the paused process (SIGCONT)."""
         if self.process is not None and self.process.paused:
             self.loop.resume(self.process)
 
     def stall(self, seconds: float) -> None:
-        """A turn of its loop takes so long: what is sent to it waits in its sockets."""
+        """Makes one turn of the node's event loop take `seconds`: what is sent to the node waits in its sockets."""
         if self.process is not None and self.up:
             self.loop.stall(self.process)
             self.loop.call_outside(seconds, self.loop.end_stall, self.process)
@@ -456,7 +460,7 @@ class Machine:
         on_done: Callable[[Persisted], None],
         on_failure: Callable[[BaseException], None],
     ) -> AppendRunner:
-        """The product's, over a SimLane in the place of its thread."""
+        """Returns the product's append runner, with a SimLane in place of its thread."""
         process = self.process
         assert process is not None
         rng = random.Random(self.rng.random())
@@ -471,7 +475,7 @@ class Machine:
         return AppendRunner(name, lane, loop, done, on_failure, thread=self._lane, pace=pace, inline=inline.drain)
 
     def _stall(self, seconds: float) -> None:
-        """The process stands still for so long, as in a system call that does not return."""
+        """Pauses the process for `seconds`, as in a system call that does not return."""
         process = self.process
         if process is not None and not process.paused:
             process.paused = True
@@ -482,11 +486,11 @@ class Machine:
             self.loop.resume(process)
 
     def lane_kind(self, name: str) -> type[SimLane]:
-        """Returns the class of the lane of that name."""
+        """Returns the class that simulates the lane of that name."""
         return SimApplyLane if name == "apply" else SimLane
 
     def _holds_lock(self) -> bool:
-        """Returns True if somebody holds a lock of the log: then nobody may stop."""
+        """Returns True if any lock of the log is held: then no drain may stop at a step."""
         if self.node is None:
             return True
         log = self.node.storage.directory.log
@@ -500,7 +504,7 @@ class Machine:
 
 
 class LaneEvents:
-    """Passes on what the lanes of one process do, as long as it lives."""
+    """Passes the events of one process's lanes on to the machine's watcher, as long as the process lives."""
 
     def __init__(self, machine: Machine, process: Process) -> None:
         self._machine, self._process = machine, process
@@ -511,7 +515,7 @@ class LaneEvents:
             self._machine.watcher.draining(self._machine, lane, batch)
 
     def on_drained(self, lane: str, batch: Sequence[Any], done: Any) -> None:
-        """Tells the machine's watcher that a drain is done and nobody knows it yet."""
+        """Tells the machine's watcher that a drain is done, before the node is told."""
         if self._process.alive:
             self._machine.watcher.drained(self._machine, lane, batch, done)
 
@@ -521,18 +525,19 @@ class LaneEvents:
             self._machine.watcher.worked(self._machine, lane, batch, units)
 
     def on_reported(self, lane: str, batch: Sequence[Any], done: Any) -> None:
-        """Tells the machine's watcher that the node has heard of a drain."""
+        """Tells the machine's watcher that the node knows the result of a drain."""
         if self._process.alive:
             self._machine.watcher.reported(self._machine, lane, batch, done)
 
     def on_power_cut(self) -> None:
-        """Tells the process that the power went in the middle of a drain."""
+        """Tells the process that the power failed in the middle of a drain."""
         if self._process.alive:
             self._process.on_power_cut()
 
 
 def config_of(node_id: int, options: Options) -> Config:
-    """The node's configuration with the seed's knobs, made without the rules for people: they forbid small limits."""
+    """Returns a node's configuration with the settings that the seed drew. It skips the validation for operators, which
+    forbids limits as small as these."""
     host = host_of(node_id)
     peers = tuple(peer_of(i) for i in sorted({*range(1, options.nodes + 1), node_id}))
     listeners = tuple(

@@ -1,9 +1,10 @@
 """TCP in memory: byte streams between hosts, with latency, cuts in one direction, slow links, resets and dead hosts.
 
-A cut loses packets, and TCP hides that: bytes wait and arrive after the heal, late; a dial hangs. A killed process's
-kernel says goodbye (FIN), a machine without power says nothing until it is back and answers with a reset. Bytes of one
-connection never overtake each other. Who pauses reading takes nothing, and does not notice the end either: the bytes
-wait with their writer, which is told to pause when too many do. Not modelled: half-closing.
+A cut loses packets, and TCP hides that: bytes wait and arrive late, after the heal; a dial hangs. The kernel of a
+killed process sends a FIN. A machine without power sends nothing until it is back, and then answers with a reset. Bytes
+of one connection never overtake each other. A side that pauses reading receives nothing and does not notice the end of
+the connection either: the bytes wait with their writer, which is told to pause when too many do. Not modelled:
+half-closing.
 """
 
 from __future__ import annotations
@@ -20,33 +21,35 @@ from zlib import crc32
 from jepsen_like.sim.machines.loop import PROCESS, Process, SimLoop
 
 SOCKET_BUFFER = 256 << 10
-"""Bytes that the kernels hold for a writer before its own buffer grows."""
+"""Bytes that the kernels of both sides hold for a writer before its own buffer grows."""
 HIGH_WATER, LOW_WATER = 64 << 10, 16 << 10
-"""Bytes in a writer's own buffer from which on, and down to which, it is told to pause: asyncio's."""
+"""Bytes in a writer's own buffer above which it is told to pause, and down to which it is told to go on; asyncio's
+values."""
 SYN_RETRIES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 FIRST_PORT = 40001
-"""First port of the sides that dial."""
+"""First port number of the sides that dial."""
 Edge = tuple[str, str]
-"""(from host, to host)"""
+"""A directed link: (from host, to host)."""
 Address = tuple[str, int]
 
 
 class EdgeConditions:
-    """The conditions of each directed edge of the network."""
+    """The state of each directed link of the network: cut, slow, or without power at one end."""
 
     def __init__(self, rng: random.Random, latency_s: tuple[float, float], split: float) -> None:
-        """`split`: how often a write arrives in two pieces."""
+        """`latency_s`: shortest and longest delay of a packet, in seconds. `split`: share (0 to 1) of writes that
+        arrive in two pieces."""
         self.rng = rng
         self.latency_s = latency_s
         self.split = split
         self.cuts: set[Edge] = set()
         self.slow: dict[Edge, float] = {}
-        """Edge -> extra seconds."""
+        """Directed link -> extra delay in seconds."""
         self.down: set[str] = set()
-        """Hosts without power."""
+        """Hosts that have no power."""
 
     def blocked(self, edge: Edge) -> bool:
-        """True if packets are lost now."""
+        """Returns True if packets on this link are lost now."""
         return edge in self.cuts or (bool(self.down) and (edge[0] in self.down or edge[1] in self.down))
 
     def delay_s(self, edge: Edge) -> float:
@@ -57,15 +60,15 @@ class EdgeConditions:
 class _Segment(NamedTuple):
     data: bytes
     end: str
-    """"" for data; "fin" or "rst" ends the connection."""
+    """"" if the segment carries data; "fin" or "rst" if it ends the connection."""
     due: float
 
 
 class Endpoint(asyncio.Transport):
-    """One side of a connection."""
+    """One side of a connection, as an asyncio transport."""
 
     polled = True
-    """Its loop hears of it by polling (`SimLoop.end_stall`)."""
+    """True: an event loop learns of received data by polling (`SimLoop.end_stall`)."""
 
     def __init__(self, network: Network, process: Process, own: Address, other: Address) -> None:
         super().__init__()
@@ -78,19 +81,19 @@ class Endpoint(asyncio.Transport):
         self.out: deque[_Segment] = deque()
         self.buffered = 0
         self.closing = False
-        """True once this side has closed it."""
+        """True once this side has closed the connection."""
         self.ended = False
-        """No more bytes in or out; connection_lost was or is about to be called."""
+        """True once no more bytes go in or out; connection_lost was or is about to be called."""
         self.dead = False
-        """True if its process is gone."""
+        """True if this side's process is gone."""
         self._moving = False
         self._due = 0.0
         self.forgotten = False
-        """True if what is sent on this connection is lost."""
+        """True if a middlebox has forgotten the connection: everything sent on it is lost."""
         self.holds = False
         """True if this side has paused reading."""
         self._unread: list[bytes] = []
-        """Bytes that arrived in the moment in which it paused."""
+        """Bytes that arrived at the moment in which this side paused reading."""
         self._high, self._low = HIGH_WATER, LOW_WATER
         self._told_to_pause = False
 
@@ -103,7 +106,7 @@ class Endpoint(asyncio.Transport):
         return self.closing or self.ended
 
     def can_write_eof(self) -> bool:
-        """Half-closing is not modelled."""
+        """Returns False: half-closing is not modelled."""
         return False
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
@@ -125,7 +128,7 @@ class Endpoint(asyncio.Transport):
 
     @property
     def leads_nowhere(self) -> bool:
-        """The other side is gone, or a box in the middle has forgotten the connection."""
+        """True if the other side is gone, or a middlebox has forgotten the connection."""
         return self.peer.dead or self.peer.ended or self.forgotten
 
     def is_reading(self) -> bool:
@@ -144,7 +147,7 @@ class Endpoint(asyncio.Transport):
         self.peer.move()
 
     def _press(self) -> None:
-        """Tells the writer to pause, or to go on, as its buffer grows and shrinks."""
+        """Tells the writer to pause when its buffer has grown too large, and to go on when it has shrunk."""
         size = self.get_write_buffer_size()
         if not self._told_to_pause and size > self._high:
             self._told_to_pause = True
@@ -154,7 +157,8 @@ class Endpoint(asyncio.Transport):
             self._tell("resume_writing")
 
     def _tell(self, what: str) -> None:
-        """Protocols that do not care are left alone: what they are told changes nothing."""
+        """Calls `pause_writing` or `resume_writing` of the protocol, unless the protocol does not override it: then the
+        call would change nothing."""
         if getattr(type(self.protocol), what) is not _PLAIN[what]:
             self.network.loop.call_soon(self._tell_now, what, context=self.process.context)
 
@@ -203,7 +207,7 @@ class Endpoint(asyncio.Transport):
         self.move()
 
     def move(self) -> None:
-        """Sees to it that the first waiting segment travels."""
+        """Schedules the arrival of the first waiting segment, unless a segment is already under way."""
         if self._moving or not self.out:
             return
         self._moving = True
@@ -230,7 +234,7 @@ class Endpoint(asyncio.Transport):
         self.move()
 
     def receive(self, segment: _Segment) -> None:
-        """A segment came to this side."""
+        """Handles a segment that arrives at this side."""
         if self.dead:
             if segment.end != "rst":  # the process is gone: the kernel answers with a reset
                 self.out.clear()
@@ -265,12 +269,13 @@ class Endpoint(asyncio.Transport):
             self.protocol.connection_lost(error)
 
     def reset(self) -> None:
-        """A box in the middle ended the connection."""
+        """Ends this side with a connection reset, as a middlebox does."""
         self.out.clear()
         self._lose(ConnectionResetError(errno.ECONNRESET, "connection reset"))
 
     def leave(self, *, politely: bool) -> None:
-        """The process is gone: what it wrote still travels and then a FIN, or with the power everything is gone."""
+        """Handles the end of this side's process. With `politely`, its written bytes still travel, followed by a FIN;
+        without (power failure), they are lost."""
         self.dead = self.ended = True
         if politely:
             self._queue(b"", "fin")
@@ -282,7 +287,7 @@ _PLAIN = {name: getattr(asyncio.BaseProtocol, name) for name in ("pause_writing"
 
 
 class Server(asyncio.AbstractServer):
-    """A listening port."""
+    """A listening port of a process."""
 
     sockets: tuple[()] = ()
 
@@ -296,10 +301,10 @@ class Server(asyncio.AbstractServer):
         """Returns at once: there is nothing to wait for."""
 
     async def start_serving(self) -> None:
-        """Does nothing: it serves since it was made."""
+        """Does nothing: the server accepts connections from its creation on."""
 
     async def serve_forever(self) -> None:
-        """Nobody calls it."""
+        """Does nothing: no code of the nodes or clients calls this method."""
 
     def get_loop(self) -> SimLoop:
         """Returns the loop of the network."""
@@ -310,10 +315,10 @@ class Server(asyncio.AbstractServer):
 
 
 class Network:
-    """All hosts, listeners and connections."""
+    """The simulated network: all hosts, listeners and connections."""
 
     polled = True
-    """Loops hear by polling of the connections that they accept."""
+    """True: an event loop learns of new connections by polling."""
 
     def __init__(self, loop: SimLoop, links: EdgeConditions) -> None:
         self.loop = loop
@@ -322,23 +327,23 @@ class Network:
         self.endpoints: dict[Endpoint, None] = {}
         self.stalled: dict[Endpoint, None] = {}
         self.hash = 0
-        """Hash of everything that arrived: when, where, what."""
+        """Hash of all deliveries: when, where and what arrived."""
         self.bytes = 0
         self.socket_buffer = SOCKET_BUFFER
         self._ports = FIRST_PORT - 1
         loop.network = self
 
     def note(self, sender: Endpoint, data: bytes) -> None:
-        """Counts a delivery into the trace's hash."""
+        """Counts a delivery and includes it in the trace's hash."""
         self.bytes += len(data)
         self.hash = crc32(data, crc32(f"{self.loop.now:.9f} {sender.own} {sender.other}".encode(), self.hash))
 
     def ended(self, endpoint: Endpoint) -> None:
-        """Forgets the connection, which has ended."""
+        """Removes a connection that has ended."""
         self.endpoints.pop(endpoint, None)
 
     def listen(self, factory: Callable[[], Any], host: str, port: int) -> Server:
-        """Raises OSError if the port is taken."""
+        """Opens a listening port of the calling process. Raises OSError if the port is taken."""
         process = PROCESS.get()
         assert process is not None, "only a process listens"
         if (host, port) in self.listeners:
@@ -347,7 +352,8 @@ class Network:
         return server
 
     async def connect(self, factory: Callable[[], Any], host: str, port: int) -> tuple[Endpoint, Any]:
-        """Raises ConnectionRefusedError, or TimeoutError after half a minute without an answer."""
+        """Dials a port and returns the endpoint and its protocol. Raises ConnectionRefusedError, or TimeoutError after
+        half a minute without an answer."""
         process = PROCESS.get()
         assert process is not None, "only a process dials"
         edge, links = (process.host, host), self.links
@@ -379,11 +385,12 @@ class Network:
     # --- what nemeses do ---------------------------------------------------------------------------------------------
 
     def cut(self, edges: list[Edge]) -> None:
-        """Loses every packet on these edges from now on."""
+        """Loses every packet on these links from now on."""
         self.links.cuts.update(edges)
 
     def heal(self, edges: list[Edge] | None = None) -> None:
-        """Lets packets through again (all edges without a list); what waited arrives after TCP's next retry."""
+        """Lets packets through again on these links (None: all). Bytes that waited arrive after TCP's next
+        retransmission."""
         if edges is None:
             self.links.cuts.clear()
         else:
@@ -391,7 +398,7 @@ class Network:
         self.retry()
 
     def retry(self) -> None:
-        """TCP sends again what was lost on edges that carry now."""
+        """Makes TCP retransmit, within 0.25 s, what was lost on links that work again."""
         waiting, self.stalled = self.stalled, {}
         for endpoint in waiting:
             if self.links.blocked(endpoint.edge):
@@ -400,29 +407,29 @@ class Network:
                 self.loop.call_outside(self.links.rng.uniform(0.0, 0.25), endpoint.move)
 
     def reset(self, hosts: set[str]) -> None:
-        """Ends every connection between these hosts."""
+        """Resets every connection between these hosts."""
         for endpoint in list(self.endpoints):
             if endpoint.own[0] in hosts and endpoint.other[0] in hosts:
                 endpoint.reset()
 
     def dialled(self, a: str, b: str) -> list[Endpoint]:
-        """The connections that stand between two hosts, each by the side that dialled it."""
+        """Returns the open connections between two hosts, each as the endpoint of the side that dialled."""
         return [one for one in self.endpoints if {one.own[0], one.other[0]} == {a, b} and one.own[1] >= FIRST_PORT]
 
     def forget(self, connections: Iterable[Endpoint], told: str | None = None) -> None:
-        """A box in the middle forgets these: what is sent there is lost, for good, and no heal mends it. `told`: the
-        host whose side hears a reset."""
+        """Makes a middlebox forget these connections: everything sent on them is lost for good, and no heal mends that.
+        `told`: the host whose side receives a reset; None if neither does."""
         for endpoint in [side for one in connections for side in (one, one.peer)]:
             endpoint.forgotten = True
             if endpoint.own[0] == told:
                 endpoint.reset()
 
     def forgets(self, hosts: Collection[str]) -> bool:
-        """True if a connection between two of `hosts` that one of them still holds has been forgotten."""
+        """Returns True if a forgotten connection between two of `hosts` is still held open by one of them."""
         return any(one.forgotten and one.own[0] in hosts and one.other[0] in hosts for one in self.endpoints)
 
     def process_ended(self, process: Process, *, politely: bool) -> None:
-        """Closes what the process had open."""
+        """Closes all connections and listeners of the process."""
         for endpoint in [one for one in self.endpoints if one.process is process]:
             del self.endpoints[endpoint]
             endpoint.leave(politely=politely)

@@ -1,8 +1,9 @@
-"""A lane's drain taken apart: it stops before and after calls of disk and database, and other events come between.
+"""Drains (a lane's batches of work) that run step by step: they stop before and after calls of disk and database, and
+other events come in between.
 
-Lanes are threads in production, so the event loop and the other lanes see what a drain has half done. Here a drain runs
-in a thread of its own, which runs only while the simulator waits for it: where it stops, and for how long, the seed
-decides. It never stops while it holds a lock: the simulator's own thread must not wait for one.
+Lanes are threads in production, so the event loop and the other lanes see what a drain has half done. Here such a drain
+runs in a thread of its own, which runs only while the simulator waits for it; the seed decides where it stops, and for
+how long. It never stops while it holds a lock, because the simulator's own thread must not wait for one.
 """
 
 from __future__ import annotations
@@ -16,28 +17,29 @@ from raftlog.work import METER
 
 
 class AbandonedError(BaseException):
-    """The process of this drain is gone: nothing that it still had to do happens."""
+    """Raised inside a drain whose process is gone: the rest of its work must not happen."""
 
 
 _here = threading.local()
 
 
 def may_stop() -> None:
-    """Stops a drain here if it is taken apart; elsewhere nothing happens."""
+    """Stops here if called inside a drain that runs step by step; otherwise does nothing."""
     work: Steps | None = getattr(_here, "work", None)
     if work is not None:
         work.stop_here()
 
 
 class Steps:
-    """`advance` until it is `done`; then `result` or `error` say how it went."""
+    """One drain that runs step by step. Call `advance` until it is `done`; then `result` or `error` holds the
+    outcome."""
 
     def __init__(self, work: Callable[[], Any], holds_lock: Callable[[], bool]) -> None:
         self.done = False
         self.result: Any = None
         self.error: BaseException | None = None
         self.units = 0
-        """Units that it charged the meter of its thread, when it is done."""
+        """Units that the drain charged the meter of its thread, set when it is done."""
         self._work = work
         self._holds_lock = holds_lock
         self._abandoned = False
@@ -47,7 +49,7 @@ class Steps:
         self._thread.start()
 
     def advance(self) -> bool:
-        """Goes on to the next stop; True if there is none."""
+        """Runs the drain to its next stop; returns True if it has ended."""
         self._go.release()
         self._back.acquire()
         if self.done:
@@ -55,17 +57,18 @@ class Steps:
         return self.done
 
     def finish(self) -> None:
-        """Runs the work to its end."""
+        """Runs the drain to its end."""
         while not self.done:
             self.advance()
 
     def abandon(self) -> None:
-        """Ends the work where it stands."""
+        """Ends the drain where it stands, by an AbandonedError in its thread."""
         self._abandoned = True
         self.finish()
 
     def stop_here(self) -> None:
-        """Called by the work itself."""
+        """Hands control back to the simulator until the next `advance`, unless the drain holds a lock. The drain's own
+        thread calls it. Raises AbandonedError if the drain was abandoned."""
         if not self._abandoned and self._holds_lock():
             return
         if not self._abandoned:

@@ -1,7 +1,8 @@
-"""An object store in virtual time: shared by all machines, slow, and at times it fails, tears or says nothing.
+"""An object store in virtual time, shared by all machines: it is slow, and at times it fails, tears an object or never
+answers.
 
-What was sent is carried out whatever becomes of the sender: a killed node's object may appear after its successor has
-written the same one.
+A request that was sent is carried out whatever becomes of its sender: a killed node's object may appear after its
+successor has written the same one.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ T = TypeVar("T")
 
 
 class Weather(NamedTuple):
-    """The probability of each fault, for one call."""
+    """The probability (0 to 1) of each fault of the object store, for one call."""
 
     refused: float = 0.0
-    """503: nothing is done."""
+    """Probability that the store answers 503 and does nothing."""
     lost: float = 0.0
-    """The call is done, and the answer never comes."""
+    """Probability that the store does the call and never answers."""
     late: float = 0.0
-    """The answer is an error, and the call is done seconds later."""
+    """Probability that the store answers with an error and does the call seconds later."""
     torn: float = 0.0
-    """A create keeps a part of the object, and says that all is well."""
+    """Probability that a create keeps only a part of the object and reports success."""
     delay_s: tuple[float, float] = (0.001, 0.02)
     late_s: tuple[float, float] = (0.5, 5.0)
 
@@ -38,12 +39,12 @@ class Weather(NamedTuple):
 CALM = Weather()
 QUICK = Weather(delay_s=(0.0001, 0.001))
 STORMY = Weather(refused=0.1, lost=0.1, late=0.05, torn=0.1)
-"""The probabilities while there are faults."""
+"""The probabilities during the fault phase."""
 AWAY = Weather(refused=1.0)
 
 
 class SimStore:
-    """An `ObjectStore` in memory. `weather` may be changed at any time."""
+    """An `ObjectStore` in memory. `weather` (the probabilities of faults) may be changed at any time."""
 
     root = "sim:"
 
@@ -53,14 +54,15 @@ class SimStore:
         self.weather = weather
         self.inner = MemoryStore(lambda: int(loop.now * 1000))
         self.on_written: Callable[[str, bytes], None] = lambda name, data: None
-        """Told of each object that comes into being or is replaced."""
+        """Function that is called with name and content of each object that is created or replaced."""
         self.on_removed: Callable[[str], None] = lambda name: None
-        """Told of each object that goes."""
+        """Function that is called with the name of each object that is deleted."""
         self.torn: set[str] = set()
-        """Names of objects that are not whole."""
+        """Names of the objects of which only a part was kept."""
 
     async def create(self, name: str, data: Data) -> None:
-        """Writes a new object; by chance it keeps a part of it and says that all is well. Raises AlreadyExists."""
+        """Writes a new object; by chance the store keeps only a part of it and reports success. Raises
+        AlreadyExists."""
         content = bytes(data)
         if self._chance.random() < self.weather.torn:
             content = content[: self._chance.randrange(len(content))]
@@ -75,7 +77,7 @@ class SimStore:
         await self._call(do, writes=True)
 
     async def replace(self, name: str, data: Data, tag: str) -> None:
-        """Replaces the object if it still is the version `tag`. Raises Conflict or NotFound."""
+        """Replaces the object if its version still is `tag`. Raises Conflict or NotFound."""
         content = bytes(data)
 
         def do() -> None:
@@ -89,7 +91,7 @@ class SimStore:
         self.on_written(name, content)
 
     def flip(self, name: str) -> None:
-        """A bit in the first half of an object rots; the second time it is what it was. Its tag stays."""
+        """Flips a bit in the first half of an object; a second call restores it. The object's tag stays the same."""
         content = bytearray(self.inner.objects[name])
         content[len(content) // 3] ^= 1
         self.inner.objects[name] = bytes(content)
@@ -107,7 +109,7 @@ class SimStore:
         return [await self.get_range(name, *each) for each in ranges]
 
     async def checksum(self, name: str, start: int, stop: int, crc: int = 0) -> int:
-        """Returns the CRC-32C of bytes [start, stop) as they are read back, continuing `crc`."""
+        """Reads bytes [start, stop) back and returns their CRC-32C, continuing `crc`."""
         found: int = crc32c(await self.get_range(name, start, stop), crc)
         return found
 
@@ -116,13 +118,13 @@ class SimStore:
         return await self._call(lambda: _run(self.inner.head(name)))
 
     async def list(self, folder: str = "") -> AsyncIterator[ObjectInfo]:
-        """Yields everything below a folder, in the order of names."""
+        """Yields every object below a folder, in the order of names."""
         names = await self._call(lambda: sorted(name for name in self.inner.objects if name.startswith(f"{folder}/")))
         for name in names:
             yield ObjectInfo(name, len(self.inner.objects.get(name, b"")), 0)
 
     async def delete(self, name: str) -> None:
-        """Removes the object; nothing if there is none."""
+        """Deletes the object; does nothing if there is none."""
 
         def do() -> None:
             was_there = name in self.inner.objects
@@ -133,14 +135,15 @@ class SimStore:
         await self._call(do, writes=True)
 
     async def sweep(self, older_than_ms: int) -> int:
-        """Removes nothing: this store has no temporary files."""
+        """Returns 0: this store has no temporary files to delete."""
         return 0
 
     async def close(self) -> None:
         """Does nothing: this store has no connections."""
 
     async def _call(self, do: Callable[[], T], *, writes: bool = False) -> T:
-        """The request leaves, is carried out by nobody's process, and its answer comes, or does not."""
+        """Sends a request, carries it out outside any process after a delay, and returns the answer, which may be an
+        error or never come."""
         chance, weather = self._chance, self.weather
         fate, delay_s = chance.random(), chance.uniform(*weather.delay_s)
         answered: asyncio.Future[T] = self._loop.create_future()
@@ -173,7 +176,7 @@ class SimStore:
 
 
 def _run(call: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine that waits for nothing; returns its result."""
+    """Runs a coroutine that never waits, and returns its result."""
     try:
         call.send(None)
     except StopIteration as done:

@@ -1,8 +1,8 @@
-"""The bounds of the work in one turn of a simulated node's event loop, and in one drain of a lane.
+"""Upper bounds of the work in one turn of a simulated node's event loop, and in one drain (batch of work) of a lane.
 
-A node in production takes `cluster.runtime.turns.work.TURN_SHARE` units of cut work per turn; here a hundredth of it,
-so that what is cut is met in the middle, as with `machine.SWEEP_ROWS`. A callback that charges the meter more than
-its bound is a violation, whatever it was for: the work that a client or the data made long was not cut.
+A node in production spends `cluster.runtime.turns.work.TURN_SHARE` units per turn on work that is cut into steps; here
+a hundredth of it, so that faults hit such work in the middle, as with `machine.SWEEP_ROWS`. A callback that charges the
+meter more than its bound is a violation, whatever its purpose: it did not cut work that a client or the data made long.
 """
 
 from __future__ import annotations
@@ -17,23 +17,22 @@ from raftlog.work import METER
 P = ParamSpec("P")
 
 TURN_SHARE = 50
-"""Units that all cut work of a simulated node takes of one turn."""
+"""Units of one turn that all work cut into steps may take on a simulated node."""
 SEND_BYTES = 128 << 10
-"""Bytes of entries that one turn of a simulated node's driver sends, or one message."""
+"""Bytes of entries that one turn of a simulated node's driver sends at most, also in one message."""
 TURN_BOUND = 2_000
-"""Units of one callback on a node's loop: about twice what the dearest one charged in a hundred seeds."""
+"""Most units of one callback on a node's event loop: about twice the units of the most expensive one in a hundred
+seeds."""
 DRAIN_BOUND = 3_000
-"""Units of one drain of a lane."""
+"""Most units of one drain of a lane."""
 APPLY_BOUND = 14_000
-"""Units of one drain of the apply lane: up to 1 MiB of entries, or 128 small ones of some 50 units each, and a last
-piece.
-"""
+"""Most units of one drain of the apply lane: up to 1 MiB of entries, or 128 small ones of some 50 units each, and a
+last piece."""
 DRIVER_BOUND = 4_000
-"""Units of a turn of the driver that applies a small run on the loop."""
+"""Most units of a turn in which the driver applies a small run of entries on the event loop."""
 STEP_BOUND = 4_500
-"""Units of a turn's share with its last step. The longest step is a pull of 1,024 messages: 3,072 for its rows if none
-of them was read before, and its bytes.
-"""
+"""Most units of a turn that spends its share on work cut into steps, including the last step. The longest step is a
+pull of 1,024 messages: 3,072 for its rows if none of them was read before, and its bytes."""
 TURNS: dict[str, int] = {
     "Turns._next_turn": STEP_BOUND,
     "RaftDriver._turn": DRIVER_BOUND,
@@ -47,26 +46,24 @@ TURNS: dict[str, int] = {
     "Machine._live": 1 << 60,
 }
 APPEND_BOUND = 6_000
-"""Units of one drain of the append lane: it writes all frames that wait, and after a pause these fill several of the
-small segments here, each with files of its own.
-"""
+"""Most units of one drain of the append lane: it writes all waiting frames, and after a pause these fill several of the
+small segments of a simulated node, each with files of its own."""
 DRAINS: dict[str, int] = {"apply": APPLY_BOUND, "append": APPEND_BOUND}
 
 
 def turn_bound(name: str) -> int:
-    """Returns the bound of the callback of that name, in units."""
+    """Returns the bound of the callback of that name, in units of the meter."""
     return TURNS.get(name, TURN_BOUND)
 
 
 def drain_bound(lane: str) -> int:
-    """Returns the bound of one drain of that lane, in units."""
+    """Returns the bound of one drain of that lane, in units of the meter."""
     return DRAINS.get(lane, DRAIN_BOUND)
 
 
 def name_of(callback: Any) -> str:
-    """Names a callback: a coroutine by its own name, a method by its own; bytes and ends that the network brings, by
-    the protocol that they are for.
-    """
+    """Returns a callback's name: a coroutine or a method by its own name; a callback for received bytes or the end of a
+    connection by the protocol that it is for."""
     while isinstance(callback, partial):
         callback = callback.func
     owner = getattr(callback, "__self__", None)
@@ -80,7 +77,8 @@ def name_of(callback: Any) -> str:
 
 
 def unmetered(watch: Callable[P, None]) -> Callable[P, None]:
-    """Takes back the units that the simulator's own reads charge in a node's turn: they are no work of the node."""
+    """Wraps a function of the simulator so that the units that its reads charge in a node's turn are taken back: they
+    are no work of the node."""
 
     @wraps(watch)
     def watches(*args: P.args, **kwargs: P.kwargs) -> None:
