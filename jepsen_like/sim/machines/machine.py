@@ -77,8 +77,8 @@ LOCK_TTL_MS = 4000
 """Time to live of queue locks in milliseconds: short, so that locks expire in runs of some seconds. Half of it is more
 than the clocks differ by."""
 MEMORY_SEGMENTS = 5
-"""Number of log segments that a node keeps in memory. With this default, a consumer that is two segments behind the end
-no longer reads from memory."""
+"""Memory of a simulated machine, in log segments. With the default of `modes.access_message_in_memory_max_ratio`, a
+consumer that is two segments behind the end no longer reads what is in memory."""
 DELAY_LEVELS_S = 1, 2, 1, 2, 3
 """Delay in seconds of each level of timer.delay_levels."""
 CLUSTER_KEY = b"the secret of simulated clusters"
