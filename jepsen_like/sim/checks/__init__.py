@@ -1,1 +1,2 @@
-"""Checks of a run: invariants of the group, of disks, of retention, of the tier and of staged writes."""
+"""Checks of a simulated run: invariants of the Raft group, of disks, of retention, of tiered storage and of staged
+writes."""

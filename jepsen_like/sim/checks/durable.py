@@ -1,4 +1,5 @@
-"""The known content of a machine's disk, from what its lanes did; compared with the disk itself after each restart."""
+"""The content that a machine's disk should have, derived from what its lanes did; compared with the disk after each
+restart."""
 
 from __future__ import annotations
 
@@ -11,9 +12,10 @@ from raftlog.types import EMPTY_TAIL, Entry, LogTail
 
 
 class DurableLog:
-    """The entries that the append lane wrote and synced. A `LogReader` for invariants.
+    """The entries that one node's append lane wrote and synced, as a `LogReader` for invariants.
 
-    It begins with GENESIS; where a snapshot took the place of the log, with what that brought. What is trimmed stays.
+    It begins with the GENESIS entry or, if a snapshot replaced the log, with the entries that the snapshot brought.
+    Trimmed entries stay in it.
     """
 
     def __init__(self, genesis: Entry) -> None:
@@ -22,12 +24,12 @@ class DurableLog:
 
     @property
     def first_index(self) -> int:
-        """Index of the first entry that is known."""
+        """Index of the first known entry."""
         return self.entries[0].index
 
     @property
     def tail(self) -> LogTail:
-        """The last entry's place."""
+        """Index and term of the last known entry."""
         last = self.entries[-1]
         return EMPTY_TAIL._replace(index=last.index, term=last.term)
 
@@ -36,16 +38,16 @@ class DurableLog:
         return self.entries[low - self.first_index : high - self.first_index]
 
     def term_ranges(self) -> list[tuple[int, int]]:
-        """Never asked of this reader."""
+        """Returns an empty list: the invariants never ask this reader for term ranges."""
         return []
 
     def at(self, index: int) -> Entry | None:
-        """The entry of this index, if it is known."""
+        """Returns the entry of this index, None if it is not known."""
         place = index - self.first_index
         return self.entries[place] if 0 <= place < len(self.entries) else None
 
     def write(self, entries: Sequence[Entry]) -> bool:
-        """Adds the entries as the log does; returns True if entries were cut off."""
+        """Adds the entries as the log does, replacing conflicting ones; returns True if entries were cut off."""
         for number, entry in enumerate(entries):
             if entry.index == self.tail.index + 1:
                 self.entries.extend(entries[number:])
@@ -58,7 +60,8 @@ class DurableLog:
         return False
 
     def forget_conflict(self, entries: Sequence[Entry]) -> None:
-        """A write of these entries began: from the first that differs on nothing is known."""
+        """Drops the known entries from the first one on that differs from `entries`: a write of `entries` began and was
+        cut short, so what is on the disk there is unknown."""
         for entry in entries:
             known = self.at(entry.index)
             if known is not None and known.header_crc != entry.header_crc:
@@ -68,9 +71,8 @@ class DurableLog:
     # --- after a restart ---------------------------------------------------------------------------------------------
 
     def missing(self, machine: Machine, log: SegmentedLog) -> Iterator[str]:
-        """Yields the entries that should be on the disk and are not. Looks at the bytes themselves: asking the node
-        would let it find damage sooner than it would by itself.
-        """
+        """Yields a line for each entry that should be on the disk and is not. Reads the bytes from the simulated disk:
+        a read by the node would let the node find damage sooner than it would by itself."""
         for entry in self.entries:
             if entry.index in machine.rotten or entry.index < log.first_index:
                 continue
@@ -78,7 +80,8 @@ class DurableLog:
                 yield f"node {machine.node_id} had entry {entry.id} on disk, and after a restart it has not"
 
     def learn(self, machine: Machine, log: SegmentedLog) -> Iterator[str]:
-        """Adds what was written without anybody hearing of it, and is on disk. Yields what cannot be read of it."""
+        """Adds the entries that are on the disk although no drain reported them. Yields a line if some of them cannot
+        be read."""
         first, end = self.tail.index + 1, log.tail.index + 1
         if first < end:
             found = _read(log, first, end)
@@ -87,7 +90,8 @@ class DurableLog:
                 yield f"node {machine.node_id} holds up to index {end - 1}, and {first + len(found)} is damaged"
 
     def replaced(self, machine: Machine, log: SegmentedLog, committed: Callable[[Entry], bool]) -> Iterator[str]:
-        """A snapshot took the place of the log: what is not in it any more must never have been `committed`."""
+        """Takes over the log that a snapshot has put in place. Yields a line for each entry that is gone although it is
+        `committed`."""
         for entry in self.entries:
             if entry.index >= log.first_index and committed(entry):
                 held = entry.index <= log.tail.index and machine.bytes_of(entry, log) == entry.header + entry.payload

@@ -1,6 +1,5 @@
-"""Checks that every message is found by each of its keys. Digests cannot tell: a row that all replicas lose alike has
-no digest.
-"""
+"""Checks that every message is found by each of its keys. Digests do not detect this: a row that all replicas lack
+alike changes no digest."""
 
 from __future__ import annotations
 
@@ -18,10 +17,11 @@ IsDamaged = Callable[[int, int], bool]
 
 
 def not_found(state: BrokerState, read_log: ReadLog, is_damaged: IsDamaged) -> Iterator[str]:
-    """A line for each message of a topic, and each of its keys, by which a query would not come upon it.
+    """Yields a line for each message, and each of its keys, by which a query does not find the message.
 
-    A bit of the replica's disk may have flipped, and nothing has read it yet: a message that is not found is asked for
-    by what its damaged bytes say. `is_damaged` compares the checksum of the entry; that is no matter of the index.
+    A bit of the replica's disk may have flipped in an entry that nothing has read yet: then the check looks for the
+    message by the keys in its damaged bytes and does not find it. `is_damaged` tells such entries by their checksum;
+    they are no fault of the index.
     """
     for topic in list(state.topics_by_id.values()):
         for queue_id in range(topic.queues):

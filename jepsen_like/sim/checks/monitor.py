@@ -1,4 +1,5 @@
-"""Watches the whole group at once: Raft's invariants after every driver turn, digests, and what happened how often."""
+"""The monitor of a simulated run, which sees all nodes at once: checks Raft's invariants after every driver turn,
+compares the nodes' digests, and counts how often rare states occurred."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ from raftlog.types import FLAG_ROLL, Entry, EntryId, NodeId, Role
 
 LOST_ROWS = f"state_{StateCase.LOST_ROWS.name.lower()}"
 FULL_EVERY = 50
-"""Driver turns of the group between two checks of every member's whole state."""
+"""Number of driver turns of all nodes between two checks of every member's whole state."""
 SOMETIMES = (
     "crash between append and ack", "vote granted, then crash", "leader died before its no-op committed",
     "leader isolated with an uncommitted suffix", "leader deposed with an uncommitted suffix", "suffix truncated",
@@ -50,7 +51,7 @@ SOMETIMES = (
     "turn of a loop took long", "turn of a loop took long in calm", "stalled just before a campaign",
     "send refused for now",
 )  # fmt: skip
-"""Rare states that a search must reach now and then; one that is never reached is a blind spot."""
+"""Rare states that a search over seeds must reach now and then; a state that is never reached is a blind spot."""
 
 
 SEEN_BY_CLIENTS = frozenset(
@@ -75,16 +76,16 @@ SEEN_BY_CLIENTS = frozenset(
         "send order",
     )
 )
-"""Checkers that use nothing but operations of clients, as those of a black box would."""
+"""Names of the checkers that use nothing but operations of clients, as a black-box test would."""
 
 
 def _judged_silence(why: str) -> bool:
-    """Returns True if that reason for a change of role says that somebody was silent (`raftlog.core.reasons`)."""
+    """Returns True if the reason for a change of role (`raftlog.core.reasons`) is that a node was not heard in time."""
     return "was silent" in why or "answered within" in why or "did not hear" in why
 
 
 class Violation(NamedTuple):
-    """A broken promise: which checker saw it, what, and where in the run."""
+    """A broken promise: the checker that found it, a description, and the time in seconds and number of the event."""
 
     checker: str
     what: str
@@ -93,39 +94,41 @@ class Violation(NamedTuple):
 
 
 class AppliedUsers(Protocol):
-    """Follows what nodes apply (`jepsen_like.sim.users.access_check`)."""
+    """A check that follows what nodes apply (`jepsen_like.sim.users.access_check`)."""
 
     def started(self, machine: Machine) -> None:
-        """A node has recovered, or has taken over a snapshot."""
+        """A node has recovered, or has installed a snapshot."""
 
     def applied(self, machine: Machine, batch: Sequence[list[Entry]]) -> None:
         """A node has applied entries."""
 
     def heard(self, machine: Machine) -> None:
-        """A node knows what it has applied."""
+        """A node has learned that its apply lane is done."""
 
 
 class Monitor:
-    """Implements `machine.Watcher`; raises nothing into the nodes: what it finds is in `violations`."""
+    """The `machine.Watcher` of a run. It raises nothing into the nodes: its findings are in `violations`."""
 
     def __init__(self, loop: SimLoop, voters: Sequence[NodeId], *, black_box: bool = False) -> None:
-        """`black_box`: nothing inside the nodes is looked at, only `SEEN_BY_CLIENTS` may report."""
+        """`black_box`: the monitor looks at nothing inside the nodes, and only the checkers in `SEEN_BY_CLIENTS` may
+        report."""
         self.loop = loop
         self.black_box = black_box
         self.machines: dict[NodeId, Machine] = {}
         self.violations: list[Violation] = []
         self.sometimes: Counter[str] = Counter(dict.fromkeys(SOMETIMES, 0))
         self.leaders: dict[int, NodeId] = {}
-        """Term -> who led it."""
+        """Term -> the node that led it."""
         self.log_time_off_ms = 0
-        """The furthest that log time was from true time when a leader began. Two voters, one with a wrong clock, may
-        elect one; when that clock's node is away, log time jumps back to what is true."""
+        """Largest difference in milliseconds between log time and true time at the start of any leader's term. Two
+        voters, one of which has a wrong clock, may elect a leader; when the node with that clock is away, log time
+        jumps back to the true time."""
         self.on_turn: Callable[[Machine, Raft], None] = lambda machine, raft: None
-        """Called after each driver turn, for triggers that wait for a state."""
+        """Function that is called after each driver turn; the nemesis uses it for faults that wait for a state."""
         self.on_drained: Callable[[Machine, str, Sequence[Any], Any], None] = lambda machine, lane, batch, done: None
-        """Called after a lane's work, before its report."""
+        """Function that is called after a lane's work, before the node is told."""
         self.on_reported: Callable[[Machine, str, Sequence[Any], Any], None] = lambda machine, lane, batch, done: None
-        """Called after a lane's report."""
+        """Function that is called after the node is told of a lane's work."""
         self.log: Callable[[str], None] = lambda line: None
         self.hash = 0
         self._group = GroupInvariants()
@@ -139,24 +142,24 @@ class Monitor:
         self._removals = RemovalCheck(self.report, SWEEP_ROWS)
         self.refusals: Refusals | None = None
         self.users: AppliedUsers | None = None
-        """Judge of users and rules, if there are any."""
+        """Check of users and access rules; None in runs without users."""
         self.levels: AppliedUsers | None = None
-        """Judge of the level of the cluster, if there are nodes of two versions."""
+        """Check of the cluster's feature level; None unless nodes of two versions run."""
         self.tier: TierCheck | None = None
-        """Judge of the tier, if there is one."""
+        """Check of tiered storage; None in runs without it."""
         self.reigns = Reigns(self.report)
         self.excuses = Excuses(self.reigns, lambda: loop.now)
         self._orderly = OrderlyStops(self.report)
         self._writing: dict[NodeId, list[PersistJob]] = {}
-        """Jobs that an append lane is in the middle of, or was when its process ended, or has put aside."""
+        """Node -> jobs that its append lane is in the middle of, or was when its process ended, or has put aside."""
 
     def add(self, machine: Machine) -> None:
-        """A member of the group."""
+        """Registers a machine whose node is a member of the Raft group."""
         self.machines[machine.node_id] = machine
         self._disks[machine.node_id] = DurableLog(machine.genesis.entry())
 
     def report(self, checker: str, what: str) -> None:
-        """Notes a violation and ends the run soon."""
+        """Records a violation and stops the loop, which ends the run."""
         if self.black_box and checker not in SEEN_BY_CLIENTS:
             return
         self.violations.append(Violation(checker, what, round(self.loop.now, 6), self.loop.events))
@@ -164,13 +167,13 @@ class Monitor:
         self.loop.stop()
 
     def _note(self, what: str) -> None:
-        """Adds a line to the trace's hash."""
+        """Adds a line to the hash of the run's trace."""
         self.hash = crc32(f"{self.loop.now:.9f} {what}".encode(), self.hash)
 
     # --- work --------------------------------------------------------------------------------------------------------
 
     def long_turn(self, process: Process, callback: object, units: int) -> None:
-        """A callback of a node charged more than every callback may."""
+        """Reports a node's callback that charged the meter more units than its bound."""
         machine = self._process.get(process)
         name = name_of(callback)
         if machine is not None and units > turn_bound(name):
@@ -179,7 +182,8 @@ class Monitor:
             )
 
     def worked(self, machine: Machine, lane: str, batch: Sequence[Any], units: int) -> None:
-        """A drain that charges much holds the GIL for long, wherever it runs."""
+        """Reports a drain that charged more units than its bound: it would hold the GIL for long, on whichever thread
+        it runs."""
         if units > drain_bound(lane):
             what = f"one drain of {units} units, at most {drain_bound(lane)}: lane {lane}, {len(batch)} jobs"
             self.report("work", f"node {machine.node_id}: {what}")
@@ -227,7 +231,7 @@ class Monitor:
         self._before[node_id] = Before.of(raft)
 
     def _unread(self, node_id: NodeId) -> bool:
-        """Returns True if peers have sent bytes that this node's loop, after a long turn, has not polled yet."""
+        """Returns True if, after a long turn, this node's loop has not yet polled bytes that peers have sent."""
         process = self.machines[node_id].process
         assert process is not None
         sources = [getattr(handle._callback, "__self__", None) for handle in process.unread]  # type: ignore[attr-defined]
@@ -249,7 +253,8 @@ class Monitor:
         self._note(f"leader {node_id} {raft.term}")
 
     def check_all(self) -> None:
-        """Every running member's whole state, and whose elections could miss each other's majorities.
+        """Checks the whole state of every running member, and that no two members could win elections with disjoint
+        majorities.
 
         Raises InvariantViolationError.
         """
@@ -261,7 +266,8 @@ class Monitor:
     # --- Watcher -----------------------------------------------------------------------------------------------------
 
     def opened(self, machine: Machine) -> None:
-        """The node of before, if there was one in this process, is not looked at any more."""
+        """Records that a process has opened its node's directory. If the same process ran a node before, that node is
+        no longer watched."""
         assert machine.process is not None
         if self._process.pop(machine.process, None) is not None:
             self.sometimes["restart in the process"] += 1
@@ -270,7 +276,7 @@ class Monitor:
 
     @unmetered
     def started(self, machine: Machine) -> None:
-        """A node recovered: what it was told is durable must still be there."""
+        """Checks a node that has recovered: everything that was reported durable to it must still be there."""
         node, node_id = machine.node, machine.node_id
         assert node is not None
         assert machine.process is not None
@@ -306,7 +312,8 @@ class Monitor:
             self.levels.started(machine)
 
     def _rows_as_told(self, machine: Machine, node: Node) -> None:
-        """The database keeps what a sync covered: if rows are missing that RUN called synced, it said so too early."""
+        """Reports rows that are missing although the file RUN called them synced: the node wrote that too early, since
+        the database keeps what a sync covered."""
         for name, text in node.storage.findings:
             if name == LOST_ROWS:
                 self.report("durability", f"node {machine.node_id}: {text}")
@@ -323,7 +330,7 @@ class Monitor:
             self.report("durability", what)
 
     def count_mended(self, machine: Machine) -> None:
-        """Counts, at the end, what rotted and is whole again."""
+        """Counts, at the end of a run, the damaged entries that are whole again."""
         assert machine.node is not None
         log = machine.node.storage.directory.log
         for index in machine.rotten:
@@ -342,13 +349,14 @@ class Monitor:
         count["restart with nothing above the sync mark"] += not report.clean and not report.torn_bytes_cut
 
     def draining(self, machine: Machine, lane: str, batch: Sequence[Any]) -> None:
-        """A write that is cut short may have removed what it was to replace, and not yet replaced it."""
+        """Records that an append lane begins a write. If the write is cut short, it may have removed the entries that
+        it was to replace, and not yet replaced them."""
         if lane == "append":
             self._writing[machine.node_id] = [*self._writing.get(machine.node_id, ()), *batch]
 
     @unmetered
     def drained(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
-        """The disk or the state machine has moved."""
+        """Checks the disk or the state machine after a lane has changed it, before the node is told."""
         if lane == "append" and not done.parked:
             jobs = self._writing.pop(machine.node_id, [])
             if not self.black_box:
@@ -393,7 +401,7 @@ class Monitor:
             self.sometimes["backfill finished"] += 1
 
     def same_sums(self, machine: Machine) -> None:
-        """Checks that replicas that have applied equally far have equal rows."""
+        """Checks that replicas which have applied up to the same index have equal rows."""
         assert machine.node is not None
         index = machine.node.state.applied.index
         sums = machine.kv.sums
@@ -404,7 +412,8 @@ class Monitor:
 
     @unmetered
     def reported(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
-        """The node has heard."""
+        """Runs the checks of retention and removal, and tells the users' check, once the node knows of a lane's
+        work."""
         if lane == "retention" and not self.black_box:
             self._trims.files(machine)
             self._trims.goes_on(machine, self.loop.now)
@@ -415,16 +424,16 @@ class Monitor:
 
     @unmetered
     def closed(self, machine: Machine, node: Node) -> None:
-        """A node is closed, its process not yet gone."""
+        """Tells the check of orderly stops that a node has closed while its process still exists."""
         if not self.black_box:
             self._orderly.closed(machine, node)
 
     def retired(self, machine: Machine) -> None:
-        """A machine is gone with its disk."""
+        """Records that a machine is gone with its disk."""
         self.excuses.happened(machine.node_id, "gone")
 
     def ended(self, machine: Machine, how: str) -> None:
-        """A process is gone."""
+        """Records that a process is gone, and how it ended."""
         self._orderly.ended(machine, how)
         self.excuses.ended(machine.node_id, how)
         self.reigns.gone(machine.node_id, self.loop.now)
@@ -445,7 +454,7 @@ class Monitor:
             self.sometimes["leader died during a change of members"] += 1
 
     def broken(self, what: str, error: BaseException) -> None:
-        """A node ended by itself."""
+        """Reports a node that ended or failed to start by itself."""
         self.report("node", f"{what}: {type(error).__name__}: {error}")
 
 
@@ -458,5 +467,5 @@ def _require_whole(raft: Raft, missing_bytes: int) -> None:
 
 
 def grants_vote(done: Persisted) -> bool:
-    """True if a vote for somebody is among what was just made durable."""
+    """Returns True if a granted vote is among what was just made durable."""
     return any(isinstance(m, RequestVoteReply) and m.granted and not m.pre_vote for m in done.messages)

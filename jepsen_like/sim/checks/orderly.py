@@ -1,8 +1,9 @@
-"""Orderly stops (SIGTERM; a restart in the process is one too): what such a stop promises to the next start.
+"""Checks orderly stops (SIGTERM; a restart within the process is one too): the promises of such a stop to the next
+start.
 
-Whatever happens to the machine between the two, power included, the next start finds all that was there, log and
-rows, and has nothing to repair. What a stop promises to clients is judged where all answers are: no send that the
-stopping node took is said to have failed and stands in the log (`log`), and who takes over has everything (`reigns`).
+Whatever happens to the machine between the two, including a loss of power, the next start finds the whole log and all
+rows, and has nothing to repair. The promises of a stop to clients are checked elsewhere, with all answers: no send that
+the stopping node took is answered as failed and yet is in the log (`log`), and its successor has everything (`reigns`).
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from jepsen_like.sim.machines.machine import Machine
 from raftlog.types import NodeId
 
 Report = Callable[[str, str], None]
-"""(checker, what)"""
+"""Function that takes the checker's name and a description of what is wrong."""
 
 
 class Left(NamedTuple):
-    """The log and the rows of a node when it was closed."""
+    """The end of a node's log, and the index that its rows reflected, when the node was closed."""
 
     last_index: int
     header_crc: int
@@ -28,14 +29,15 @@ class Left(NamedTuple):
 
 
 class OrderlyStops:
-    """Fed by the monitor; reports under the name `stop`."""
+    """The check itself, told by the monitor of closed, ended and started nodes. Reports under the name `stop`."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
         self._left: dict[NodeId, Left] = {}
 
     def closed(self, machine: Machine, node: Node) -> None:
-        """A node is closed, and its process not yet gone. A full or failed disk is in the way of an orderly stop."""
+        """Records what a node leaves on disk when it is closed, before its process is gone. With a full or failed disk
+        no orderly stop is possible, so nothing is recorded."""
         self._left.pop(machine.node_id, None)
         if node.failure is not None or machine.fs.failed or machine.fs.space_left < 1 << 30:
             return
@@ -46,12 +48,13 @@ class OrderlyStops:
         self._left[machine.node_id] = Left(tail.index, tail.header_crc, node.state.applied.index)
 
     def ended(self, machine: Machine, how: str) -> None:
-        """A process is gone; whatever a start that was cut short has begun is not judged."""
+        """Records that a process is gone. If it did not end by an orderly stop, its node's next start is not judged: a
+        start that was cut short may have begun repairs."""
         if how != "stopped":
             self._left.pop(machine.node_id, None)
 
     def started(self, machine: Machine) -> None:
-        """A node has recovered from its disk."""
+        """Checks a node that has recovered from its disk after an orderly stop."""
         left = self._left.pop(machine.node_id, None)
         if left is None or machine.was_installing or machine.rotten:
             return
@@ -60,7 +63,7 @@ class OrderlyStops:
 
 
 def found_wrong(machine: Machine, left: Left) -> Iterator[str]:
-    """Yields what the node's next start should not have met."""
+    """Yields a line for everything that the node's start found and that an orderly stop rules out."""
     node = machine.node
     assert node is not None
     log = node.storage.directory.log

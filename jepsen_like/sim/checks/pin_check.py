@@ -1,4 +1,5 @@
-"""Messages that wait pin the log, and are carried forward: judged from the entries of the log (docs/adr/0054).
+"""Checks, from the entries of the log, that waiting messages (scheduled, half or staged) pin the log and are carried
+forward (docs/adr/0054).
 
 - A TRIM never passes a message that waits: it was delivered, dropped or ended before, or stored again further on.
 - A row of scheduled messages is delivered once, at or after its due time, in an entry that brings as many into queues.
@@ -22,31 +23,31 @@ CHECKER = "pins"
 
 
 class _Row(NamedTuple):
-    """Scheduled messages."""
+    """A row of scheduled messages: due time, number of messages, and their place."""
 
     due_ms: int
     count: int  # type: ignore[assignment]
     place: int
-    """Byte position in the log of the first message."""
+    """Byte position in the log of the row's first message."""
 
 
 class PinCheck:
-    """Fed with the entries of the log, each once; `report` takes the checker's name and what is wrong."""
+    """The check itself, told each entry of the log once. `report` takes the checker's name and what is wrong."""
 
     def __init__(self, report: Callable[[str, str], None]) -> None:
         self._report = report
         self._timers: dict[int, _Row] = {}
-        """Rows by the position at which the first message was first stored."""
+        """Byte position at which a row's first message was first stored -> the row."""
         self._halves: dict[int, int] = {}
-        """Half message -> where it lies."""
+        """Byte position at which a half message was first stored -> byte position at which it is now."""
         self._pending = 0
-        """Messages, staged ones included."""
+        """Number of scheduled messages that wait, staged ones included."""
         self._writes = WriteCheck()
         self.carried = 0
-        """Rows that were stored again."""
+        """Number of rows that were stored again."""
 
     def learn(self, entry: Entry) -> None:
-        """The next entry."""
+        """Takes in the next entry and checks it."""
         if entry.type == EntryType.MESSAGES:
             decoded = payload.decode(entry.payload)
             due = sum([self._command(entry, command) for command in commands.unpack(decoded.effects)])
@@ -61,14 +62,15 @@ class PinCheck:
             self._trim(entry)
 
     def compare(self, node: int, state: BrokerState) -> None:
-        """The counters of a node that has applied exactly the entries learnt."""
+        """Compares the counters of waiting messages of a node that has applied exactly the entries learned so far."""
         found = state.timers.counts.pending + state.writes.left, state.halves.pending.count
         if found != (self._pending, len(self._halves)):
             waiting = f"{self._pending} scheduled or staged and {len(self._halves)} half messages wait"
             self._report(CHECKER, f"node {node} counts {found[0]} and {found[1]}; as the log has it, {waiting}")
 
     def _command(self, entry: Entry, command: commands.Command) -> int:
-        """Carries the command out here; returns the number of copies that it asks for."""
+        """Carries the command out on the check's own model; returns the number of message copies that the command asks
+        for."""
         name, *arguments = command
         self._writes.learn(command)
         if name == commands.DELIVER_TIMERS:
@@ -113,7 +115,8 @@ class PinCheck:
         return row
 
     def _run(self, run: Run) -> int:
-        """Returns the number of messages that come into a queue: copies share runs with what clients send."""
+        """Takes in a run of messages; returns the number of them that come into a queue. Copies share runs with
+        messages that clients send."""
         positions: list[Any] = [item[0] for item in ITEM.iter_unpack(run.items)]
         if run.kind < RowKind.SCHEDULED:
             return run.count

@@ -1,7 +1,7 @@
-"""Collects the sends that nodes refused for now, also those whose client had given its connection up before it heard of
+"""Collects the sends that nodes refused for now, including those whose client had given up its connection before it got
 the refusal.
 
-Such a client sends the message again, behind later ones that were not refused: the order of its calls is lost, as
+Such a client sends the message again, after later ones that were not refused: the order of its calls is lost, as
 docs/client.md says, and the client cannot know.
 """
 
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
 
 
 class Refusals:
-    """Ids of our producers' messages that a node refused for now, once at least."""
+    """The ids of the simulated producers' messages that a node refused for now at least once."""
 
     def __init__(self, own: re.Pattern[bytes]) -> None:
-        """`own` finds the ids in a body."""
+        """`own`: pattern that finds the ids in a message body."""
         self._own = own
         self.ids: set[str] = set()
         self._watched: WeakSet[Node] = WeakSet()
 
     def watch(self, node: Node) -> None:
-        """Listens to a node that has started: to its log, and to what it passes on. Does nothing the second time."""
+        """Hooks into a node that has started, to see the refusals of its own and of the requests that it forwards. Does
+        nothing the second time."""
         if node in self._watched:
             return
         self._watched.add(node)

@@ -1,8 +1,10 @@
-"""The reigns of leaders, and the handovers between them: a leader that hands over leaves nothing of its log behind.
+"""Records which node led when (a reign), and checks the transfers between leaders: a leader that transfers leadership
+leaves none of its log behind.
 
-A leader that hands over takes no more proposals and waits until its successor has all of its log on disk (thesis 3.10).
-So a successor that campaigns because it was told to, while the old leader still waits for it, has everything that that
-one ever acknowledged, at whatever level: its reign continues the old one, and is no excuse for a loss (`excuses`).
+A leader that transfers leadership takes no more proposals and waits until its successor has all of its log on disk
+(thesis 3.10). So a successor that campaigns because it was told to, while the old leader still waits for it, has
+everything that the old leader ever acknowledged, at whatever level: its reign continues the old one, and is no excuse
+for a loss (`excuses`).
 """
 
 from __future__ import annotations
@@ -15,22 +17,23 @@ from raftlog.core.raft import Raft
 from raftlog.types import NOBODY, EntryId, NodeId, Role
 
 Report = Callable[[str, str], None]
-"""(checker, what)"""
+"""Function that takes the checker's name and a description of what is wrong."""
 
 
 class Reign:
-    """One node's leadership in one term, as long as its process thinks so."""
+    """One node's leadership in one term, as long as its process believes in it. Times are in seconds."""
 
     __slots__ = ("begun_s", "ended_s", "house", "node", "term")
 
     def __init__(self, node: NodeId, term: int, begun_s: float, house: int) -> None:
-        """`house`: the term of the first leader of those that handed over to each other."""
+        """`house`: identifies a chain of leaders each of which transferred leadership to the next, by the term of the
+        first."""
         self.node, self.term, self.begun_s, self.house = node, term, begun_s, house
         self.ended_s = math.inf
 
 
 class _Handing(NamedTuple):
-    """A leader waits for a successor, and appends nothing meanwhile."""
+    """A transfer under way: a leader waits for its successor and appends nothing meanwhile."""
 
     term: int
     to: NodeId
@@ -38,7 +41,7 @@ class _Handing(NamedTuple):
 
 
 class Reigns:
-    """Fed after every turn of a driver; reports under the name `handover`."""
+    """All reigns of a run, told by the monitor after every driver turn. Reports under the name `handover`."""
 
     def __init__(self, report: Report) -> None:
         self.all: list[Reign] = []
@@ -48,13 +51,15 @@ class Reigns:
         self._now: dict[NodeId, Reign] = {}
         self._handing: dict[NodeId, _Handing] = {}
         self._given_up: set[tuple[NodeId, int, NodeId]] = set()
-        """(leader, term, successor): word to take over may still arrive, when the log has grown."""
+        """(leader, term, successor) of transfers that the leader gave up: its message to campaign may still arrive,
+        when its log has grown."""
         self._roles: dict[NodeId, Role] = {}
         self._told: dict[NodeId, int] = {}
-        """Node -> the term in which it campaigned without a pre-vote, as only a node does that is told to."""
+        """Node -> the term in which it campaigned without a pre-vote, which a node does only if its leader told it
+        to."""
 
     def turn(self, node: NodeId, raft: Raft, now_s: float) -> None:
-        """A node's driver has run."""
+        """Records the node's role after a turn of its driver."""
         if raft.role is Role.CANDIDATE and self._roles.get(node) is Role.FOLLOWER:
             self._told[node] = raft.term
         self._roles[node] = raft.role
@@ -68,18 +73,19 @@ class Reigns:
             self._note_handing(node, raft)
 
     def gone(self, node: NodeId, now_s: float) -> None:
-        """Notes that the node's process is gone."""
+        """Records that the node's process is gone, which ends its reign."""
         self._roles.pop(node, None)
         self.ended(node, now_s)
 
     def ended(self, node: NodeId, now_s: float) -> None:
-        """A node leads no more."""
+        """Records that the node no longer leads."""
         reign = self._now.pop(node, None)
         if reign is not None:
             reign.ended_s = now_s
 
     def houses(self, from_s: float, to_s: float) -> Collection[int]:
-        """Returns the houses that led at any time between."""
+        """Returns the houses (chains of leaders by transfer) that led at any time between these two times in
+        seconds."""
         return {reign.house for reign in self.all if reign.begun_s <= to_s and reign.ended_s >= from_s}
 
     def _begin(self, node: NodeId, raft: Raft, now_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Judges removals from rows and reads: what is deleted goes slice by slice, and nobody sees it meanwhile
+"""Checks removals from rows and reads: deleted data is removed slice by slice, and no reader sees it meanwhile
 (docs/adr/0082).
 
 - No slice removes more rows than it may, however much there is to remove.
@@ -23,18 +23,19 @@ if TYPE_CHECKING:
 
 Report = Callable[[str, str], None]
 Queue = tuple[int, int]
-"""(topic id, queue id)."""
+"""A queue as (topic id, queue id)."""
 CHECKER = "removals"
 PATIENCE_S = 5.0
-"""Simulated time without a slice, on one leader, that is too long."""
+"""Longest virtual time in seconds that a leader may take until its next slice."""
 REMOVED = frozenset((CQ, DEDUP, OFFSETS, LOCKS, RESETS, TRANS))
-"""Families of which rows are removed. An entry that begins a segment closes a bucket of the index besides."""
+"""Row families from which slices remove rows. An entry that begins a segment also closes a bucket of the index."""
 ROWS_PER_ROW = 2
-"""A unique row that goes takes the row along that finds it by its time."""
+"""Rows removed per row counted: the removal of a unique-key row also removes the row that finds it by its time."""
 
 
 class _Still(NamedTuple):
-    """The progress of removals under one leader, when it was reached, and the end of the leader's log then."""
+    """The last progress of removals under one leader: the progress, the time in seconds, and the last index of the
+    leader's log then."""
 
     place: tuple[object, ...]
     since_s: float
@@ -42,20 +43,20 @@ class _Still(NamedTuple):
 
 
 class RemovalCheck:
-    """Fed with what nodes write and apply; `report` takes the checker's name and what is wrong."""
+    """The check itself, told what nodes write and apply. `report` takes the checker's name and what is wrong."""
 
     def __init__(self, report: Report, rows_max: int) -> None:
-        """`rows_max`: rows that one slice may remove."""
+        """`rows_max`: number of rows that one slice may remove."""
         self._report = report
         self._rows_max = rows_max * ROWS_PER_ROW
         self._still: _Still | None = None
         self._slices = 0
-        """Number of slices that any node has applied."""
+        """Number of slices that nodes have applied."""
         self._removing: set[int] = set()
-        """Nodes that had something to remove when they applied last."""
+        """Nodes that still had something to remove after their last apply."""
 
     def wrote(self, batch: Batch) -> None:
-        """A node wrote this."""
+        """Checks a batch of rows that a node is about to write."""
         if not any(family == META and key.startswith(b"removal") for family, key, _, _ in batch.ops):
             return
         if any(family == META and key.startswith(keys.REMOVAL_PREFIX) and value for family, key, value, _ in batch.ops):
@@ -66,7 +67,8 @@ class RemovalCheck:
             self._report(CHECKER, f"a slice removed {gone} rows, {self._rows_max} are allowed")
 
     def applied(self, machine: Machine, counts: Iterable[tuple[Queue, int]], *, newest: bool) -> None:
-        """A node has applied something. `counts`: how many messages each queue ever had; `newest`: here, too."""
+        """Checks a node that has applied entries. `counts`: how many messages each queue ever had. `newest`: True if no
+        node has applied more."""
         assert machine.node is not None
         state, node = machine.node.state, machine.node_id
         if not state.removing and node not in self._removing:
@@ -103,7 +105,7 @@ class RemovalCheck:
                 return
 
     def goes_on(self, machine: Machine, now_s: float) -> None:
-        """Checks, again and again, that a leader that takes writes does not forget what is to be removed."""
+        """Checks that a leader that takes writes does not forget what is to be removed; called again and again."""
         node = machine.node
         if node is None or not node.state.removing or not node.proposals.open:
             return

@@ -1,7 +1,7 @@
-"""Checks the order of a producer's messages: within a queue, in the order of its calls (docs/client.md).
+"""Checks that the messages of a producer are stored, within a queue, in the order of its calls (docs/client.md).
 
-A send that a node refused for now is free to fall behind those that were accepted meanwhile. All others keep their
-order, through every change of leader and of connection.
+A send that a node refused for now may fall behind those that were accepted meanwhile. All others keep their order,
+through every change of leader and of connection.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterable, Iterator
 
 
 def overtaken(stored: Iterable[tuple[int, int, str]], refused: Collection[str]) -> Iterator[str]:
-    """Yields what stands in the wrong order. `stored`: (queue, offset, id) of a topic's messages on one node; an id is
-    the producer's name, a hyphen and a number that ascends with its calls."""
+    """Yields a line for each message in the wrong order. `stored`: (queue, offset, id) of a topic's messages on one
+    node. An id is the producer's name, a hyphen and a number that ascends with its calls. Messages in `refused` are
+    ignored."""
     newest: dict[tuple[int, str], tuple[int, str]] = {}
     for queue, offset, message_id in sorted(stored):
         if message_id in refused:

@@ -1,4 +1,4 @@
-"""The promises of the tier, judged from the rows of every node and from what is in the store.
+"""Checks the promises of tiered storage from the rows of every node and from the objects in the store.
 
 - A row is UPLOADED only once every object of it is in the store, VERIFIED only if each of them is whole and right.
 - The log begins nowhere above what is VERIFIED.
@@ -39,12 +39,12 @@ Report = Callable[[str, str], None]
 
 
 class TierCheck:
-    """Fed with what nodes apply and with what is written; `report` takes the checker's name and what is wrong."""
+    """The check itself, told what nodes apply and what is written to the store. `report` takes the checker's name and
+    what is wrong."""
 
     def __init__(self, store: SimStore, report: Report, *, copies: bool, seal_ms: int = 0) -> None:
-        """`copies`: copies of the state are made, and what a restore from one needs stays. `seal_ms`:
-        `tier.seal_after_ms`.
-        """
+        """`copies`: True if copies of the state are made, so that objects stay which a restore from a copy needs.
+        `seal_ms`: the setting `tier.seal_after_ms`."""
         self._copies = copies
         self._seal_ms = seal_ms
         self._objects = store.inner.objects
@@ -52,15 +52,17 @@ class TierCheck:
         self._seen: dict[NodeId, tuple[TierSegment, ...]] = {}
         self._judged: set[TierSegment] = set()
         self._verified: dict[int, int] = {}
-        """Base -> end of every segment that a node knows, or knew, to be VERIFIED."""
+        """Byte position at which a segment begins -> at which it ends, for segments that a node knows, or knew, to be
+        VERIFIED."""
         self._compared: set[TierSegment] = set()
         """VERIFIED rows that were compared with a node's log."""
         self._going: set[str] = set()
-        """Names of the parts of every segment that a node knows, or knew, to be DELETING."""
+        """Names of the objects of every segment that a node knows, or knew, to be DELETING."""
         self._named: dict[int, set[str]] = {}
-        """Base -> names of the parts of the segment, since a node knows, or knew, it to be VERIFIED."""
+        """Byte position at which a segment begins -> names of its objects, once a node knows, or knew, it to be
+        VERIFIED."""
         self._removed: set[str] = set()
-        """Names that went; a request that the network delayed may have written one again, as an orphan."""
+        """Names of objects that were deleted. A delayed request may have written one of them again, as an orphan."""
         self._head: Head | None = None
         self._listed: Sequence[Segment] = ()
         """Segments that the newest manifest lists."""
@@ -68,7 +70,7 @@ class TierCheck:
         store.on_removed = self._was_removed
 
     def applied(self, machine: Machine) -> None:
-        """A node has applied something."""
+        """Checks a node that has applied entries."""
         assert machine.node is not None
         state = machine.node.state
         rows = state.tier.rows
@@ -88,7 +90,7 @@ class TierCheck:
             )
 
     def _held_to(self) -> int:
-        """The tier holds, or held, the log from its first byte up to here."""
+        """Returns the byte position up to which the tier holds, or held, the log from its first byte on."""
         position = 0
         while position in self._verified:
             position = self._verified[position]
@@ -118,9 +120,8 @@ class TierCheck:
 
     def _compare_with_log(self, node: Node, row: TierSegment) -> None:
         """Compares the segment with the node's log. If the node has trimmed the segment, or its disk holds other bytes
-        than were written, the next node that knows the row is asked. If the segment went meanwhile, the node is behind,
-        and nothing is compared.
-        """
+        than were written, the comparison is left to the next node that knows the row. If the segment was deleted
+        meanwhile, the node is behind, and nothing is compared."""
         if any(part.name in self._removed for part in row.parts):
             return
         try:
@@ -138,9 +139,8 @@ class TierCheck:
         self._judge_age(node, row, entries)
 
     def _judge_age(self, node: Node, row: TierSegment, entries: Sequence[Entry]) -> None:
-        """Judges the age at which a segment was closed. Only the tier's own seals are entries without a command, and
-        they alone close what is not full.
-        """
+        """Checks that a segment closed for its age was old enough. Only the tier's own seals are entries without a
+        command, and only they close a segment that is not full."""
         log = node.storage.directory.log
         try:
             (closing,) = log.read_entries(row.span.last_index + 1, row.span.last_index + 2, 1)
@@ -157,7 +157,7 @@ class TierCheck:
             self._report("tier", f"{_what(row)}: it was closed when its oldest message was {age_ms} ms old")
 
     def _contents(self, row: TierSegment, prefix: str) -> Iterator[bytes]:
-        """Yields the contents of the row's objects whose names begin so."""
+        """Yields the contents of the row's objects whose names begin with `prefix`."""
         for part in row.parts:
             if part.name.startswith(prefix):
                 yield self._objects.get(f"{FOLDER}/{part.name}", b"")
@@ -175,7 +175,8 @@ class TierCheck:
             self._report("tier", f"{part} was removed, and the newest manifest names it")
 
     def _is_orphan(self, part: str) -> bool:
-        """Returns True if its segment is VERIFIED under other names: what read back wrong is swept."""
+        """Returns True if the object's segment is VERIFIED under other names: objects that read back wrong are
+        swept."""
         name = parse(part)
         return name is not None and part not in self._named.get(name.base, {part})
 
@@ -214,9 +215,8 @@ class TierCheck:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def is_complete(self, nodes: Sequence[Node]) -> bool:
-        """Returns True if every sealed segment is verified, on every node that runs, and published; and what nobody
-        keeps is gone.
-        """
+        """Returns True if every sealed segment is verified, on every running node, and published, and all objects that
+        nobody keeps are deleted."""
         for node in nodes:
             state = node.state
             if state.tier.verified_to(state.trim_position) < node.storage.directory.log.tail.segment_base:
@@ -246,7 +246,7 @@ class TierCheck:
             return True
 
     def judge_end(self, nodes: Sequence[Node]) -> None:
-        """Judges the tier once nothing is uploaded and nothing removed."""
+        """Checks the whole tier at the end, when no upload and no removal is under way."""
         newest = max(nodes, key=lambda node: node.state.applied.index)
         for row in newest.state.tier.rows:
             if row.state is TierState.VERIFIED:

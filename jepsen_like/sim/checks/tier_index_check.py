@@ -1,4 +1,4 @@
-"""Judges whether an index file in the tier lists what the segment's entries say, by the builder that reads entries."""
+"""Checks that an index file in the tier lists what the segment's entries say, using the builder that reads entries."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from statemachine.payload import ITEM
 
 
 def problem(data: bytes, entries: Sequence[Entry], topics: Collection[int]) -> str:
-    """Returns what is wrong with the file, "" if nothing is. Only messages of `topics`, those that exist, must be
-    listed: the others may have been there, or not, when the file was built; so may the first of a queue.
-    """
+    """Returns what is wrong with the index file, "" if nothing is. Only messages of `topics`, the topics that exist,
+    must be listed: messages of other topics may have existed, or not, when the file was built; so may the first of a
+    queue."""
     try:
         index = drive(check_index(len(data)), partial(_read, data))
     except IndexFileError as error:
@@ -46,7 +46,7 @@ def _section(index: IndexFile, data: bytes, name: bytes) -> bytes:
 
 
 def _queues(index: IndexFile, data: bytes) -> dict[tuple[int, int], bytes]:
-    """(topic id, queue id) -> packed items."""
+    """Returns (topic id, queue id) -> the queue's packed items in the index file."""
     items = _section(index, data, ITEMS)
     runs = [QueueRun(*row) for row in QUEUE_FORM.iter_unpack(_section(index, data, QUEUES))]
     return {

@@ -1,9 +1,11 @@
-"""Retention takes what it may and nothing else: judged from the entries of the log, not from what a node says of it.
+"""Checks, from the entries of the log and not from what a node reports, that retention removes what it may and nothing
+else.
 
 - A TRIM begins a segment, and the last segment that it gives up had a reason to go: more log than `bytes_max` after its
   first byte, or all of it older than `keep_ms` (log time), or a disk that fills up. In the tier: too many bytes there.
 - After each TRIM the first offset of every queue is that of its first message at or above the position. While a TRIM is
-  carried out in slices, a queue begins there or where it began before; a node whose sweep is over is judged by the end.
+  carried out in slices (a sweep), a queue begins there or where it began before; a node whose sweep is over is judged
+  by the end.
 - An EVICT above what the log says is VERIFIED in the tier is carried out by nobody. After one that is, no queue's first
   offset in the tier is above the one that TRIMs left it.
 - A sweep ends: a leader that takes writes goes on with it.
@@ -25,29 +27,29 @@ from statemachine.trim import RemoveRows, Slice, Trim, decode, highest
 
 Report = Callable[[str, str], None]
 Queue = tuple[int, int]
-"""(topic id, queue id)."""
+"""A queue as (topic id, queue id)."""
 SWEEP_PATIENCE_S = 5.0
-"""Simulated time without a slice, on one leader, that is too long."""
+"""Longest virtual time in seconds that a leader may take until its next slice of a sweep."""
 
 
 class _Roll(NamedTuple):
-    """The position at which a segment begins, and the entry before."""
+    """The byte position at which a segment begins, and the index and term of the entry before it."""
 
     position: int
     previous: LogTail
 
 
 class _Known(NamedTuple):
-    """The bounds that hold after a TRIM, from this index on."""
+    """The trim position and first offsets that hold after a TRIM, from this index on."""
 
     index: int  # type: ignore[assignment]
     position: int
     firsts: dict[Queue, int]
-    """The first offset of every queue."""
+    """Queue -> its first offset."""
 
 
 class _Cut(NamedTuple):
-    """The bounds that hold once a sweep is over, and that no queue may pass before."""
+    """The trim position and first offsets that hold once a sweep is over; until then no queue may begin above them."""
 
     index: int  # type: ignore[assignment]
     position: int
@@ -55,7 +57,7 @@ class _Cut(NamedTuple):
 
 
 class _Tiered(NamedTuple):
-    """A segment in the tier, as the log's commands say."""
+    """A segment in the tier as the log's commands describe it: end position, state, term and bytes stored."""
 
     end: int
     state: int
@@ -64,7 +66,8 @@ class _Tiered(NamedTuple):
 
 
 class _Still(NamedTuple):
-    """The progress of a leader's sweep, when it was reached, and the end of the leader's log then."""
+    """The last progress of a leader's sweep: the progress, the time in seconds, and the last index of the leader's log
+    then."""
 
     place: tuple[object, ...]
     since_s: float
@@ -72,7 +75,7 @@ class _Still(NamedTuple):
 
 
 class TrimCheck:
-    """Fed with what nodes apply; `report` takes the checker's name and what is wrong."""
+    """The check itself, told what nodes apply. `report` takes the checker's name and what is wrong."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -81,25 +84,24 @@ class TrimCheck:
         self._tail: Entry | None = None
         self._rolls: list[_Roll] = []
         self._positions: dict[Queue, list[int]] = {}
-        """Positions of the messages of each queue, by offset: what any leader ever gave out and the group committed.
-        Those of a deleted topic stay, for its id is never used again, and the node that applied this may be far ahead
-        of it.
-        """
+        """Queue -> byte positions of its messages, by offset: all that any leader ever assigned and the group
+        committed. Those of a deleted topic stay, because its id is never used again, and the node that applied the
+        deletion may be far ahead of another."""
         self._firsts: dict[Queue, int] = {}
         self._kept: dict[Queue, int] = {}
-        """The same, by what was not only evicted."""
+        """Queue -> its first offset if messages that were only evicted to the tier count as present."""
         self._tiered: dict[int, _Tiered] = {}
-        """Segments in the tier, by the position at which each begins."""
+        """Byte position at which a segment begins -> that segment in the tier."""
         self._known: list[_Known] = []
         self._cuts: list[_Cut] = []
         self._over = -1
-        """Index of the newest of which some node has come to the end."""
+        """Index of the newest TRIM whose sweep some node has finished; -1 if none."""
         self._still: _Still | None = None
         self.pins = PinCheck(report)
         self._began: dict[NodeId, tuple[object, int]] = {}
 
     def applied(self, machine: Machine, runs: Sequence[Sequence[Entry]]) -> None:
-        """A node has applied these."""
+        """Takes in the entries that a node has applied; after a TRIM, compares the node's queues."""
         trimmed = False
         for entry in (entry for run in runs for entry in run):
             if entry.index > self._next:
@@ -111,28 +113,29 @@ class TrimCheck:
             self.compare(machine)
 
     def _catch_up(self, machine: Machine, index: int) -> None:
-        """Learns the entries up to `index` from this node's log: the node that applied them ended in the same call."""
+        """Learns the entries up to `index` from this node's log, because the node that applied them first ended in the
+        same call."""
         assert machine.node is not None
         for entry in machine.node.storage.directory.log.read_entries(self._next, index, 1 << 30):
             self._learn(machine, entry)
 
     def counts(self) -> Iterator[tuple[Queue, int]]:
-        """Yields how many messages each queue ever had, as far as any node has applied."""
+        """Yields (queue, number of messages that it ever had), as far as any node has applied."""
         return ((queue, len(positions)) for queue, positions in self._positions.items())
 
     def is_newest(self, machine: Machine) -> bool:
-        """Returns True if the node has applied all that any node has."""
+        """Returns True if no node has applied more than this one."""
         assert machine.node is not None
         return machine.node.state.applied.index == self._next - 1
 
     def compare_pins(self, machine: Machine) -> None:
-        """A node that has applied all that anybody has knows what waits."""
+        """Compares a node's count of waiting messages with the log, if no node has applied more than this one."""
         assert machine.node is not None
         if self.is_newest(machine):
             self.pins.compare(machine.node_id, machine.node.state)
 
     def compare(self, machine: Machine) -> None:
-        """The queues of a node begin where they should after the last TRIM that it has applied."""
+        """Checks that a node's queues begin where the last TRIM that it has applied says."""
         node = machine.node
         assert node is not None
         self._note_end(machine)
@@ -161,8 +164,8 @@ class TrimCheck:
                 )
 
     def _note_end(self, machine: Machine) -> None:
-        """A node that has no sweep any more, and applied its beginning, says that it is over: from where its mark says
-        so. Whether that is true, `compare` finds out of every node, this one first."""
+        """Records that a sweep is over, from the index in the node's trim mark on, if the node has applied the sweep's
+        beginning and has no sweep any more. `compare` checks of every node whether that is true, of this one first."""
         assert machine.node is not None
         state = machine.node.state
         done = [cut for cut in self._cuts if self._over < cut.index <= state.applied.index]
@@ -175,7 +178,7 @@ class TrimCheck:
         self._over = cut.index
 
     def goes_on(self, machine: Machine, now_s: float) -> None:
-        """Checks, again and again, that a leader that takes writes does not forget a sweep."""
+        """Checks that a leader that takes writes does not forget a sweep; called again and again."""
         node = machine.node
         if node is None or node.state.sweep is None or not node.proposals.open:
             return
@@ -194,7 +197,7 @@ class TrimCheck:
             self._still = None
 
     def files(self, machine: Machine) -> None:
-        """A node may have let go some files."""
+        """Checks the log files that a node may have deleted since the last call."""
         node = machine.node
         if node is None or node.installs.missing_bytes:
             return
@@ -253,7 +256,7 @@ class TrimCheck:
         self._tail = entry
 
     def _tier(self, base: int, state: int, term: int, span: list[int] | None, parts: list[list[Any]] | None) -> None:
-        """A step of a segment; steps back, and those of a former term, change nothing."""
+        """Takes in a change of a tiered segment's state. Steps back, and those of a former term, change nothing."""
         known = self._tiered.get(base)
         if known is None:
             if state == TierState.UPLOADING and span is not None:
@@ -310,5 +313,6 @@ class TrimCheck:
             self._report("retention", f"{what}: the segment below it, from {base} on, had no reason to go")
 
     def _is_much(self, bytes_max: int, base: int) -> bool:
-        """Returns True if the tier had more than `bytes_max` from `base` on, as far as it was uploaded."""
+        """Returns True if the tier had more than `bytes_max` bytes from position `base` on, as far as it was
+        uploaded."""
         return bool(bytes_max) and sum(one.stored_bytes for at, one in self._tiered.items() if at >= base) > bytes_max

@@ -1,6 +1,5 @@
-"""The offsets up to which retention took messages: below the first offset of a queue one may be missing, above it none
-may.
-"""
+"""The offsets up to which retention removed messages: below a queue's first offset a message may be missing, above it
+none may."""
 
 from __future__ import annotations
 
@@ -13,11 +12,11 @@ from jepsen_like.sim.machines.machine import Machine
 from statemachine.broker_state import BrokerState
 
 Floors = dict[tuple[str, int], int]
-"""(topic, queue id) -> the highest first offset that any node has applied."""
+"""(topic, queue id) -> the highest first offset of the queue on any node."""
 
 
 def floors(machines: Iterable[Machine], topics: Iterable[str]) -> Floors:
-    """Returns the first offset of each queue, as the running nodes have it."""
+    """Returns the first offset of each queue, taken over all running nodes."""
     found: Floors = {}
     for topic in topics:
         for state in [machine.node.state for machine in machines if machine.node is not None]:
@@ -29,16 +28,16 @@ def floors(machines: Iterable[Machine], topics: Iterable[str]) -> Floors:
 
 
 def _first(state: BrokerState, topic_id: int, queue_id: int) -> int:
-    """Returns the first offset of the queue. What was evicted to the tier counts as there. Once segments go from the
-    tier too, the row of a queue may name too low an offset: then only what the nodes have must be there.
-    """
+    """Returns the first offset of the queue. Messages that were evicted to the tier count as present. Once segments are
+    deleted from the tier too, a queue's row may name too low an offset: then only messages that the nodes have must be
+    present."""
     if state.kept.position:
         return state.min_offset(topic_id, queue_id)
     return state.kept_offset(topic_id, queue_id)
 
 
 def above(ops: Iterable[Op], floor: Floors) -> list[Op]:
-    """The history as if what is trimmed had never been sent: the rest must be all there."""
+    """Returns the history as if the trimmed messages had never been sent: all the others must be present."""
     if not any(floor.values()):
         return list(ops)
     kept = list(ops)
@@ -53,7 +52,7 @@ def above(ops: Iterable[Op], floor: Floors) -> list[Op]:
 
 
 def is_below(op: Op, floor: Floors) -> bool:
-    """Returns True if an acknowledged send is among what was trimmed."""
+    """Returns True if this acknowledged send's message was trimmed."""
     value = op.value
     return bool(value["queue_offset"] < floor.get((value["topic"], value["queue_id"]), 0))
 

@@ -1,4 +1,4 @@
-"""Staged writes, judged from the entries of the log (docs/adr/0068): a second reading of what their commands mean.
+"""Checks staged writes from the entries of the log (docs/adr/0068), by an implementation of their commands of its own.
 
 - What is copied belongs to an attempt that a commit named, and what is dropped to one that was discarded.
 - A commit counts only if it is above the last one of its name, and every attempt that it names is whole.
@@ -20,7 +20,7 @@ class _Attempt:
 
 
 class WriteCheck:
-    """Fed with the commands and staged rows of the log, in their order."""
+    """The check itself, told the commands and staged rows of the log in their order."""
 
     def __init__(self) -> None:
         self._attempts: dict[int, _Attempt] = {}
@@ -28,7 +28,7 @@ class WriteCheck:
         self._committed: dict[str, int] = {}
 
     def learn(self, command: commands.Command) -> None:
-        """The next command."""
+        """Takes in the next command."""
         name, *arguments = command
         if name == commands.OPEN_ATTEMPT and self._above(arguments[0], arguments[1]):
             self._attempts[self._next] = _Attempt(arguments[0], arguments[1])
@@ -42,7 +42,7 @@ class WriteCheck:
             self._committed.pop(arguments[0], None)
 
     def stages(self, number: int, count: int) -> bool:
-        """Returns True if messages that are staged for the attempt count."""
+        """Records messages that are staged for the attempt; returns True if they count, because the attempt is open."""
         attempt = self._attempts.get(number)
         if attempt is None or attempt.state != OPEN:
             return False
@@ -51,7 +51,7 @@ class WriteCheck:
         return True
 
     def ends(self, number: int, count: int) -> str:
-        """Notes that messages of the attempt are copied or dropped; returns the attempt's state until then."""
+        """Records that messages of the attempt are copied or dropped; returns the state that the attempt had."""
         attempt = self._attempts.get(number)
         if attempt is None:
             return "unknown"
@@ -61,7 +61,7 @@ class WriteCheck:
         return attempt.state
 
     def state_of(self, number: int) -> str:
-        """Returns the state of the attempt."""
+        """Returns the state of the attempt, "unknown" if there is no such attempt."""
         attempt = self._attempts.get(number)
         return "unknown" if attempt is None else attempt.state
 
