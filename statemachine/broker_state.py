@@ -1,14 +1,14 @@
 """The state machine: applies runs of committed entries and answers reads.
 
-A *run* is a sequence of committed entries that are applied together. A run becomes one batch: its rows and the applied
-index together. A *row* is one key with its value in the store.
+A *run* is a sequence of committed entries that are applied together. Their rows and the new applied index are written
+in one batch. A *row* is one key with its value in the store.
 
-Threads: `apply` runs on one lane; every other public member may be used on any thread meanwhile. The views in memory
-are replaced only after the batch is written, rows before `applied`. A reader that sees an applied index, a topic, an
-end of a queue or a session can therefore read its rows.
+Threads: `apply` runs on one thread; every other public member may be used on any thread meanwhile. The views in memory
+are replaced only after the batch is written, and `applied` last. A reader that sees an applied index, a topic, an end
+of a queue or a session can therefore read its rows.
 
-No clock and no randomness: rows and results are a function of the log, on every replica, however its entries were
-grouped into runs. A TRIM makes a batch of its own, because it reads rows as they lie in the store.
+The state machine uses no clock and no randomness: rows and results are a function of the log, on every replica, however
+its entries were grouped into runs. A TRIM makes a batch of its own, because it reads rows as they lie in the store.
 """
 
 from __future__ import annotations
@@ -53,19 +53,20 @@ from statemachine.trim import Kept, RemoveRows, Slice, Sweep, TrimMark, TrimStat
 from statemachine.trim import decode as decode_trim
 
 _IN_NO_QUEUE = int(RowKind.SCHEDULED)
-"""The lowest RowKind whose messages are in no queue."""
+"""The lowest RowKind of messages that are not in a queue yet; all higher kinds are such messages too."""
 _CARRIED = int(RowKind.CARRIED_TIMERS)
-"""The lowest RowKind whose rows replace earlier ones. If their topic was deleted meanwhile, a command drops the row."""
+"""The lowest RowKind of messages that are stored again at a later position. Their rows replace earlier ones, also if
+their topic was deleted meanwhile; a command drops the row then."""
 _INDEX_ONLY = (EntryType.GENESIS, EntryType.NOOP, EntryType.DIGEST)
 
 
 class AppliedMark(NamedTuple):
-    """The last applied entry. Recovery compares it with the log."""
+    """The last applied entry: its term, index and end in the log. Recovery compares it with the log."""
 
     term: int
     index: int  # type: ignore[assignment]
     end_position: int
-    """Position at which the next frame begins."""
+    """Position in the log at which the next frame begins."""
     timestamp_ms: int
     header_crc: int
 
@@ -74,7 +75,8 @@ NOTHING_APPLIED = AppliedMark(0, -1, 0, 0, 0)
 
 
 class ApplyRun(NamedTuple):
-    """The outcome of a run: for each entry the results of its commands (or effects), and the queues that grew."""
+    """The outcome of applying a run: for each entry the results of its commands (or effects), and the queues that
+    grew."""
 
     results: list[list[CommandResult]]
     grown: set[tuple[int, int]]
@@ -83,11 +85,12 @@ class ApplyRun(NamedTuple):
 
 
 class BrokerState:
-    """The state of one group, over a KV that nobody else writes. Raises KVError if a newer version wrote it."""
+    """The state of one Raft group, stored in a KV that nobody else writes. Raises KVError if a newer version
+    wrote it."""
 
     def __init__(self, kv: KV, count: Count = count_rows, known_level: int = commands.LEVEL) -> None:
-        """`count` counts all rows if the state does not know its sums (`RunningSums`). `known_level`: a state of a
-        higher one is refused."""
+        """`count` counts all rows if the stored state does not have its sums (`RunningSums`). `known_level`: the
+        highest level of a cluster that this version knows; a state of a higher level is refused."""
         self._kv = kv
         check_format(kv)
         self._level = self._staged_level = check_level(kv, known_level)
@@ -101,17 +104,18 @@ class BrokerState:
         self._queues = ConsumeQueues(kv, removed=self._removals.topics)
         self._dedup = Dedup(kv)
         self.writes = StagedWrites(kv, self._removals)
-        """Messages that wait for a commit. Any thread may use the members that its class names."""
+        """Messages of staged writes (Spark), which wait for a commit. Any thread may use the members that its class
+        names."""
         self._slices = RemovalSlices(
             self._removals, self._queues, self._dedup, self._offsets, self._locks, self._resets, self.writes
         )
         self._index = MessageIndex(kv)
         self.timers = Timers(kv, self.writes)
-        """Messages that wait until they are due, and the rows of messages that wait for a commit."""
+        """Scheduled messages, which wait until they are due, and the rows of messages of staged writes."""
         self.halves = HalfMessages(kv)
-        """Messages whose transaction is open. Any thread may use the members that its class names."""
+        """Half messages, whose transactions are open. Any thread may use the members that its class names."""
         self.tier = TierSegments(kv)
-        """Segments in object storage. Any thread may use the members that its class names."""
+        """The log's segments in object storage. Any thread may use the members that its class names."""
         self.settings = Settings(kv)
         """The configuration of the cluster. Any thread may use the members that its class names."""
         self.access = Access(kv)
@@ -120,10 +124,10 @@ class BrokerState:
         self._trim = TrimState(kv)
         self._mark = _load_mark(kv)
         self.sums = RunningSums(kv, self._mark.index, count)
-        """The digest as of the last applied entry, and as of the last few marker entries."""
+        """The digest of all rows as of the last applied entry, and as of the last few marker entries."""
         self._failure: str | None = None
         self._stamp = Stamp(0, "")
-        """Time and author of the entry whose commands are applied."""
+        """Log time and author of the entry whose commands are being applied."""
 
     # -- reads, any thread
 
@@ -134,18 +138,18 @@ class BrokerState:
 
     @property
     def applied_mark(self) -> AppliedMark:
-        """The last applied entry with its position in the log."""
+        """The last applied entry with its end in the log."""
         return self._mark
 
     @property
     def topics(self) -> SortedMap[str, TopicConfig]:
-        """Every topic by name. Apply changes the map while others read it; `SortedMap` says which keys an iteration
-        meets."""
+        """Every topic by name. The apply thread changes the map while others read it; `SortedMap` says which keys an
+        iteration meets."""
         return self._topics.by_name
 
     @property
     def topics_by_id(self) -> SortedMap[int, TopicConfig]:
-        """Every topic by id, in a map of the same kind."""
+        """Every topic by id, in a map that changes like `topics`."""
         return self._topics.by_id
 
     @property
@@ -155,12 +159,13 @@ class BrokerState:
 
     @property
     def groups(self) -> SortedMap[str, GroupConfig]:
-        """Every consumer group by name, in a map of the same kind."""
+        """Every consumer group by name, in a map that changes like `topics`."""
         return self._groups.by_name
 
     @property
     def membership(self) -> Membership | None:
-        """The newest MEMBERSHIP entry that was applied; None while GENESIS names the members."""
+        """The newest MEMBERSHIP entry that was applied; None as long as the members are those of GENESIS, the first
+        entry."""
         return self._members.membership
 
     @property
@@ -170,20 +175,20 @@ class BrokerState:
 
     @property
     def level(self) -> int:
-        """The level of the cluster: commands up to it are in its log (`commands.LEVELS`)."""
+        """The level of the cluster: its log may contain commands up to this level (`commands.LEVELS`)."""
         return self._level
 
     def locks_of_group(self, group: str) -> Mapping[Queue, QueueLock]:
-        """Queue locks of the group, expired ones included."""
+        """Returns the queue locks of the consumer group by queue, expired ones included."""
         return self._locks.of_group(group)
 
     def resets_of_group(self, group: str) -> Mapping[Queue, OffsetReset]:
-        """Resets of offsets that the group's consumers have not been told."""
+        """Returns the group's offset resets, by queue, of which its consumers have not been told."""
         return self._resets.of_group(group)
 
     @property
     def has_resets(self) -> bool:
-        """True if any group has an offset reset."""
+        """True if any group has an offset reset of which its consumers have not been told."""
         return not self._resets.is_empty
 
     @property
@@ -193,7 +198,7 @@ class BrokerState:
 
     @property
     def sweep(self) -> Sweep | None:
-        """The cut that is being carried out slice by slice; None if there is none."""
+        """The cut of the log's beginning that is being carried out slice by slice; None if there is none."""
         return self._trim.sweep
 
     @property
@@ -203,7 +208,7 @@ class BrokerState:
 
     @property
     def trim_position(self) -> int:
-        """The state has no reference to the log below this position; 0 if it was never trimmed."""
+        """The position in the log below which the state refers to nothing; 0 if the log was never trimmed."""
         return self._trim.mark.position
 
     @property
@@ -213,58 +218,61 @@ class BrokerState:
 
     @property
     def kept(self) -> Kept:
-        """The beginning of the log that is kept anywhere. It is below `trim_position` if segments were evicted."""
+        """The beginning of the log that is still kept, on this node or in the tier. It is below `trim_position` if
+        segments were evicted, and so are only in the tier."""
         return self._trim.kept
 
     @property
     def kept_segments(self) -> tuple[TierSegment, ...]:
-        """The segments in the tier from which something is kept. Segments that a TRIM removed for everybody are not
-        among them: their objects may be gone."""
+        """The segments in the tier that hold something of the log that is still kept. Segments that a TRIM removed for
+        everybody are not among them: their objects may be gone."""
         return self.tier.above(self.kept.position)
 
     def lowest_pinned_position(self) -> int | None:
-        """A position below which no row of this state refers to the log; None if no row refers to the log at all. Some
-        row refers to exactly this position, unless the search ended early because it had too much to pass
+        """The lowest position in the log to which a row of a scheduled or half message refers; None if there is no such
+        row. The value may be lower than any row's position if the search ended early because it had too much to pass
         (`Timers.lowest_position`)."""
         timers = self.timers.lowest_position(self.trim_position, self._mark.end_position)
         pinned = (timers, self.halves.lowest_position())
         return min([position for position in pinned if position is not None], default=None)
 
     def offset(self, group: str, topic_id: int, queue_id: int) -> int | None:
-        """The group's committed offset (next to consume), None if it never committed."""
+        """Returns the group's committed offset of the queue, the next to consume; None if the group never committed
+        one."""
         return self._offsets.get(group, topic_id, queue_id)
 
     def offsets_of_group(self, group: str) -> list[tuple[int, int, int]]:
-        """(topic_id, queue_id, offset) of every queue the group has committed, ascending."""
+        """Returns (topic_id, queue_id, offset) of every queue for which the group has committed an offset,
+        ascending."""
         return self._offsets.sorted_of_group(group)
 
     def offsets_by_topic(self, group: str) -> dict[int, Mapping[int, int]]:
-        """Topic id -> queue id -> offset of every queue the group has committed, in no order. Takes one step per
-        topic."""
+        """Returns topic id -> queue id -> offset of every queue for which the group has committed an offset, in no
+        order. Takes one step per topic."""
         return self._offsets.by_topic(group)
 
     def max_offset(self, topic_id: int, queue_id: int) -> int:
-        """The next offset of the queue, 0 if it never had messages. Offsets below it, down to `min_offset`, can be
-        fetched."""
+        """Returns the offset that the queue's next message gets, 0 if it never had messages. Offsets below it, down to
+        `min_offset`, can be fetched."""
         return self._queues.max_offset(topic_id, queue_id)
 
     def min_offset(self, topic_id: int, queue_id: int) -> int:
-        """The first offset of the queue that this node's log still has; `max_offset` if it has none."""
+        """Returns the first offset of the queue that this node's log still has; `max_offset` if it has none."""
         return self._queues.min_offset(topic_id, queue_id)
 
     def kept_offset(self, topic_id: int, queue_id: int) -> int:
-        """The first offset that is kept anywhere. It is below `min_offset` if messages were evicted to the tier; the
-        lowest of those may be gone as well."""
+        """Returns the first offset of the queue that is kept on this node or in the tier. It is below `min_offset` if
+        messages were evicted to the tier; the lowest of those may be gone from there as well."""
         if topic_id in self._removals.topics:
             return 0
         return query.kept_offset(self._kv, topic_id, queue_id)
 
     def fetch(self, topic_id: int, queue_id: int, queue_offset: int, count_max: int) -> list[QueueItem]:
-        """Returns up to `count_max` items from `queue_offset` on; [] outside min_offset..max_offset."""
+        """Returns up to `count_max` items of the queue from `queue_offset` on; [] outside min_offset..max_offset."""
         return query.unpack_items(self.fetch_packed(topic_id, queue_id, queue_offset, count_max), queue_offset)
 
     def fetch_packed(self, topic_id: int, queue_id: int, queue_offset: int, count_max: int) -> bytes:
-        """Returns the same items packed (`payload.ITEM`), back to back."""
+        """Returns the same items as `fetch`, packed (`payload.ITEM`) and back to back."""
         if queue_offset < self.min_offset(topic_id, queue_id):
             return b""
         end = min(queue_offset + count_max, self.max_offset(topic_id, queue_id))
@@ -276,35 +284,38 @@ class BrokerState:
             return b""  # it was deleted since the end was looked up
 
     def offset_by_time(self, topic_id: int, queue_id: int, timestamp_ms: int, upper: bool) -> int:
-        """Returns the first offset stored at or after the time (max_offset if none); with `upper`, the last one stored
-        at or before it (min_offset if none)."""
+        """Returns the queue's first offset stored at or after the time (max_offset if none); with `upper`, the last one
+        stored at or before it (min_offset if none)."""
         low, high = self.min_offset(topic_id, queue_id), self.max_offset(topic_id, queue_id)
         return query.offset_by_time(self._kv, topic_id, queue_id, timestamp_ms, upper, low, high)
 
     @property
     def message_index(self) -> MessageIndex:
-        """The index of messages by key; for `bucket_below` and `candidates`."""
+        """The index of messages by key. Callers use its `bucket_below` and `candidates`."""
         return self._index
 
     def session(self, producer_id: bytes) -> ProducerSession | None:
-        """The session of a producer (16 bytes), None if it is unknown or expired."""
+        """Returns the session of the producer with this id (16 bytes); None if it is unknown or expired."""
         return self._dedup.session(producer_id)
 
     def max_sequence(self, producer_id: bytes) -> int:
-        """The highest sequence of a producer that is stored, 0 if it is unknown or expired."""
+        """Returns the highest sequence number of the producer that is stored; 0 if the producer is unknown or
+        expired."""
         return self._dedup.max_sequence(producer_id)
 
     def session_at_hand(self, producer_id: bytes) -> ProducerSession | None:
-        """Returns the producer's session. Raises SessionUnreadError if it is long and not in memory; the caller then
-        calls `read_session` first."""
+        """Returns the producer's session. Raises SessionUnreadError if the session is long and not in memory; the
+        caller then calls `read_session` first."""
         return self._dedup.session_at_hand(producer_id)
 
     def read_session(self, producer_id: bytes) -> Iterator[None]:
-        """Reads a long session in short steps, for `session_at_hand`; one reader of a producer at a time."""
+        """Reads a long session into memory in short steps, so that `session_at_hand` finds it. Only one reader per
+        producer at a time."""
         return self._dedup.read_session(producer_id)
 
     def unique(self, topic_id: int, key_hash: int, body_crc: int) -> UniqueMessage | None:
-        """Returns the place of the message with this key and body, for topics with dedup=strict."""
+        """Returns the place of the stored message with this key and body, in a topic with dedup=strict; None if there
+        is none."""
         if topic_id in self._removals.topics:
             return None
         return self._dedup.unique(topic_id, key_hash, body_crc)
@@ -312,9 +323,9 @@ class BrokerState:
     # -- apply, one lane
 
     def apply(self, entries: Sequence[Entry]) -> ApplyRun:
-        """Applies the entries after `applied` in one batch, or in more if one of them is a TRIM. Raises
-        InvariantViolationError or KVError: then no part of the batch is visible, the node must stop, and every later
-        call is refused."""
+        """Applies the entries that follow `applied` in one batch, or in more if one of them is a TRIM. Raises
+        InvariantViolationError or KVError: then no part of the failed batch is visible, the node must stop, and every
+        later call is refused."""
         if self._failure is not None:
             raise InvariantViolationError(f"apply has failed before and the state is frozen: {self._failure}")
         if not entries:
@@ -408,7 +419,8 @@ class BrokerState:
         return []
 
     def _apply_messages(self, stage: Stage, entry: Entry) -> list[CommandResult]:
-        """Applies the effects, then the rows. The leader decided the rows: one that does not fit stops the node."""
+        """Applies a MESSAGES entry: first its effects (commands), then its rows. The leader decided the rows, so a row
+        that contradicts the state stops the node."""
         decoded = payload.decode(entry.payload)
         results: list[CommandResult] = []
         if decoded.effects:
@@ -435,7 +447,7 @@ class BrokerState:
         return results
 
     def _keep(self, stage: Stage, run: payload.Run, now_ms: int) -> None:
-        """Stores messages that are in no queue yet."""
+        """Stores a run of messages that are in no queue yet: scheduled or half messages."""
         if run.kind == RowKind.SCHEDULED:
             self.timers.add(stage, run.topic_id, run.queue_id, run.base_offset, run.items, now_ms)
         elif run.kind == RowKind.HALF:
@@ -448,8 +460,8 @@ class BrokerState:
             raise InvariantViolationError(f"rows of kind {run.kind}: were they written by a newer RaftMQ?")
 
     def _apply_trim(self, stage: Stage, entry: Entry) -> None:
-        """Moves the beginning of the log, of every queue and of the index. A TRIM has a batch of its own
-        (`runs_of`)."""
+        """Applies a TRIM entry: moves the beginning of the log, of every queue and of the index, or begins or continues
+        to do so in slices. The entry has a batch of its own (`runs_of`)."""
         trim = decode_trim(entry.payload)
         if isinstance(trim, RemoveRows):
             self._slices.go_on(stage, trim.rows)
@@ -467,7 +479,8 @@ class BrokerState:
             self._index.trim(stage, trim.position)
 
     def _sweep(self, stage: Stage, sweep: Sweep, rows_max: int, entry: Entry) -> None:
-        """Carries out the next slice of a sweep: first of the queues, then of the index."""
+        """Carries out the next slice of a sweep (a cut of the log's beginning): first of the queues, then of the
+        index."""
         if sweep.family == CQ:
             keeps = sweep.evicts or self._trim.leaves_tier(sweep.position)
             at = self._queues.trim(stage, sweep.position, sweep.queues, sweep.at, rows_max, keeps=keeps)
@@ -607,7 +620,7 @@ _COMMANDS: dict[str, tuple[Callable[..., CommandResult], int]] = {
     commands.SET_AUTH_MODE: (lambda state, *rest: state.access.set_mode(*rest), 2),
     commands.SET_AUTH_KEY: (lambda state, *rest: state.access.set_key(*rest), 2),
 }
-"""Name -> (method, number of arguments)."""
+"""The commands: name -> (method of BrokerState, number of arguments)."""
 
 
 def _load_mark(kv: KV) -> AppliedMark:

@@ -119,13 +119,13 @@ _ACCESS = (
     SET_AUTH_KEY,
 )
 LEVELS: dict[str, int] = dict.fromkeys(_ACCESS, ACCESS_LEVEL)
-"""Name -> level of each command that came after the baseline. All other commands have level BASELINE."""
+"""The commands that came after the baseline, each with its level. All other commands have level BASELINE."""
 CHANGES_LEVEL = BASELINE + 2
-"""The level of CHANGE entries, and of rows of topics that say when and by whom they were made and changed."""
+"""The level of CHANGE entries, and of topic rows with the time and author of the topic's creation and last change."""
 AUTHOR_LENGTH_MAX = 200
 LEVEL = max(CHANGES_LEVEL, *LEVELS.values())
-"""The level of this version. A node that meets a command it does not know stops, so a leader proposes a command of a
-level only in a cluster that has it (`finalize`, docs/adr/0094)."""
+"""The highest level that this version knows. A node that meets a command it does not know stops, so a leader proposes a
+command of some level only in a cluster that has reached the level (`finalize`, docs/adr/0094)."""
 
 
 def level_of(commands: Iterable[Command]) -> int:
@@ -134,7 +134,7 @@ def level_of(commands: Iterable[Command]) -> int:
 
 
 NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
-"""The characters that RocketMQ allows in the name of a topic or a group; lengths are checked separately."""
+"""Pattern of the characters that RocketMQ allows in the name of a topic or a group; lengths are checked separately."""
 
 Command = list[Any]
 
@@ -142,9 +142,9 @@ Command = list[Any]
 class CommandResult(NamedTuple):
     """The result of one command, the same on every replica.
 
-    `code` is "" or one of: exists (ok: if_absent found one, `value` is it), reset (ok: commits of queues that were
-    reset are left out), not_found, conflict (set_config, create_user), refused (access/users.py), invalid (`value` says
-    why); committed, incomplete, full (staged_writes.py).
+    `code` is "" or one of: exists (ok: if_absent was set and one exists, which is `value`), reset (ok: commits of
+    queues that were reset are left out), not_found, conflict (set_config, create_user), refused (access/users.py),
+    invalid (`value` says why); committed, incomplete, full (staged_writes.py).
     """
 
     ok: bool
@@ -153,8 +153,8 @@ class CommandResult(NamedTuple):
 
 
 class InvalidCommandError(ValueError):
-    """The arguments of a command are not acceptable. It becomes the result `invalid`, and never leaves apply as an
-    exception."""
+    """The arguments of a command are not valid. The command's result is then `invalid`; the exception never leaves
+    apply."""
 
 
 def done(value: Any = None) -> CommandResult:
@@ -163,7 +163,7 @@ def done(value: Any = None) -> CommandResult:
 
 
 def not_found(what: str) -> CommandResult:
-    """Returns the result of a command about a name that does not exist. Nothing changed."""
+    """Returns the result of a command about something that does not exist. Nothing changed."""
     return CommandResult(False, "not_found", what)
 
 
@@ -216,7 +216,7 @@ def checked_fields(config: Any, known: frozenset[str]) -> dict[str, Any]:
 
 
 def pack(commands: list[Command]) -> bytes:
-    """The payload of a COMMAND entry, or the effects section of a MESSAGES entry.
+    """Packs commands as the payload of a COMMAND entry or the effects section of a MESSAGES entry.
 
     Raises ValueError, OverflowError or TypeError for values that msgpack cannot encode: integers beyond 64 bits, text
     that is not valid Unicode, too many levels.
@@ -226,13 +226,13 @@ def pack(commands: list[Command]) -> bytes:
 
 
 def pack_bare(commands: list[Command]) -> bytes:
-    """Packs the commands back to back, without their count: a part for `join`. Raises as `pack` does."""
+    """Packs the commands back to back, without their count, as a part for `join`. Raises like `pack`."""
     return pack(commands)[len(_array_header(len(commands))) :]
 
 
 def join(count: int, parts: Iterable[bytes]) -> bytes:
-    """Returns what `pack` would return for all `count` commands of the parts together, without packing any of them
-    again."""
+    """Joins parts made by `pack_bare` into what `pack` would return for all their `count` commands, without packing any
+    of them again."""
     return b"".join((_array_header(count), *parts))
 
 
@@ -275,7 +275,8 @@ def _checked(commands: Any) -> list[Command]:
 
 
 def unpack(data: bytes) -> list[Command]:
-    """Returns the commands; [] for no bytes. Raises ValueError unless the bytes are an array of arrays."""
+    """Returns the commands in the bytes of `pack`; [] for no bytes. Raises ValueError unless they are an array of
+    arrays."""
     if not data:
         return []
     charge_text(len(data))

@@ -1,4 +1,4 @@
-"""Consume queues: chunks of 32-byte items, and the end of each queue.
+"""Consume queues: chunks of 32-byte items, one item per message, and the bounds of each queue.
 
 The items that one entry adds to a queue become one chunk, cut at multiples of BLOCK offsets. The entry that completes
 an aligned block of BLOCK offsets replaces the block's chunks by one. A chunk therefore never crosses a block, and the
@@ -20,30 +20,30 @@ from statemachine.rows.kv import CQ, KV
 from statemachine.rows.stage import Stage
 
 BLOCK = 256
-"""Offsets per aligned chunk: 8 KiB of items."""
+"""The number of queue offsets in an aligned block, whose items become one chunk of 8 KiB."""
 STEPS_MAX = 8
-"""The number of rows of one queue that a TRIM walks past before it seeks the next queue."""
+"""The number of a queue's remaining rows that a TRIM steps over before it seeks the next queue instead."""
 UNUSED_MAX = 512
-"""The number of queues of a deleted topic that are forgotten after one run."""
+"""The number of queues of deleted topics whose bounds are dropped from memory after one applied batch."""
 TAILS_BYTES_MAX = 32 * 1024 * 1024
-"""Memory for the tails of queues that grew lately, in bytes. A tail that is not in memory is read from the store: the
-queue's end when the queue grows again, the chunks of its open block when the block is completed, once in BLOCK
-messages."""
+"""The memory for the tails (end and newest chunks) of queues that grew lately, in bytes. A tail that is not in memory
+is read from the store: the queue's end when the queue grows again, the chunks of its open block when the block is
+completed, once in BLOCK messages."""
 TAIL_BYTES, PIECE_BYTES = 384, 160
-"""Bytes that a tail, and a chunk of it, take in addition to the chunk's items: about what CPython needs for the
+"""The bytes that a tail, and each chunk in it, take in addition to the chunk's items: about what CPython needs for the
 objects."""
 
 _LAST_IN_BLOCK = BLOCK - 1
 _ITEM_SIZE = ITEM.size
 _POSITION = keys.U64
-"""The first field of an item."""
+"""The format of an item's first field, the message's position in the log."""
 
 Queue = tuple[int, int]
-"""(topic_id, queue_id)."""
+"""A queue: (topic_id, queue_id)."""
 
 
 class _Tail:
-    """The end of a queue and the newest chunks of its open block, as (base offset, items)."""
+    """The end of a queue: its next offset, and the newest chunks of its open block, as (base offset, items)."""
 
     __slots__ = ("bytes", "known_from", "next_offset", "pieces")
 
@@ -51,12 +51,12 @@ class _Tail:
         self.next_offset = next_offset
         self.pieces: list[tuple[int, bytes]] = []
         self.known_from = next_offset
-        """The chunks of the open block below this offset are in the store only."""
+        """The first offset whose chunk is in memory; chunks of the open block below it are in the store only."""
         self.bytes = TAIL_BYTES
 
 
 class _Rows:
-    """A walk over the rows of all queues from a key on. It skips the rest of a long queue."""
+    """A walk over the rows of all queues, from a key on. It can skip the rest of a long queue or topic."""
 
     __slots__ = ("_kv", "_left", "_scan", "row")
 
@@ -71,18 +71,18 @@ class _Rows:
         return self._left <= 0
 
     def step(self) -> None:
-        """Moves to the next row."""
+        """Moves the walk to the next row."""
         self.row = next(self._scan, None)
         self._left -= 1
 
     def leave_topic(self, topic_id: int) -> None:
-        """Moves to the first row of the next topic."""
+        """Moves the walk to the first row of the next topic."""
         self._scan = self._kv.scan(CQ, keys.cq_after_topic(topic_id), keys.LAST)
         self.step()
 
     def leave(self, queue: Queue) -> None:
-        """Moves to the first row of the next queue, by a few steps if it is near: a seek costs as much as several
-        steps."""
+        """Moves the walk to the first row of the next queue: first by a few steps, because a seek costs as much as
+        several of them, then by a seek."""
         for _ in range(STEPS_MAX):
             if self.row is None or keys.cq_queue(self.row[0]) != queue:
                 return
@@ -92,10 +92,10 @@ class _Rows:
 
 
 class ConsumeQueues:
-    """All queues. `max_offset` and `min_offset` may be called outside the apply lane."""
+    """All consume queues. `max_offset` and `min_offset` may be called on any thread, all else on the apply thread."""
 
     def __init__(self, kv: KV, tails_bytes_max: int = TAILS_BYTES_MAX, removed: Set[int] = frozenset()) -> None:
-        """`removed`: ids of topics whose rows are being removed. Their queues are not shown to callers."""
+        """`removed`: ids of topics whose rows are being removed. Their queues look empty to callers."""
         self._kv = kv
         self._removed = removed
         self._tails_bytes_max = tails_bytes_max
@@ -104,19 +104,22 @@ class ConsumeQueues:
         self._touched: dict[Queue, _Tail] = {}
         self._dropped: set[int] = set()
         self._removed_queues: set[Queue] = set()
-        """Queues from which the current run removed rows."""
+        """Queues from which the batch being applied has removed rows."""
         self._unused: deque[tuple[int, int]] = deque()
-        """(topic_id, queues) of deleted topics: bounds of their queues below that number may still be in memory."""
+        """Deleted topics whose queues' bounds may still be in memory: (topic_id, queues), with queue ids below
+        `queues`."""
         self._ends: dict[Queue, int] = {}
         self._firsts: dict[int, int] = {}
-        """The lowest offset of each queue, by `_name`, which takes less memory than a second tuple per queue."""
+        """The lowest offset of each queue. The key is the queue's number (`_name`), which takes less memory than a
+        second tuple per queue."""
         self._trimmed: dict[Queue, int] = {}
 
     def max_offset(self, topic_id: int, queue_id: int) -> int:
-        """Returns the next offset of the queue, 0 if it has none. Every row below it can be read.
+        """Returns the offset that the queue's next message gets, 0 if it never had one. Every item below it can be
+        read.
 
-        It is derived from the last chunk at the first call. `setdefault` keeps a value that the apply lane published
-        meanwhile, which is never lower.
+        The first call derives it from the queue's last chunk. `setdefault` keeps a value that the apply thread
+        published meanwhile, which is never lower.
         """
         if topic_id in self._removed:
             return 0
@@ -127,8 +130,8 @@ class ConsumeQueues:
         return end
 
     def min_offset(self, topic_id: int, queue_id: int) -> int:
-        """Returns the first offset that was not trimmed; `max_offset` if all were. Any thread may call it, like
-        `max_offset`."""
+        """Returns the first offset of the queue that was not trimmed; `max_offset` if all were. Any thread may
+        call it."""
         if topic_id in self._removed:
             return 0
         name = _name(topic_id, queue_id)
@@ -138,7 +141,8 @@ class ConsumeQueues:
         return first
 
     def append(self, stage: Stage, topic_id: int, queue_id: int, base: int, count: int, items: bytes) -> None:
-        """Adds `count` packed items at offset `base`. Raises InvariantViolationError unless that is the next one."""
+        """Adds `count` packed items to a queue at offset `base`. Raises InvariantViolationError unless that is its next
+        offset."""
         queue = (topic_id, queue_id)
         tail = self._tails.get(queue)
         if tail is None:
@@ -170,14 +174,15 @@ class ConsumeQueues:
         self._touched[queue] = tail
 
     def forget_topic(self, topic_id: int, queues: int) -> None:
-        """Hides all rows of the topic, which had this number of queues at the end. `remove_topic` removes them from the
-        store. Its tails leave memory like those of any queue that does not grow."""
+        """Hides all queues of a deleted topic, which had `queues` of them. `remove_topic` removes their rows from the
+        store. Their tails leave memory like those of any queue that does not grow."""
         for queue in [queue for queue in self._touched if queue[0] == topic_id]:
             del self._touched[queue]
         self._unused.append((topic_id, queues))
 
     def remove_topic(self, stage: Stage, topic_id: int, at: bytes, rows_max: int) -> Done:
-        """Removes at most `rows_max` rows of a deleted topic, from the key `at` on. The batch holds nothing else."""
+        """Removes at most `rows_max` rows of a deleted topic, from the key `at` on, and returns how far it came. The
+        batch must contain nothing else."""
         start, end = keys.cq_topic_range(topic_id)
         removed, known = stage.rows[CQ], stage.before[CQ]
         used = 0
@@ -204,14 +209,14 @@ class ConsumeQueues:
         `wanted`, at least to the offset given there. A first offset never moves back, or beyond the queue's end. Chunks
         wholly below it are removed.
 
-        Begins at the key `start` and reads at most `rows_max` rows, or up to STEPS_MAX more. Returns the key at which
-        to continue, None at the end. If it stops within a queue, the key is that of the chunk where the queue now
-        begins.
+        The walk begins at the key `start` and reads at most `rows_max` rows, or up to STEPS_MAX more. Returns the key
+        at which to continue, None at the end. If the walk stops within a queue, the key is that of the chunk where the
+        queue now begins.
 
-        `keeps`: the removed messages stay in the tier. Each queue's first offset there is kept, except for queues in
-        `wanted`.
+        `keeps`: the removed messages stay in the tier. Each queue's first offset in the tier is then kept, except for
+        queues in `wanted`.
 
-        Reads rows as they are in the store: `stage` must hold no other change of a queue.
+        Reads rows as they are in the store: `stage` must contain no other change of a queue.
         """
         rows = _Rows(self._kv, start, rows_max)
         resumed = len(start) > keys.CQ_BOUNDS_KEY_SIZE
@@ -255,7 +260,7 @@ class ConsumeQueues:
             tail.pieces = [piece for piece in tail.pieces if piece[0] >= kept]
 
     def publish(self) -> set[Queue]:
-        """Publishes the run's new bounds after its batch is written. Returns the queues that grew."""
+        """Shows the queues' new bounds to readers; called after the batch is written. Returns the queues that grew."""
         touched = self._touched
         self._touched = {}
         self._firsts.update((_name(*queue), first) for queue, first in self._trimmed.items())
@@ -276,7 +281,7 @@ class ConsumeQueues:
         return set(touched)
 
     def _forget_some(self) -> None:
-        """Drops bounds of some queues of deleted topics from memory."""
+        """Drops the bounds of some queues of deleted topics from memory."""
         queues, self._removed_queues = self._removed_queues, set()
         while self._unused and len(queues) < UNUSED_MAX:
             topic_id, count = self._unused.popleft()
@@ -307,13 +312,13 @@ class ConsumeQueues:
         tail.bytes = TAIL_BYTES
 
     def _load(self, topic_id: int, queue_id: int) -> _Tail:
-        """Reads a tail from the store. This is right within a run too: tails that the run changed stay in memory until
-        it is written."""
+        """Reads a queue's tail from the store. It is up to date also while a batch is applied: tails that the batch
+        changed stay in memory until it is written."""
         end = self._ends.get((topic_id, queue_id))
         return _Tail(query.end_offset(self._kv, topic_id, queue_id) if end is None else end)
 
     def _read_back(self, queue: Queue, end: int) -> list[tuple[int, bytes]]:
-        """Reads the chunks of the open block below `end`, all of which are in the store."""
+        """Reads the chunks of the queue's open block below the offset `end`, all of which are in the store."""
         block = end & ~_LAST_IN_BLOCK
         rows = self._kv.scan(CQ, keys.cq_key(*queue, block), keys.cq_key(*queue, end))
         return [(keys.cq_base(key), value) for key, value in rows]
@@ -331,8 +336,8 @@ def _position_at(chunk: bytes, item: int) -> int:
 def _split(
     rows: _Rows, queue: Queue, base: int, position: int, first_offset: int, at_least: int
 ) -> tuple[int, int, list[tuple[bytes, bytes]]]:
-    """Returns the first offset to keep, the base of the chunk that holds it, and the chunks below. `rows` stands on the
-    first chunk."""
+    """Walks over a queue's chunks, from the first one, at which `rows` stands, up to the first that a trim keeps.
+    Returns the first offset to keep, the base of the chunk with that offset, and the chunks below it."""
     gone: list[tuple[bytes, bytes]] = []
     while rows.row is not None and keys.cq_queue(rows.row[0]) == queue:
         key, chunk = rows.row

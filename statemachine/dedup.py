@@ -1,7 +1,8 @@
-"""The state by which the leader tells a repeated send from a new message. Apply remembers; the leader decides.
+"""The state by which the leader tells a repeated send from a new message. Apply only records it; the leader decides.
 
-A producer session remembers where each sequence of a producer is stored, from the lowest one that the producer has not
-settled. Unique rows remember, for topics with dedup=strict, where a message with a given key and body is stored.
+A producer session records where the message with each sequence number of a producer is stored, from the lowest sequence
+that the producer has not settled (may send again). For topics with dedup=strict, unique rows record where a message
+with a given key and body is stored.
 """
 
 from __future__ import annotations
@@ -22,37 +23,41 @@ from statemachine.rows.kv import DEDUP, KV
 from statemachine.rows.stage import Stage
 
 SESSION_WINDOW_MAX = 65_536
-"""Sequences below `max_sequence - SESSION_WINDOW_MAX` are forgotten even if the producer never settles them."""
+"""The size of a session's window in sequences: those below `max_sequence - SESSION_WINDOW_MAX` are forgotten even if
+the producer never settles them."""
 SESSIONS_MAX = 16_384
-"""Sessions in memory, the most recently used ones: about 400 bytes each, and their rows. Other sessions are read when
-they are needed."""
+"""The number of sessions in memory, the most recently used ones: about 400 bytes each, and their rows. Other sessions
+are read from the store when they are needed."""
 
 ENDED_PARTS_MAX = 64
-"""The most rows of a producer that is forgotten at once, by the entry that ends it."""
+"""The most rows that a producer's session may have to be removed in the entry that ends it; a longer one expires in
+slices."""
 
 PIECE_MAX = 64
-"""The most parts in a Piece. An entry copies at most one piece of a session."""
+"""The most parts in a Piece. Applying an entry copies at most one piece of a session."""
 
 READ_PARTS = 64
-"""The most parts that are read in one step. A longer session that is not in memory is read in several steps."""
+"""The most parts of a session that are read in one step. A longer session that is not in memory is read in several
+steps."""
 READ_SESSIONS_MAX = 4
-"""The number of sessions read in steps that stay in memory, up to 16 MB each."""
+"""The number of sessions read in several steps that stay in memory, up to 16 MB each."""
 
 _PIECES_PER_UNIT = 8
 _PIECE_UNITS = 4
-"""The cost of looking through one piece, in units of `raftlog.work`."""
+"""The cost of looking through one piece of a session, in units of `raftlog.work`."""
 _ROW_SIZE = SESSION_ROW.size
 
 Stored = tuple[int, int, int, int]
-"""The place of a sequence: (topic_id, queue_id, queue_offset, position)."""
+"""The place at which the message of a sequence is stored: (topic_id, queue_id, queue_offset, position)."""
 
 
 class SessionUnreadError(Exception):
-    """The session has too many parts to be read in one step. The caller calls `read_session` first."""
+    """The producer's session has too many parts to be read in one step. The caller calls `read_session` first."""
 
 
 class SessionPart(NamedTuple):
-    """The session rows that one entry stored for a producer: `rows` is packed, sequences ascending."""
+    """The rows that one entry added to a producer's session: `rows` is packed, sequences ascending from `low` to
+    `high`."""
 
     index: int  # type: ignore[assignment]
     low: int
@@ -61,41 +66,42 @@ class SessionPart(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Consecutive parts of a session."""
+    """Consecutive parts of a session, at most PIECE_MAX."""
 
     low: int
     high: int
     """The highest sequence in the parts; `low` is the lowest."""
     settled_at: int
-    """One of the parts can be removed once the producer has settled the sequences up to this one."""
+    """The sequence up to which the producer must have settled before one of the parts can be removed."""
     parts: tuple[SessionPart, ...]
 
 
 class ProducerSession(NamedTuple):
-    """One producer at one moment. Immutable, so `find` and then `forgotten` refer to the same moment."""
+    """The session of one producer at one moment. Immutable, so `find` and then `forgotten` refer to the same moment."""
 
     low_sequence: int
     max_sequence: int
     last_ms: int
     """Log time of the producer's last entry."""
     parts: tuple[SessionPart, ...]
-    """The newest parts. Most producers have no others."""
+    """The newest parts, at most PIECE_MAX. Most producers have no others."""
     older: tuple[Piece, ...] = ()
-    """The parts before those, ascending. Only a producer that leaves very many sequences unsettled has them."""
+    """The parts before those in `parts`, ascending. Only a producer that leaves very many sequences unsettled has them.
+    """
 
     def all_parts(self) -> Iterator[SessionPart]:
-        """All parts, oldest first."""
+        """Yields all parts, oldest first."""
         for piece in self.older:
             yield from piece.parts
         yield from self.parts
 
     @property
     def parts_count(self) -> int:
-        """The number of parts."""
+        """The number of parts in `older` and `parts`."""
         return len(self.parts) + sum([len(piece.parts) for piece in self.older])
 
     def find(self, sequence: int) -> Stored | None:
-        """Returns the position of the message with this sequence; None if it was not stored, or is forgotten."""
+        """Returns the place of the message with this sequence; None if it was not stored, or is forgotten."""
         if self.older:
             charge(1 + len(self.older) // _PIECES_PER_UNIT)
         for piece in self.older:
@@ -106,11 +112,13 @@ class ProducerSession(NamedTuple):
         return _find(self.parts, sequence)
 
     def forgotten(self, sequence: int) -> bool:
-        """Returns True if the sequence is below the remembered ones: nobody can know any more whether it was stored."""
+        """Returns True if the sequence is below those that the session records: then nobody knows any more whether it
+        was stored."""
         return sequence < self.low_sequence
 
     def above(self, index: int, low: int) -> ProducerSession:
-        """Returns the session without the parts up to that entry. The new session begins at the sequence `low`."""
+        """Returns the session without the parts of entries up to `index`. The new session begins at the sequence
+        `low`."""
         older: list[Piece] = []
         for piece in self.older:
             if piece.parts[0].index > index:
@@ -134,7 +142,7 @@ def _find(parts: tuple[SessionPart, ...], sequence: int) -> Stored | None:
 
 
 class UniqueMessage(NamedTuple):
-    """The position of a message of a topic with dedup=strict, and the log time of its entry."""
+    """The place of a stored message of a topic with dedup=strict, and the log time of its entry."""
 
     topic_id: int
     queue_id: int
@@ -144,8 +152,8 @@ class UniqueMessage(NamedTuple):
 
 
 class Dedup:
-    """Sessions and unique rows. All of them are rows; the recently used sessions are in memory too. Apply has one
-    thread. Any thread may call `session` and `unique`, and one other thread reads sessions in steps."""
+    """All producer sessions and unique rows. They are rows in the store; the recently used sessions are in memory too.
+    One thread applies. Any thread may call `session` and `unique`, and one other thread reads sessions in steps."""
 
     def __init__(self, kv: KV, sessions_max: int = SESSIONS_MAX) -> None:
         self._kv = kv
@@ -153,17 +161,17 @@ class Dedup:
         self._sessions: OrderedDict[bytes, ProducerSession] = OrderedDict()
         self._staged: dict[bytes, ProducerSession | None] = {}
         self._read: dict[bytes, ProducerSession] = {}
-        """Sessions that were read in steps and not written since, the newest last."""
+        """Sessions that were read in steps and that no entry has changed since, the newest last."""
         self._reading: set[bytes] = set()
-        """Sessions that are being read and were not written since the reading began."""
+        """Producers whose sessions are being read in steps and that no entry has changed since the reading began."""
 
     def session(self, producer_id: bytes) -> ProducerSession | None:
-        """Returns the producer's session as of the last applied run; None if the producer is unknown."""
+        """Returns the producer's session as of the last applied batch; None if the producer is unknown."""
         found = self._sessions.get(producer_id)
         return _read_session(self._kv, producer_id) if found is None else found
 
     def max_sequence(self, producer_id: bytes) -> int:
-        """Returns the producer's highest sequence as of the last applied run; 0 if the producer is unknown. Reads at
+        """Returns the producer's highest sequence as of the last applied batch; 0 if the producer is unknown. Reads at
         most one row."""
         found = self._sessions.get(producer_id)
         if found is not None:
@@ -172,14 +180,14 @@ class Dedup:
         return 0 if row is None else int(keys.PRODUCER.unpack(row)[1])
 
     def session_at_hand(self, producer_id: bytes) -> ProducerSession | None:
-        """Returns the producer's session in one short step. Raises SessionUnreadError if it is too long for that; the
-        caller then calls `read_session` first."""
+        """Returns the producer's session in one short step. Raises SessionUnreadError if the session is too long for
+        that; the caller then calls `read_session` first."""
         found = self._sessions.get(producer_id) or self._read.get(producer_id)
         return _read_session(self._kv, producer_id, READ_PARTS) if found is None else found
 
     def read_session(self, producer_id: bytes) -> Iterator[None]:
-        """Reads a session for `session_at_hand`, READ_PARTS parts per step. Ends early if apply writes the session,
-        because that brings it into memory."""
+        """Reads a session into memory for `session_at_hand`, READ_PARTS parts per step. Ends early if an applied entry
+        changes the session, because that brings it into memory as well."""
         key = keys.producer_key(producer_id)
         self._reading.add(producer_id)
         try:
@@ -213,12 +221,14 @@ class Dedup:
             self._read.pop(producer_id, None)
 
     def unique(self, topic_id: int, key_hash: int, body_crc: int) -> UniqueMessage | None:
-        """Returns the unique row as of the last applied run."""
+        """Returns the place of the message with this key and body, as of the last applied batch; None if there is
+        none."""
         value = self._kv.get(DEDUP, keys.unique_key(topic_id, key_hash, body_crc))
         return None if value is None else UniqueMessage(topic_id, *keys.UNIQUE_VALUE.unpack(value))
 
     def add_session(self, stage: Stage, new: SessionRows, index: int, time_ms: int) -> None:
-        """Remembers the rows that entry `index` stored for a producer and forgets the sequences that it settled."""
+        """Adds the rows that entry `index` stored for a producer to its session, and forgets the sequences that the
+        producer has settled."""
         producer_id = new.producer_id
         old = self._current(producer_id)
         parts: tuple[SessionPart, ...] = ()
@@ -245,16 +255,16 @@ class Dedup:
         self._staged[producer_id] = ProducerSession(low, high, time_ms, parts, older)
 
     def add_unique(self, stage: Stage, row: UniqueRow, time_ms: int) -> None:
-        """Remembers where a message of a topic with dedup=strict is stored. A later one with equal key and body
-        replaces it."""
+        """Records where a message of a topic with dedup=strict is stored. A later message with equal key and body
+        replaces the row."""
         name = (row.topic_id, row.key_hash, row.body_crc)
         value = keys.UNIQUE_VALUE.pack(row.queue_id, row.queue_offset, row.position, time_ms)
         stage.put(DEDUP, keys.unique_key(*name), value)
         stage.put(DEDUP, keys.unique_time_key(time_ms, *name), b"")
 
     def remove_topic(self, stage: Stage, topic_id: int, at: bytes, rows_max: int) -> Done:
-        """Removes at most `rows_max` unique rows of a deleted topic, from the key `at` on. The batch of each slice
-        holds nothing else."""
+        """Removes at most `rows_max` unique rows of a deleted topic, from the key `at` on, and returns how far it came.
+        The batch must contain nothing else."""
         start, end = keys.unique_topic_range(topic_id)
         used = 0
         for key, row in self._kv.scan(DEDUP, max(start, at), end):
@@ -265,9 +275,9 @@ class Dedup:
         return Done(used, None)
 
     def expire_sessions(self, stage: Stage, before_ms: int, at: bytes, rows_max: int) -> Done:
-        """Walks over at most `rows_max` rows of producers from the key `at` on, and forgets the producers that have
-        been idle since before `before_ms`. If a producer has more rows than that, its lowest sequences are removed
-        first."""
+        """Removes the sessions of producers that have been idle since before `before_ms`. Walks over at most `rows_max`
+        rows from the key `at` on, and returns how far it came. If a producer has more rows than that, its lowest
+        sequences are removed first."""
         start, end = keys.PRODUCERS
         used = 0
         for key, row in self._kv.scan(DEDUP, max(start, at), end):
@@ -281,7 +291,8 @@ class Dedup:
         return Done(used, None)
 
     def _expire_session(self, stage: Stage, key: bytes, row: bytes, used: int, rows_max: int) -> tuple[int, bool]:
-        """Returns the number of rows that it walked over, and True if the whole session was removed."""
+        """Removes rows of an idle producer's session until the slice has walked over `rows_max` rows. Returns the
+        number of rows walked over so far, and True if the whole session was removed."""
         producer_id = key[1:]
         low, high, last_ms = keys.PRODUCER.unpack(row)
         last = -1
@@ -302,8 +313,8 @@ class Dedup:
         return used, True
 
     def expire_unique(self, stage: Stage, before_ms: int, at: bytes, rows_max: int) -> Done:
-        """Walks over at most `rows_max` unique rows from the key `at` on, and removes those written before
-        `before_ms`."""
+        """Removes unique rows written before `before_ms`. Walks over at most `rows_max` rows from the key `at` on, and
+        returns how far it came."""
         start, end = keys.unique_time_range(before_ms)
         used = 0
         for key, value in self._kv.scan(DEDUP, max(start, at), end):
@@ -318,8 +329,8 @@ class Dedup:
         return Done(used, None)
 
     def end(self, stage: Stage, producer_ids: object) -> CommandResult:
-        """Forgets these producers, known or not. Value: the number of known ones. A producer with many rows is marked
-        as settled and long idle instead, so that `expire_sessions` forgets it."""
+        """Removes the sessions of these producers, known or not. A producer with many rows is marked as settled and
+        long idle instead, so that `expire_sessions` removes it. The result's value is the number of known producers."""
         if type(producer_ids) is not list or not all(type(one) is bytes for one in producer_ids):
             raise InvalidCommandError(f"producer ids must be an array of bytes, not {producer_ids!r}")
         known = 0
@@ -334,7 +345,7 @@ class Dedup:
         return done(known)
 
     def publish(self) -> None:
-        """Publishes the run's changes; called when its batch is written."""
+        """Shows the changes of the applied batch to readers; called after the batch is written."""
         for producer_id, session in self._staged.items():
             if session is None:
                 self._sessions.pop(producer_id, None)
@@ -365,14 +376,14 @@ class Dedup:
 
 
 def _take(stage: Stage, key: bytes, value: bytes) -> None:
-    """Removes a row from the store."""
+    """Removes a row whose value is known from the store."""
     stage.delete(DEDUP, key)
     stage.before[DEDUP][key] = value
 
 
 def _read_session(kv: KV, producer_id: bytes, parts_max: int | None = None) -> ProducerSession | None:
-    """Reads a session from the store, and again if apply wrote it meanwhile. Raises SessionUnreadError if it has more
-    than `parts_max` parts."""
+    """Reads a session from the store; again if an applied entry changed it meanwhile. Raises SessionUnreadError if it
+    has more than `parts_max` parts."""
     key = keys.producer_key(producer_id)
     row = kv.get(DEDUP, key)
     while row is not None:
@@ -402,8 +413,8 @@ def _piece(parts: tuple[SessionPart, ...]) -> Piece:
 
 
 def _settle_older(stage: Stage, producer_id: bytes, older: tuple[Piece, ...], low: int) -> tuple[Piece, ...]:
-    """Removes the parts that end below `low` and returns the others. Two neighbouring pieces with few parts become
-    one."""
+    """Removes the parts of a session whose sequences all lie below `low`, and returns the other pieces. Two
+    neighbouring pieces with few parts become one."""
     charge(len(older))
     if all(piece.settled_at >= low for piece in older):
         return older

@@ -1,4 +1,4 @@
-"""The members according to the log, and the membership event that an operator has acknowledged."""
+"""The members of the cluster according to the log, and the membership event that an operator has acknowledged."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ class Members:
         self.publish()
 
     def set(self, stage: Stage, entry: Entry) -> None:
-        """Takes over a MEMBERSHIP entry. Raises FrameError if this version cannot read it."""
+        """Takes over the members of a MEMBERSHIP entry. Raises FrameError if this version cannot read it."""
         self._membership = memberships.decode(entry)
         stage.put(META, keys.MEMBERSHIP_KEY, keys.U64.pack(entry.index) + entry.payload)
 
     def acknowledge(self, stage: Stage, index: Any) -> CommandResult:
-        """Notes that an operator acknowledged the event at `index`, which must be the newest one. Value: the index."""
+        """Records that an operator acknowledged the membership event at `index`, which must be the newest one. The
+        result's value is the index."""
         index = checked_int(index, "index", 1, keys.U64_MAX)
         if self._membership is None or self._membership.index != index:
             return not_found(f"no event at index {index}")
@@ -38,7 +39,7 @@ class Members:
         return done(index)
 
     def publish(self) -> None:
-        """Publishes the run's changes; called when its batch is written."""
+        """Shows the changes of the applied batch to readers; called after the batch is written."""
         self.membership = self._membership
         self.acknowledged = self._acknowledged
 

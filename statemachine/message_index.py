@@ -1,9 +1,9 @@
-"""The message index: the positions of messages by key (docs/adr/0020-message-index.md).
+"""The message index: finds the positions of messages by key (docs/adr/0020-message-index.md).
 
-The leader writes one record per key into an entry's payload; apply stores an entry's records as one row, unread, and
-when RECORDS_MAX of them are open, distributes them over at most 256 rows by the first byte of their hash. A bucket
-covers one segment of the log. It is closed with the segment, and all its rows share a prefix, so trimming the log drops
-whole buckets. The rows depend on the log alone, not on how entries were grouped into runs.
+The leader writes one record per key into an entry's payload. Apply stores an entry's records unread as one row; when a
+bucket has RECORDS_MAX records in such rows, they are distributed over at most 256 rows by the first byte of their hash.
+A bucket covers one segment of the log. It is closed with the segment, and all its rows share a prefix, so trimming the
+log drops whole buckets. The rows depend on the log alone, not on how entries were grouped into runs.
 
 A record is 8 bytes: hash of topic and key (u32), then the low half of the message's position (u32). A bucket spans less
 than 4 GiB, so its base restores the other half. Equal hashes are not equal keys: a lookup compares the key in the
@@ -24,34 +24,35 @@ from statemachine.rows.kv import INDEX, KV
 from statemachine.rows.stage import Stage
 
 RECORD = struct.Struct(">II")
-"""Hash, low half of the position."""
+"""The format of a record: the hash of topic and key, and the low half of the message's position."""
 RECORDS_MAX = 16_384
-"""Open records of a bucket: at most 128 KiB of memory, which a lookup reads in addition to one partition."""
+"""The most records of a bucket that are not distributed by hash yet: at most 128 KiB of memory, which a lookup reads in
+addition to one partition."""
 BUCKET_SPAN = 1 << 32
-"""Bytes of log in a bucket, exclusive."""
+"""The most bytes of log that one bucket may cover, exclusive."""
 
 _LOW = BUCKET_SPAN - 1
 _HASH = struct.Struct(">I")
 
 
 def key_hash(topic_id: int, key: bytes) -> int:
-    """Returns a hash of 32 bits of a topic's key. It is on disk in every log: never change it."""
+    """Returns the 32-bit hash of a topic id and a message key. It is on disk in every log: never change it."""
     return crc32(key, topic_id)
 
 
 class Bucket(NamedTuple):
-    """The part of the index that covers one segment, or as much of it as was written with an index."""
+    """One part of the index, which covers one segment of the log, or as much of it as was written with an index."""
 
     base: int
-    """Position of its first indexed entry."""
+    """Position of the first indexed entry of the bucket."""
     first_ms: int
     last_ms: int
     """The log time after which no message in the bucket was stored; U64_MAX while the bucket is open."""
 
 
 class _Open:
-    """The open bucket. `pieces` holds the records of each entry since the last merge, `places` the positions of these
-    entries."""
+    """The open bucket, to which records are added. `pieces` holds the records of each entry since the last merge,
+    `places` the positions of these entries."""
 
     __slots__ = ("base", "first_ms", "pieces", "places", "size")
 
@@ -75,7 +76,8 @@ _NO_VIEW = _View(-1, [], 0)
 
 
 class MessageIndex:
-    """All buckets. `add`, `roll` and `publish` belong to the apply lane; every other member to any thread."""
+    """All buckets of the index. `add`, `roll` and `publish` are for the apply thread only, every other member for any
+    thread."""
 
     def __init__(self, kv: KV) -> None:
         self._kv = kv
@@ -87,7 +89,7 @@ class MessageIndex:
     # -- apply lane
 
     def add(self, stage: Stage, position: int, end_position: int, time_ms: int, records: bytes) -> None:
-        """Adds the records of the entry at `position`, ascending from call to call."""
+        """Adds the index records of the entry at `position`. Positions ascend from call to call."""
         bucket = self._open
         if bucket is not None and end_position - bucket.base > BUCKET_SPAN:
             self.roll(stage, time_ms)
@@ -104,7 +106,7 @@ class MessageIndex:
         self._changed = True
 
     def roll(self, stage: Stage, time_ms: int) -> None:
-        """Closes the open bucket, if there is one: the next entry, stored at `time_ms`, begins a segment."""
+        """Closes the open bucket, if there is one, because the next entry, stored at `time_ms`, begins a segment."""
         bucket = self._open
         if bucket is None:
             return
@@ -120,8 +122,9 @@ class MessageIndex:
         stage.delete_range(INDEX, *keys.index_trim_range(self._end_of_trim(position)))
 
     def trim_slice(self, stage: Stage, position: int, start: bytes, rows_max: int) -> bytes | None:
-        """Drops at most `rows_max` rows of these buckets, from the key `start` on. Returns the key at which to
-        continue, None at the end. A reader that finds a bucket partly dropped misses only messages below `position`."""
+        """Drops at most `rows_max` rows of the buckets below `position`, from the key `start` on. Returns the key at
+        which to continue, None at the end. A reader that finds a bucket partly dropped misses only messages below
+        `position`."""
         end = keys.index_trim_range(self._end_of_trim(position))[1]
         for count, (key, value) in enumerate(self._kv.scan(INDEX, start, end)):
             if count == rows_max:
@@ -134,7 +137,7 @@ class MessageIndex:
         return position if self._open is None else min(position, self._open.base)
 
     def publish(self) -> None:
-        """Publishes the run's records; called when its batch is written."""
+        """Shows the records of the applied batch to readers; called after the batch is written."""
         if self._changed:
             bucket = self._open
             self._view = _NO_VIEW if bucket is None else _View(bucket.base, bucket.pieces, len(bucket.pieces))
@@ -143,7 +146,7 @@ class MessageIndex:
     # -- any thread
 
     def bucket_below(self, position: int) -> Bucket | None:
-        """The newest bucket whose base is below `position`; None if there is none."""
+        """Returns the newest bucket whose base is below `position`; None if there is none."""
         row = self._kv.seek_last(INDEX, keys.FIRST, keys.index_bucket_key(position))
         if row is None:
             return None
@@ -152,9 +155,8 @@ class MessageIndex:
         return None if value is None else Bucket(base, *keys.INDEX_BUCKET.unpack(value))
 
     def candidates(self, bucket: Bucket, topic_id: int, key: bytes) -> Iterator[list[int]]:
-        """Yields positions of messages in the bucket that may have the key `key`, newest first: in batches that
-        descend, of positions that ascend. Each batch is one row or the open records, read when the caller asks for
-        it."""
+        """Yields positions of messages in the bucket that may have the key `key`, in batches: the newest batch first,
+        positions ascending within each. A batch is one row or the open records, read when the caller asks for it."""
         hashed = key_hash(topic_id, key)
         wanted, base = _HASH.pack(hashed), bucket.base
         view, lowest = self._view, keys.U64_MAX
@@ -171,7 +173,8 @@ class MessageIndex:
                 yield found
 
     def _merged(self, base: int, partition: int) -> Iterator[bytes]:
-        """The merged rows of a partition, newest first."""
+        """Yields the merged rows of a bucket's partition (the records with one first byte of the hash), newest
+        first."""
         low, high = keys.index_partition_range(base, partition)
         row = self._kv.seek_last(INDEX, low, high)
         while row is not None:
@@ -180,7 +183,8 @@ class MessageIndex:
 
 
 def _merge(stage: Stage, bucket: _Open) -> None:
-    """Replaces the rows of single entries by one row for each first byte of a hash, in the order of the log."""
+    """Replaces a bucket's rows of single entries by one row for each first byte of a hash. Records stay in the order of
+    the log."""
     data = b"".join(bucket.pieces)
     partitions: list[list[int]] = [[] for _ in range(256)]
     to = [partition.append for partition in partitions]
@@ -200,7 +204,7 @@ def _merge(stage: Stage, bucket: _Open) -> None:
 
 
 def _positions(base: int, data: bytes, wanted: bytes, below: int) -> list[int]:
-    """Returns the positions below `below` of the records with the hash `wanted`, ascending."""
+    """Returns the positions below `below` of the records in `data` with the hash `wanted`, ascending."""
     found: list[int] = []
     at = data.find(wanted)
     while at >= 0:
@@ -215,7 +219,7 @@ def _positions(base: int, data: bytes, wanted: bytes, below: int) -> list[int]:
 
 
 def _load_open(kv: KV) -> _Open | None:
-    """Reads the open bucket from the store."""
+    """Reads the open bucket from the store; returns None if the last one is closed."""
     last = kv.seek_last(INDEX, keys.FIRST, keys.LAST)
     if last is None:
         return None

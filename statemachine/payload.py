@@ -53,11 +53,11 @@ SESSION_ROW = struct.Struct(">QIIQQ")
 UNIQUE = struct.Struct(">QIIQQI4x")
 KEY_SIZE = 8
 MESSAGES_AT = 64 + HEAD.size
-"""Offset of the first message from the position of its frame."""
+"""Offset in bytes of an entry's first message from the position of its frame."""
 
 
 class RowKind(IntEnum):
-    """The origin of a message, which also tells whether it is in a queue. Copies that the broker makes (RETRY,
+    """The kind of a message: its origin, and thereby whether it is in a queue. Copies that the broker makes (RETRY,
     DELIVERED, COMMITTED, DEAD_LETTER) are never taken for repeated sends."""
 
     NORMAL = 0
@@ -66,41 +66,42 @@ class RowKind(IntEnum):
     COMMITTED = 3
     DEAD_LETTER = 4
     SCHEDULED = 5
-    """The message waits until it is due. At most 256 such messages of a run are one row of the family `timer`."""
+    """The message waits until its due time. At most 256 such messages of a run are one row of the family `timer`."""
     HALF = 6
     """The message waits until its transaction ends."""
     CARRIED_TIMERS = 7
-    """The messages of a row of the family `timer`, stored again at a later position (docs/adr/0054), which replaces the
-    old one."""
+    """The scheduled messages of a row of the family `timer`, stored again at a later position (docs/adr/0054). The new
+    row replaces the old one."""
     CARRIED_HALF = 8
-    """A half message, stored again at a later position in the same way."""
+    """A half message, stored again at a later position. The new row replaces the old one."""
 
 
 class Run(NamedTuple):
-    """Consecutive messages of one queue, or messages that will come into it later. `items` is `count` packed items."""
+    """Consecutive messages that one entry adds to one queue, now or later. `items` is `count` packed items."""
 
     topic_id: int
     queue_id: int
     base_offset: int
-    """The queue offset of the first message. For kinds from SCHEDULED on, the module says what it is."""
+    """The queue offset of the first message. For kinds from SCHEDULED on it has another meaning, which the module
+    describes."""
     count: int  # type: ignore[assignment]
     kind: int
     items: bytes
 
 
 class SessionRows(NamedTuple):
-    """The messages that one producer session stored with this entry; `rows` is packed session rows, sequences
+    """The messages that one producer session stored with this entry; `rows` is the packed session rows, sequences
     ascending."""
 
     producer_id: bytes
     low_sequence: int
-    """The client has settled every lower sequence, so these may be forgotten."""
+    """The lowest sequence that the producer has not settled; lower ones may be forgotten."""
     max_sequence: int
     rows: bytes
 
 
 class UniqueRow(NamedTuple):
-    """One stored message of a topic with dedup=strict."""
+    """The place, key and body checksum of one stored message of a topic with dedup=strict."""
 
     key_hash: int
     topic_id: int
@@ -111,11 +112,12 @@ class UniqueRow(NamedTuple):
 
 
 class PayloadError(ValueError):
-    """The bytes are not a MESSAGES payload (the frame's CRC was good: a bug or a newer format)."""
+    """The bytes are not a valid payload of a MESSAGES entry. The frame's CRC was good, so this is a bug or a newer
+    format."""
 
 
 class Payload(NamedTuple):
-    """A decoded payload; `effects` is still msgpack."""
+    """A MESSAGES payload, split into its sections; `effects` is still packed by msgpack."""
 
     message_count: int
     messages_len: int
@@ -126,7 +128,7 @@ class Payload(NamedTuple):
     effects: bytes
 
     def iter_runs(self) -> Iterator[Run]:
-        """Yields the queue runs in payload order."""
+        """Yields the runs of messages in payload order."""
         data, at, end = self.runs, 0, len(self.runs)
         while at < end:
             if end - at < RUN.size:
@@ -152,7 +154,7 @@ class Payload(NamedTuple):
             at = stop
 
     def iter_unique(self) -> Iterator[UniqueRow]:
-        """Yields the rows of topics with dedup=strict."""
+        """Yields the unique rows, one for each message of a topic with dedup=strict."""
         for row in UNIQUE.iter_unpack(self.unique):
             yield UniqueRow(*row)
 
@@ -166,7 +168,8 @@ def encode(
     effects: bytes = b"",
     keys: bytes = b"",
 ) -> bytes:
-    """Packs a payload; `messages` are parts that join to the stored messages (they need not be one part each)."""
+    """Packs the payload of a MESSAGES entry. `messages`: byte strings which, joined, are the stored messages; a message
+    need not be one of them."""
     messages_len = sum(map(len, messages))
     run_parts: list[bytes] = []
     for run in runs:
@@ -194,12 +197,13 @@ def encode(
 
 
 def has_messages(payload: bytes) -> bool:
-    """Returns False if the payload carries only commands and sessions."""
+    """Returns False if the payload contains no messages but only commands and sessions."""
     return len(payload) < HEAD.size or any(payload[8:12])
 
 
 def decode(payload: bytes) -> Payload:
-    """Splits a payload. Raises PayloadError if lengths or version do not fit."""
+    """Splits the payload of a MESSAGES entry into its sections. Raises PayloadError if lengths or version do not
+    fit."""
     if len(payload) < HEAD.size:
         raise PayloadError(f"a payload has at least {HEAD.size} bytes, not {len(payload)}")
     version, messages_len, count, runs_len, sessions_len, unique_len, keys_len, effects_len = HEAD.unpack_from(payload)

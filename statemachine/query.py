@@ -1,4 +1,4 @@
-"""Reads of the consume queues, straight from the store. They are safe while the apply lane writes.
+"""Reads of the consume queues, straight from the store. They are safe while the apply thread writes.
 
 Chunks are merged while others read: an item never changes, only the chunk that holds it. A reader that finds a hole
 where a chunk was replaced reads again, once, because the merged chunk never changes after that. Chunks are trimmed,
@@ -23,17 +23,17 @@ class QueueItem(NamedTuple):
 
     queue_offset: int
     position: int
-    """Logical byte offset of the message's first byte."""
+    """Position in the log of the message's first byte."""
     size: int
-    """Bytes of the stored message."""
+    """Size of the stored message in bytes."""
     crc32c: int
     tag_hash: int
-    """Java hash of the TAGS property, 0 without one."""
+    """Java hash of the message's TAGS property; 0 if it has none."""
     store_time_ms: int
 
 
 def end_offset(kv: KV, topic_id: int, queue_id: int) -> int:
-    """Returns the offset after the queue's last row. Without rows it is the end of the trimmed part, 0 if nothing was
+    """Returns the offset after the queue's last item. Without items it is the end of the trimmed part, 0 if nothing was
     ever there."""
     first, last = keys.cq_key(topic_id, queue_id, 0), keys.cq_key(topic_id, queue_id, keys.U64_MAX)
     row = kv.seek_last(CQ, first, last)
@@ -43,35 +43,37 @@ def end_offset(kv: KV, topic_id: int, queue_id: int) -> int:
 
 
 def first_offset(kv: KV, topic_id: int, queue_id: int) -> int:
-    """The first offset of the queue that was not trimmed."""
+    """Returns the first offset of the queue that was not trimmed."""
     return bounds(kv, topic_id, queue_id)[0]
 
 
 def bounds(kv: KV, topic_id: int, queue_id: int) -> tuple[int, int]:
-    """Returns the first offset of the queue, and the base offset of its first chunk, which is not above it."""
+    """Returns the first offset of the queue that was not trimmed, and the base offset of its first chunk, which may be
+    lower."""
     row = kv.get(CQ, keys.cq_bounds_key(topic_id, queue_id))
     return (0, 0) if row is None else keys.unpack_bounds(row)[:2]
 
 
 def kept_offset(kv: KV, topic_id: int, queue_id: int) -> int:
-    """Returns the first offset of the queue that is kept anywhere: in the tier, if segments were evicted. The lowest
-    ones may be gone from there too."""
+    """Returns the first offset of the queue that is kept on this node or, if segments were evicted, in the tier. The
+    lowest ones may be gone from the tier too."""
     row = kv.get(CQ, keys.cq_bounds_key(topic_id, queue_id))
     return 0 if row is None else keys.unpack_bounds(row)[2]
 
 
 def fetch(kv: KV, topic_id: int, queue_id: int, start: int, end: int) -> list[QueueItem]:
-    """Returns the items with start <= queue_offset < end, all of which must exist; [] if the first was just trimmed."""
+    """Returns the queue's items with start <= queue_offset < end, all of which must exist; [] if the first was just
+    trimmed."""
     return unpack_items(fetch_packed(kv, topic_id, queue_id, start, end), start)
 
 
 def unpack_items(items: bytes, start: int) -> list[QueueItem]:
-    """Unpacks items, the first of which has the queue offset `start`."""
+    """Unpacks consecutive items of a queue, the first of which has the queue offset `start`."""
     return [QueueItem(at, *item) for at, item in enumerate(ITEM.iter_unpack(items), start)]
 
 
 def fetch_packed(kv: KV, topic_id: int, queue_id: int, start: int, end: int) -> bytes:
-    """Returns the same items as the store has them: packed (`payload.ITEM`), back to back."""
+    """Returns the same items as `fetch`, as the store has them: packed (`payload.ITEM`), back to back."""
     if start >= end:
         return b""
     wanted = (end - start) * _ITEM_SIZE
@@ -88,10 +90,11 @@ def fetch_packed(kv: KV, topic_id: int, queue_id: int, start: int, end: int) -> 
 
 
 def offset_by_time(kv: KV, topic_id: int, queue_id: int, timestamp_ms: int, upper: bool, low: int, high: int) -> int:
-    """RocketMQ's SEARCH_OFFSET_BY_TIMESTAMP over offsets low <= offset < high, whose store times never decrease.
+    """Finds an offset by its store time, as RocketMQ's SEARCH_OFFSET_BY_TIMESTAMP does, among the offsets low <= offset
+    < high. Their store times never decrease.
 
-    Lower bound: the first offset stored at or after `timestamp_ms`, `high` if there is none. Upper bound: the last one
-    stored at or before it, `low` if there is none.
+    Without `upper`, returns the first offset stored at or after `timestamp_ms`, `high` if there is none; with `upper`,
+    the last one stored at or before it, `low` if there is none.
     """
 
     def stored(queue_offset: int) -> int:
@@ -105,8 +108,8 @@ def offset_by_time(kv: KV, topic_id: int, queue_id: int, timestamp_ms: int, uppe
 
 
 def _fetch_once(kv: KV, topic_id: int, queue_id: int, start: int, end: int) -> bytes:
-    """Returns the items from `start` up to the first hole. They are fewer than asked for if a merge came between the
-    seek and the scan."""
+    """Returns the items from `start` up to the first hole, at most to `end`. They are too few if chunks were merged
+    between the seek and the scan."""
     row = kv.seek_last(CQ, keys.cq_key(topic_id, queue_id, 0), keys.cq_key(topic_id, queue_id, start + 1))
     if row is None:
         return b""

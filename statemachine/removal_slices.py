@@ -1,4 +1,4 @@
-"""Carries out removals (removals.py): decides which rows each step walks over."""
+"""Carries out removals of many rows (removals.py): decides which rows each step walks over."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RemovalSlices:
-    """Begins removals and carries out the next slice. Apply lane only."""
+    """Begins removals of many rows, and carries out their slices. For the apply thread only."""
 
     def __init__(
         self,
@@ -39,26 +39,27 @@ class RemovalSlices:
         self._rows: Mapping[str, QueueRows[Any]] = {OFFSETS: offsets, LOCKS: locks, RESETS: resets}
 
     def begin_topic(self, stage: Stage, topic_id: int, queues: int) -> None:
-        """Hides all rows of the topic, which had this number of queues at the end, and begins their removal."""
+        """Hides all rows of a deleted topic, which had `queues` queues, and begins their removal."""
         self._removals.begin(stage, Removal(RemovalKind.TOPIC, topic_id))
         self._queues.forget_topic(topic_id, queues)
 
     def begin_group(self, stage: Stage, group: str, *, offsets: bool) -> None:
-        """Hides the group's locks and resets, and with `offsets` its offsets, and begins their removal."""
+        """Hides a deleted group's locks and resets, and with `offsets` its offsets, and begins their removal."""
         removal = Removal(RemovalKind.GROUP, group, offsets)
         self._removals.begin(stage, removal)
         for family in removal.steps:
             self._rows[family].forget_group(group)
 
     def begin_expire(self, stage: Stage, before_ms: int) -> None:
-        """Begins to remove everything that was not used since that log time. Does nothing while another such removal is
-        pending; the leader then asks again later."""
+        """Begins to remove sessions, unique rows and locks that were not used since that log time. Does nothing while
+        another such removal is pending; the leader asks again later."""
         if not self._removals.expires:
             self._removals.begin(stage, Removal(RemovalKind.EXPIRE, before_ms))
 
     def go_on(self, stage: Stage, rows_max: int) -> None:
-        """Carries out the next slice: of the first removal, and of the following ones if that ends. Each step counts as
-        at least one row. The batch holds nothing else, because the slice reads the store as it is."""
+        """Carries out the next slice of the first removal; if that removal ends, the slice continues with the following
+        ones. Each step counts as at least one row. The batch must contain nothing else, because the slice reads the
+        store as it is."""
         removals = self._removals
         while rows_max > 0 and removals.first is not None:
             done = self._step(stage, removals.first, rows_max)

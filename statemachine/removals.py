@@ -1,12 +1,12 @@
 """Removals: rows that are removed slice by slice, because there may be millions of them (docs/adr/0082).
 
 A command that removes much, such as the deletion of a topic, only *begins a removal*: it writes a row of `meta` that
-says what to remove. From that entry on readers no longer see these rows. The leader then proposes slices, which are
+says what to remove. After that entry, readers no longer see these rows. The leader then proposes slices, which are
 applied one after the other; each walks over a bounded number of rows. Removals are carried out in the order in which
 they began, each in steps, one step per range of rows. The progress of the first one is a row, too. A new leader, a
 restarted node or a restored one therefore continues where the rows say.
 
-A slice names no removal. One that comes late, or twice, does the next piece of the work, or finds none.
+A slice names no removal. A slice that comes late, or twice, does the next piece of the work, or finds none.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ class RemovalKind(IntEnum):
     """The kind of rows that a removal removes. Values are in rows: never renumber."""
 
     TOPIC = 1
-    """Everything under the id of a deleted topic."""
+    """All rows with the id of a deleted topic."""
     GROUP = 2
-    """A deleted group's rows in each queue."""
+    """All rows of a deleted group about queues: locks, resets and offsets."""
     EXPIRE = 3
-    """Rows that were not used since some log time."""
+    """Sessions, unique rows and locks that were not used since some log time."""
     WRITE = 4
-    """Attempts at a staged write that did not win. Their messages are removed like those of any discarded attempt."""
+    """Attempts at a staged write that lost, because others were committed. Their messages are removed like those of any
+    discarded attempt."""
 
 
 SESSIONS, UNIQUE = "sessions", "unique"
-"""Steps over rows of the family `dedup`."""
+"""The names of the two steps over rows of the family `dedup`."""
 ATTEMPTS = "attempts"
-"""The step over attempts at staged writes, rows "a" of the family `trans`."""
+"""The name of the step over attempts at staged writes, rows "a" of the family `trans`."""
 
 STEPS: Mapping[RemovalKind, tuple[str, ...]] = {
     RemovalKind.TOPIC: (CQ, DEDUP, OFFSETS, LOCKS, RESETS),
@@ -47,18 +48,19 @@ STEPS: Mapping[RemovalKind, tuple[str, ...]] = {
     RemovalKind.EXPIRE: (SESSIONS, UNIQUE, LOCKS),
     RemovalKind.WRITE: (ATTEMPTS,),
 }
-"""The steps of each kind, in their order. Most have the name of the family whose rows they walk over. Numbers of steps
-are in rows: never reorder."""
+"""The steps of each kind of removal, in their order. Most have the name of the family whose rows they walk over.
+Numbers of steps are in rows: never reorder."""
 
 
 class Removal(NamedTuple):
-    """The rows to remove."""
+    """One removal: the kind of rows to remove, and which of them."""
 
     kind: RemovalKind
     what: Any
-    """A topic's id, a group's name, a log time in milliseconds, or a list with the fields of `Losers`."""
+    """The subject of the removal: a topic's id, a group's name, a log time in milliseconds, or a list with the fields
+    of `Losers`."""
     offsets: bool = True
-    """True if a group's committed offsets are removed too."""
+    """True if the deleted group's committed offsets are removed too."""
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -68,23 +70,24 @@ class Removal(NamedTuple):
 
 
 class Losers(NamedTuple):
-    """Attempts at the writes of a name up to this write, as far as they were opened before it was committed."""
+    """The attempts that lose by the commit of a staged write: those at this write, or at earlier ones of the name, that
+    were opened before the commit."""
 
     name: str
     write: int
     below: int
-    """An upper bound: the numbers of the attempts are below it."""
+    """An upper bound of the attempts' numbers: all are below it."""
 
 
 class Place(NamedTuple):
-    """The place that the first removal has reached: the step has nothing more to do below the key `at`."""
+    """The place that the first removal has reached: its step (a number), and the key below which the step is done."""
 
     step: int
     at: bytes
 
 
 class Done(NamedTuple):
-    """The result of one step of a slice."""
+    """The outcome of one step within a slice."""
 
     rows: int
     """The number of rows that the step walked over."""
@@ -96,36 +99,39 @@ BEGIN = Place(0, keys.FIRST)
 
 
 class Removals:
-    """All pending removals. Any thread may use `topics`, `pending` and `loses`; everything else belongs to the apply
-    lane."""
+    """All pending removals. Any thread may use `topics`, `pending` and `loses`; everything else is for the apply thread
+    only."""
 
     def __init__(self, kv: KV) -> None:
         self._removals: OrderedDict[int, Removal] = OrderedDict()
-        """The removals by number, in the order in which they are carried out."""
+        """The pending removals by number, in the order in which they are carried out."""
         self.groups: dict[str, list[int]] = {}
-        """The numbers of the pending removals for each group's name, at this point of the run."""
+        """Name of a deleted group -> numbers of its pending removals, with the changes of the batch being applied."""
         self._losers: dict[str, dict[int, Losers]] = {}
-        """Name of staged writes -> number of the removal -> its losers, at this point of the run. Values are replaced
-        as wholes. Another thread may see those of a run whose batch is being written."""
+        """Name of staged writes -> number of the removal -> the attempts that it removes, with the changes of the batch
+        being applied. Values are replaced as wholes. Another thread may see values of a batch that is still being
+        written."""
         self.topics: set[int] = set()
-        """Ids of topics whose rows are being removed, which readers do not see. Changed in place."""
+        """Ids of deleted topics whose rows are being removed and are hidden from readers. The set is changed in place.
+        """
         self._gone: list[int] = []
         self._over: list[int] = []
-        """Ids that the current run adds to `topics`, and ids that it removes."""
+        """Topic ids that the batch being applied removes from `topics`; `_gone` holds those that it adds."""
         self.expires = False
-        """True if a removal of the kind EXPIRE is pending, at this point of the run."""
+        """True if a removal of the kind EXPIRE is pending, with the changes of the batch being applied."""
         for key, row in kv.scan(META, *keys.REMOVALS):
             self._add(keys.removal_number(key), _unpack(row))
         row_at = kv.get(META, keys.REMOVAL_AT_KEY) if self._removals else None
         self._place = BEGIN if row_at is None else Place(row_at[0], row_at[1:])
         self._changed = True
         self.pending = 0
-        """The number of removals that are not finished."""
+        """The number of removals that are not finished, as readers see it."""
         self.publish()
 
     @property
     def first(self) -> Removal | None:
-        """The removal on which the next slice works, at this point of the run."""
+        """The removal on which the next slice works, with the changes of the batch being applied; None if there is
+        none."""
         return next(iter(self._removals.values()), None)
 
     @property
@@ -134,15 +140,15 @@ class Removals:
         return self._place
 
     def begin(self, stage: Stage, removal: Removal) -> None:
-        """Begins the removal, as the last one in the order."""
+        """Begins a removal, which comes after all pending ones."""
         number = next(reversed(self._removals), 0) + 1
         self._add(number, removal)
         stage.put(META, keys.removal_key(number), _pack(removal))
         self._changed = True
 
     def begin_write(self, stage: Stage, losers: Losers) -> None:
-        """Begins the removal of these attempts, or adds them to a removal of the same name that no slice has reached
-        yet. A name whose writes are committed one after the other therefore has at most two removals."""
+        """Begins the removal of the attempts that lost, or adds them to a removal of the same name that no slice has
+        reached yet. A name whose writes are committed one after the other therefore has at most two removals."""
         number, before = next(reversed(self._losers.get(losers.name, {}).items()), (0, None))
         begun = number == next(iter(self._removals), 0) and self._place != BEGIN
         if before is None or begun or before.write > losers.write:
@@ -153,13 +159,14 @@ class Removals:
         stage.put(META, keys.removal_key(number), _pack(removal))
 
     def loses(self, name: str, write: int, number: int) -> bool:
-        """Returns True if this attempt at that write of the name will be discarded. It already counts as discarded."""
+        """Returns True if a pending removal discards this attempt (`number`) at the write `write` of the name. The
+        attempt already counts as discarded."""
         losers = self._losers.get(name)
         return losers is not None and any(write <= each.write and number < each.below for each in losers.values())
 
     def go_on(self, stage: Stage, at: bytes | None) -> None:
-        """Records the progress of the first removal: the key that its step has reached, or None at the end of the
-        step."""
+        """Records the progress of the first removal: the key that its step has reached, or None if the step has
+        ended."""
         number, removal = next(iter(self._removals.items()))
         step = self._place.step
         self._place = Place(step, at) if at is not None else Place(step + 1, keys.FIRST)
@@ -173,17 +180,17 @@ class Removals:
         stage.delete(META, keys.REMOVAL_AT_KEY)
 
     def is_last_of_group(self, group: str) -> bool:
-        """Returns True if only one removal of the name is pending."""
+        """Returns True if only one removal of this group name is pending."""
         return len(self.groups[group]) == 1
 
     def ahead_of(self, family: str, group: str, key: bytes) -> int:
-        """Returns the number of the newest removal of the group's name that has not passed this key yet; 0 if there is
-        none."""
+        """Returns the number of the newest removal of the group's name that has not walked past this key yet; 0 if
+        there is none."""
         return max([number for number in self.groups.get(group, ()) if self._is_ahead(number, family, key)], default=0)
 
     def hides(self, kv: KV, family: str, group: str, key: bytes) -> bool:
-        """Returns True if the store's row of the group will be removed: it was written before the deletion that began
-        the newest removal of the group."""
+        """Returns True if the group's row at `key` in the store is to be removed: it was written before the group's
+        last deletion."""
         number = self.ahead_of(family, group, key)
         if not number:
             return False
@@ -191,7 +198,7 @@ class Removals:
         return spared is None or keys.U64.unpack(spared)[0] < number
 
     def publish(self) -> None:
-        """Shows the run's changes to readers; called when its batch is written."""
+        """Shows the changes of the applied batch to readers; called after the batch is written."""
         if self._changed:
             self._changed = False
             self.pending = len(self._removals)

@@ -1,7 +1,7 @@
 """Reads the rows of a RocksDB checkpoint without changing a byte of it: for backups, also on read-only media.
 
-RocksDB and its binding write a log and a settings file beside what they open. The reader therefore opens a folder of
-symbolic links to the checkpoint's files.
+RocksDB and its Python binding write a log and a settings file next to the database that they open. The reader therefore
+opens a folder of symbolic links to the checkpoint's files.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CheckpointReader:
     """An open checkpoint or stopped database, for use in a `with` statement.
 
     `strict`: a WAL that ends in the middle of a record counts as damage too, because a flipped bit may be the cause.
-    Raises KVCorruptError if it is damaged, KVError if it cannot be opened or is of a newer version.
+    Raises KVCorruptError if the database is damaged, KVError if it cannot be opened or is of a newer version.
     """
 
     def __init__(self, path: Path, *, strict: bool = False) -> None:
@@ -81,29 +81,29 @@ class CheckpointReader:
             raise KVError("\n".join(why_above(f"the state database at {self._path}", level, LEVEL)))
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """Returns the row's value; None if the checkpoint has no such row or no such family."""
+        """Returns the value of the row; None if the checkpoint has no such row or no such family."""
         value: bytes | None = self._views[family].get(key) if family in self._views else None
         return value
 
     @property
     def level(self) -> int:
-        """The level of the cluster."""
+        """Returns the level of the cluster as of the checkpoint."""
         return level_in(self._views[META].get(keys.LEVEL_KEY) if META in self._views else None)
 
     @property
     def mark(self) -> AppliedMark:
-        """The last applied entry."""
+        """Returns the last entry that was applied before the checkpoint."""
         row = self._views[META].get(keys.APPLIED_KEY) if META in self._views else None
         return NOTHING_APPLIED if row is None else AppliedMark(*keys.APPLIED.unpack(row))
 
     @property
     def membership(self) -> Membership | None:
-        """The newest MEMBERSHIP entry that was applied."""
+        """Returns the newest MEMBERSHIP entry that was applied before the checkpoint; None if there is none."""
         row = self._views[META].get(keys.MEMBERSHIP_KEY) if META in self._views else None
         return None if row is None else unpack_row(row)
 
     def rows(self, family: str) -> Iterator[tuple[bytes, bytes]]:
-        """Every row of the family, ascending; none if the checkpoint is older than the family."""
+        """Yields every row of the family, ascending; none if the checkpoint is older than the family."""
         if family not in self._views:
             return
         cursor = self._views[family].iter()
@@ -111,7 +111,7 @@ class CheckpointReader:
         yield from self._from_here(family, cursor, None)
 
     def _from_here(self, family: str, cursor: RdictIter, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Yields the rows between the cursor and the key `end`."""
+        """Yields the family's rows from the cursor up to the key `end`, exclusive; all if `end` is None."""
         while cursor.valid():
             key: bytes = cursor.key()
             if end is not None and key >= end:
@@ -121,18 +121,19 @@ class CheckpointReader:
         self._check(family, cursor)
 
     def _check(self, family: str, cursor: RdictIter) -> None:
-        """Raises if a damaged block ended the iteration; otherwise that looks the same as the end of the rows."""
+        """Raises KVCorruptError if the cursor stopped because of a damaged block; otherwise that looks like the end of
+        the rows."""
         try:
             cursor.status()
         except Exception as error:
             raise KVCorruptError(f"family {family} of the database at {self._path} is damaged: {error}") from error
 
     def tables(self) -> list[str]:
-        """File names of the tables that are in use."""
+        """Returns the file names of the tables (SST files) that are in use."""
         return [file["name"].rpartition("/")[2] for file in self._db.live_files()]
 
     def digest(self) -> dict[str, int]:
-        """The sum of each family, as `statemachine.rows.digest.digest` has it."""
+        """Returns the sum of each family, as `statemachine.rows.digest.digest` computes it."""
         return digest(cast("KV", self))  # `scan` is all that it asks for
 
     def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -158,7 +159,7 @@ class CheckpointReader:
         return None if key < low else (key, cursor.value())
 
     def close(self) -> None:
-        """Closes the files; idempotent."""
+        """Closes the database and removes the links; idempotent."""
         for view in self._views.values():
             view.close()
         self._views = {}

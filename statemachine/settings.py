@@ -1,11 +1,11 @@
-"""The configuration that is equal on every node, as rows of the log's state (docs/adr/0069).
+"""The configuration that is equal on every node, stored as rows of the replicated state (docs/adr/0069).
 
 A change names the version it was made for, so two changes that were checked against the same configuration cannot both
 take effect. The leader that proposes a change knows the meaning and the range of each key
 (`cluster.config.cluster_keys`); here keys are names, and values are whole numbers, texts, or true and false. Nothing in
 the state machine reads a setting: the leader stamps what depends on one into entries.
 
-The module also holds the list of nodes in maintenance, which an operator sets and which outlives every process.
+The module also holds the list of nodes in maintenance, which an operator sets and which survives restarts.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ KEY_LENGTH_MAX = 96
 VALUE_LENGTH_MAX = 4096
 KEYS_MAX = 1024
 TEXT_LENGTH_MAX = 256
-"""The most characters of an author or a reason."""
+"""The most characters of a change's author or reason."""
 CHANGES_KEPT = 256
-"""The number of changes that are kept. Apply removes older ones."""
+"""The number of configuration changes whose rows are kept. Applying a change removes older ones."""
 NODE_MAX = 65535
 
 
 class Setting(NamedTuple):
-    """The value of one key."""
+    """The value of one configuration key."""
 
     value: Value
     version: int
-    """The version of the change that set it."""
+    """The version of the configuration whose change set the value."""
 
 
 class Change(NamedTuple):
-    """One version of the configuration."""
+    """One change of the configuration, which made a new version of it."""
 
     version: int
     time_ms: int
-    """Log time of its proposal."""
+    """Log time at which the change was proposed."""
     author: str
     reason: str
     values: Mapping[str, tuple[Value | None, Value]]
-    """Key -> (value before, None if it had none; value since)."""
+    """The changed keys: key -> (value before, None if it had none; new value)."""
 
 
 class Maintenance(NamedTuple):
-    """The maintenance of one node."""
+    """The maintenance of one node: since when, by whom, and why."""
 
     since_ms: int
     """Log time at which the maintenance began."""
@@ -63,8 +63,8 @@ class Maintenance(NamedTuple):
 
 
 class Settings:
-    """The configuration. Apply changes it; `by_key`, `version` and `maintenance` are replaced and never changed, so any
-    thread may read them."""
+    """The configuration of the cluster. The apply thread changes it; `by_key`, `version` and `maintenance` are replaced
+    and never changed, so any thread may read them."""
 
     def __init__(self, kv: KV) -> None:
         self._kv = kv
@@ -79,17 +79,17 @@ class Settings:
         newest = kv.seek_last(META, *keys.SETTING_CHANGES)
         self._version = 0 if newest is None else keys.setting_version(newest[0])
         self.changed = True
-        """True if the run has changed it."""
+        """True if the batch being applied has changed the configuration or a maintenance."""
         self.by_key: Mapping[str, Setting] = {}
-        """Key -> setting. Empty until the cluster gets its first configuration."""
+        """The configuration: key -> setting. Empty until the cluster gets its first configuration."""
         self.version = 0
-        """The version of the last change; 0 before the first."""
+        """The version of the configuration, that of the last change; 0 before the first."""
         self.maintenance: Mapping[int, Maintenance] = {}
-        """Node -> its maintenance. Nodes that were removed since stay in it."""
+        """The nodes in maintenance: node id -> its maintenance. Nodes that have left the cluster since stay in it."""
         self.publish()
 
     def changes(self, before: int, limit: int) -> Iterator[Change]:
-        """Yields up to `limit` changes with versions below `before`, newest first."""
+        """Yields up to `limit` changes of the configuration with versions below `before`, newest first."""
         start, end = keys.SETTING_CHANGES[0], keys.setting_change_key(before)
         while limit > 0 and (row := self._kv.seek_last(META, start, end)) is not None:
             time_ms, author, reason, values = msgpack.unpackb(row[1])
@@ -98,8 +98,9 @@ class Settings:
             end, limit = row[0], limit - 1
 
     def set(self, stage: Stage, version: Any, now_ms: Any, author: Any, reason: Any, values: Any) -> CommandResult:
-        """Sets the keys if the configuration still has the version `version`. Value: the version afterwards. Keys that
-        already have their value are left out; if that is all of them, there is no new version."""
+        """Sets keys, if the configuration still has the version `version`; otherwise the result is `conflict`. Keys
+        that already have their value are left out; if none is left, there is no new version. The result's value is the
+        version afterwards."""
         version = checked_int(version, "version", 0, keys.U64_MAX)
         now_ms = checked_int(now_ms, "now_ms", 0, keys.U64_MAX)
         author, reason = _checked_text(author, "author"), _checked_text(reason, "reason")
@@ -128,8 +129,8 @@ class Settings:
         return done(self._version)
 
     def maintain(self, stage: Stage, node: Any, now_ms: Any, author: Any, reason: Any) -> CommandResult:
-        """Begins the maintenance of a node, or ends it if `reason` is nil. Value: True if anything changed. A
-        maintenance that continues keeps the time at which it began."""
+        """Begins the maintenance of a node, or ends it if `reason` is None. A maintenance that continues keeps the time
+        at which it began. The result's value is True if anything changed."""
         node = checked_int(node, "node", 1, NODE_MAX)
         now_ms, author = checked_int(now_ms, "now_ms", 0, keys.U64_MAX), _checked_text(author, "author")
         known = self._nodes.get(node)
@@ -149,7 +150,7 @@ class Settings:
         return done(True)
 
     def publish(self) -> None:
-        """Publishes the run's changes; called when its batch is written."""
+        """Shows the changes of the applied batch to readers; called after the batch is written."""
         if self.changed:
             self.changed = False
             self.by_key, self.maintenance = dict(self._rows), dict(self._nodes)
@@ -164,7 +165,7 @@ def _checked_text(text: Any, what: str) -> str:
 
 
 def _checked_values(values: Any) -> dict[str, Value]:
-    """Returns the values, keys sorted."""
+    """Returns the key-value map of a command, sorted by key. Raises InvalidCommandError."""
     if type(values) is not dict or not values or len(values) > KEYS_MAX:
         raise InvalidCommandError(f"values must be a map of 1 to {KEYS_MAX} keys")
     for key, value in values.items():

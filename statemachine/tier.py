@@ -1,8 +1,9 @@
-"""The content of the tier: one row for each segment of the log that is uploaded, or about to be (docs/adr/0060).
+"""The content of the tier (object storage): one row for each segment of the log that is uploaded, or about to be
+(docs/adr/0060).
 
-The leader uploads, and records every step with the command `tier_state`. The rows are part of the log's state: the next
-leader knows where the last one stopped, and every replica knows up to which position the tier can be relied upon. A
-sealed segment without a row is SEALED; that state is not written down. ::
+The leader uploads, and records every step with the command `tier_state`. The rows are part of the replicated state: the
+next leader knows where the last one stopped, and every replica knows up to which position the tier can be relied upon.
+A sealed segment without a row is SEALED; that state is not written down. ::
 
     (SEALED) -> UPLOADING -> UPLOADED -> VERIFIED -> DELETING -> (DELETED: no row)
                     |            |                      ^
@@ -31,27 +32,27 @@ from statemachine.rows.kv import KV, TIER
 from statemachine.rows.stage import Stage
 
 PARTS_MAX = 64
-"""The most objects of one segment: parts of 64 MiB, and its index."""
+"""The most objects in which one segment is stored: parts of 64 MiB, and its index."""
 NAME_LENGTH_MAX = 200
 DIGEST_SIZE = 16
-"""Bytes of an XXH3 digest of 128 bits."""
+"""The size in bytes of an XXH3 digest of 128 bits."""
 LOG_PREFIX = "log/"
-"""The beginning of the names of parts that hold frames. Together these parts hold the segment."""
+"""The beginning of the names of those objects that contain frames. Together these objects contain the segment."""
 
 
 class TierState(IntEnum):
-    """The progress of a segment's upload. Values are in rows and commands: never renumber."""
+    """The state of a segment's upload. Values are in rows and commands: never renumber."""
 
     UPLOADING = 1
-    """A leader may be writing its objects."""
+    """A leader may be writing the segment's objects."""
     UPLOADED = 2
-    """Every object of the row was written, and the store confirmed it."""
+    """Every object of the segment was written, and the object store confirmed it."""
     VERIFIED = 3
-    """Every object was read back. The log may be trimmed up to its end."""
+    """Every object was read back. The log may be trimmed up to the segment's end."""
     DELETING = 4
-    """Its objects are being removed; nothing may be read from them."""
+    """The segment's objects are being removed; nothing may be read from them."""
     DELETED = 5
-    """Its objects are gone, and so is the row. Only a command has this state."""
+    """The segment's objects are gone, and so is its row. The state occurs only in a command."""
 
 
 _NEXT = {
@@ -63,21 +64,22 @@ _NEXT = {
 
 
 class TierPart(NamedTuple):
-    """One object. Its name has the hash of its content, so every node that writes it writes the same bytes."""
+    """One object of a segment in the tier. Its name contains the hash of its content, so every node that writes the
+    object writes the same bytes."""
 
     name: str
-    """The name below the cluster's prefix."""
+    """The object's name below the cluster's prefix."""
     size: int
     digest: bytes
-    """Digest of its content: XXH3, 128 bits, big-endian."""
+    """Digest of the object's content: XXH3, 128 bits, big-endian."""
     crc32c: int
 
 
 class SegmentSpan(NamedTuple):
-    """The part of the log that a row stands for."""
+    """The part of the log that one segment covers: its end, and the indexes and times of its first and last entries."""
 
     end: int
-    """Position where the next segment begins."""
+    """Position in the log at which the next segment begins."""
     first_index: int
     last_index: int
     first_ms: int
@@ -86,37 +88,37 @@ class SegmentSpan(NamedTuple):
 
 
 class TierSegment(NamedTuple):
-    """The row of one segment."""
+    """The row of one segment in the tier."""
 
     base: int
-    """Position of the segment's first frame."""
+    """Position in the log of the segment's first frame."""
     state: TierState
     span: SegmentSpan
     term: int
-    """The term of the leader that brought it into this state."""
+    """The term of the leader that brought the segment into this state."""
     parts: tuple[TierPart, ...]
     """The objects of the segment; () while it is UPLOADING."""
 
     @property
     def end(self) -> int:
-        """Position where the next segment begins."""
+        """Position in the log at which the next segment begins."""
         return self.span.end
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of all its objects."""
+        """The total size of the segment's objects in bytes."""
         return sum(part.size for part in self.parts)
 
 
 Rows = tuple[TierSegment, ...]
-"""The rows, lowest first. The tuple is replaced as a whole when a row changes, so the same object always means the same
-rows."""
+"""All segment rows, lowest first. The tuple is replaced as a whole when a row changes, so the same object always means
+the same rows."""
 _base, _end = attrgetter("base"), attrgetter("end")
 
 
 class TierSegments:
-    """The rows, lowest first, all of them in memory: about 500 bytes for 64 MiB of log. `rows` is replaced as a whole,
-    so any thread may read it."""
+    """The rows of all segments in the tier, lowest first, all of them in memory: about 500 bytes for 64 MiB of log.
+    `rows` is replaced as a whole, so any thread may read it."""
 
     def __init__(self, kv: KV) -> None:
         self.rows: Rows = tuple(
@@ -124,11 +126,11 @@ class TierSegments:
         )
         self._staged = self.rows
         self._verified: tuple[Rows, int, int] = (), 0, 0
-        """The last answer of `verified_to`: (rows, position, answer)."""
+        """The last call of `verified_to`: (rows, position, answer)."""
         self._above: tuple[Rows, int, Rows] = (), 0, ()
-        """The last answer of `above`, in the same form. Readers ask for the same position again and again."""
+        """The last call of `above`: (rows, position, answer). Readers ask for the same position again and again."""
         self.changed = False
-        """True if the current run changed a row, so that `publish` must be called. Runs without a change save the
+        """True if the batch being applied has changed a row, so that `publish` must be called. Other batches save the
         call."""
 
     # -- any thread
@@ -140,8 +142,8 @@ class TierSegments:
         return rows[-1].end if rows else None
 
     def verified_to(self, position: int) -> int:
-        """Returns the position up to which the tier holds every byte from `position` on, where a segment begins;
-        `position` itself if it does not hold the first."""
+        """Returns the position up to which the tier holds every byte of the log from `position`, the beginning of a
+        segment, on; `position` itself if that segment is not VERIFIED."""
         rows, asked, end = self._verified
         if rows is self.rows and asked == position:
             return end
@@ -155,7 +157,8 @@ class TierSegments:
         return end
 
     def above(self, position: int) -> Rows:
-        """Returns the rows of segments that end above the position. It is the same tuple until one of them changes."""
+        """Returns the rows of segments that end above the position. The tuple is the same object until one of them
+        changes."""
         rows, asked, found = self._above
         if rows is not self.rows or asked != position:
             rows = self.rows
@@ -164,7 +167,7 @@ class TierSegments:
         return found
 
     def at(self, position: int) -> TierSegment | None:
-        """The row of the segment with the byte at `position`."""
+        """Returns the row of the segment that contains the byte at `position`; None if there is none."""
         rows = self.rows
         number = bisect_right(rows, position, key=_end)
         return rows[number] if number < len(rows) and rows[number].base <= position else None
@@ -182,9 +185,10 @@ class TierSegments:
         log_begins: int,
         kept_from: int,
     ) -> CommandResult:
-        """Brings the segment at `base` into `state`. Value: the state that it is in. `log_begins`: the position at
-        which this state's log begins; `kept_from`: the position from which the log is kept anywhere. Raises
-        InvalidCommandError if `state` is not a next step; nothing has changed then."""
+        """Brings the segment at `base` into `state`. `log_begins`: the position at which this state's log begins;
+        `kept_from`: the position from which the log is kept, here or in the tier. The result's value is the state that
+        the segment is in afterwards. Raises InvalidCommandError if `state` is not a next step; nothing has changed
+        then."""
         base = checked_int(base, "base", 0, keys.U64_MAX)
         term = checked_int(term, "term", 1, keys.U64_MAX)
         try:
@@ -234,19 +238,19 @@ class TierSegments:
         return known._replace(state=wanted, term=term, parts=told)
 
     def publish(self) -> None:
-        """Shows the run's changes to readers; called when its batch is written."""
+        """Shows the changes of the applied batch to readers; called after the batch is written."""
         self.rows, self.changed = self._staged, False
 
 
 def encode(row: TierSegment) -> bytes:
-    """Returns the value of a row: msgpack [state, term, [end, first_index, last_index, first_ms, last_ms], [[name,
-    size, digest, crc32c], ...]]."""
+    """Returns the packed value of a segment's row: msgpack [state, term, [end, first_index, last_index, first_ms,
+    last_ms], [[name, size, digest, crc32c], ...]]."""
     packed: bytes = msgpack.packb([int(row.state), row.term, list(row.span), [list(part) for part in row.parts]])
     return packed
 
 
 def decode(base: int, value: bytes) -> TierSegment:
-    """The row of the segment at `base`."""
+    """Returns the segment at `base` from the value of its row."""
     state, term, span, parts = msgpack.unpackb(value)
     return TierSegment(base, TierState(state), SegmentSpan(*span), term, tuple(TierPart(*part) for part in parts))
 
@@ -263,7 +267,8 @@ def _check_span(base: int, span: Any) -> SegmentSpan:
 
 
 def _check_parts(segment: TierSegment, parts: Any) -> tuple[TierPart, ...]:
-    """Returns the parts. Those of the log must together have the segment's size."""
+    """Returns the checked parts of a segment. Those that contain frames must together have the segment's size. Raises
+    InvalidCommandError."""
     if type(parts) is not list or not 0 < len(parts) <= PARTS_MAX:
         raise InvalidCommandError(f"parts must be a list of 1 to {PARTS_MAX}")
     found = tuple(_check_each(parts))

@@ -31,8 +31,8 @@ from statemachine.rows.sorted_map import SortedMap
 from statemachine.rows.stage import Stage
 
 NAME_LENGTH_MAX = 256
-"""The most characters that limits.topic_length_max may allow (RocketMQ: 127). A command with a longer name makes no
-topic."""
+"""The most characters of a topic's name that limits.topic_length_max may allow (RocketMQ: 127). A command with a longer
+name creates no topic."""
 DERIVED_NAME_LENGTH_MAX = 255
 """The most characters of the names %RETRY%group and %DLQ%group."""
 QUEUES_DEFAULT = 8
@@ -47,17 +47,18 @@ _FIELDS = frozenset({"name", "read_queues", "write_queues", "perm", "order", "sy
 
 
 class Stamp(NamedTuple):
-    """When and by whom a change was asked for."""
+    """The time and the author of a change."""
 
     now_ms: int
-    """Log time of the entry."""
+    """Log time of the entry with the change."""
     author: str
-    """A person's name, or an address; "" if no person asked for it."""
+    """A person's name, or an address; "" if no person asked for the change."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """RocketMQ's TopicConfig, and the id. `attributes` holds at least what clients set; `dedup` reads one of them."""
+    """The configuration of a topic (RocketMQ's TopicConfig), and its id. `attributes` contains at least what clients
+    set; `dedup` and `retention_ms` read one of them each."""
 
     id: int
     name: str
@@ -68,31 +69,31 @@ class TopicConfig:
     sys_flag: int = 0
     attributes: Mapping[str, str] = field(default_factory=dict)
     created_ms: int = 0
-    """Log time of its creation; 0: before the cluster had level 12."""
+    """Log time at which the topic was created; 0 if that was before the cluster had level 12."""
     changed_ms: int = 0
-    """Log time of its last change; 0: as above."""
+    """Log time of the topic's last change; 0 if that was before the cluster had level 12."""
     changed_by: str = ""
-    """The author of that change; "" if no person asked for it."""
+    """The author of the topic's last change; "" if no person asked for it."""
 
     @property
     def dedup(self) -> str:
-        """The value off, retry or strict (docs/adr/0011)."""
+        """The topic's detection of repeated sends: off, retry or strict (docs/adr/0011)."""
         return self.attributes.get("dedup", "retry")
 
     @property
     def retention_ms(self) -> int | None:
-        """The time in milliseconds of log time for which its messages are kept (0: for ever); None for the time that
-        applies to all other topics."""
+        """The time in milliseconds of log time for which the topic's messages are kept (0: for ever); None if the
+        cluster's general retention applies."""
         text = self.attributes.get(RETENTION, "")
         return int(text) if is_retention(text) else None
 
     @property
     def queues(self) -> int:
-        """The number of queues that have rows or may get some: the larger of read and write."""
+        """The number of queues that have rows or may get some: the larger of `read_queues` and `write_queues`."""
         return max(self.read_queues, self.write_queues)
 
     def to_map(self) -> dict[str, Any]:
-        """The `config` argument of create_topic that recreates this topic."""
+        """Returns the `config` argument of a create_topic command that recreates this topic."""
         return {
             "name": self.name,
             "read_queues": self.read_queues,
@@ -105,18 +106,19 @@ class TopicConfig:
 
 
 def check_topic_name(name: Any) -> str:
-    """Returns `name` if a topic may have it. Raises InvalidCommandError (remoting code 29)."""
+    """Returns `name` if it is a valid name of a topic. Raises InvalidCommandError (remoting code 29)."""
     derived = checked_str(name, "topic name").startswith(("%RETRY%", "%DLQ%"))
     return checked_name(name, "topic name", DERIVED_NAME_LENGTH_MAX if derived else NAME_LENGTH_MAX)
 
 
 def is_retention(text: str) -> bool:
-    """Returns True if the text is a valid `retention.ms` of a topic."""
+    """Returns True if the text is a valid value of the topic attribute `retention.ms`."""
     return text.isascii() and text.isdigit() and len(text) <= RETENTION_DIGITS_MAX
 
 
 def check_topic_config(base: TopicConfig, config: dict[str, Any]) -> TopicConfig:
-    """Returns `base` with the fields of `config`, checked. Raises InvalidCommandError, which names the field."""
+    """Returns `base` with the fields in `config` set, after checking them. Raises InvalidCommandError, which names the
+    field."""
     attributes = checked_str_map(config.get("attributes", base.attributes), "attributes")
     if attributes.get("dedup", "retry") not in DEDUP_MODES:
         raise InvalidCommandError(f"attribute dedup must be one of {', '.join(DEDUP_MODES)}")
@@ -139,34 +141,35 @@ def check_topic_config(base: TopicConfig, config: dict[str, Any]) -> TopicConfig
 
 
 class Topics:
-    """All topics. Any thread may read `by_name` and `by_id` at any time. The changes of a run appear there after its
-    batch is written."""
+    """All topics. Any thread may read `by_name` and `by_id` at any time. The changes of a batch of entries appear there
+    once it is written."""
 
     def __init__(self, kv: KV) -> None:
         found = [_unpack_row(keys.U32.unpack(key)[0], value) for key, value in kv.scan(TOPICS, keys.FIRST, keys.LAST)]
         row = kv.get(META, keys.NEXT_TOPIC_ID_KEY)
         self._next_id: int = keys.U32.unpack(row)[0] if row is not None else 1
         self._ids = {topic.id: topic for topic in found}
-        """The topics by id, with the changes of the current run."""
+        """The topics by id, with the changes of the batch being applied."""
         self._changed: dict[str, TopicConfig | None] = {}
-        """Topics that the current run changed; None for a deleted one."""
+        """Topics that the batch being applied has changed; None for a deleted one."""
         self.by_name = SortedMap((topic.name, topic) for topic in found)
         self.by_id = SortedMap(self._ids)
         self.queues = sum([topic.queues for topic in found])
         """The number of queues of all topics together."""
 
     def exists(self, topic_id: int) -> bool:
-        """Returns True if the topic exists at this point of the run (apply lane only)."""
+        """Returns True if the topic exists, with the changes of the batch being applied (apply thread only)."""
         return topic_id in self._ids
 
     def has_queue(self, topic_id: int, queue_id: int) -> bool:
-        """Returns True if the topic exists at this point of the run, with that queue (apply lane only)."""
+        """Returns True if the topic exists with that queue, with the changes of the batch being applied (apply thread
+        only)."""
         topic = self._ids.get(topic_id)
         return topic is not None and queue_id < topic.queues
 
     def create(self, stage: Stage, config: Any, if_absent: Any, stamp: Stamp | None = None) -> CommandResult:
-        """Creates the topic or updates the given fields of an existing one; value: its TopicConfig. `stamp`: of the
-        entry, from level 12 of the cluster on."""
+        """Creates the topic, or updates the given fields of an existing one. The result's value is its TopicConfig.
+        `stamp`: time and author of the entry; None before the cluster has level 12."""
         config = checked_fields(config, _FIELDS)
         name = check_topic_name(config.get("name"))
         existing = self._current(name)
@@ -186,7 +189,8 @@ class Topics:
         return done(topic)
 
     def delete(self, stage: Stage, name: Any) -> CommandResult:
-        """Forgets the topic; value: its TopicConfig. The caller removes its queue rows."""
+        """Deletes the topic's configuration; the caller removes its rows in queues. The result's value is its last
+        TopicConfig."""
         topic = self._current(checked_str(name, "topic name"))
         if topic is None:
             return not_found(f"no topic {name!r}")
@@ -196,7 +200,7 @@ class Topics:
         return done(topic)
 
     def publish(self) -> None:
-        """Publishes the run's changes; called when its batch is written."""
+        """Shows the changes of the applied batch to readers; called after the batch is written."""
         if self._changed:
             changed, self._changed = self._changed, {}
             for name, topic in changed.items():
@@ -213,7 +217,7 @@ class Topics:
         self.queues += (0 if topic is None else topic.queues) - (0 if before is None else before.queues)
 
     def _current(self, name: str) -> TopicConfig | None:
-        """Returns the topic at this point of the run."""
+        """Returns the topic, with the changes of the batch being applied."""
         return self._changed[name] if name in self._changed else self.by_name.get(name)
 
     def _remember(self, topic: TopicConfig) -> None:
@@ -222,7 +226,8 @@ class Topics:
 
 
 def _pack_row(topic: TopicConfig) -> bytes:
-    """A topic that no entry of level 12 touched has the shorter row of before."""
+    """Returns the packed row of a topic. If no entry of level 12 has touched the topic, the row has the shorter form of
+    earlier levels."""
     fields: list[Any] = [
         topic.name,
         topic.read_queues,

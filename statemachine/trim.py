@@ -1,4 +1,4 @@
-"""The payloads of TRIM entries, and what is remembered of them.
+"""The payloads of TRIM entries, and the state that they change.
 
 A TRIM moves the beginning of the log, for every replica at the same entry: messages below `position` are no longer part
 of the state, whether or not a replica still has the file. The leader decides it from its applied state, and apply never
@@ -13,8 +13,8 @@ A TRIM has one of five formats, each a msgpack map with its keys in this order:
     11 the same keys. Only names the cut: a *sweep* begins (docs/adr/0057).
     12 {"format", "cut": u64, "rows": u32}. A slice of the sweep that the entry with the index `cut` began: walks over
        at most `rows` rows, or a few more, and removes what lies below the cut.
-    13 the keys of 11, `queues` is empty. An EVICT: a cut whose rows go here and whose messages stay in the tier
-       (docs/adr/0062). One above what the tier holds VERIFIED changes nothing.
+    13 the keys of 11, `queues` is empty. An EVICT: a cut whose rows are removed here and whose messages stay in the
+       tier (docs/adr/0062). An EVICT above what the tier holds VERIFIED changes nothing.
     14 {"format", "rows": u32}. A slice of what is to be removed for another reason (removals.py).
 
 A sweep goes through the consume queues in the order of their keys, then through the message index. The first offset of
@@ -23,7 +23,7 @@ rows that were not swept yet refer to the log below. A sweep skips the queues of
 rows refer to anything, and nobody reads them.
 
 After an EVICT the log has two beginnings: that of its rows and files, the *mark*, and below it that of what is *kept*
-anywhere. A TRIM between both moves the second one alone; one at or above the mark moves both.
+here or in the tier. A TRIM between both moves the second one alone; one at or above the mark moves both.
 """
 
 from __future__ import annotations
@@ -41,21 +41,23 @@ from statemachine.rows.stage import Stage
 
 WHOLE, CUT, SLICE, EVICT, REMOVE = 10, 11, 12, 13, 14
 FORMAT = REMOVE
-"""The newest format of a TRIM."""
+"""The newest format of a TRIM entry that this version knows."""
 _EVICTS = b"\x01"
 SLICE_ROWS_MIN = 4
-"""The least number of rows in a slice, so that every slice makes progress."""
+"""The least number of rows that a slice walks over, so that every slice makes progress."""
 
 QueueMin = tuple[int, int, int]
-"""(topic_id, queue_id, min_offset)."""
+"""The offset at which a queue is to begin: (topic_id, queue_id, min_offset)."""
 
 
 class TrimError(ValueError):
-    """The bytes are not a TRIM payload (the frame's CRC was good: a bug or a newer format)."""
+    """The bytes are not a valid payload of a TRIM entry. The frame's CRC was good, so this is a bug or a newer
+    format."""
 
 
 class Trim(NamedTuple):
-    """The content of a TRIM. `position` is the beginning of a segment, `first_index` its first entry."""
+    """The content of a TRIM entry that names a cut. `position` is the beginning of a segment, `first_index` its first
+    entry."""
 
     position: int
     first_index: int
@@ -63,51 +65,53 @@ class Trim(NamedTuple):
     """The leader's reason for trimming, for people."""
     queues: tuple[QueueMin, ...] = ()
     sliced: bool = False
-    """True if the rows are removed by the slices that follow."""
+    """True if slices that follow remove the rows; False if this entry does."""
     evicts: bool = False
-    """True if the messages stay in the tier. `sliced` is True too then."""
+    """True if the messages stay in the tier (an EVICT). `sliced` is then True too."""
 
 
 class Slice(NamedTuple):
-    """The next part of the sweep that the TRIM at index `cut` began."""
+    """The content of a TRIM entry that carries out the next slice of the sweep begun by the TRIM at index `cut`."""
 
     cut: int
     rows: int
 
 
 class RemoveRows(NamedTuple):
-    """The next part of the pending removals (removals.py). The beginning of the log does not move."""
+    """The content of a TRIM entry that carries out the next slice of the pending removals (removals.py). The beginning
+    of the log does not move."""
 
     rows: int
 
 
 class Sweep(NamedTuple):
-    """A cut that is being carried out."""
+    """A cut of the log's beginning that is being carried out slice by slice."""
 
     position: int
     first_index: int
     index: int  # type: ignore[assignment]
-    """The index of the TRIM entry that began it."""
+    """The index of the TRIM entry that began the sweep."""
     family: str
-    """The family through whose rows it goes now."""
+    """The family of rows through which the sweep goes now."""
     at: bytes
-    """The key that it has reached: rows of the family below it are done."""
+    """The key that the sweep has reached: the family's rows below it are done."""
     queues: Mapping[tuple[int, int], int]
-    """(topic_id, queue_id) -> the offset up to which the queue is trimmed at least."""
+    """Queues that are trimmed further than the cut requires: (topic_id, queue_id) -> the lowest offset at which the
+    queue may begin."""
     evicts: bool
     """True if the removed messages stay in the tier."""
 
 
 class TrimMark(NamedTuple):
-    """The beginning of the log, set by the last TRIM that moved it: one that did everything in one entry, or the last
-    slice of a sweep."""
+    """The beginning of the log (position and first index), set by the last TRIM that moved it: one that did everything
+    in one entry, or the last slice of a sweep."""
 
     position: int
     first_index: int
     index: int  # type: ignore[assignment]
-    """The index of the TRIM entry; -1 if there was none."""
+    """The index of the TRIM entry that set the mark; -1 if there was none."""
     timestamp_ms: int
-    """The log time of the TRIM entry."""
+    """The log time of that TRIM entry."""
 
 
 NOT_TRIMMED = TrimMark(0, 0, -1, 0)
@@ -121,7 +125,7 @@ class Kept(NamedTuple):
 
 
 def encode(trim: Trim | Slice | RemoveRows) -> bytes:
-    """The payload."""
+    """Returns the payload of a TRIM entry."""
     packed: bytes
     if isinstance(trim, RemoveRows):
         packed = msgpack.packb({"format": REMOVE, "rows": trim.rows})
@@ -142,7 +146,7 @@ def encode(trim: Trim | Slice | RemoveRows) -> bytes:
 
 
 def decode(payload: bytes) -> Trim | Slice | RemoveRows:
-    """Decodes the payload. Raises TrimError."""
+    """Decodes the payload of a TRIM entry. Raises TrimError."""
     try:
         fields = msgpack.unpackb(payload)
         kind = fields.get("format") if type(fields) is dict else None
@@ -168,8 +172,8 @@ def _number(value: object) -> int:
 
 
 class TrimState:
-    """The rows of the last TRIM and of a sweep. `mark`, `kept` and `sweep` are replaced as wholes, so any thread may
-    read them."""
+    """The beginning of the log and the sweep under way, with their rows. `mark`, `kept` and `sweep` are replaced as
+    wholes, so any thread may read them."""
 
     def __init__(self, kv: KV) -> None:
         self.mark = self._staged = load_mark(kv)
@@ -178,7 +182,7 @@ class TrimState:
         self.kept = self._kept()
         self.sweep = self._staged_sweep = _load_sweep(kv)
         self.changed = False
-        """True if the run has changed it."""
+        """True if the batch being applied has changed the beginning of the log or the sweep."""
 
     def _kept(self) -> Kept:
         return self._staged_kept or Kept(self._staged.position, self._staged.first_index)
@@ -189,8 +193,8 @@ class TrimState:
         return position <= kept.position or position < self._staged.position
 
     def set(self, stage: Stage, position: int, first_index: int, entry: Entry) -> None:
-        """Moves the beginning of the log to `position`, at the entry `entry`, unless it begins above that already. The
-        beginning of what is kept moves with it."""
+        """Moves the beginning of the log to `position`, by the TRIM entry `entry`, unless the log begins above that
+        already. The beginning of what is kept moves with it."""
         kept, mark = self._staged_kept, self._staged
         if kept is not None and position > kept.position:
             self._keep(stage, Kept(position, first_index) if position < mark.position else None)
@@ -209,8 +213,8 @@ class TrimState:
             stage.put(META, keys.KEPT_KEY, keys.KEPT.pack(*kept))
 
     def begin(self, stage: Stage, trim: Trim, entry: Entry) -> None:
-        """Begins a sweep. Does nothing while another one is under way: the leader did not know of it, and will decide
-        again."""
+        """Begins the sweep of a TRIM entry. Does nothing while another sweep is under way: the leader did not know of
+        it, and will decide again."""
         if self._staged_sweep is not None:
             return
         sweep = Sweep(trim.position, trim.first_index, entry.index, CQ, keys.FIRST, highest(trim.queues), trim.evicts)
@@ -219,7 +223,7 @@ class TrimState:
         self._go_on(stage, sweep)
 
     def go_on(self, stage: Stage, family: str, at: bytes) -> None:
-        """Records the progress of the sweep."""
+        """Records the progress of the sweep: the family and the key that it has reached."""
         assert self._staged_sweep is not None
         self._go_on(stage, self._staged_sweep._replace(family=family, at=at))
 
@@ -242,14 +246,14 @@ class TrimState:
         stage.delete(META, keys.SWEEP_AT_KEY)
 
     def publish(self) -> None:
-        """Publishes the run's change, after its batch is written. The sweep is published last: a reader that sees its
-        end also sees the mark that it has moved."""
+        """Shows the changes of the applied batch to readers; called after the batch is written. The sweep is set last:
+        a reader that sees its end also sees the mark that it has moved."""
         self.changed = False
         self.mark, self.kept, self.sweep = self._staged, self._kept(), self._staged_sweep
 
 
 def _load_sweep(kv: KV) -> Sweep | None:
-    """The sweep as the store has it."""
+    """Reads the sweep under way from the store; returns None if there is none."""
     row = kv.get(META, keys.SWEEP_KEY)
     if row is None:
         return None
@@ -261,13 +265,13 @@ def _load_sweep(kv: KV) -> Sweep | None:
 
 
 def load_mark(kv: KV) -> TrimMark:
-    """The mark as the store has it."""
+    """Reads the beginning of the log from the store."""
     row = kv.get(META, keys.TRIM_KEY)
     return NOT_TRIMMED if row is None else TrimMark(*keys.TRIM.unpack(row))
 
 
 def rows_begin(kv: KV) -> int:
-    """Returns the position of the log below which rows are gone or may be going, as the store has it now."""
+    """Reads from the store the position of the log below which rows are gone or may be going now."""
     row = kv.get(META, keys.SWEEP_KEY)
     swept: int = 0 if row is None else keys.SWEEP.unpack_from(row)[0]
     return max(load_mark(kv).position, swept)
@@ -282,7 +286,8 @@ def highest(queues: Sequence[QueueMin]) -> dict[tuple[int, int], int]:
 
 
 def runs_of(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-    """Yields the run in parts, so that a TRIM is alone in its part: it reads rows as they are in the store."""
+    """Splits the entries into runs that can be applied as one batch each. A TRIM is alone in its run, because it reads
+    rows as they are in the store."""
     start = 0
     for at, entry in enumerate(entries):
         if entry.type == EntryType.TRIM:

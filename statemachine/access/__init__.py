@@ -1,1 +1,1 @@
-"""Users, their rights, and an audit of every change to them: rows of the log's state (docs/adr/0091)."""
+"""Users, their rights, and an audit of every change to them, stored as rows of the replicated state (docs/adr/0091)."""

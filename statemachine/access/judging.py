@@ -1,10 +1,10 @@
-"""The judge decides whether a user may do what a request needs, from the client's address. It is a pure function of the
+"""Decides whether a user may do what a request needs, from the client's address. The decision is a pure function of the
 user's row and rules.
 
-The most specific rule that fits decides: a literal name, then the longest prefix, then all resources of a kind, then
-everything. Where an ALLOW and a DENY are equally specific, DENY wins. (RocketMQ's code lets ALLOW win there, against
-its own comment.) Without a rule the request is denied. Custom rules are asked first, default rules only where no custom
-rule fits.
+The most specific rule that matches the resource decides: a literal name, then the longest prefix, then all resources of
+a kind, then everything. Where an ALLOW and a DENY are equally specific, DENY wins. (RocketMQ's code lets ALLOW win
+there, against its own comment.) Without a matching rule the request is denied. Custom rules are asked first, default
+rules only where no custom rule matches.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ ALLOWED: Final = Allowed()
 
 
 def judge(user: User, source: str, needs: Sequence[Need]) -> Verdict:
-    """Judges a request that needs all of `needs`. A request without needs is allowed to every enabled user. `source`:
-    the client's address."""
+    """Returns the verdict on a request that needs all of `needs`. A super user may do everything; a request without
+    needs is allowed to every enabled user. `source`: the client's address."""
     if not user.enabled:
         return Denied(f"user {user.name} is disabled")
     if user.is_super:
@@ -49,7 +49,7 @@ def judge(user: User, source: str, needs: Sequence[Need]) -> Verdict:
 
 
 def is_allowed(rules: Sequence[Rule], source: str, need: Need) -> bool:
-    """Returns True if the rules allow one of the actions."""
+    """Returns True if the rules allow a client at `source` one of the actions in `need`."""
     charge(1 + len(rules) // _RULES_PER_UNIT)
     near = [rule for rule in rules if rule.resource.fits(need.kind, need.name)]
     return any(_allows(near, source, action) for action in need.actions)
@@ -74,7 +74,8 @@ def _allows(near: Sequence[Rule], source: str, action: Action) -> bool:
 
 
 class Verdicts:
-    """The verdicts of one connection, kept as long as its user's rules do not change. Signatures are never kept."""
+    """A cache of the verdicts on one connection's requests, valid as long as its user's rules do not change. Signatures
+    are never cached."""
 
     KEPT_MAX: Final = 1_024
 
@@ -82,11 +83,11 @@ class Verdicts:
         """`source`: the address of the client."""
         self._source = source
         self._of = (0, 0)
-        """Id and version of the user for whom the kept verdicts hold."""
+        """Id and version of the user whose verdicts are cached."""
         self._kept: dict[Need, bool] = {}
 
     def judge(self, user: User, needs: Sequence[Need]) -> Verdict:
-        """Returns the same verdict as the function `judge`, from memory where possible."""
+        """Returns the same verdict as the function `judge`, from the cache where possible."""
         if not user.enabled or user.is_super:
             return judge(user, self._source, needs)
         of, kept = (user.id, user.version), self._kept

@@ -1,4 +1,4 @@
-"""Rules in the model of RocketMQ's ACL 2.0: resources, actions, source addresses, and the needs of a request.
+"""Access rules in the model of RocketMQ's ACL 2.0: resources, actions, source addresses, and the needs of a request.
 
 A resource is written as RocketMQ writes it: `Topic:orders` is one topic, `Topic:orders*` is every topic whose name
 begins with "orders", `Topic:*` is every topic, and `*` is everything.
@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from statemachine.commands import InvalidCommandError, checked_bool, checked_int, checked_str
 
 RESOURCE_LENGTH_MAX: Final = 300
-"""The most characters of a resource: the longest name of a topic and the word for its kind."""
+"""The most characters of a resource as written: the longest name of a topic and the word for its kind fit."""
 SOURCES_MAX: Final = 64
 """The most source addresses of one rule."""
 RULES_OF_USER_MAX: Final = 1_000
@@ -34,7 +34,7 @@ class Kind(IntEnum):
 
 
 class Pattern(IntEnum):
-    """The form of a resource's name. A larger value is more specific."""
+    """The way a rule's resource matches names. A larger value is more specific."""
 
     ALL = 1
     PREFIX = 2
@@ -55,7 +55,7 @@ class Action(IntEnum):
 
 
 class Policy(IntEnum):
-    """The two lists of a user's rules. Default rules count only where no custom rule fits."""
+    """The two lists of a user's rules, custom and default. Default rules count only where no custom rule matches."""
 
     CUSTOM = 1
     DEFAULT = 2
@@ -73,7 +73,7 @@ class Resource(NamedTuple):
     kind: Kind
     pattern: Pattern
     name: str
-    """The literal name or the prefix; "" for all."""
+    """The literal name or the prefix; "" if all names match."""
 
     def __str__(self) -> str:
         if self.kind is Kind.ANY:
@@ -82,7 +82,7 @@ class Resource(NamedTuple):
         return f"{KIND_NAMES[self.kind]}:{self.name}{star}"
 
     def fits(self, kind: Kind, name: str) -> bool:
-        """Returns True if this resource covers the given one."""
+        """Returns True if this resource covers the resource of that kind and name."""
         if self.kind is Kind.ANY:
             return True
         if self.kind is not kind:
@@ -93,8 +93,8 @@ class Resource(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """A number that is larger the more specific the resource is: literal, then the longest prefix, then all of a
-        kind, then everything."""
+        """Returns a sort key that is larger the more specific the resource is: literal, then the longest prefix, then
+        all of a kind, then everything."""
         return (self.kind is not Kind.ANY, self.pattern, len(self.name))
 
 
@@ -102,18 +102,18 @@ EVERYTHING: Final = Resource(Kind.ANY, Pattern.ALL, "")
 
 
 class Rule(NamedTuple):
-    """One rule of a user."""
+    """One rule of a user: it allows or denies some actions on a resource to clients at some addresses."""
 
     policy: Policy
     resource: Resource
     actions: frozenset[Action]
     sources: tuple[str, ...]
-    """The addresses and networks of clients to which the rule applies; empty: to all clients."""
+    """The addresses and networks of the clients to which the rule applies; if empty, it applies to all clients."""
     allow: bool
 
 
 class Need(NamedTuple):
-    """One resource that a request touches, and the actions of which any one suffices."""
+    """One resource that a request touches, and the actions on it of which the user must be allowed at least one."""
 
     kind: Kind
     name: str
@@ -156,7 +156,7 @@ def parse_actions(names: Any) -> frozenset[Action]:
 
 
 def parse_rule(row: Any) -> Rule:
-    """Parses the rule in a command: [policy, resource, [action, ...], [source, ...], allow]. Raises
+    """Parses a rule as commands carry it: [policy, resource, [action, ...], [source, ...], allow]. Raises
     InvalidCommandError."""
     if type(row) is not list or len(row) != 5:
         raise InvalidCommandError(f"a rule is [policy, resource, actions, sources, allow], not {row!r:.200}")
@@ -197,8 +197,8 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def comes_from(source: str, sources: Iterable[str]) -> bool:
-    """Returns True if the address is one of `sources`, or lies in one of their networks; False if it is not an
-    address."""
+    """Returns True if the client's address `source` is one of `sources` or lies in one of their networks; False also if
+    it is not an address."""
     address = _address(source)
     return address is not None and any(address in network(text) for text in sources)
 

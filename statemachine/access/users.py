@@ -1,8 +1,9 @@
 """Users with their rules and tokens, the mode in which requests are judged, and the audit of all changes.
 
 Each user has an id that is never given again. A user that is created under the name of a removed one has another id and
-inherits nothing. Secrets are stored as the proposer encrypted them, and tokens as their SHA-256, so this module can
-read neither. Every change names the user who asked for it and the client's address; that becomes a row of the audit.
+inherits nothing. Secrets are encrypted before they are proposed, and tokens are stored as their SHA-256, so this
+module can read neither. Every change names the user who asked for it and the client's address, and becomes a row of the
+audit.
 
 The log decides when changes race: the last enabled Super (a user who may do everything) always remains.
 """
@@ -44,17 +45,17 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 USERS_MAX: Final = 10_000
 TOKENS_OF_USER_MAX: Final = 100
 SECRET_BYTES_MAX: Final = 512
-"""The most bytes of an encrypted secret, with its nonce."""
+"""The most bytes of a user's encrypted secret, with its nonce."""
 TEXT_LENGTH_MAX: Final = 256
 AUDIT_KEPT: Final = 100_000
-"""The number of audit rows that are kept. Apply removes older ones."""
+"""The number of audit rows that are kept. Applying a change removes older ones."""
 DIGEST_BYTES: Final = 32
 NOBODY: Final = 0
-"""An id that no user has."""
+"""A user id that no user has."""
 
 
 class Mode(StrEnum):
-    """The effect of verdicts on requests."""
+    """The effect of access verdicts on requests."""
 
     OFF = "off"
     """No request is judged."""
@@ -76,7 +77,7 @@ class User:
     is_super: bool
     enabled: bool
     secret: bytes
-    """The nonce and the encrypted secret, which is bound to the cluster, the user's id and the key."""
+    """The nonce and the encrypted secret. The encryption binds it to the cluster, the user's id and the key."""
     key_id: str
     """The id of the key that encrypted the secret."""
     created_ms: int
@@ -89,7 +90,7 @@ class User:
 
 
 class Token(NamedTuple):
-    """One token: its user, its end and its label."""
+    """One access token: its user, its expiry and its label."""
 
     user_id: int
     ends_ms: int
@@ -98,12 +99,12 @@ class Token(NamedTuple):
 
 
 class AuditRow(NamedTuple):
-    """One change in the audit."""
+    """One change to users, rules or tokens, as the audit records it."""
 
     number: int
     time_ms: int
     user: str
-    """The name of the user who asked; "" if nobody was named."""
+    """The name of the user who asked for the change; "" if the request named none."""
     address: str
     """The client's address, also if a node forwarded the request."""
     action: str
@@ -111,7 +112,8 @@ class AuditRow(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """The author of a change: log time of the proposal, user, address of the client."""
+    """The origin of a change: log time of the proposal in milliseconds, the user who asked, and the client's
+    address."""
 
     now_ms: int
     user: str
@@ -119,7 +121,7 @@ class Origin(NamedTuple):
 
 
 class _Common(NamedTuple):
-    """The row "access", which holds the values that belong to no single user."""
+    """The content of the row "access": the values that belong to no single user."""
 
     mode: str = Mode.OFF.value
     key: str = ""
@@ -129,7 +131,8 @@ class _Common(NamedTuple):
 
 
 class Access:
-    """All users. Apply changes them; any thread may read `users`, `by_id`, `tokens` and the other public attributes."""
+    """All users, rules and tokens. The apply thread changes them; any thread may read `users`, `by_id`, `tokens` and
+    the other public attributes."""
 
     def __init__(self, kv: KV) -> None:
         self._kv = kv
@@ -139,34 +142,34 @@ class Access:
         self._version, self._next_audit = common.version, common.next_audit
         found = {user.id: user for user in _load_users(kv)}
         self._ids = found
-        """Users by id, with the changes of the current run."""
+        """Users by id, including changes of the batch being applied."""
         self._names = {user.name: user.id for user in found.values()}
         self._supers = sum([user.is_super and user.enabled for user in found.values()])
         self._tokens: dict[bytes, Token | None] = {}
-        """Tokens that the current run changed; None for a removed one."""
+        """Tokens that the batch being applied has changed; None for a removed one."""
         self._touched: dict[int, User | None] = {}
-        """Users that the current run changed; None for a removed one."""
+        """Users that the batch being applied has changed; None for a removed one."""
         self.changed = False
-        """True if the current run changed anything here."""
+        """True if the batch being applied has changed a user, rule, token, the mode or the key."""
         self.users = SortedMap((user.name, user) for user in found.values())
         """Users by name."""
         self.by_id = SortedMap((user.id, user) for user in found.values())
         self.tokens: dict[bytes, Token] = dict(_load_tokens(kv))
-        """Tokens by their SHA-256. Readers look up single tokens and never iterate."""
+        """Tokens by their SHA-256. Readers look up single tokens and never iterate over the map."""
         self.mode = self._mode
         self.judges = self._mode is not Mode.OFF
-        """Requests are judged."""
+        """True if requests are judged: the mode is not OFF."""
         self.key_id = self._key
-        """The id of the key with which secrets are encrypted; "" if there is none."""
+        """The id of the key with which users' secrets are encrypted; "" if there is none."""
         self.version = self._version
-        """Rises by one with each change of anything here."""
+        """The version of users, rules, tokens, mode and key together; it rises by one with each change."""
         self.next_id = self._next_id
-        """The id that the next user gets."""
+        """The id that the next created user gets."""
         self.supers = self._supers
-        """The number of enabled Supers."""
+        """The number of enabled Supers (users who may do everything)."""
 
     def audit(self, before: int, limit: int) -> Iterator[AuditRow]:
-        """Yields up to `limit` changes with numbers below `before`, newest first."""
+        """Yields up to `limit` changes from the audit whose numbers are below `before`, newest first."""
         start, end = keys.AUDIT[0], keys.audit_key(before)
         while limit > 0 and (row := self._kv.seek_last(META, start, end)) is not None:
             yield AuditRow(keys.audit_number(row[0]), *msgpack.unpackb(row[1]))
@@ -177,8 +180,8 @@ class Access:
     def create_user(
         self, stage: Stage, origin: Any, user_id: Any, name: Any, is_super: Any, enabled: Any, secret: Any, key: Any
     ) -> CommandResult:
-        """Creates a user under the id to which its secret is bound. The result is `conflict` if that is not the next
-        id, or if the name is taken. Value: the id."""
+        """Creates a user with the id `user_id`, to which its secret is bound. The result is `conflict` if that is not
+        the next free id, and `exists` if the name is taken; otherwise its value is the id."""
         asked = _checked_origin(origin)
         name = checked_user_name(name)
         if name in self._names:
@@ -204,7 +207,8 @@ class Access:
         return done(user.id)
 
     def change_user(self, stage: Stage, origin: Any, user_id: Any, changes: Any) -> CommandResult:
-        """Changes `super`, `enabled` or `secret` ([bytes, key id]) of a user. Value: True if anything changed."""
+        """Changes `super`, `enabled` or `secret` ([bytes, key id]) of a user. The result's value is True if anything
+        changed."""
         asked = _checked_origin(origin)
         user = self._user(user_id)
         if user is None:
@@ -249,7 +253,7 @@ class Access:
         return done()
 
     def set_rules(self, stage: Stage, origin: Any, user_id: Any, rules: Any) -> CommandResult:
-        """Sets rules of a user. Each replaces the rule with the same policy and resource."""
+        """Adds rules to a user. A rule replaces the user's earlier one with the same policy and resource."""
         asked = _checked_origin(origin)
         user = self._user(user_id)
         if user is None:
@@ -270,8 +274,8 @@ class Access:
         return done(True)
 
     def remove_rules(self, stage: Stage, origin: Any, user_id: Any, policy: Any, resource: Any) -> CommandResult:
-        """Removes the rule with this policy and resource; all rules of the policy if `resource` is nil; all rules if
-        both are nil. Value: the number of removed rules."""
+        """Removes a user's rule with this policy and resource; all rules of the policy if `resource` is None; all rules
+        if both are None. The result's value is the number of removed rules."""
         asked = _checked_origin(origin)
         user = self._user(user_id)
         if user is None:
@@ -292,7 +296,7 @@ class Access:
     def put_token(
         self, stage: Stage, origin: Any, user_id: Any, digest: Any, ends_ms: Any, label: Any
     ) -> CommandResult:
-        """Adds a token to a user. The log has only the token's SHA-256."""
+        """Adds a token to a user. The log contains only the token's SHA-256."""
         asked = _checked_origin(origin)
         user = self._user(user_id)
         if user is None:
@@ -310,7 +314,7 @@ class Access:
         return done()
 
     def remove_token(self, stage: Stage, origin: Any, digest: Any) -> CommandResult:
-        """Removes a token."""
+        """Removes the token with this SHA-256 from its user."""
         asked = _checked_origin(origin)
         token = self._token(_checked_digest(digest))
         if token is None:
@@ -322,7 +326,8 @@ class Access:
         return done()
 
     def set_mode(self, stage: Stage, origin: Any, mode: Any) -> CommandResult:
-        """Sets the effect of verdicts. Value: True if the mode changed. The mode `enforce` needs an enabled Super."""
+        """Sets the effect of verdicts on requests. The mode `enforce` is refused without an enabled Super. The result's
+        value is True if the mode changed."""
         asked = _checked_origin(origin)
         if mode not in MODES:
             raise InvalidCommandError(f"the mode is {', '.join(MODES)}, not {mode!r:.100}")
@@ -335,7 +340,7 @@ class Access:
         return done(True)
 
     def set_key(self, stage: Stage, origin: Any, key: Any) -> CommandResult:
-        """Records the id of the key with which secrets are encrypted. Refused while any secret is encrypted with
+        """Records the id of the key with which secrets are encrypted. Refused while any user's secret is encrypted with
         another key."""
         asked = _checked_origin(origin)
         key = _checked_text(key, "key")
@@ -350,8 +355,8 @@ class Access:
     # -- the run
 
     def publish(self) -> None:
-        """Publishes the changes of a run, after its batch is written. The version is published last, so a reader that
-        sees it sees the changes too."""
+        """Shows the changes of the applied batch to readers; called after the batch is written. The version is set
+        last, so a reader that sees it sees the changes too."""
         self.changed = False
         self.judges = self._mode is not Mode.OFF
         touched, self._touched = self._touched, {}
@@ -398,7 +403,7 @@ class Access:
         stage.put(META, keys.user_key(user.id), _pack_user(user))
 
     def _note(self, stage: Stage, asked: Origin, about: str, says: str) -> None:
-        """Writes the change into the audit, and the row "access"."""
+        """Writes a change into the audit, and the new version into the row "access"."""
         number = self._next_audit
         row = [asked.now_ms, asked.user, asked.address, says[:TEXT_LENGTH_MAX], about]
         stage.put(META, keys.audit_key(number), msgpack.packb(row))
@@ -416,7 +421,7 @@ class Access:
 
 
 def checked_user_name(name: Any) -> str:
-    """Returns `name` if a user may have it. Raises InvalidCommandError."""
+    """Returns `name` if it is a valid user name. Raises InvalidCommandError."""
     if not NAME.fullmatch(checked_str(name, "user name")):
         raise InvalidCommandError(
             f"a user name has 1 to 64 letters, digits and . _ @ -, and begins with a letter or digit, not {name!r:.100}"

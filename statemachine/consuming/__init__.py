@@ -1,1 +1,1 @@
-"""Rows about consumer groups: their configuration, offsets, resets and queue locks."""
+"""Rows about consumer groups: their configuration, offsets, offset resets and queue locks."""

@@ -1,4 +1,5 @@
-"""Consumer offsets: the next queue offset of each group in each queue. All are in memory; each is a row."""
+"""Consumer offsets: for each consumer group and queue, the queue offset that the group consumes next. Each offset is a
+row; all of them are also in memory."""
 
 from __future__ import annotations
 
@@ -23,25 +24,26 @@ class _Commit(NamedTuple):
 
 
 class ConsumerOffsets(QueueRows[int]):
-    """Offsets by group and queue."""
+    """The committed offsets of all consumer groups, by group and queue."""
 
     def __init__(self, kv: KV, removals: Removals) -> None:
         super().__init__(kv, OFFSETS, lambda row: int(keys.U64.unpack(row)[0]), removals)
 
     def get(self, group: str, topic_id: int, queue_id: int) -> int | None:
-        """The committed offset, None if there is none."""
+        """Returns the group's committed offset of the queue; None if there is none."""
         topics = self._published.get(group)
         offsets = None if topics is None else topics.get(topic_id)
         return None if offsets is None or topic_id in self._removals.topics else offsets.get(queue_id)
 
     def sorted_of_group(self, group: str) -> list[tuple[int, int, int]]:
-        """(topic_id, queue_id, offset) of every queue the group has committed, ascending."""
+        """Returns (topic_id, queue_id, offset) of every queue for which the group has committed an offset,
+        ascending."""
         return sorted([(*queue, offset) for queue, offset in self.of_group(group).items()])
 
     def commit(self, stage: Stage, rows: Any, topics: Topics, resets: OffsetResets) -> CommandResult:
-        """Stores the offsets, also lower ones. Value: the number of stored offsets. Offsets of deleted topics are left
-        out (not_found), because nothing would ever remove them. Offsets of reset queues are left out until their
-        consumers know of the reset (reset)."""
+        """Stores the committed offsets, also lower ones than before. The result's value is the number of stored
+        offsets. Offsets of deleted topics are left out (result not_found), because nothing would ever remove them.
+        Offsets of queues that were reset are left out until their consumers know of the reset (result reset)."""
         if type(rows) is not list:
             raise InvalidCommandError(f"offsets must be a list, not {rows!r}")
         commits = [_check_row(row) for row in rows]
@@ -54,7 +56,7 @@ class ConsumerOffsets(QueueRows[int]):
         return done(len(kept)) if len(kept) == len(known) else CommandResult(True, "reset", len(kept))
 
     def put(self, stage: Stage, group: str, queue: Queue, offset: int) -> None:
-        """Stores one offset of a queue that exists."""
+        """Stores a group's offset of one queue, which must exist."""
         self._put(stage, group, queue, offset, keys.U64.pack(offset))
 
 

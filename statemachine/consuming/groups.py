@@ -33,7 +33,7 @@ _I64 = (-(2**63), 2**63 - 1)
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """RocketMQ's SubscriptionGroupConfig, and the group's subscriptions."""
+    """The configuration of a consumer group (RocketMQ's SubscriptionGroupConfig), and its subscriptions."""
 
     name: str
     consume_enable: bool = True
@@ -43,7 +43,7 @@ class GroupConfig:
     retry_queue_nums: int = 1
     retry_max_times: int = 16
     group_retry_policy: str = ""
-    """groupRetryPolicy as the JSON text that was sent; "" is the default ({"type":"CUSTOMIZED"})."""
+    """The group's groupRetryPolicy as the JSON text that the client sent; "" is the default ({"type":"CUSTOMIZED"})."""
     broker_id: int = 0
     which_broker_when_consume_slowly: int = 1
     notify_consumer_ids_changed_enable: bool = True
@@ -51,10 +51,10 @@ class GroupConfig:
     consume_timeout_minute: int = 15
     attributes: Mapping[str, str] = field(default_factory=dict)
     subscriptions: Mapping[str, tuple[str, str, int]] = field(default_factory=dict)
-    """topic name -> (expression_type, sub_string, sub_version)."""
+    """The group's subscriptions: topic name -> (expression_type, sub_string, sub_version)."""
 
     def to_map(self) -> dict[str, Any]:
-        """The `config` argument of put_group that recreates this group, without its subscriptions."""
+        """Returns the `config` argument of a put_group command that recreates this group, without its subscriptions."""
         config = asdict(self)
         del config["subscriptions"]
         return config
@@ -64,12 +64,13 @@ _CONFIG_FIELDS = tuple(f.name for f in fields(GroupConfig) if f.name != "subscri
 
 
 def check_group_name(name: Any) -> str:
-    """Returns `name` if a consumer group may have it. Raises InvalidCommandError."""
+    """Returns `name` if it is a valid name of a consumer group. Raises InvalidCommandError."""
     return checked_name(name, "group name", NAME_LENGTH_MAX)
 
 
 def check_group_config(base: GroupConfig, config: dict[str, Any]) -> GroupConfig:
-    """Returns `base` with the fields of `config`, checked. Raises InvalidCommandError, which names the field."""
+    """Returns `base` with the fields in `config` set, after checking them. Raises InvalidCommandError, which names the
+    field."""
     changes: dict[str, Any] = {}
     for name, value in config.items():
         default = getattr(base, name)
@@ -85,21 +86,21 @@ def check_group_config(base: GroupConfig, config: dict[str, Any]) -> GroupConfig
 
 
 class Groups:
-    """All groups. Any thread may read `by_name` at any time. The changes of a run appear there after its batch is
-    written."""
+    """All consumer groups. Any thread may read `by_name` at any time. The changes of a batch of entries appear there
+    once it is written."""
 
     def __init__(self, kv: KV) -> None:
         rows = kv.scan(GROUPS, keys.FIRST, keys.LAST)
         self._changed: dict[str, GroupConfig | None] = {}
-        """Groups that the current run changed; None for a deleted one."""
+        """Groups that the batch being applied has changed; None for a deleted one."""
         self.by_name = SortedMap((key.decode("ascii"), _unpack_row(key, value)) for key, value in rows)
 
     def exists(self, name: str) -> bool:
-        """Returns True if the group exists at this point of the run (apply lane only)."""
+        """Returns True if the group exists, with the changes of the batch being applied (apply thread only)."""
         return self._current(name) is not None
 
     def put(self, stage: Stage, config: Any, if_absent: Any) -> CommandResult:
-        """Creates the group or updates the given fields of an existing one; value: its GroupConfig."""
+        """Creates the group, or updates the given fields of an existing one. The result's value is its GroupConfig."""
         config = checked_fields(config, frozenset(_CONFIG_FIELDS))
         name = check_group_name(config.get("name"))
         existing = self._current(name)
@@ -109,7 +110,7 @@ class Groups:
         return done(self._store(stage, group))
 
     def subscribe(self, stage: Stage, name: Any, subscriptions: Any) -> CommandResult:
-        """Replaces what the group subscribes to; value: its GroupConfig."""
+        """Replaces the group's subscriptions. The result's value is its GroupConfig."""
         parsed = _check_subscriptions(subscriptions)
         group = self._current(checked_str(name, "group name"))
         if group is None:
@@ -117,7 +118,8 @@ class Groups:
         return done(self._store(stage, replace(group, subscriptions=parsed)))
 
     def delete(self, stage: Stage, name: Any) -> CommandResult:
-        """Forgets the group; value: its GroupConfig. The caller removes its offsets."""
+        """Deletes the group's configuration; the caller removes its offsets. The result's value is its last
+        GroupConfig."""
         group = self._current(checked_str(name, "group name"))
         if group is None:
             return not_found(f"no group {name!r}")
@@ -126,7 +128,7 @@ class Groups:
         return done(group)
 
     def publish(self) -> None:
-        """Publishes the run's changes; called when its batch is written."""
+        """Shows the changes of the applied batch to readers; called after the batch is written."""
         if self._changed:
             changed, self._changed = self._changed, {}
             for name, group in changed.items():
@@ -136,7 +138,7 @@ class Groups:
                     self.by_name.remove(name)
 
     def _current(self, name: str) -> GroupConfig | None:
-        """Returns the group at this point of the run."""
+        """Returns the group, with the changes of the batch being applied."""
         return self._changed[name] if name in self._changed else self.by_name.get(name)
 
     def _store(self, stage: Stage, group: GroupConfig) -> GroupConfig:

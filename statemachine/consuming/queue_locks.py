@@ -1,10 +1,10 @@
 """Queue locks: they let one client of a group consume a queue in order (RocketMQ: LOCK_BATCH_MQ, UNLOCK_BATCH_MQ).
 
-A lock is a row of the log's state, not a value in one node's memory, so a new leader knows every holder. Times are log
-time, stamped when a command is proposed: apply compares numbers and reads no clock.
+A lock is a row of the replicated state, not a value in one node's memory, so a new leader knows every holder. Times are
+log time, which the leader stamps on a command when it proposes it: apply compares numbers and reads no clock.
 
-Invariant: between the moment a client is granted a lock and the `expires_ms` it was granted until, no other client is
-granted it, unless the holder gave it up, or its group or topic was deleted.
+Invariant: from the moment a client is granted a lock until that grant's `expires_ms`, no other client is granted the
+lock, unless the holder gave it up, or its group or topic was deleted.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from statemachine.topics import Topics
 
 CLIENT_LENGTH_MAX = 512
 QUEUES_MAX = 4096
-"""The most queues in one command."""
+"""The most queues that one command may lock or unlock."""
 
 
 class QueueLock(NamedTuple):
-    """The client that holds a queue, and the log time in milliseconds at which the lock expires."""
+    """The lock of one queue: the client that holds it, and the log time in milliseconds at which it expires."""
 
     client_id: str
     expires_ms: int
 
     def is_free_for(self, client_id: str, now_ms: int) -> bool:
-        """Returns True if the client may take the lock: it holds it, or the lock has expired."""
+        """Returns True if the client may take the lock: the client holds it already, or it has expired."""
         return self.client_id == client_id or self.expires_ms <= now_ms
 
 
 class QueueLocks(QueueRows[QueueLock]):
-    """Locks by group and queue."""
+    """The queue locks of all groups, by group and queue."""
 
     def __init__(self, kv: KV, removals: Removals) -> None:
         super().__init__(kv, LOCKS, _decode, removals)
@@ -52,8 +52,9 @@ class QueueLocks(QueueRows[QueueLock]):
         queues: Any,
         topics: Topics,
     ) -> CommandResult:
-        """Grants the queues that no other client holds. Value: the queues that the client now holds, [[topic_id,
-        queue_id], ...]. `expire_slice` removes expired locks that nobody takes."""
+        """Grants the client the locks of those queues that no other client holds. The result's value lists the queues
+        that the client now holds, [[topic_id, queue_id], ...]. Expired locks that nobody takes are removed by
+        `expire_slice`."""
         group, client_id = check_group_name(group), _check_client(client_id)
         now_ms = checked_int(now_ms, "now_ms", 0, keys.U64_MAX)
         expires_ms = checked_int(expires_ms, "expires_ms", now_ms, keys.U64_MAX)
@@ -68,8 +69,8 @@ class QueueLocks(QueueRows[QueueLock]):
         return done([list(queue) for queue in granted])
 
     def unlock(self, stage: Stage, group: Any, client_id: Any, queues: Any) -> CommandResult:
-        """Gives up those of these queues that the client holds; all that it holds if `queues` is None. Value: their
-        number. Locks of other clients stay."""
+        """Gives up the client's locks of these queues; all of its locks in the group if `queues` is None. Locks of
+        other clients stay. The result's value is the number of locks given up."""
         group, client_id = check_group_name(group), _check_client(client_id)
         wanted = self._all(group) if queues is None else _check_queues(queues)
         mine = set()
@@ -108,7 +109,8 @@ def _check_client(client_id: Any) -> str:
 
 
 def _check_queues(queues: Any) -> list[Queue]:
-    """Returns the queues, each once, in their order."""
+    """Returns the queues of a command, [[topic_id, queue_id], ...], each once, in their order. Raises
+    InvalidCommandError."""
     if type(queues) is not list or len(queues) > QUEUES_MAX:
         raise InvalidCommandError(f"queues must be a list of at most {QUEUES_MAX}")
     found: dict[Queue, None] = {}

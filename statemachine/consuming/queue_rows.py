@@ -1,8 +1,8 @@
-"""Rows by group and queue, all of them in memory: the common part of consumer offsets, queue locks and resets.
+"""Rows by consumer group and queue, all of them in memory: the common part of consumer offsets, queue locks and resets.
 
 The rows of a deleted group or a deleted topic are removed slice by slice (removals.py). Until then, the topic's rows
-are still here but are not shown; the group's rows are in the store only. If a row is written for a new group of the
-same name meanwhile, it is *spared*: a row of `meta` says so until the slice has passed it.
+are still in memory but are not shown, and the group's rows are in the store only. If a row is written for a new group
+of the same name meanwhile, it is *spared*: a row of `meta` says so until the removal has passed it.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from statemachine.rows.kv import KV, META
 from statemachine.rows.stage import Stage
 
 LOOKS_PER_ROW = 16
-"""The number of groups that a slice may look at in memory, for each row that it may remove."""
+"""The number of groups that one slice of a removal may look at in memory, for each row that it may remove."""
 
 Queue = tuple[int, int]
-"""(topic_id, queue_id)."""
+"""A queue: (topic_id, queue_id)."""
 
 Value = TypeVar("Value")
 
 
 class QueueMap(Mapping[Queue, Value]):
-    """A group's values as readers see them: a view, which costs nothing to make."""
+    """A read-only view of one group's values by queue. Making it costs no copy."""
 
     __slots__ = ("_gone", "_topics")
 
     def __init__(self, topics: Mapping[int, Mapping[int, Value]], gone: Container[int]) -> None:
-        """`gone`: ids of topics whose rows are being removed."""
+        """`topics`: the group's values by topic id and queue id. `gone`: ids of topics whose rows are being removed,
+        which the view hides."""
         self._topics = topics
         self._gone = gone
 
@@ -54,20 +55,20 @@ class QueueMap(Mapping[Queue, Value]):
 
 
 class _Change(Generic[Value]):
-    """The changes of the current run to one group."""
+    """The changes of the batch being applied to one group."""
 
     __slots__ = ("forgets", "topics")
 
     def __init__(self) -> None:
         self.forgets = False
-        """True if the group no longer has any value from before the run."""
+        """True if none of the group's values from before the batch are left: the group was deleted."""
         self.topics: dict[int, dict[int, Value]] = {}
-        """All values of each topic that the run touched."""
+        """All of the group's values, by queue id, of each topic that the batch touched."""
 
 
 class QueueRows(Generic[Value]):
     """A value for each queue of each group. The map for a group's topic is replaced and never changed, so any thread
-    may read it at any time. The changes of a run appear after its batch is written."""
+    may read it at any time. The changes of a batch of entries appear once it is written."""
 
     def __init__(self, kv: KV, family: str, decode: Callable[[bytes], Value], removals: Removals) -> None:
         self._kv = kv
@@ -78,7 +79,8 @@ class QueueRows(Generic[Value]):
         """The names of the groups in `_published`, ascending."""
         self._staged: dict[str, _Change[Value]] = {}
         self._freed: deque[dict[int, Mapping[int, Value]]] = deque()
-        """The values of deleted groups. They are freed little by little, because it takes long to free much memory."""
+        """The values of deleted groups, whose memory is freed little by little, because freeing much at once takes
+        long."""
         for key, row in kv.scan(family, keys.FIRST, keys.LAST):
             group, topic_id, queue_id = keys.parse_offset_key(key)
             if not removals.hides(kv, family, group, key):
@@ -86,11 +88,11 @@ class QueueRows(Generic[Value]):
         self.publish()
 
     def of_group(self, group: str) -> Mapping[Queue, Value]:
-        """All values of the group."""
+        """Returns all values of the group, by queue."""
         return QueueMap(self._published.get(group, {}), self._removals.topics)
 
     def by_topic(self, group: str) -> dict[int, Mapping[int, Value]]:
-        """Topic id -> queue id -> value of the group. Takes one step per topic."""
+        """Returns the group's values: topic id -> queue id -> value. Takes one step per topic."""
         topics = list(self._published.get(group, {}).items())
         return {topic_id: queues for topic_id, queues in topics if topic_id not in self._removals.topics}
 
@@ -100,14 +102,14 @@ class QueueRows(Generic[Value]):
         return not self._published
 
     def forget_group(self, group: str) -> None:
-        """Hides all rows of the group. They stay in the store until slices have removed them."""
+        """Hides all values of the group from readers. Its rows stay in the store until slices have removed them."""
         change = self._staged[group] = _Change()
         change.forgets = True
 
     # -- slices, alone in their batch
 
     def remove_topic(self, stage: Stage, topic_id: int, at: bytes, rows_max: int) -> Done:
-        """Removes at most `rows_max` rows of the topic, in groups from the name `at` on."""
+        """Removes at most `rows_max` rows of the topic, from the group named `at` on. Returns how far it came."""
         names, used, looks = self._names, 0, rows_max * LOOKS_PER_ROW
         for place in range(bisect_left(names, at.decode()), len(names)):
             group = names[place]
@@ -124,8 +126,9 @@ class QueueRows(Generic[Value]):
         return Done(used, None)
 
     def remove_group(self, stage: Stage, group: str, at: bytes, rows_max: int, *, last: bool) -> Done:
-        """Walks over at most `rows_max` rows of a deleted group of this name, from the key `at` on, and removes those
-        that were not written since. `last`: no other removal of the name is pending."""
+        """Removes rows of a deleted group, except those that a new group of the same name has written since. Walks over
+        at most `rows_max` rows, from the key `at` on, and returns how far it came. `last`: no other removal of the name
+        is pending."""
         start, end = keys.offsets_range(group)
         of_now: Mapping[int, Mapping[int, Value]] = self._published.get(group, {})
         used = 0
@@ -145,7 +148,7 @@ class QueueRows(Generic[Value]):
         return Done(used, None)
 
     def publish(self) -> None:
-        """Shows the run's changes to readers; called when its batch is written."""
+        """Shows the changes of the applied batch to readers; called after the batch is written."""
         if self._freed:
             self._free()
         if not self._staged:
@@ -204,11 +207,13 @@ class QueueRows(Generic[Value]):
                 stage.delete(META, keys.spared_key(self._family, key))
 
     def _value(self, group: str, queue: Queue) -> Value | None:
-        """Returns the queue's value at this point of the run."""
+        """Returns the queue's value in the group, with the changes of the batch being applied; None if there is
+        none."""
         return self._current(group, queue[0]).get(queue[1])
 
     def _all(self, group: str) -> dict[Queue, Value]:
-        """Returns the group's values at this point of the run. Walks over all of them."""
+        """Returns all of the group's values by queue, with the changes of the batch being applied. Walks over all of
+        them."""
         change = self._staged.get(group)
         topics: dict[int, Mapping[int, Value]] = {}
         if change is None or not change.forgets:
@@ -218,7 +223,8 @@ class QueueRows(Generic[Value]):
         return {(topic, queue): value for topic, queues in topics.items() for queue, value in queues.items()}
 
     def _current(self, group: str, topic_id: int) -> Mapping[int, Value]:
-        """Returns the group's values of the topic at this point of the run. The caller must not change them."""
+        """Returns the group's values of the topic by queue id, with the changes of the batch being applied. The caller
+        must not change them."""
         change = self._staged.get(group)
         if change is not None:
             values = change.topics.get(topic_id)

@@ -1,8 +1,8 @@
 """Half messages: stored, but in no queue until their transaction ends (docs/adr/0050).
 
-A half message is a row from the entry that stored it to the entry that ends it. The entry that commits it also holds
-the copy for its queue, so no replica ever has one without the other. Times are log time, stamped by the leader: apply
-compares numbers and reads no clock.
+A half message is a row from the entry that stored it to the entry that ends its transaction. The entry that commits it
+also contains the copy for its queue, so no replica ever has one without the other. Times are log time, stamped by the
+leader: apply compares numbers and reads no clock.
 
 A half message is named by the position at which it was first stored, which its producer knows. It keeps that name when
 the message is carried forward (docs/adr/0054), that is, stored again at a later position.
@@ -26,43 +26,43 @@ class HalfMessage(NamedTuple):
     """A message whose transaction is open."""
 
     position: int
-    """The position of its first byte in the log when it was first stored. It names the half message, as the offset in
-    RocketMQ's half queue does."""
+    """The position in the log of the message's first byte when it was first stored. It names the half message, as the
+    offset in RocketMQ's half queue does."""
     topic_id: int
     queue_id: int
-    """The queue that gets its copy if it is committed."""
+    """The queue that gets a copy of the message if its transaction is committed."""
     size: int
     crc32c: int
-    """CRC-32C of its stored bytes."""
+    """CRC-32C of the stored message's bytes."""
     check_ms: int
-    """Log time at which its producer will be asked next."""
+    """Log time at which the producer is next asked for the outcome of the transaction."""
     checks: int
-    """The number of times that its producer was asked so far."""
+    """The number of times that the producer was asked for the outcome so far."""
     moved_to: int | None = None
-    """The present position of its first byte, if it was carried forward."""
+    """The present position of the message's first byte, if the message was carried forward; otherwise None."""
 
     @property
     def place(self) -> int:
-        """The present position of its first byte. The log is kept from there on."""
+        """The present position of the message's first byte. The log must be kept from there on."""
         return self.position if self.moved_to is None else self.moved_to
 
     @property
     def stored(self) -> QueueItem:
-        """Its position and size in the form of a queue's item. It is in no queue, and its tag and store time are
-        unknown."""
+        """The message's present position and size in the form of a queue's item, for reading it. The queue offset, tag
+        and store time are 0: the message is in no queue."""
         return QueueItem(0, self.place, self.size, self.crc32c, 0, 0)
 
 
 class Pending(NamedTuple):
-    """The number and size of all open half messages together."""
+    """The number and the total size of all open half messages."""
 
     count: int  # type: ignore[assignment]
     bytes: int
 
 
 class HalfMessages:
-    """The rows of the family `trans`. Any thread may use `pending`, `check_ms` and the reads below: they show what is
-    written."""
+    """All open half messages, as rows of the family `trans`. Any thread may use `pending`, `check_ms` and the reads up
+    to `lowest_position`: they show what is written."""
 
     def __init__(self, kv: KV) -> None:
         self._kv = kv
@@ -71,24 +71,25 @@ class HalfMessages:
         self.check_ms: int | None = self._first_check(0)
         """The earliest `HalfMessage.check_ms`; None if no transaction is open. An idle leader looks at nothing else."""
         self._added_ms: int | None = None
-        """The earliest check time that the current run staged."""
+        """The earliest check time that the batch being applied has added; None if it added none."""
         self._first_gone = False
-        """True if the current run removed a row with the check time `check_ms`."""
+        """True if the batch being applied has removed a row with the check time `check_ms`."""
 
     # -- any thread
 
     def get(self, position: int) -> HalfMessage | None:
-        """The open half message of this name."""
+        """Returns the open half message that was first stored at `position`; None if there is none."""
         row = self._kv.get(TRANS, keys.half_key(position)) or self._kv.get(TRANS, keys.half_carried_key(position))
         return None if row is None else _half(position, row)
 
     def at(self, position: int) -> HalfMessage | None:
-        """The open half message that lies at the position now, or lay there when it was first stored."""
+        """Returns the open half message that lies at `position` now, or was first stored there; None if there is
+        none."""
         name = self._kv.get(TRANS, keys.half_moved_key(position))
         return self.get(position if name is None else keys.U64.unpack(name)[0])
 
     def pinned(self, first: int, end: int) -> Iterator[HalfMessage]:
-        """Yields the half messages that lie at `first` or above and below `end`, lowest first."""
+        """Yields the open half messages that lie at `first` or above and below `end`, lowest first."""
         if first < end:
             unmoved = ((keys.half_position(key),) * 2 for key, _ in self._kv.scan(TRANS, *keys.half_range(first, end)))
             moved = self._kv.scan(TRANS, *keys.half_moved_range(first, end))
@@ -99,8 +100,8 @@ class HalfMessages:
                     yield half
 
     def due(self, now_ms: int, count_max: int) -> list[HalfMessage]:
-        """Returns up to `count_max` half messages that must be checked by `now_ms`, in the order of their check
-        times."""
+        """Returns up to `count_max` half messages whose producers must be asked by `now_ms`, in the order of their
+        check times."""
         found: list[HalfMessage] = []
         first_ms = self.check_ms
         if first_ms is None or first_ms > now_ms:
@@ -114,7 +115,8 @@ class HalfMessages:
         return found
 
     def lowest_position(self) -> int | None:
-        """The lowest position of an open half message; None if there is none. The log is kept from there on."""
+        """Returns the lowest position at which an open half message lies; None if there is none. The log must be kept
+        from there on."""
         first = (
             self._kv.first(TRANS, *keys.half_range(0, keys.U64_MAX)),
             self._kv.first(TRANS, *keys.half_moved_range(0, keys.U64_MAX)),
@@ -124,7 +126,8 @@ class HalfMessages:
     # -- apply
 
     def add(self, stage: Stage, topic_id: int, queue_id: int, check_ms: int, items: bytes) -> None:
-        """Opens the transactions of the half messages in `items`. Their producer is first asked at `check_ms`."""
+        """Opens a transaction for each half message in `items`. Their producer is first asked for the outcome at
+        `check_ms`."""
         count = size_all = 0
         for position, size, crc32c, _, _ in ITEM.iter_unpack(items):
             stage.put_new(TRANS, keys.half_key(position), keys.HALF.pack(topic_id, queue_id, size, crc32c, check_ms, 0))
@@ -134,8 +137,8 @@ class HalfMessages:
         self._count(stage, count, size_all)
 
     def carry(self, stage: Stage, name: int, items: bytes) -> None:
-        """Records the new position of a half message that was carried forward; `items` has one item. Changes nothing if
-        its transaction has ended meanwhile."""
+        """Records the new position of the half message `name`, which was carried forward; `items` is one item. Changes
+        nothing if its transaction has ended meanwhile."""
         half = self._staged_half(stage, name)
         if half is None or len(items) != ITEM.size:
             return
@@ -149,7 +152,7 @@ class HalfMessages:
         self._count(stage, 0, size - half.size)
 
     def end(self, stage: Stage, positions: Any) -> CommandResult:
-        """Ends these transactions; value: how many of them were open."""
+        """Ends the transactions of these half messages. The result's value is the number of those that were open."""
         ended = 0
         for position in _check_positions(positions):
             half = self._staged_half(stage, position)
@@ -162,8 +165,8 @@ class HalfMessages:
         return done(ended)
 
     def check(self, stage: Stage, next_ms: Any, positions: Any) -> CommandResult:
-        """Counts a check of these half messages and sets `next_ms` as the time of the next one. Value: the positions of
-        those that are open."""
+        """Counts a check of these half messages, and sets `next_ms` as the time of the next one. The result's value
+        lists the positions of those that are open."""
         next_ms = checked_int(next_ms, "next_ms", 0, keys.U64_MAX)
         asked = []
         for position in _check_positions(positions):
@@ -178,7 +181,7 @@ class HalfMessages:
         return done(asked)
 
     def publish(self) -> None:
-        """Shows the run's changes to readers; called when its batch is written."""
+        """Shows the changes of the applied batch to readers; called after the batch is written."""
         if self._added_ms is not None or self._first_gone:
             earliest = min([ms for ms in (self.check_ms, self._added_ms) if ms is not None], default=None)
             if self._first_gone and earliest is not None:
@@ -231,7 +234,8 @@ def _half(name: int, row: bytes) -> HalfMessage:
 
 
 def _check_positions(positions: Any) -> Iterator[int]:
-    """Returns the positions. Raises InvalidCommandError, before anything changes, if one of them is not a position."""
+    """Returns the positions named in a command. Raises InvalidCommandError, before anything changes, if one is not a
+    position."""
     if type(positions) is not list or not positions:
         raise InvalidCommandError(f"positions must be a list of at least one, not {positions!r}")
     for position in positions:

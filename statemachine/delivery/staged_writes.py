@@ -1,10 +1,10 @@
 """Staged writes: messages that come into their queues only if a commit names them (docs/adr/0068).
 
 A *write* has a name and a number: for a streaming query in Spark, its id and the batch id. An *attempt* is one try of
-one task at a write. Its messages are rows of the family `timer` that never become due: their due time is STAGED_DUE +
-the number of the attempt. The commit names the winning attempts and the number of messages in each. It takes effect if
-all of these are there, and discards everything else that is staged for this write or an earlier one of the name. If
-that is much, slices discard it (removals.py); readers see it as discarded at once.
+one task at a write. The messages of an attempt are rows of the family `timer` that never become due: their due time is
+STAGED_DUE + the number of the attempt. The commit names the winning attempts and the number of messages in each. It
+takes effect if all of these messages are stored, and discards everything else that is staged for this write or an
+earlier one of the name. If that is much, slices discard it (removals.py); readers see it as discarded at once.
 
 Invariants: a message of an attempt comes into a queue only after a commit named the attempt, and only once; for each
 name, the committed numbers rise. A commit or an attempt that is repeated therefore changes nothing.
@@ -25,53 +25,53 @@ from statemachine.rows.sorted_map import SortedMap
 from statemachine.rows.stage import Stage
 
 STAGED_DUE = 1 << 63
-"""Due times from here on are not times: subtract STAGED_DUE to get the number of an attempt."""
+"""The lowest due time that is no time but STAGED_DUE + the number of an attempt."""
 NAME_MAX = 255
 """The most characters of a write's name."""
 ATTEMPTS_MAX = 65_536
-"""The most attempts in the state at once, in whatever condition. Above it `open_attempt` is refused."""
+"""The most attempts in the state at once, open, committed or discarded. Above it `open_attempt` is refused."""
 WINNERS_MAX = 4_096
 """The most attempts that a commit may name. The commit changes a row for each."""
 LOSERS_AT_ONCE = 16
-"""The number of other attempts of the same name that a commit looks at. If there are more, slices discard them
+"""The number of losing attempts of the same name that a commit itself discards. If there are more, slices discard them
 (removals.py)."""
 COMMITTED, INCOMPLETE, FULL = "committed", "incomplete", "full"
-"""Codes of results: the write was committed before; an attempt is missing or incomplete; there are too many
+"""Codes of command results: the write was committed before; an attempt is missing or incomplete; there are too many
 attempts."""
 
 
 class AttemptState(IntEnum):
-    """The fate of an attempt's messages."""
+    """The state of an attempt, and thereby the fate of its messages."""
 
     OPEN = 0
     COMMITTED = 1
-    """The messages are being copied into their queues."""
+    """A commit named the attempt. Its messages are being copied into their queues."""
     DISCARDED = 2
-    """The messages are being removed."""
+    """The attempt lost. Its messages are being removed."""
 
 
 class Attempt(NamedTuple):
-    """One try of one task at a write."""
+    """One try of one task at a staged write."""
 
     number: int
     state: AttemptState
     write: int
     """The number of the write."""
     count: int  # type: ignore[assignment]
-    """The number of staged messages."""
+    """The number of messages that were staged for the attempt."""
     left: int
-    """The number of staged messages that are neither copied nor removed yet."""
+    """The number of these messages that are neither copied nor removed yet."""
     left_bytes: int
     """The bytes of the messages that are neither copied nor removed yet."""
     opened_ms: int
     staged_ms: int
-    """Log time at which a message was last staged."""
+    """Log time at which a message was last staged for the attempt."""
     name: str
     """The name of the write."""
 
     @property
     def due_ms(self) -> int:
-        """The due time of the attempt's rows."""
+        """The due time of the attempt's rows, which is no time but contains the attempt's number."""
         return STAGED_DUE + self.number
 
 
@@ -81,68 +81,70 @@ class CommittedWrite(NamedTuple):
     name: str
     write: int
     count: int  # type: ignore[assignment]
-    """The number of messages that it brought."""
+    """The number of messages that the write brought into queues."""
     committed_ms: int
     """Log time of the commit."""
 
 
 class StagedWrites:
-    """Rows "a", "w" and "b" of the family `trans`. Any thread may use the members up to `committed_writes`."""
+    """All attempts and committed writes, as rows "a", "w" and "b" of the family `trans`. Any thread may use the members
+    up to `committed_writes`."""
 
     def __init__(self, kv: KV, removals: Removals) -> None:
-        """`removals`: readers see the attempts that it is still going to discard as discarded."""
+        """`removals`: the pending removals, which tell the attempts that slices are still going to discard."""
         self._kv = kv
         self._removals = removals
         stored = [_attempt(key, row) for key, row in kv.scan(TRANS, *keys.ATTEMPTS)]
         self._attempts = SortedMap((attempt.number, attempt) for attempt in stored)
-        """The attempts, exactly as in their rows."""
+        """The attempts by number, exactly as in their rows."""
         self._live = len(stored)
-        """The number of attempts in the state, with the changes of the current run."""
+        """The number of attempts in the state, with the changes of the batch being applied."""
         self._open: dict[str, SortedMap[int, int]] = {}
-        """Name -> the attempts whose rows are open, and their writes, with the changes of the current run."""
+        """Name of writes -> (number of each attempt whose row is open -> its write), with the changes of the batch
+        being applied."""
         for attempt in stored:
             if attempt.state is AttemptState.OPEN:
                 self._open.setdefault(attempt.name, SortedMap()).put(attempt.number, attempt.write)
         self.draining = SortedMap((attempt.number, attempt.state) for attempt in stored if attempt.state)
-        """Attempts whose messages are being copied or removed, by number."""
+        """Number -> state of each attempt whose messages are being copied or removed."""
         self.left = self._staged_left = sum([attempt.left for attempt in self._attempts.values()])
-        """The number of staged messages of all attempts."""
+        """The number of staged messages of all attempts that are neither copied nor removed yet."""
         self.left_bytes = self._staged_bytes = sum([attempt.left_bytes for attempt in self._attempts.values()])
-        """The bytes in the log of the staged messages."""
+        """The bytes of these messages in the log."""
         self.changed: dict[int, Attempt | None] = {}
-        """Attempts that the current run changed; None for one of which nothing is left."""
+        """Attempts that the batch being applied has changed; None for one that is finished and removed."""
 
     def get(self, number: int) -> Attempt | None:
-        """Returns the attempt; None if it was never opened, or nothing is left of it."""
+        """Returns the attempt; None if it was never opened, or is finished and removed."""
         attempt = self._attempts.get(number)
         return attempt and self._seen(attempt)
 
     def attempts(self) -> Iterator[Attempt]:
-        """All attempts by number; up to ATTEMPTS_MAX."""
+        """Yields all attempts, up to ATTEMPTS_MAX, in the order of their numbers."""
         return (self._seen(attempt) for attempt in self._attempts.values())
 
     def open_of(self, name: str, write: int, after: int, count_max: int) -> tuple[list[Attempt], int | None]:
-        """Returns open attempts at the write with numbers above `after`, found among the next `count_max` attempts of
-        its name; and the number after which to continue, None if there are no more."""
+        """Returns open attempts at the write, found among the next `count_max` open attempts of its name with numbers
+        above `after`; and the number after which to continue, None if there are no more."""
         numbers = self._open.get(name, _NONE).keys_from(after, count_max)
         there = [attempt for attempt in map(self.get, numbers) if attempt is not None]
         found = [attempt for attempt in there if (attempt.write, attempt.state) == (write, AttemptState.OPEN)]
         return found, numbers[-1] if len(numbers) == count_max else None
 
     def committed(self, name: str) -> CommittedWrite | None:
-        """The newest committed write of the name; None if there is none, or it was forgotten."""
+        """Returns the newest committed write of the name; None if there is none, or it was forgotten."""
         row = self._kv.get(TRANS, keys.write_key(name))
         return None if row is None else CommittedWrite(name, *keys.WRITE.unpack(row))
 
     def committed_writes(self, count_max: int) -> list[CommittedWrite]:
-        """Returns the newest committed write of each name, in the order of the names, up to a number of them."""
+        """Returns the newest committed write of each name, in the order of the names, for at most `count_max` names."""
         rows = islice(self._kv.scan(TRANS, *keys.WRITES), count_max)
         return [CommittedWrite(key[1:].decode(), *keys.WRITE.unpack(row)) for key, row in rows]
 
     # -- apply
 
     def open(self, stage: Stage, name: Any, write: Any, now_ms: Any) -> CommandResult:
-        """Opens a new attempt at the write. Value: its number."""
+        """Opens a new attempt at the write. The result's value is the attempt's number."""
         name, write, now_ms = _checked_name(name), _checked_u63(write, "write"), _checked_u63(now_ms, "now_ms")
         before = self._committed(stage, name)
         if before is not None and write <= before.write:
@@ -156,13 +158,13 @@ class StagedWrites:
         return done(number)
 
     def current(self, number: int) -> Attempt | None:
-        """Returns the attempt at this point of the run."""
+        """Returns the attempt, with the changes of the batch being applied; None if there is none."""
         attempt = self.changed[number] if number in self.changed else self._attempts.get(number)
         return attempt and self._seen(attempt)
 
     def stage(self, stage: Stage, number: int, count: int, size: int, now_ms: int) -> bool:
-        """Counts messages that were staged for the attempt. Returns False if the attempt is not open: then the messages
-        belong to nobody."""
+        """Adds newly staged messages to the attempt's counters. Returns False if the attempt is not open: the caller
+        then stores no row for them."""
         attempt = self.current(number)
         if attempt is None or attempt.state is not AttemptState.OPEN:
             return False
@@ -175,7 +177,8 @@ class StagedWrites:
         return True
 
     def remove(self, stage: Stage, number: int, count: int, size: int) -> None:
-        """Counts messages of the attempt that were copied or removed. Called once for each removed row."""
+        """Subtracts messages that were copied or removed from the attempt's counters. Called once for each
+        removed row."""
         self._staged_left -= count
         self._staged_bytes -= size
         attempt = self.current(number)
@@ -187,9 +190,9 @@ class StagedWrites:
                 self._drop(stage, left)
 
     def commit(self, stage: Stage, name: Any, write: Any, now_ms: Any, winners: Any) -> CommandResult:
-        """Commits the write with these attempts, [[number, count], ...]. Value: the number of messages that it brings.
-        A write that is not newer than the last committed one of its name is refused with that one's number: no attempt
-        at it is open. Slices discard the other attempts if there are many."""
+        """Commits the write with these winning attempts, [[number, count], ...]. A write that is not newer than the
+        last committed one of its name is refused with that one's number: no attempt at it is open. Slices discard the
+        other attempts if there are many. The result's value is the number of messages that the write brings."""
         name, write, now_ms = _checked_name(name), _checked_u63(write, "write"), _checked_u63(now_ms, "now_ms")
         counts = _checked_winners(winners)
         before = self._committed(stage, name)
@@ -210,14 +213,14 @@ class StagedWrites:
         return done(total)
 
     def discard(self, stage: Stage, numbers: Any) -> CommandResult:
-        """Discards those of these attempts that are open. Value: their number."""
+        """Discards those of these attempts that are open. The result's value is the number of discarded attempts."""
         if type(numbers) is not list:
             raise InvalidCommandError(f"attempts must be a list, not {numbers!r}")
         checked = [_checked_u63(number, "attempt") for number in numbers]
         return done(sum([self._end(stage, number, AttemptState.DISCARDED) for number in checked]))
 
     def forget(self, stage: Stage, name: Any) -> CommandResult:
-        """Forgets the committed write of the name: the name may be used anew, from any number."""
+        """Removes the record of the name's committed write, so that the name may be used anew, from any number."""
         name = _checked_name(name)
         before = self._committed(stage, name)
         if before is None:
@@ -226,7 +229,8 @@ class StagedWrites:
         return done(before.write)
 
     def discard_losers(self, stage: Stage, losers: Losers, at: bytes, rows_max: int) -> Done:
-        """Discards losing attempts, from the key `at` on, among the next `rows_max` attempts of their name."""
+        """Discards attempts that lost by a commit, from the key `at` on, among the next `rows_max` attempts of their
+        name. Returns how far it came."""
         after = keys.attempt_number(at) - 1 if at else 0
         numbers = self._open.get(losers.name, _NONE).keys_from(after, rows_max)
         for number in numbers:
@@ -236,7 +240,7 @@ class StagedWrites:
         return Done(len(numbers), keys.attempt_key(numbers[-1] + 1) if len(numbers) == rows_max else None)
 
     def publish(self) -> None:
-        """Publishes the run's changes; called when its batch is written."""
+        """Shows the changes of the applied batch to readers; called after the batch is written."""
         if not self.changed:
             return
         changed, self.changed = self.changed, {}
@@ -254,7 +258,7 @@ class StagedWrites:
     # -- inside
 
     def _mismatch(self, number: int, count: int, name: str, write: int) -> str:
-        """Returns the reason why the attempt cannot be one of the write's; "" if it can."""
+        """Returns the reason why a commit of the write may not name the attempt; "" if it may."""
         attempt = self.current(number)
         if attempt is None or attempt.state is not AttemptState.OPEN:
             return f"attempt {number} is not open (any more)"
@@ -265,7 +269,7 @@ class StagedWrites:
         return ""
 
     def _seen(self, attempt: Attempt) -> Attempt:
-        """Returns the attempt as readers see it: discarded if a slice has yet to discard it."""
+        """Returns the attempt as readers see it: as discarded if a slice has yet to discard it."""
         if attempt.state is AttemptState.OPEN and self._removals.loses(attempt.name, attempt.write, attempt.number):
             return attempt._replace(state=AttemptState.DISCARDED)
         return attempt
@@ -276,7 +280,7 @@ class StagedWrites:
             self._end(stage, number, AttemptState.DISCARDED)
 
     def _end(self, stage: Stage, number: int, state: AttemptState) -> bool:
-        """Ends an attempt. Returns True if it was open."""
+        """Brings an attempt into the state `state`, if it is open. Returns True if it was."""
         attempt = self.current(number)
         if attempt is None or attempt.state is not AttemptState.OPEN:
             return False
@@ -316,7 +320,7 @@ class StagedWrites:
         stage.delete(TRANS, keys.attempt_key(attempt.number))
 
     def _close(self, attempt: Attempt) -> None:
-        """Removes the attempt from the open ones, because its row is no longer open."""
+        """Removes the attempt from `_open`, because its row is no longer open."""
         numbers = self._open.get(attempt.name)
         if numbers is not None and attempt.number in numbers:
             numbers.remove(attempt.number)
@@ -351,7 +355,8 @@ def _checked_u63(value: Any, what: str) -> int:
 
 
 def _checked_winners(value: Any) -> dict[int, int]:
-    """Returns attempt -> messages. Raises InvalidCommandError before anything changes."""
+    """Returns the attempts that a commit names: number -> messages. Raises InvalidCommandError before anything
+    changes."""
     if type(value) is not list:
         raise InvalidCommandError(f"winners must be a list, not {value!r}")
     found: dict[int, int] = {}

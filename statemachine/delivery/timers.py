@@ -1,8 +1,8 @@
 """Scheduled messages: they are in no queue until log time reaches their due time.
 
 A run of messages of kind SCHEDULED becomes one row, which is delivered as a whole: the entry with the copies of its
-messages removes it, by the command `deliver_timers`. A second row, by position, finds the message while it waits, and
-tells where the log must not be trimmed.
+messages removes the row, by the command `deliver_timers`. A second row, by position, finds the message while it waits,
+and tells where the log must not be trimmed.
 
 Millions of rows come and go, and until RocksDB has compacted removed rows, a scan over them costs almost as much as
 over existing ones. No read therefore begins at the first key of the family. The first row by due time is known in
@@ -35,10 +35,10 @@ from statemachine.rows.kv import KV, META, TIMER
 from statemachine.rows.stage import Stage
 
 RUN_MAX = 256
-"""The most messages in a row."""
+"""The most scheduled messages in one row."""
 LOOK_MAX = 4096
-"""The most rows that a search by position looks at. An entry holds the messages of up to `limits.batch_messages_max`
-rows next to each other, so the row that begins just below a position may be another one."""
+"""The most rows that a search for the message at a position looks at. An entry holds the messages of up to
+`limits.batch_messages_max` rows next to each other, so the row that begins just below a position may be another one."""
 NEVER = keys.U64_MAX
 """A time later than every due time."""
 EDGE_STEP_BYTES, EDGE_STEPS_MAX = 1 << 20, 1024
@@ -46,7 +46,7 @@ EDGE_STEP_BYTES, EDGE_STEPS_MAX = 1 << 20, 1024
 they pass that many bytes of removed messages in a few milliseconds."""
 
 TimerName = tuple[int, int]
-"""(due_ms, position) of a row. Names sort in the order of delivery."""
+"""The name of a row of scheduled messages: (due_ms, position). Names sort in the order of delivery."""
 _NO_ROW: TimerName = (NEVER, keys.U64_MAX)
 _TIMES_END = keys.timer_due_end(STAGED_DUE - 1)
 """A key above the keys of all rows with a due time, and below those of staged messages."""
@@ -56,35 +56,39 @@ _MOVED = struct.Struct(">QB")
 
 
 class TimerCounts(NamedTuple):
-    """The number of messages by their fate."""
+    """The number of scheduled messages that wait, were delivered, were dropped or were recalled."""
 
     pending: int = 0
     pending_bytes: int = 0
     delivered: int = 0
     dropped: int = 0
-    """Messages whose topic was deleted, or whose bytes were trimmed from the log."""
+    """The number of messages that were never delivered because their topic was deleted or their bytes were trimmed from
+    the log."""
     recalled: int = 0
 
 
 class TimerRow(NamedTuple):
-    """Messages of one entry for one queue that are due together. `items` has the form of a consume queue's items."""
+    """One row of scheduled messages: those of one entry for one queue that are due together. `items` has the form of a
+    consume queue's items."""
 
     due_ms: int
     position: int
-    """The position at which the first message (which may have been recalled) was first stored. With `due_ms` it names
-    the row."""
+    """The position at which the row's first message (which may have been recalled) was first stored. With `due_ms` it
+    names the row."""
     topic_id: int
     queue_id: int
     items: bytes
     """The present positions and sizes of the messages."""
     origins: bytes = b""
-    """The position u64 at which each message was first stored, if the messages were carried forward."""
+    """The position (u64) at which each message was first stored, if the messages were carried forward; otherwise empty.
+    """
     moved_to: int | None = None
-    """The position at which the first message was stored again, if the messages were carried forward."""
+    """The position at which the first message was stored again, if the messages were carried forward; otherwise None.
+    """
 
     @property
     def place(self) -> int:
-        """The present position of the first message. The log is kept from there on."""
+        """The present position of the first message. The log must be kept from there on."""
         return self.position if self.moved_to is None else self.moved_to
 
     def first_positions(self) -> list[int]:
@@ -104,37 +108,38 @@ class TimerRow(NamedTuple):
 
 
 class Timers:
-    """All scheduled messages. Apply changes them; any thread may use `earliest`, `counts` and the reads below."""
+    """All scheduled messages. The apply thread changes them; any thread may use `earliest`, `counts` and the reads up
+    to `lowest_position`."""
 
     def __init__(self, kv: KV, writes: StagedWrites) -> None:
-        """`writes` counts the staged messages."""
+        """`writes` counts the staged messages, whose rows are stored here too."""
         self._kv = kv
         self._writes = writes
         row = kv.get(TIMER, keys.TIMER_COUNTS_KEY)
         self.counts = self._staged = TimerCounts() if row is None else TimerCounts(*keys.unpack_timer_counts(row))
-        """The counters. The object is replaced as a whole."""
+        """The numbers of scheduled messages by their fate. The object is replaced as a whole."""
         self.first = self._staged_first = self._stored_first(row)
-        """The name of the first row by due time. Its `due_ms` is NEVER if nothing waits."""
+        """The name of the first row by due time; its `due_ms` is NEVER if no message waits."""
         self._edge = 0
-        """No message waits below this position of the log. Rows are added only at the log's end, so it never moves
-        back."""
+        """The position of the log below which no message waits. Rows are added only at the log's end, so the edge never
+        moves back."""
         self._dropped: dict[int, int] = {}
-        """Discarded attempt -> the row that was removed last, with the changes of the current run. No row is left below
-        it, so the next slice does not pass the removed ones again."""
+        """Number of a discarded attempt -> position of the row that was removed last, with the changes of the batch
+        being applied. No row is left below it, so the next slice does not walk over the removed ones again."""
         self._added: list[TimerName] = []
         self._removed: set[TimerName] = set()
-        """Rows that the current run removed."""
+        """Names of the rows that the batch being applied has removed."""
 
     # -- any thread
 
     @property
     def earliest(self) -> int:
-        """The earliest due time; NEVER if nothing waits."""
+        """The earliest due time of a scheduled message; NEVER if none waits."""
         return self.first[0]
 
     def due(self, now_ms: int, after: TimerName | None = None) -> Iterator[TimerRow]:
         """Yields the rows that are due at `now_ms` of log time, in the order of due time and position. With `after`,
-        only those behind that row, whether it still exists or not."""
+        only those after that row, whether it still exists or not."""
         first = self.first
         start = keys.timer_key(*first) if after is None or after < first else keys.timer_key(*after) + b"\0"
         end = keys.timer_due_end(now_ms)
@@ -143,20 +148,21 @@ class Timers:
                 yield _row(key, value)
 
     def staged(self, due_ms: int, after: int | None = None) -> Iterator[TimerRow]:
-        """Yields the rows of an attempt (`Attempt.due_ms`) behind `after`, in the order of their positions."""
+        """Yields the rows of an attempt at a staged write, in the order of their positions; with `after`, only those
+        above that position. `due_ms`: that of the attempt (`Attempt.due_ms`)."""
         start = keys.timer_key(due_ms, 0) if after is None else keys.timer_key(due_ms, after) + b"\0"
         for key, value in self._kv.scan(TIMER, start, keys.timer_due_end(due_ms)):
             yield _row(key, value)
 
     def get(self, due_ms: int, position: int) -> TimerRow | None:
-        """The row; None if it was delivered or dropped."""
+        """Returns the row with this name; None if it was delivered or dropped."""
         key = keys.timer_key(due_ms, position)
         value = self._kv.get(TIMER, key)
         return None if value is None else _row(key, value)
 
     def at(self, position: int) -> tuple[TimerRow, QueueItem] | None:
-        """Returns the message whose first byte is at `position`, or was there when it was first stored, and its row;
-        None if no such message waits."""
+        """Returns the waiting message whose first byte is at `position`, or was there when it was first stored, and its
+        row; None if there is none."""
         for row in self._rows_below(*keys.timer_position_range(position)):
             item = next((item for item in row.messages() if item.position == position), None)
             if item is not None:
@@ -180,8 +186,8 @@ class Timers:
         rows were removed, and after a start, it may take several calls to find it: until then the result is a lower
         position.
 
-        `trim_position`: the position at which the log begins. `end_position`: the position up to which it was applied
-        at a moment before the call.
+        `trim_position`: the position at which the log begins. `end_position`: the position up to which the log was
+        applied at some moment before the call.
         """
         if not self.counts.pending and not self._writes.left:
             return None
@@ -217,9 +223,9 @@ class Timers:
         self._added.append((due_ms, position))
 
     def carry(self, stage: Stage, name: int, items: bytes) -> None:
-        """Records the new positions of the row's messages, which were carried forward. Changes nothing if the row is
-        gone or has other messages than the leader read: it was delivered, or a message was recalled, in an entry in
-        between."""
+        """Records the new positions of the messages in the row at position `name`, which were carried forward. Changes
+        nothing if the row is gone or has other messages than the leader read: it was delivered, or a message was
+        recalled, in an entry in between."""
         row = self._staged_row(stage, name)
         if row is None or len(row.items) != len(items):
             return
@@ -233,8 +239,9 @@ class Timers:
         self._rewrite(stage, moved)
 
     def remove(self, stage: Stage, rows: Any, *, delivered: bool) -> CommandResult:
-        """Removes these rows, [[due, position], ...]. Value: the number of their messages. A row that does not exist is
-        skipped: a defect of a leader must not stop every node."""
+        """Removes these rows, [[due, position], ...], as delivered or dropped. A row that does not exist is skipped: a
+        defect of a leader must not stop every node. The result's value is the number of messages in the removed rows.
+        """
         if type(rows) is not list:
             raise InvalidCommandError(f"rows must be a list, not {rows!r}")
         checked = [_checked(row) for row in rows]
@@ -259,7 +266,8 @@ class Timers:
         return done(removed)
 
     def drop_staged(self, stage: Stage, number: Any, rows_max: Any) -> CommandResult:
-        """Removes at most a number of rows of a discarded attempt. Value: the number of their messages."""
+        """Removes at most `rows_max` rows of a discarded attempt. The result's value is the number of their
+        messages."""
         number = checked_int(number, "attempt", 0, STAGED_DUE - 1)
         rows_max = checked_int(rows_max, "rows", 1, keys.U32_MAX)
         attempt = self._writes.current(number)
@@ -280,8 +288,8 @@ class Timers:
         return result
 
     def recall(self, stage: Stage, due_ms: Any, position: Any, message_position: Any) -> CommandResult:
-        """Removes one message from a row, which keeps its name. `message_position` is the position at which the message
-        was first stored. The result is `not_found` if the message does not wait there."""
+        """Removes one scheduled message from a row, which keeps its name. `message_position` is the position at which
+        the message was first stored. The result is `not_found` if the message does not wait there."""
         due_ms, position = _checked([due_ms, position])
         message_position = checked_int(message_position, "message_position", 0, keys.U64_MAX)
         key = keys.timer_key(due_ms, position)
@@ -301,7 +309,8 @@ class Timers:
         return done()
 
     def stage_front(self, stage: Stage) -> None:
-        """Stages the name of the first row. Called when everything else of the run is staged."""
+        """Adds the row with the counters and the name of the first row to the batch. Called when everything else of the
+        batch is staged."""
         if not self._added and not self._removed and self._staged == self.counts:
             return
         first = min([self.first, *self._added])
@@ -312,7 +321,7 @@ class Timers:
         stage.put(META, keys.TIMER_FRONT_KEY, row)
 
     def publish(self) -> None:
-        """Publishes the run's changes; called when its batch is written."""
+        """Shows the changes of the applied batch to readers; called after the batch is written."""
         if self._staged is not self.counts:
             self.first, self.counts = self._staged_first, self._staged
             self._added, self._removed = [], set()
@@ -324,7 +333,7 @@ class Timers:
         stage.put(TIMER, key, _value(row))
 
     def _remove_row(self, stage: Stage, row: TimerRow) -> None:
-        """Removes a row. `row` is the row at this point of the run."""
+        """Removes a row. `row` is the row with the changes of the batch being applied."""
         key, position_key = keys.timer_key(*row.name), keys.timer_position_key(row.place)
         before = stage.before[TIMER]
         if before.get(key) is None:
@@ -352,7 +361,7 @@ class Timers:
         return None if value is None else _row(key, value)
 
     def _rows_below(self, low: bytes, high: bytes) -> Iterator[TimerRow]:
-        """Yields the rows to which the keys of this range lead, highest first."""
+        """Yields the rows found by the keys (by position) in this range, highest first."""
         for _ in range(LOOK_MAX):
             found = self._kv.seek_last(TIMER, low, high)
             if found is None:
@@ -363,7 +372,8 @@ class Timers:
                 yield row
 
     def _staged_first_row(self, stage: Stage, start: TimerName) -> TimerName:
-        """Returns the first row at this point of the run. No row exists before `start`."""
+        """Returns the name of the first row, with the changes of the batch being applied. No row exists before
+        `start`."""
         added = [name for name in self._added if name not in self._removed]
         end = _TIMES_END
         for key, _ in self._kv.scan(TIMER, keys.timer_key(*start), end):
@@ -374,9 +384,9 @@ class Timers:
         return min(added, default=_NO_ROW)
 
     def _stored_first(self, counts: bytes | None) -> TimerName:
-        """Returns the name of the first row as it was kept. A release that did not keep it may have written since. One
-        of the counters rises with every change, so they differ then from the counters that were kept with the name, and
-        the row is searched for."""
+        """Returns the name of the first row, from its own row if that is up to date. A release that did not keep it may
+        have written since. One of the counters rises with every change, so they differ then from the counters that were
+        kept with the name, and the first row is searched for."""
         if counts is None:
             return _NO_ROW
         row = self._kv.get(META, keys.TIMER_FRONT_KEY)
@@ -398,31 +408,33 @@ def _row(key: bytes, value: bytes) -> TimerRow:
 
 
 def _value(row: TimerRow) -> bytes:
-    """Returns the value of a row. An odd length marks a row that was carried forward."""
+    """Returns the stored value of a row. An odd length marks a row whose messages were carried forward."""
     moved = b"" if row.moved_to is None else row.origins + _MOVED.pack(row.moved_to, 1)
     return keys.TIMER_QUEUE.pack(row.topic_id, row.queue_id) + row.items + moved
 
 
 def _moved_name(row: TimerRow) -> bytes:
-    """Returns the position in the row's name, for the row's key by position; b"" if that key has the same position."""
+    """Returns the position in the row's name, to be stored under the row's key by position; b"" if that key has the
+    same position."""
     return b"" if row.moved_to is None else keys.U64.pack(row.position)
 
 
 def _name(key: bytes, value: bytes) -> tuple[int, int]:
-    """Returns (due, position) of the row to which a row by position leads."""
+    """Returns the name, (due_ms, position), of the row that a stored key by position refers to."""
     due_ms: int = keys.U64.unpack_from(value)[0]
     name: int = keys.U64.unpack_from(value, 8)[0] if len(value) > keys.U64.size else keys.timer_position(key)
     return due_ms, name
 
 
 def _measured(items: bytes) -> tuple[int, int, int]:
-    """Returns the position of the first message, the number of messages, and their bytes."""
+    """Returns the position of the first message in packed items, the number of messages, and their total size in
+    bytes."""
     first: int = ITEM.unpack_from(items)[0]
     return first, len(items) // ITEM.size, sum([item[1] for item in ITEM.iter_unpack(items)])
 
 
 def _without(row: TimerRow, at: int) -> tuple[TimerRow, int]:
-    """Returns the row without one of its messages, and the bytes of that message."""
+    """Returns the row without its message number `at`, and the size of that message in bytes."""
     size: int = ITEM.unpack_from(row.items, at * ITEM.size)[1]
     items = row.items[: at * ITEM.size] + row.items[(at + 1) * ITEM.size :]
     origins = row.origins[: at * keys.U64.size] + row.origins[(at + 1) * keys.U64.size :]

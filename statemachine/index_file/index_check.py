@@ -19,15 +19,15 @@ from statemachine.index_file.index_reader import IndexFile, Range, Steps, open_i
 from statemachine.rows.keys import U32
 
 _PLACE = "QI20x"
-"""Position and size of an item (statemachine/payload.py)."""
+"""The struct format that takes position and size from an item (statemachine/payload.py)."""
 _ITEM_SIZE = struct.calcsize(">" + _PLACE)
 _KEY_SIZE = struct.calcsize(">Q")
 _KEY_OFFSET = "4xI"
-"""The part of a key's row that is its offset."""
+"""The struct format that takes the offset from a row of the section `keys`."""
 
 
 def check_index(size: int) -> Steps[IndexFile]:
-    """Opens a file of `size` bytes and checks all of it. Raises IndexFileError, which says what is wrong."""
+    """Opens an index file of `size` bytes and checks all of it. Raises IndexFileError, which says what is wrong."""
     index = yield from open_index(size)
     if (yield Range(0, len(HEAD))) != HEAD:
         raise IndexFileError("the head is not that of an index file")

@@ -35,19 +35,19 @@ WRITER = 1
 """The version of the writer, for people. It is raised when the same log leads to other bytes than before."""
 
 BLOCK_SIZE = 64 * 1024
-"""A multiple of every row's size."""
+"""The size of a block in bytes, a multiple of every row's size."""
 SEGMENT_BYTES_MAX = 1 << 32
-"""A key's offset in its segment has 32 bits."""
+"""The most bytes of a segment, because a key's offset in its segment has 32 bits."""
 FOOTER_SIZE_MAX = 16 << 20
-"""The most bytes of a footer that a reader holds. A segment of 1 GiB with a message in every 100 bytes needs 106
-KiB."""
+"""The most bytes of a footer that a reader accepts. A segment of 1 GiB with a message in every 100 bytes needs 106 KiB.
+"""
 HEAD_MAGIC, MAGIC = b"RAFTMQIX", b"XIQMTFAR"
 HEAD_FORM = struct.Struct(">8sI4x")
 META_FORM = struct.Struct(">16sQQQQQQQQQQIIII8x")
 SECTION_FORM = struct.Struct(">8sIIQQ")
 BLOCK_FORM = struct.Struct(">QII")
 TRAILER_FORM = struct.Struct(">IIQI")
-"""The bytes that the trailer's own CRC covers; CRC and magic follow."""
+"""The part of the trailer that its own CRC covers; CRC and magic follow."""
 TRAILER_SIZE = TRAILER_FORM.size + 4 + len(MAGIC)
 QUEUE_FORM = struct.Struct(">IIQQI4x")
 KEY_FORM = struct.Struct(">II")
@@ -55,15 +55,16 @@ HEAD = HEAD_FORM.pack(HEAD_MAGIC, VERSION)
 
 ITEMS, QUEUES, KEYS = b"items", b"queues", b"keys"
 ROW_SIZES = {ITEMS: ITEM.size, QUEUES: QUEUE_FORM.size, KEYS: KEY_FORM.size}
-"""The sections in the order of the file."""
+"""The sections in the order of the file, each with the size of its rows in bytes."""
 
 
 class IndexFileError(ValueError):
-    """The bytes are not those of an intact index file: damaged, cut, or of another version. The text says which."""
+    """The bytes are not those of an intact index file: damaged, cut short, or of another version. The text says
+    which."""
 
 
 class IndexMeta(NamedTuple):
-    """The description of the file and of its segment, which is the log from `base` to `end`."""
+    """The first part of an index file's footer: it describes the file and its segment, the log from `base` to `end`."""
 
     cluster_id: UUID
     base: int
@@ -72,22 +73,22 @@ class IndexMeta(NamedTuple):
     last_index: int
     last_term: int
     first_ms: int
-    """Log times of the segment's first and last entry."""
+    """Log time of the segment's first entry; `last_ms` is that of the last."""
     last_ms: int
     messages: int
-    """Items of all queues. Messages that wait for their time or their transaction are in no queue."""
+    """The number of items of all queues. Messages that wait for their time or their transaction are in no queue."""
     queues: int
     keys: int
     group_id: int
     last_crc: int
-    """`header_crc` of the last entry. If it is equal in two files, all entries up to there are equal."""
+    """The `header_crc` of the segment's last entry. If it is equal in two files, all entries up to there are equal."""
     writer: int = WRITER
     flags: int = 0
-    """Flags; none are defined."""
+    """Reserved for flags; none are defined."""
 
 
 class QueueRun(NamedTuple):
-    """The messages of one queue in the segment: `count` items from the file's item `first_item` on."""
+    """The messages of one queue in the segment: `count` items of the file, beginning with item `first_item`."""
 
     topic_id: int
     queue_id: int
@@ -97,7 +98,7 @@ class QueueRun(NamedTuple):
 
 
 class Block(NamedTuple):
-    """One block of a section; `at` is its place in the file."""
+    """One block of a section; `at` is its byte offset in the file."""
 
     at: int
     length: int
@@ -115,29 +116,30 @@ class Section(NamedTuple):
 
 
 def pack_meta(meta: IndexMeta) -> bytes:
-    """Packs the first part of the footer."""
+    """Packs the first part of an index file's footer."""
     return META_FORM.pack(meta.cluster_id.bytes, *meta[1:])
 
 
 def unpack_meta(footer: bytes) -> IndexMeta:
-    """Unpacks the first part of the footer."""
+    """Unpacks the first part of an index file's footer."""
     cluster_id, *numbers = META_FORM.unpack_from(footer)
     return IndexMeta(UUID(bytes=cluster_id), *numbers)
 
 
 def key_row(hashed: int, offset: int) -> int:
-    """A row of the section `keys` as one number: rows are sorted and packed by the thousand, and numbers are cheap."""
+    """Returns a row of the section `keys` as one number, because thousands of rows are sorted and packed at once, and
+    numbers are cheap."""
     return hashed << 32 | offset
 
 
 def pack_keys(rows: Sequence[int]) -> bytes:
-    """Rows of the section `keys`, as `key_row` makes them, in the order given."""
+    """Packs rows of the section `keys`, as `key_row` makes them, in the order given."""
     return struct.pack(f">{len(rows)}Q", *rows)
 
 
 def file_name(base: int, end: int) -> str:
-    """Returns the name of the file for the log from `base` to `end`. It is the same in DATA/index and below index/ in a
-    store, where the first 16 digits of the XXH3 come before the suffix."""
+    """Returns the name of the index file for the log from `base` to `end`. The name is the same in DATA/index and below
+    index/ in an object store, where the first 16 digits of the file's XXH3 come before the suffix."""
     return f"{base:020d}-{end:020d}{SUFFIX}"
 
 
@@ -145,7 +147,7 @@ SUFFIX = ".idx"
 
 
 def parse_file_name(name: str) -> tuple[int, int] | None:
-    """Returns (base, end) of a file name; None if the name has another form."""
+    """Returns (base, end) of an index file's name; None if the name has another form."""
     base, dash, end = name.removesuffix(SUFFIX).partition("-")
     digits = base + end
     if not (dash and name.endswith(SUFFIX) and len(base) == len(end) == 20 and digits.isascii() and digits.isdigit()):

@@ -1,6 +1,6 @@
-"""Builds the index file of a segment from the segment's entries alone. It serves where the rows are gone, and to check
-the builder that works from rows. It does not know which topics were deleted meanwhile, so it lists their messages as
-well.
+"""Builds the index file of a segment from the segment's entries alone. It is used where the state's rows are gone, and
+to check the builder that works from rows. It does not know which topics were deleted meanwhile, so it lists their
+messages as well.
 
 Memory: 32 bytes per message and 16 per key of the segment.
 """
@@ -20,7 +20,7 @@ _LOW = 0xFFFFFFFF
 
 
 def write_index_of_log(entries: Iterable[Entry], meta: IndexMeta, write: Callable[[bytes], object]) -> IndexMeta:
-    """Writes the file of the segment `meta`, whose entries these are. Returns `meta` with the counts. Raises
+    """Writes the index file of the segment `meta`, whose entries are `entries`. Returns `meta` with the counts. Raises
     PayloadError for an entry that this version cannot read."""
     queues: dict[tuple[int, int], tuple[int, list[bytes]]] = {}
     keys: list[int] = []

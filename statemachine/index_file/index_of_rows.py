@@ -24,12 +24,12 @@ from statemachine.rows import keys
 from statemachine.rows.kv import CQ, INDEX, KV, TOPICS
 
 SORTED_BYTES = 16 << 10
-"""The least bytes of records that are sorted in one step, unless they are the last: 2,048 records."""
+"""The least bytes of index records that are sorted in one step, unless they are the last: 2,048 records."""
 LOOKS = 3
-"""The number of attempts to find a block. Blocks are merged once, so the second attempt finds it unless the queue was
+"""The number of tries to find a queue's chunk. Blocks are merged once, so the second try finds it unless the queue was
 trimmed."""
 MERGED = 1
-"""Kind of the rows of a closed bucket."""
+"""The kind byte in the keys of a closed bucket's rows."""
 _LOW = 0xFFFFFFFF
 _HASH = _LOW << 32
 
@@ -39,9 +39,9 @@ SortRows = Callable[[bytes, int], bytes]
 def write_index(
     kv: KV, meta: IndexMeta, write: Callable[[bytes], object], *, sort: SortRows | None = None
 ) -> Generator[None, None, IndexMeta]:
-    """Writes the file of the segment `meta` with `write`, in steps of well below a millisecond of work for most queues
-    and keys. `sort` stands for `sorted_rows`. Returns `meta` with the counts. Raises KVError, and
-    InvariantViolationError if the rows are not there."""
+    """Writes the index file of the segment `meta` with `write`, in steps of well below a millisecond of work for most
+    queues and keys. `sort` replaces `sorted_rows`. Returns `meta` with the counts. Raises KVError, and
+    InvariantViolationError if the rows are missing."""
     writer = IndexWriter(write)
     for topic_id, queue_id in queues(kv):
         first, pieces = queue_items(kv, topic_id, queue_id, meta.base, meta.end)
@@ -54,8 +54,8 @@ def write_index(
 
 
 def queues(kv: KV) -> Iterator[tuple[int, int]]:
-    """Yields every queue that has rows, ascending, with one seek each. Deleted topics whose rows are still to be
-    removed are skipped."""
+    """Yields (topic_id, queue_id) of every queue that has rows, ascending, with one seek each. Deleted topics whose
+    rows are still to be removed are skipped."""
     row = kv.first(CQ, keys.FIRST, keys.LAST)
     known = -1
     while row is not None:
@@ -76,7 +76,7 @@ def queue_items(kv: KV, topic_id: int, queue_id: int, base: int, end: int) -> tu
 
 
 def _first_at(kv: KV, topic_id: int, queue_id: int, position: int) -> int | None:
-    """The first offset of the queue whose message lies at or above the position; None if there is none."""
+    """Returns the first offset of the queue whose message lies at or above the position; None if there is none."""
     low_key, high_key = keys.cq_key(topic_id, queue_id, 0), keys.cq_key(topic_id, queue_id, keys.U64_MAX)
     row = kv.seek_last(CQ, low_key, high_key)
     if row is None or _position(row[1], len(row[1]) // ITEM.size - 1) < position:
@@ -102,7 +102,7 @@ def _first_at(kv: KV, topic_id: int, queue_id: int, position: int) -> int | None
 
 
 def _items_below(kv: KV, topic_id: int, queue_id: int, first: int, end: int) -> Iterator[bytes]:
-    """The items from offset `first` on that lie below position `end`."""
+    """Yields the queue's packed items from offset `first` on whose messages lie below position `end`."""
     for key, chunk in _chunks_from(kv, topic_id, queue_id, first):
         start, count = max(0, first - keys.cq_base(key)), len(chunk) // ITEM.size
         stop = count
@@ -115,7 +115,7 @@ def _items_below(kv: KV, topic_id: int, queue_id: int, first: int, end: int) -> 
 
 
 def _chunks_from(kv: KV, topic_id: int, queue_id: int, first: int) -> Iterator[tuple[bytes, bytes]]:
-    """Returns the queue's chunks from the one that holds offset `first` on, all as of one moment."""
+    """Returns the queue's chunks from the one that contains offset `first` on, all as of one moment."""
     low, high = keys.cq_key(topic_id, queue_id, 0), keys.cq_key(topic_id, queue_id, keys.U64_MAX)
     for _ in range(LOOKS):
         row = kv.seek_last(CQ, low, keys.cq_key(topic_id, queue_id, first + 1))
@@ -127,8 +127,8 @@ def _chunks_from(kv: KV, topic_id: int, queue_id: int, first: int) -> Iterator[t
 
 
 def key_partitions(kv: KV, base: int, end: int, sort: SortRows) -> Iterator[bytes]:
-    """Yields the rows of the closed bucket's keys, packed and sorted, in ascending parts: each part has the hashes that
-    begin with some bytes."""
+    """Yields rows of the section `keys` for the closed bucket's records, packed and sorted, in ascending parts. Each
+    part contains all hashes with the same first bytes."""
     partition, records = -1, bytearray()
     for key, value in kv.scan(INDEX, keys.U64.pack(base), keys.U64.pack(end)):
         if len(key) == keys.INDEX_BUCKET_KEY_SIZE:
@@ -149,8 +149,8 @@ def key_partitions(kv: KV, base: int, end: int, sort: SortRows) -> Iterator[byte
 
 def sorted_rows(records: bytes, base: int) -> bytes:
     """Returns packed and sorted rows of an index file for records of the message index (`statemachine.message_index`).
-    The messages lie less than 4 GiB above position `base`. Raises struct.error if the records do not end at a whole
-    record."""
+    The records' messages must lie less than 4 GiB above position `base`. Raises struct.error if the records do not end
+    at a whole record."""
     found = struct.unpack(f">{len(records) // RECORD.size}Q", records)
     return pack_keys(sorted([(record & _HASH) + (record - base & _LOW) for record in found]))
 

@@ -1,11 +1,11 @@
-"""Reads an index file by ranges. No I/O: a step yields the range that it needs next and is sent the bytes.
+"""Reads an index file by ranges, without any I/O: a step yields the range that it needs next and is sent the bytes.
 
     index = drive(open_index(size), read)          # read(at, length) -> bytes: pread, or a GET with a range
     positions = drive(index.positions(topic_id, key), read)
 
-A caller that reads from a store on an event loop drives the same generators with `await`. Every byte is checked against
-its CRC-32C before it is used; what does not fit raises IndexFileError. Memory: the footer, and the blocks of one
-answer.
+A caller that reads from an object store on an event loop drives the same generators with `await`. Every byte is checked
+against its CRC-32C before it is used; bytes that do not match raise IndexFileError. Memory: the footer, and the blocks
+of one answer.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from statemachine.payload import ITEM
 from statemachine.rows.keys import U32, U64
 
 TAIL_SIZE = 64 * 1024
-"""Bytes of the first read, more than the footer of a segment of 64 MiB has. Only `check_index` reads the head."""
+"""The bytes of the first read, more than the footer of a segment of 64 MiB has. Only `check_index` reads the head."""
 BATCH_BLOCKS = 16
-"""The most blocks that are asked for at once: 1 MiB."""
+"""The most blocks that are read at once: 1 MiB."""
 
 
 class Range(NamedTuple):
-    """Bytes of the file that a step needs."""
+    """A range of bytes of the file that a step needs."""
 
     at: int
     length: int
@@ -61,11 +61,12 @@ class Range(NamedTuple):
 
 T = TypeVar("T")
 Steps = Generator[Range, bytes, T]
-"""Yields the ranges to be read, is sent their bytes, returns a T."""
+"""A generator that yields the ranges to be read, is sent their bytes, and returns a T."""
 
 
 def drive(steps: Steps[T], read: Callable[[int, int], bytes]) -> T:
-    """Runs the steps with a `read(at, length)` that blocks. Raises IndexFileError, and what `read` raises."""
+    """Runs the steps to their end with a blocking `read(at, length)` and returns their result. Raises IndexFileError,
+    and what `read` raises."""
     try:
         wanted = next(steps)
         while True:
@@ -76,7 +77,7 @@ def drive(steps: Steps[T], read: Callable[[int, int], bytes]) -> T:
 
 
 def open_index(size: int) -> Steps[IndexFile]:
-    """Reads the end of a file of `size` bytes."""
+    """Opens an index file of `size` bytes by reading its end. Raises IndexFileError."""
     if size < len(HEAD) + META_FORM.size + TRAILER_SIZE:
         raise IndexFileError(f"an index file has more than {size} bytes: it is cut")
     tail = yield from _read(max(0, size - TAIL_SIZE), min(size, TAIL_SIZE))
@@ -91,14 +92,14 @@ def open_index(size: int) -> Steps[IndexFile]:
 
 
 class IndexFile:
-    """An opened file; the members that are steps read its blocks."""
+    """An opened index file; the members that are steps read its blocks."""
 
     def __init__(self, meta: IndexMeta, sections: dict[bytes, Section]) -> None:
         self.meta = meta
         self.sections = sections
 
     def queue(self, topic_id: int, queue_id: int) -> Steps[QueueRun | None]:
-        """The queue's messages in the segment, None if it has none."""
+        """Returns the run of the queue's messages in the segment; None if there are none."""
         wanted = topic_id << 32 | queue_id
         blocks = self.sections[QUEUES].blocks
         number = bisect_right(blocks, wanted, key=_lowest) - 1
@@ -112,7 +113,7 @@ class IndexFile:
         return QueueRun(*QUEUE_FORM.unpack_from(data, row * QUEUE_FORM.size))
 
     def items(self, run: QueueRun, first: int, count: int) -> Steps[bytes]:
-        """Returns up to `count` packed items of the queue from its queue offset `first` on, as far as the file has
+        """Returns up to `count` packed items of the queue from the queue offset `first` on, as far as the file has
         them."""
         skipped = first - run.first_offset
         if skipped < 0:
@@ -153,11 +154,12 @@ class IndexFile:
         return run.first_offset + low
 
     def blocks(self, name: bytes) -> Iterator[Steps[bytes]]:
-        """Returns steps for each block of a section, in order, which go through it with bounded memory."""
+        """Returns the steps that read each block of a section, in order. A caller goes through a section with bounded
+        memory."""
         return (self._block(name, number) for number in range(len(self.sections[name].blocks)))
 
     def _rows(self, name: bytes, start: int, end: int) -> Steps[bytes]:
-        """The rows [start, end) of a section."""
+        """Returns the rows [start, end) of a section."""
         if start >= end:
             return b""
         size = ROW_SIZES[name]
@@ -173,7 +175,7 @@ class IndexFile:
         return (yield from self._run(name, number, number + 1))
 
     def _run(self, name: bytes, first: int, end: int) -> Steps[bytes]:
-        """Neighbouring blocks [first, end) of a section, each checked."""
+        """Returns the bytes of the neighbouring blocks [first, end) of a section, each checked against its CRC."""
         blocks = self.sections[name].blocks[first:end]
         data = yield from _read(blocks[0].at, sum(block.length for block in blocks))
         at = 0
@@ -193,7 +195,7 @@ def _read(at: int, length: int) -> Steps[bytes]:
 
 
 def _trailer(trailer: bytes, size: int) -> tuple[int, int]:
-    """(length, CRC) of the footer."""
+    """Returns the footer's length and CRC from the trailer."""
     covered = trailer[: TRAILER_FORM.size]
     if trailer[-len(MAGIC) :] != MAGIC or U32.unpack_from(trailer, TRAILER_FORM.size)[0] != crc32c(covered):
         raise IndexFileError("the end is not that of an index file: it is cut or damaged")
@@ -208,7 +210,7 @@ def _trailer(trailer: bytes, size: int) -> tuple[int, int]:
 
 
 def _footer(footer: bytes, footer_at: int) -> tuple[IndexMeta, dict[bytes, Section]]:
-    """Returns the footer's content. Its CRC is right, so a contradiction in it was already there when it was
+    """Returns the content of a footer whose CRC is right. A contradiction in it was therefore already there when it was
     written."""
     meta = unpack_meta(footer)
     at, file_at = META_FORM.size, len(HEAD)

@@ -29,11 +29,11 @@ from statemachine.rows.keys import U32, U64
 
 
 class IndexWriter:
-    """Writes queues, ascending, then keys, ascending, then the end by `finish`. Raises ValueError for another order,
-    which is a bug."""
+    """Writes an index file: queues, ascending, then keys, ascending, then the end by `finish`. Raises ValueError for
+    another order, which is a bug."""
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
-        """`write` is given the file's bytes in order, at most BLOCK_SIZE at a time, except for the footer."""
+        """`write` is called with the file's bytes in order, at most BLOCK_SIZE at a time, except for the footer."""
         self._write = write
         self._at = 0
         self._items = _SectionWriter(ITEMS, self._put, _number_of_item)
@@ -47,8 +47,8 @@ class IndexWriter:
         self._put(HEAD)
 
     def add_queue(self, topic_id: int, queue_id: int, first_offset: int, pieces: Iterable[bytes]) -> int:
-        """Adds a queue whose packed items are the `pieces` joined. Adds nothing if there are none. Returns their
-        number."""
+        """Adds a queue whose packed items are the `pieces` joined; adds nothing if there are none. Returns the number
+        of items."""
         if not self._in_queues or (self._runs and (topic_id, queue_id) <= self._runs[-1][:2]):
             raise ValueError(f"queue {queue_id} of topic {topic_id} is not the next of an index file")
         first_item = self._messages
@@ -74,7 +74,7 @@ class IndexWriter:
         self._keys.add(rows)
 
     def finish(self, meta: IndexMeta) -> IndexMeta:
-        """Writes the end. Returns `meta` with the counts of what was written."""
+        """Writes the end of the file. Returns `meta` with the counts of what was written."""
         if not 0 <= meta.end - meta.base <= SEGMENT_BYTES_MAX:
             raise ValueError(f"an index file covers at most {SEGMENT_BYTES_MAX} bytes, not {meta.base}..{meta.end}")
         if self._in_queues:
@@ -110,10 +110,11 @@ class IndexWriter:
 
 
 class _SectionWriter:
-    """Cuts rows into blocks and remembers their entries."""
+    """Cuts the rows of one section into blocks and records the block entries for the footer."""
 
     def __init__(self, name: bytes, put: Callable[[bytes], None], lowest: Callable[[bytes, int], int]) -> None:
-        """`lowest` is given a block and the bytes of the section before it."""
+        """`lowest` returns the `lowest` of a block entry, from the block and the number of the section's bytes before
+        it."""
         self.name = name
         self.length = 0
         self._put = put

@@ -1,1 +1,1 @@
-"""Rows: their keys and families, the store below them, batches and sums."""
+"""Rows: their keys and families, the key-value store that holds them, batches and sums."""

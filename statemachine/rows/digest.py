@@ -1,4 +1,4 @@
-"""One additive sum per family: equal sums at the same applied index mean equal rows.
+"""The digest of the state: one additive sum per family. Equal sums at the same applied index mean equal rows.
 
 The sum of a family is the sum of its rows' hashes modulo 2**64. Three kinds of rows are not part of it: the position to
 which entries are applied (`applied`), the sums themselves (sums.py), and the name of the first scheduled row
@@ -18,7 +18,7 @@ _HASHERS = {family: blake2b(digest_size=8, person=family.encode("ascii")) for fa
 
 
 def row_hash(family: str, key: bytes, value: bytes) -> int:
-    """Hash of one row, 64 bits."""
+    """Returns the 64-bit hash of one row."""
     hasher = _HASHERS[family].copy()
     hasher.update(len(key).to_bytes(4, "big") + key + value)
     return int.from_bytes(hasher.digest(), "big")
@@ -30,7 +30,7 @@ def counts(family: str, key: bytes) -> bool:
 
 
 def digest(kv: KV) -> dict[str, int]:
-    """The sum of each family, by name."""
+    """Returns the sum of each family, by name."""
     sums = {}
     for family in FAMILIES:
         total = 0

@@ -97,7 +97,7 @@ from __future__ import annotations
 import struct
 
 FORMAT = 10
-"""Raised when rows change in a way an older version would misread."""
+"""The version of the rows' format. It is raised when rows change in a way that an older version would misread."""
 
 APPLIED_KEY = b"applied"
 FORMAT_KEY = b"format"
@@ -129,7 +129,7 @@ SETTINGS = SETTING_PREFIX, b"setting\x01"
 SETTING_CHANGES = SETTING_CHANGE_PREFIX, b"setting_change\x01"
 MAINTENANCES = MAINTENANCE_PREFIX, b"maintenance\x01"
 REMOVALS = REMOVAL_PREFIX, b"removal\x01"
-"""Keys [start, end) in meta."""
+"""Keys [start, end) of all removals, in the family meta."""
 
 APPLIED = struct.Struct(">QQQQI")
 U32 = struct.Struct(">I")
@@ -151,7 +151,7 @@ ATTEMPT = struct.Struct(">BQQQQQQ")
 WRITE = struct.Struct(">QQQ")
 NEXT_ATTEMPT_KEY = b"b"
 ATTEMPTS, WRITES = (b"a", b"b"), (b"w", b"x")
-"""Keys [start, end) of all attempts at staged writes, and of the names that were committed."""
+"""Keys [start, end) of all attempts at staged writes, and of all names with a committed write."""
 
 _BOUNDS = struct.Struct(">QQ")
 _CQ = struct.Struct(">IIQ")
@@ -175,310 +175,312 @@ LAST = b"\xff" * 64
 
 
 def setting_key(key: str) -> bytes:
-    """Key of a setting's row."""
+    """Returns the key of a configuration setting's row."""
     return SETTING_PREFIX + key.encode("ascii")
 
 
 def setting_change_key(version: int) -> bytes:
-    """Key of a version of the configuration."""
+    """Returns the key of the change that made this version of the configuration."""
     return SETTING_CHANGE_PREFIX + U64.pack(version)
 
 
 def setting_version(key: bytes) -> int:
-    """The version in such a key."""
+    """Returns the version in the key of a configuration change."""
     version: int = U64.unpack_from(key, len(SETTING_CHANGE_PREFIX))[0]
     return version
 
 
 def maintenance_key(node: int) -> bytes:
-    """Key of a node that is in maintenance."""
+    """Returns the key of a node in maintenance."""
     return MAINTENANCE_PREFIX + U32.pack(node)
 
 
 def user_key(user_id: int) -> bytes:
-    """Key of a user."""
+    """Returns the key of a user."""
     return USER_PREFIX + U64.pack(user_id)
 
 
 def user_id(key: bytes) -> int:
-    """The id in such a key."""
+    """Returns the user id in the key of a user."""
     found: int = U64.unpack_from(key, len(USER_PREFIX))[0]
     return found
 
 
 def rule_key(user_id: int, policy: int, resource: str) -> bytes:
-    """Key of a rule."""
+    """Returns the key of a user's rule."""
     return b"%b%b%c%b" % (RULE_PREFIX, U64.pack(user_id), policy, resource.encode())
 
 
 def rule_user(key: bytes) -> int:
-    """The id of the user in such a key."""
+    """Returns the user id in the key of a rule."""
     found: int = U64.unpack_from(key, len(RULE_PREFIX))[0]
     return found
 
 
 def token_key(digest: bytes) -> bytes:
-    """Key of a token."""
+    """Returns the key of a token with this SHA-256."""
     return TOKEN_PREFIX + digest
 
 
 def token_digest(key: bytes) -> bytes:
-    """The digest in such a key."""
+    """Returns the SHA-256 in the key of a token."""
     return key[len(TOKEN_PREFIX) :]
 
 
 def audit_key(number: int) -> bytes:
-    """Key of a row of the audit."""
+    """Returns the key of an audit row."""
     return AUDIT_PREFIX + U64.pack(number)
 
 
 def audit_number(key: bytes) -> int:
-    """The number in such a key."""
+    """Returns the number in the key of an audit row."""
     number: int = U64.unpack_from(key, len(AUDIT_PREFIX))[0]
     return number
 
 
 def removal_key(number: int) -> bytes:
-    """Key of a removal."""
+    """Returns the key of a removal."""
     return REMOVAL_PREFIX + U64.pack(number)
 
 
 def removal_number(key: bytes) -> int:
-    """The number in such a key."""
+    """Returns the number in the key of a removal."""
     number: int = U64.unpack_from(key, len(REMOVAL_PREFIX))[0]
     return number
 
 
 def spared_key(family: str, key: bytes) -> bytes:
-    """Key of the row that spares another one."""
+    """Returns the key of the meta row which says that a removal must spare the row `key` of the family."""
     return b"spared\0" + family.encode() + b"\0" + key
 
 
 cq_key = _CQ.pack
-"""(topic_id, queue_id, base_offset) -> key."""
+"""(topic_id, queue_id, base_offset) -> key of a chunk of a consume queue."""
 
 
 def cq_base(key: bytes) -> int:
-    """The base offset in a cq key."""
+    """Returns the base offset in the key of a chunk."""
     base: int = _CQ.unpack(key)[2]
     return base
 
 
 cq_bounds_key = _QUEUE.pack
-"""(topic_id, queue_id) -> key of the bounds of a trimmed queue, the first of its rows."""
+"""(topic_id, queue_id) -> key of the bounds of a trimmed queue, the first of the queue's rows."""
 
 CQ_BOUNDS_KEY_SIZE = _QUEUE.size
 
 
 def pack_bounds(first: int, chunk: int, kept: int) -> bytes:
-    """The bounds of a queue: its first offset, the base of the chunk that it is in, its first offset in the tier."""
+    """Packs the bounds of a queue: its first offset, the base offset of the chunk with that offset, and its first
+    offset in the tier."""
     return _BOUNDS.pack(first, chunk) + (U64.pack(kept) if kept < first else b"")
 
 
 def unpack_bounds(row: bytes) -> tuple[int, int, int]:
-    """(first offset, base of the first chunk, first offset in the tier: at most the first)."""
+    """Returns the bounds of a queue: (first offset, base offset of the first chunk, first offset in the tier). The last
+    is at most the first."""
     first, chunk = _BOUNDS.unpack_from(row)
     return first, chunk, first if len(row) == _BOUNDS.size else U64.unpack_from(row, _BOUNDS.size)[0]
 
 
 def cq_queue(key: bytes) -> tuple[int, int]:
-    """(topic_id, queue_id) of any key of the family."""
+    """Returns (topic_id, queue_id) of any key of the family cq."""
     topic_id, queue_id = _QUEUE.unpack_from(key)
     return topic_id, queue_id
 
 
 def cq_after_queue(topic_id: int, queue_id: int) -> bytes:
-    """The lowest key above every row of the queue."""
+    """Returns the lowest key above every row of the queue."""
     return (int.from_bytes(_QUEUE.pack(topic_id, queue_id)) + 1).to_bytes(_QUEUE.size)
 
 
 def cq_topic_range(topic_id: int) -> tuple[bytes, bytes]:
-    """Keys [start, end) of all chunks of a topic."""
+    """Returns the keys [start, end) of all chunks of a topic."""
     return U32.pack(topic_id), U32.pack(topic_id) + b"\xff" * 16
 
 
 def cq_after_topic(topic_id: int) -> bytes:
-    """The lowest key above every row of the topic."""
+    """Returns the lowest key above every row of the topic."""
     return U32.pack(topic_id + 1)
 
 
 def offset_key(group: str, topic_id: int, queue_id: int) -> bytes:
-    """Key of a consumer offset, and of a queue lock."""
+    """Returns the key of a group's consumer offset, queue lock or offset reset."""
     return group.encode("ascii") + b"\0" + _QUEUE.pack(topic_id, queue_id)
 
 
 def parse_offset_key(key: bytes) -> tuple[str, int, int]:
-    """(group, topic_id, queue_id)."""
+    """Returns (group, topic_id, queue_id) of a key made by `offset_key`."""
     topic_id, queue_id = _QUEUE.unpack(key[-8:])
     return key[:-9].decode("ascii"), topic_id, queue_id
 
 
 def offsets_range(group: str) -> tuple[bytes, bytes]:
-    """Keys [start, end) of a group's offsets, and of its queue locks."""
+    """Returns the keys [start, end) of a group's offsets, queue locks or resets."""
     name = group.encode("ascii")
     return name + b"\0", name + b"\x01"
 
 
 PRODUCERS = (b"p", b"q")
-"""Keys [start, end) of all producers' rows."""
+"""Keys [start, end) of the rows of all producers."""
 
 
 def producer_key(producer_id: bytes) -> bytes:
-    """Key of a producer's row."""
+    """Returns the key of a producer's own row."""
     return b"p" + producer_id
 
 
 def session_key(producer_id: bytes, index: int) -> bytes:
-    """Key of the session rows that one entry stored for a producer."""
+    """Returns the key of the session rows that one entry stored for a producer."""
     return _SESSION.pack(b"s", producer_id, index)
 
 
 def sessions_of(producer_id: bytes) -> tuple[bytes, bytes]:
-    """Keys [start, end) of a producer's session rows."""
+    """Returns the keys [start, end) of a producer's session rows."""
     return _SESSION.pack(b"s", producer_id, 0), _SESSION.pack(b"s", producer_id, U64_MAX)
 
 
 def parse_session_key(key: bytes) -> tuple[bytes, int]:
-    """(producer_id, entry index)."""
+    """Returns (producer_id, entry index) of a key made by `session_key`."""
     _, producer_id, index = _SESSION.unpack(key)
     return producer_id, index
 
 
 def unique_key(topic_id: int, key_hash: int, body_crc: int) -> bytes:
-    """Key of a message of a topic with dedup=strict."""
+    """Returns the key of the row for a message of a topic with dedup=strict (a unique row)."""
     return _UNIQUE.pack(b"u", topic_id, key_hash, body_crc)
 
 
 def unique_topic_range(topic_id: int) -> tuple[bytes, bytes]:
-    """Keys [start, end) of a topic's unique rows."""
+    """Returns the keys [start, end) of a topic's unique rows."""
     start = b"u" + U32.pack(topic_id)
     return start, start + b"\xff" * 13
 
 
 def unique_time_key(time_ms: int, topic_id: int, key_hash: int, body_crc: int) -> bytes:
-    """Key that finds a unique row by the log time it was written."""
+    """Returns the key that finds a unique row by the log time at which it was written."""
     return _UNIQUE_TIME.pack(b"t", time_ms, topic_id, key_hash, body_crc)
 
 
 def unique_time_range(before_ms: int) -> tuple[bytes, bytes]:
-    """Keys [start, end) of unique rows written before `before_ms`."""
+    """Returns the keys [start, end) by time of the unique rows written before `before_ms`."""
     return b"t", b"t" + U64.pack(before_ms)
 
 
 def unique_key_of_time_key(key: bytes) -> tuple[bytes, int]:
-    """(unique row's key, time_ms)."""
+    """Returns the unique row's key and its log time from a key made by `unique_time_key`."""
     _, time_ms, topic_id, key_hash, body_crc = _UNIQUE_TIME.unpack(key)
     return unique_key(topic_id, key_hash, body_crc), time_ms
 
 
 def timer_key(due_ms: int, position: int) -> bytes:
-    """Key of a row of scheduled messages; `position` is its name."""
+    """Returns the key of a row of scheduled messages; due time and `position` are its name."""
     return _TIMER.pack(b"d", due_ms, position)
 
 
 def parse_timer_key(key: bytes) -> tuple[int, int]:
-    """(due_ms, position)."""
+    """Returns (due_ms, position) of a key made by `timer_key`."""
     _, due_ms, position = _TIMER.unpack(key)
     return due_ms, position
 
 
 def timer_due_end(until_ms: int) -> bytes:
-    """Returns a key above the keys of the rows that are due at or before `until_ms`, and below the others."""
+    """Returns a key above the keys of the timer rows that are due at or before `until_ms`, and below the others."""
     return b"d" + U64.pack(until_ms) + b"\xff" * 9
 
 
 def pack_timer_counts(counts: tuple[int, ...]) -> bytes:
-    """The row of the five counters."""
+    """Packs the five counters of scheduled messages."""
     return _TIMER_COUNTS.pack(*counts)
 
 
 def unpack_timer_counts(row: bytes) -> tuple[int, ...]:
-    """The counters of such a row."""
+    """Returns the counters of scheduled messages from their row."""
     return _TIMER_COUNTS.unpack(row)
 
 
 def timer_position_key(position: int) -> bytes:
-    """Key that finds a row by where its first message lies."""
+    """Returns the key that finds a timer row by the present position of its first message."""
     return b"p" + U64.pack(position)
 
 
 def timer_origin_key(name: int) -> bytes:
-    """Key that finds a carried row by its name."""
+    """Returns the key that finds a timer row by the position in its name, if its messages were carried forward."""
     return b"o" + U64.pack(name)
 
 
 def timer_position(key: bytes) -> int:
-    """The position, or the name, in such a key."""
+    """Returns the position in a key made by `timer_position_key` or `timer_origin_key`."""
     position: int = U64.unpack_from(key, 1)[0]
     return position
 
 
 def timer_position_range(until: int, first: int = 0) -> tuple[bytes, bytes]:
-    """Keys [start, end) of the rows whose first message lies between the positions, both included."""
+    """Returns the keys [start, end) of the timer rows whose first message lies between the positions, both included."""
     return timer_position_key(first), timer_position_key(until) + b"\0"
 
 
 def timer_origin_range(until: int) -> tuple[bytes, bytes]:
-    """Keys [start, end) of the carried rows with this name or a lower one."""
+    """Returns the keys [start, end) of the carried timer rows with this position or a lower one in their name."""
     return b"o", timer_origin_key(until) + b"\0"
 
 
 def attempt_key(number: int) -> bytes:
-    """Key of an attempt at a staged write."""
+    """Returns the key of an attempt at a staged write."""
     return b"a" + U64.pack(number)
 
 
 def attempt_number(key: bytes) -> int:
-    """The number in such a key."""
+    """Returns the number in the key of an attempt."""
     number: int = U64.unpack_from(key, 1)[0]
     return number
 
 
 def write_key(name: str) -> bytes:
-    """Key of the newest committed write of the name."""
+    """Returns the key of the newest committed write of the name."""
     return b"w" + name.encode()
 
 
 INDEX_BUCKET_KEY_SIZE = _INDEX_BUCKET.size
 index_bucket_key = _INDEX_BUCKET.pack
-"""(bucket) -> key of the bucket's own row, the first of its rows."""
+"""(bucket) -> key of the own row of a message index bucket, the first of its rows."""
 
 
 def index_trim_range(position: int) -> tuple[bytes, bytes]:
-    """Keys [start, end) of all buckets whose base is below `position`."""
+    """Returns the keys [start, end) of all buckets whose base is below `position`."""
     return FIRST, U64.pack(position)
 
 
 def index_merged_key(bucket: int, partition: int, position: int) -> bytes:
-    """Key of merged records; `position` is that of the first entry they come from."""
+    """Returns the key of a partition's merged index records; `position` is that of the first entry they come from."""
     return _INDEX_MERGED.pack(bucket, 1, partition, position)
 
 
 def index_entry_key(bucket: int, position: int) -> bytes:
-    """Key of the records of the entry at `position`."""
+    """Returns the key of the index records of the entry at `position`."""
     return _INDEX_ENTRY.pack(bucket, 2, position)
 
 
 def index_base(key: bytes) -> int:
-    """The bucket of any key of the family."""
+    """Returns the bucket's base in any key of the family index."""
     base: int = U64.unpack_from(key)[0]
     return base
 
 
 def index_place(key: bytes) -> int:
-    """The entry's position in an entry's key."""
+    """Returns the entry's position in a key made by `index_entry_key`."""
     position: int = _INDEX_ENTRY.unpack(key)[2]
     return position
 
 
 def index_partition_range(bucket: int, partition: int) -> tuple[bytes, bytes]:
-    """Keys [start, end) of a partition's merged records."""
+    """Returns the keys [start, end) of a partition's merged records."""
     start = _INDEX_MERGED.pack(bucket, 1, partition, 0)
     return start, start[:10] + b"\xff" * 9
 
 
 def index_entries_range(bucket: int) -> tuple[bytes, bytes]:
-    """Keys [start, end) of the records that are not merged yet."""
+    """Returns the keys [start, end) of the bucket's records that are not merged yet."""
     start = _INDEX_ENTRY.pack(bucket, 2, 0)
     return start, start[:9] + b"\xff" * 9
 
@@ -487,53 +489,53 @@ HALF_PENDING_KEY = b"n"
 
 
 def half_key(name: int) -> bytes:
-    """Key of a half message that lies where it was first stored."""
+    """Returns the key of a half message that lies where it was first stored."""
     return _HALF.pack(b"p", name)
 
 
 def half_carried_key(name: int) -> bytes:
-    """Key of one that was carried forward."""
+    """Returns the key of a half message that was carried forward."""
     return _HALF.pack(b"c", name)
 
 
 def half_moved_key(position: int) -> bytes:
-    """Key that finds a carried one by where it lies."""
+    """Returns the key that finds a carried half message by its present position."""
     return _HALF.pack(b"m", position)
 
 
 def half_range(first: int, end: int) -> tuple[bytes, bytes]:
-    """Keys [start, end) of half messages that lie between the positions and were not carried."""
+    """Returns the keys [start, end) of half messages that lie between the positions and were not carried forward."""
     return half_key(first), half_key(end)
 
 
 def half_moved_range(first: int, end: int) -> tuple[bytes, bytes]:
-    """Keys [start, end) of carried ones that lie between the positions."""
+    """Returns the keys [start, end) that find carried half messages by present positions between the two."""
     return half_moved_key(first), half_moved_key(end)
 
 
 def half_position(key: bytes) -> int:
-    """The position or name in such a key."""
+    """Returns the position or name in a key of a half message."""
     position: int = _HALF.unpack(key)[1]
     return position
 
 
 def half_check_key(check_ms: int, position: int) -> bytes:
-    """Key that finds a half message by the time of its next check."""
+    """Returns the key that finds a half message by the time at which its producer is asked next."""
     return _HALF_CHECK.pack(b"d", check_ms, position)
 
 
 def half_check_ms(key: bytes) -> int:
-    """The time in such a key."""
+    """Returns the time in a key made by `half_check_key`."""
     check_ms: int = _HALF_CHECK.unpack(key)[1]
     return check_ms
 
 
 def half_check_position(key: bytes) -> int:
-    """The position in such a key."""
+    """Returns the position in a key made by `half_check_key`."""
     position: int = _HALF_CHECK.unpack(key)[2]
     return position
 
 
 def half_check_range(first_ms: int, last_ms: int) -> tuple[bytes, bytes]:
-    """Keys [start, end) of the checks of both times and those between."""
+    """Returns the keys [start, end) of the checks from `first_ms` to `last_ms`, both included."""
     return half_check_key(first_ms, 0), half_check_key(last_ms, U64_MAX) + b"\0"

@@ -1,4 +1,4 @@
-"""The store below the state machine: sorted byte keys in column families, written by atomic batches.
+"""The key-value store below the state machine: sorted byte keys in column families, written by atomic batches.
 
 Two implementations pass the same tests: `rocks.RocksKV`, and in the simulators `jepsen_like.fakes.memory_kv`.
 """
@@ -23,19 +23,21 @@ TRANS = "trans"
 RESETS = "resets"
 TIER = "tier"
 FAMILIES = (META, TOPICS, GROUPS, OFFSETS, CQ, DEDUP, INDEX, LOCKS, TIMER, TRANS, RESETS, TIER)
-"""Every column family of this version."""
+"""Every column family that this version knows."""
 
 
 TABLE_SUFFIX = ".sst"
-"""The suffix of files that are written once, whole, and never change: a copy of the store may share them."""
+"""The suffix of the store's table files, which are written once, whole, and never change: a copy of the store may share
+them."""
 
 
 class KVError(StorageError):
-    """The store cannot be opened, read or written; the message has the path and the remedy."""
+    """The store cannot be opened, read or written; the message names the path and the remedy."""
 
 
 class KVFullError(KVError):
-    """There is no space. Earlier writes are intact and can be read; the database must be opened again."""
+    """A write found no space on the disk. Earlier writes are intact and can be read; the database must be opened
+    again."""
 
 
 class KVCorruptError(KVError):
@@ -44,16 +46,17 @@ class KVCorruptError(KVError):
 
 
 def ignore_corruption(error: KVCorruptError) -> None:
-    """Does nothing. It is the listener of a store whose damage nobody watches."""
+    """Does nothing; the listener of a store whose damage nobody watches."""
 
 
 Op = tuple[str, bytes, bytes | None, bytes | None]
 """One step of a batch: (family, key, value, end). It puts (value is bytes), deletes (both None), or deletes a range
-(end is bytes, exclusive). A plain tuple: each entry makes a dozen on each node, and a named one is one more call."""
+(end is bytes, exclusive). The type is a plain tuple because each entry makes a dozen on each node, and a named tuple
+costs one more call."""
 
 
 class Batch:
-    """Steps that take effect together, in order: a later step sees an earlier one and overrides it."""
+    """Changes of rows that take effect together, in order: a later step sees an earlier one and overrides it."""
 
     __slots__ = ("ops",)
 
@@ -75,7 +78,7 @@ class Batch:
 
 
 class KV(Protocol):
-    """The state machine's view of a store.
+    """A key-value store, as the state machine uses it.
 
     Threads: one writer; `get`, `scan`, `first` and `seek_last` may run on another thread meanwhile. Each of them sees
     whole batches only, and a scan sees the rows of the moment it was called, whatever is written while it is consumed.
@@ -84,43 +87,45 @@ class KV(Protocol):
     """
 
     def watch_corruption(self, told: Callable[[KVCorruptError], None]) -> None:
-        """Calls `told` whenever damage is met, on the thread that met it and before the error is raised, so that a
-        caller that catches the error cannot hide the damage."""
+        """Registers `told`, which is called whenever damage is met, on the thread that met it and before the error is
+        raised, so that a caller that catches the error cannot hide the damage."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """The row's value, None if there is no such row."""
+        """Returns the value of the row; None if there is no such row."""
 
     def write(self, batch: Batch) -> None:
         """Applies the batch, all of it or, after a crash, none of it. Does not wait for the disk."""
 
     def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Rows with start <= key < end, ascending."""
+        """Yields the rows with start <= key < end, ascending."""
 
     def first(self, family: str, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
-        """The first row with start <= key < end, None if there is none. A scan would pass all removed keys up to the
-        next existing row, wherever that is; this call passes nothing from `end` on."""
+        """Returns the first row with start <= key < end; None if there is none. A scan would pass all removed keys up
+        to the next existing row, wherever that is; this call passes nothing from `end` on."""
 
     def seek_last(self, family: str, low: bytes, high: bytes) -> tuple[bytes, bytes] | None:
-        """The last row with low <= key < high, None if there is none."""
+        """Returns the last row with low <= key < high; None if there is none."""
 
     def flush_wal(self) -> None:
-        """Returns when everything written so far survives a power loss."""
+        """Syncs the store's write-ahead log: when the call returns, everything written so far survives a power loss."""
 
     def flush_tables(self) -> None:
-        """Writes buffered rows to tables. It is slow, but other threads continue. A checkpoint is quick afterwards."""
+        """Writes buffered rows to tables. The call is slow, but other threads continue. A checkpoint is quick
+        afterwards."""
 
     def checkpoint(self, path: str) -> None:
-        """Makes a copy of the store at `path` (which must not exist) that opens as the store of this moment, durably.
+        """Makes a durable copy of the store at `path` (which must not exist) that opens as the store of this moment.
 
-        Blocks every thread while it writes tables, so call `flush_tables` first. Tables (`TABLE_SUFFIX`) are files
-        that never change once written: the copy may share them by hard link.
+        Blocks every thread while it writes tables, so call `flush_tables` first. Tables (`TABLE_SUFFIX`) are files that
+        never change once written: the copy may share them by hard link.
         """
 
     def sequence(self) -> int:
-        """Number of the last write whose rows can be read; -1 if the store has no files to copy meanwhile."""
+        """Returns the number of the last write whose rows can be read; -1 if the store has no files to copy
+        meanwhile."""
 
     def tables(self) -> list[str]:
-        """File names of the tables that are complete and in use."""
+        """Returns the file names of the tables that are complete and in use."""
 
     def close(self) -> None:
         """Ends all use of the store; open scans end with it. Idempotent."""

@@ -1,9 +1,10 @@
-"""`KV` on RocksDB (rocksdict, raw bytes, one column family each), sized so that an idle node stays small.
+"""The key-value store on RocksDB (`KV` by rocksdict, raw bytes, one column family each), sized so that an idle node
+stays small.
 
 The Raft log provides durability: batches go to RocksDB's WAL without a sync, and after a power loss the default
-`point_in_time` recovery drops a suffix of them. The applied index is in the same batches, so dropped batches show as
-a lower applied index and are replayed. Never set `tolerate_corrupted_tail_records`: it can drop rows from the
-middle (docs/adr/0013-apply-atomicity.md).
+`point_in_time` recovery drops a suffix of them. The applied index is in the same batches, so dropped batches show as a
+lower applied index and are replayed. Never set `tolerate_corrupted_tail_records`: it can drop rows from the middle
+(docs/adr/0013-apply-atomicity.md).
 """
 
 from __future__ import annotations
@@ -37,39 +38,40 @@ from statemachine.rows.rocks_log import check_manifest
 
 MIB = 1024 * 1024
 WRITE_BUFFER_BYTES = 8 * MIB
-"""Bytes that each family buffers before it is flushed to a table file. Most session rows are written and deleted within
-one buffer."""
+"""The bytes that each family buffers before they are flushed to a table file. Most session rows are written and deleted
+within one buffer."""
 BLOCK_CACHE_BYTES = 16 * MIB
-"""One cache for all families."""
+"""The size in bytes of the block cache that all families share."""
 WAL_BYTES_MAX = 64 * MIB
-"""Bytes of WAL above which the families that hold the oldest WAL file are flushed. It bounds disk use, and the replay
-when the store is opened."""
+"""The size of the WAL in bytes above which RocksDB flushes the families with rows in the oldest WAL file. It bounds
+disk use, and the replay when the store is opened."""
 
 
 BIG_BYTES = 1024
 """The length in bytes above which a value costs more than the fixed price of a row."""
 MANIFEST_BYTES_MAX = 1 * MIB
-"""Bytes above which RocksDB begins another MANIFEST. Each checkpoint reads and copies all of it; with RocksDB's own
-limit of 1 GiB, checkpoints would become slower with each week that a node runs."""
+"""The size in bytes above which RocksDB begins another MANIFEST. Each checkpoint reads and copies all of it; with
+RocksDB's own limit of 1 GiB, checkpoints would become slower with each week that a node runs."""
 STALLS_MAX = 100
-"""The number of times that a write that RocksDB would delay is tried again, before RocksDB may delay it."""
+"""The number of times that a write which RocksDB would delay is tried again, before RocksDB may delay it."""
 
 SKIPPED_MAX = 256
 """The number of removed keys that a backward seek passes before it asks whether its range has any row."""
 SKIPPED_UNITS = 30
-"""The cost of passing them, in units of `raftlog.work`."""
+"""The cost of passing SKIPPED_MAX removed keys, in units of `raftlog.work`."""
 _INCOMPLETE = "Too many internal keys skipped"
 OPEN_FILES_MAX, OPEN_FILES_MIN = 512, 48
-"""Files that RocksDB keeps open."""
+"""The most and the least files that RocksDB may keep open."""
 
 
 def open_files_max(descriptors: int) -> int:
-    """Returns the number of files that the store may keep open, of so many descriptors (below 0: any number)."""
+    """Returns the number of files that the store may keep open if the process may have `descriptors` of them (below 0:
+    any number)."""
     return OPEN_FILES_MAX if descriptors < 0 else max(OPEN_FILES_MIN, min(OPEN_FILES_MAX, descriptors // 4))
 
 
 class RocksKV:
-    """`KV` on RocksDB. Opens or creates the database at `path`.
+    """A key-value store (`KV`) on RocksDB. Opens or creates the database at `path`.
 
     Raises KVCorruptError if the database is damaged, KVError if it cannot be opened for another reason; in both cases
     nothing is changed.
@@ -102,8 +104,8 @@ class RocksKV:
         self._scans: WeakSet[_Scan] = WeakSet()
         self._closed = False
         self._full = False
-        """True after a write found no space. RocksDB then accepts no writes until it is opened again, even if there is
-        space."""
+        """True after a write found no space on the disk. RocksDB then accepts no writes until it is opened again, even
+        if there is space."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
         METER.units += ROW_UNITS
@@ -118,8 +120,8 @@ class RocksKV:
         return value
 
     def write(self, batch: Batch) -> None:
-        """Implements `KV.write`. Flushes tables and tries again when RocksDB refuses the write for a stall, STALLS_MAX
-        times at most."""
+        """Implements `KV.write`. If RocksDB refuses the write because it would stall, flushes tables and tries again,
+        STALLS_MAX times at most."""
         rocks = self._encode(batch)
         METER.units += SEEK_UNITS + ROW_UNITS * len(batch.ops) + (rocks.size_in_bytes() >> 10)
         for _ in range(STALLS_MAX):
@@ -325,7 +327,7 @@ class _Scan(Iterator[tuple[bytes, bytes]]):
 
 
 def _last_below(rows: RdictIter, high: bytes) -> tuple[RdictIter, Exception | None]:
-    """Moves the cursor to the last row below `high`; also returns the error that ended it there."""
+    """Moves the cursor to the last row below `high`. Returns the cursor, and the error if one stopped it."""
     rows.seek_for_prev(high)
     if rows.valid() and rows.key() == high:
         rows.prev()
@@ -333,7 +335,7 @@ def _last_below(rows: RdictIter, high: bytes) -> tuple[RdictIter, Exception | No
 
 
 def _status_of(rows: RdictIter) -> Exception | None:
-    """Returns the error that ended the cursor; None if there are no more rows."""
+    """Returns the error that stopped the cursor; None if there are simply no more rows."""
     try:
         rows.status()
     except Exception as error:  # noqa: BLE001 - rocksdict raises nothing more precise
@@ -342,13 +344,15 @@ def _status_of(rows: RdictIter) -> Exception | None:
 
 
 def is_damage(error: Exception) -> bool:
-    """Returns True if RocksDB means that stored bytes are wrong or a file of it is missing, not that a call failed."""
+    """Returns True if RocksDB's error means that stored bytes are wrong or one of its files is missing, not that a call
+    failed."""
     text = str(error)
     return "Corruption" in text or "No such file or directory" in text
 
 
 def _is_stall(error: Exception) -> bool:
-    """Returns True if RocksDB refused a write because it would have had to wait. It has done nothing of the write."""
+    """Returns True if the error means that RocksDB refused a write because it would have had to wait. Nothing of the
+    write is done then."""
     return "Write stall" in str(error)
 
 

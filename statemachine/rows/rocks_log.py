@@ -1,6 +1,7 @@
-"""RocksDB's log files (WAL and MANIFEST) read record by record, to find the byte that is wrong.
+"""Reads RocksDB's log files (WAL and MANIFEST) record by record, to find the byte that is wrong.
 
-Blocks of 32 KiB; a record never spans one, its last bytes are zero if no header fits. Little-endian::
+A file consists of blocks of 32 KiB; a record never crosses blocks, and a block's last bytes are zero if no header fits.
+Little-endian::
 
     crc u32 (masked crc32c of what follows the length) | length u16 | type u8 | [log number u32] | data
 
@@ -20,25 +21,25 @@ from statemachine.rows.kv import KVCorruptError
 BLOCK_SIZE = 32768
 _HEADER = struct.Struct("<IHB")
 _RECYCLABLE = frozenset({5, 6, 7, 8, 11, 131})
-"""Types whose header also holds the log number."""
+"""The types of records whose header also contains the log number."""
 _KNOWN = frozenset({*range(1, 12), 130, 131})
 _CHECKSUM = "a record fails its checksum"
 _PIECES = {1: "full", 2: "first", 3: "middle", 4: "last", 5: "full", 6: "first", 7: "middle", 8: "last"}
 
 
 class BadRecord(NamedTuple):
-    """A place where a file is damaged."""
+    """A damaged record in one of RocksDB's log files."""
 
     offset: int
     size: int
-    """Bytes from there to the end of the block or file: the extent of the record, as far as it is known."""
+    """The bytes from the record to the end of the block or file: the extent of the damage, as far as it is known."""
     why: str
     last: bool
-    """True if no intact record follows. A write that a power failure interrupted looks the same."""
+    """True if no intact record follows in the file. A write that a power failure interrupted looks the same."""
 
 
 def bad_records(data: bytes) -> list[BadRecord]:
-    """Returns every damaged place. After each, reading continues at the next block."""
+    """Returns every damaged record of a log file. After each, reading continues at the next block."""
     found = []
     for block in range(0, len(data), BLOCK_SIZE):
         end = min(block + BLOCK_SIZE, len(data))
@@ -52,16 +53,16 @@ def bad_records(data: bytes) -> list[BadRecord]:
 
 
 class Record(NamedTuple):
-    """A whole record, put together from its pieces."""
+    """A whole record of a log file, put together from its pieces."""
 
     end: int
-    """Offset after its last byte."""
+    """Offset in the file after the record's last byte."""
     data: bytes
-    """Empty for a record without user data (types above 4 and similar describe the file)."""
+    """The record's user data; empty if it has none (types above 4 and similar describe the file)."""
 
 
 def records(data: bytes) -> Iterator[Record]:
-    """Yields the records of an intact file, up to the first incomplete one. CRCs are not checked."""
+    """Yields the records of an intact log file, up to the first incomplete one. CRCs are not checked."""
     parts: list[bytes] = []
     at = 0
     while at + _HEADER.size <= len(data):
@@ -85,11 +86,11 @@ def records(data: bytes) -> Iterator[Record]:
 
 
 def check_manifest(directory: Path) -> None:
-    """Raises KVCorruptError if a record of the current MANIFEST is damaged. RocksDB reports what is missing, or cut
-    short at the end.
+    """Raises KVCorruptError if a record of the database's current MANIFEST is damaged. A MANIFEST that is missing or
+    cut short at the end is left to RocksDB to report.
 
-    RocksDB must not see such a file: where a flipped bit has turned a record's type into that of a recycled log, which
-    a MANIFEST never is, it reads the same bytes again without end, both in `list_cf` and when it opens.
+    RocksDB must not see a damaged MANIFEST: where a flipped bit has turned a record's type into that of a recycled log,
+    which a MANIFEST never is, it reads the same bytes again without end, both in `list_cf` and when it opens.
     """
     try:
         manifest = directory / (directory / "CURRENT").read_text().rstrip("\n")

@@ -1,4 +1,4 @@
-"""The check that this version can read a database's rows."""
+"""Checks that this version can read a database's rows."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def check_format(kv: KV) -> None:
 
 
 def level_in(row: bytes | None) -> int:
-    """Returns the level of the cluster that a row under `keys.LEVEL_KEY` says."""
+    """Returns the level of the cluster from the value of the row `keys.LEVEL_KEY`; BASELINE if there is no such row."""
     return BASELINE if row is None else int(keys.U32.unpack(row)[0])
 
 
 def check_level(kv: KV, known: int) -> int:
-    """Returns the level of the cluster. Raises KVError if it is above `known`."""
+    """Returns the level of the cluster in the store. Raises KVError if it is above `known`."""
     level = level_in(kv.get(META, keys.LEVEL_KEY))
     if level > known:
         raise KVError("\n".join(why_above("the state database", level, known)))

@@ -18,18 +18,19 @@ from typing import Any, TypeVar
 from raftlog.work import ITEM_UNITS, charge
 
 PIECE_MAX = 512
-"""Keys of one piece; a longer one is divided."""
+"""The most keys of one piece; a longer one is divided."""
 
 Key = TypeVar("Key", bound=Any)
-"""A key that has an order and is hashed in C (str, int, tuples of them), so that a look-up during a change is one step
-of the interpreter."""
+"""The type of a map's keys. They have an order and are hashed in C (str, int, tuples of them), so that a look-up during
+a change is one step of the interpreter."""
 Value = TypeVar("Value")
 
 _first = itemgetter(0)
 
 
 class SortedMap(dict[Key, Value]):
-    """The map. `put` and `remove` belong to the owner; any thread may use everything else."""
+    """A sorted map that one thread changes while others read it. `put` and `remove` are for that thread; any thread may
+    use everything else."""
 
     __slots__ = ("_pieces",)
 
@@ -38,7 +39,7 @@ class SortedMap(dict[Key, Value]):
         keys = sorted(dict.keys(self))
         half = PIECE_MAX // 2
         self._pieces = tuple([tuple(keys[at : at + half]) for at in range(0, len(keys), half)])
-        """The pieces, ascending; none is empty."""
+        """The pieces of keys, ascending; none is empty."""
 
     def put(self, key: Key, value: Value) -> None:
         """Adds a key or replaces its value."""
@@ -49,7 +50,7 @@ class SortedMap(dict[Key, Value]):
             self._insert(key)
 
     def remove(self, key: Key) -> None:
-        """Removes a key that is there."""
+        """Removes a key, which must be in the map."""
         charge(ITEM_UNITS)
         pieces = self._pieces
         at = bisect_right(pieces, key, key=_first) - 1
@@ -63,8 +64,8 @@ class SortedMap(dict[Key, Value]):
         del self[key]
 
     def keys_from(self, after: Key | None, count: int) -> list[Key]:
-        """Returns up to `count` keys above `after`, ascending; with None, from the first key on. Takes one step per
-        key."""
+        """Returns up to `count` keys above `after`, ascending; if `after` is None, from the first key on. Takes one
+        step per key."""
         pieces = self._pieces
         at = 0 if after is None else max(0, bisect_right(pieces, after, key=_first) - 1)
         found: list[Key] = []
@@ -77,7 +78,7 @@ class SortedMap(dict[Key, Value]):
         return found
 
     def rank(self, key: Key) -> int | None:
-        """Returns the number of keys below it; None if it is not there. Takes one step per piece."""
+        """Returns the number of keys below `key`; None if the map does not have it. Takes one step per piece."""
         if key not in self:
             return None
         pieces = self._pieces

@@ -1,7 +1,7 @@
-"""The batch of an apply run while it is being built. It can be read as if it had been written.
+"""The write batch of the entries being applied, while it is built. It can be read as if it had been written.
 
-Commands that read rows (expire) see the rows of earlier entries in the same run. The result in the store therefore does
-not depend on where runs begin and end.
+Commands that read rows (expire) see the rows of earlier entries in the same batch. The result in the store therefore
+does not depend on how entries are grouped into batches.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from statemachine.rows.kv import FAMILIES, KV, Batch
 
 
 class Stage:
-    """Rows that will be written over those of a KV. `rows[family][key]` is the new value, None for a removed row.
+    """Rows that will be written over those of a KV in one batch. `rows[family][key]` is the new value, None for a
+    removed row.
 
     Ranges are removed first and rows written after them: a row that was put before its range was removed is dropped at
     once.
@@ -26,14 +27,15 @@ class Stage:
         self._ranges: list[tuple[str, bytes, bytes]] = []
         self.rows: dict[str, dict[bytes, bytes | None]] = {name: {} for name in FAMILIES}
         self.before: dict[str, dict[bytes, bytes | None]] = {name: {} for name in FAMILIES}
-        """The KV's value of a key, if the caller that staged the row knew it. It spares the sums a read."""
+        """The value that a staged row has in the KV, by family and key, if the caller knew it. It spares the sums a
+        read."""
 
     def put(self, family: str, key: bytes, value: bytes) -> None:
         """Sets a row."""
         self.rows[family][key] = value
 
     def put_new(self, family: str, key: bytes, value: bytes) -> None:
-        """Sets a row whose key the KV does not have."""
+        """Sets a row whose key does not exist in the KV yet."""
         self.rows[family][key] = value
         self.before[family].setdefault(key, None)
 
@@ -42,7 +44,7 @@ class Stage:
         self.rows[family][key] = None
 
     def unput(self, family: str, key: bytes) -> None:
-        """Removes a row whose key is put only once. If that put is still in this stage, neither is written."""
+        """Removes a row whose key is put only once, ever. If that put is still in this stage, neither is written."""
         rows = self.rows[family]
         if rows.pop(key, None) is None:
             rows[key] = None
@@ -55,15 +57,15 @@ class Stage:
         self._ranges.append((family, start, end))
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """Returns the row's value at this point of the run."""
+        """Returns the row's value, with the staged changes; None if there is no such row."""
         rows = self.rows[family]
         if key in rows:
             return rows[key]
         return None if self._in_removed_range(family, key) else self._kv.get(family, key)
 
     def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Returns rows with start <= key < end as of this call, ascending. They are read when the caller asks for them,
-        so there may be millions; writing meanwhile is allowed."""
+        """Yields the rows with start <= key < end, with the changes staged before this call, ascending. They are read
+        when the caller asks for them, so there may be millions; writing meanwhile is allowed."""
         staged = {key: value for key, value in self.rows[family].items() if start <= key < end}
         ranges = [(low, high) for ranged, low, high in self._ranges if ranged == family]
         stored = (
@@ -74,8 +76,8 @@ class Stage:
         return merge(stored, sorted([(key, value) for key, value in staged.items() if value is not None]))
 
     def removed(self, kv: KV) -> Iterator[tuple[str, bytes, bytes]]:
-        """Yields the rows of `kv` that only the removed ranges remove: (family, key, value), each row once, read one by
-        one."""
+        """Yields the rows of `kv` that only a removed range removes, as (family, key, value), each row once, read one
+        by one."""
         at: tuple[str, bytes] = ("", b"")
         for family, start, end in sorted(self._ranges):
             first = max(start, at[1]) if at[0] == family else start

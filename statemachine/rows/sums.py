@@ -1,10 +1,11 @@
-"""The digest, kept up to date: one sum per family as of the last applied entry, and as of the last few marker entries.
+"""The digest of the state, kept up to date: one sum per family as of the last applied entry, and as of the last few
+marker entries.
 
-Equal sums at one index mean equal rows there, so replicas can check that they applied the same entries. It works like
-digest.py with a cheaper hash: two CRCs per row, multiplied, so that swapped values change the sum (a blake2b of a long
-chunk costs as much as writing it). The sums are in the batch of the rows that they count, in meta under "sums", with
-their index. If they are missing, or stand for another index because a version without them has written since, the rows
-are counted once when the state is opened.
+Equal sums at one index mean equal rows there, so replicas can check that they applied the same entries. The sums work
+like those of digest.py with a cheaper hash: two CRCs per row, multiplied, so that swapped values change the sum (a
+blake2b of a long chunk costs as much as writing it). The sums are in the batch of the rows that they count, in meta
+under "sums", with their index. If they are missing, or stand for another index because a version without them has
+written since, the rows are counted once when the state is opened.
 
 Markers are entries at which every replica remembers its sums: NOOP (a leader's first) and DIGEST. Replicas can be
 compared only there, because each applies at its own pace. The remembered sums are a function of the log.
@@ -32,20 +33,21 @@ _SEEDS = {family: crc32c(family.encode()) for family in FAMILIES}
 _ROW = struct.Struct(f">BQ{len(FAMILIES)}Q")
 
 Sums = Mapping[str, int]
-"""family -> 64 bits."""
+"""The sums of a state: family -> 64-bit number."""
 Count = Callable[[KV], Sums]
-"""A function that counts all rows."""
+"""A function that computes the sums by counting all rows."""
 Progress = Callable[[str, int], object]
-"""A function that is told the family that is being counted, and the number of rows counted so far."""
+"""A function that is called with the family being counted, and the number of rows counted so far."""
 PROGRESS_ROWS = 1 << 16
-"""Rows between two calls of a Progress."""
+"""The number of rows between two calls of a Progress."""
 
 
 class RunningSums:
-    """The sums of the state. Apply changes them; any thread may read `totals`, `index` and `at`."""
+    """The sums of the state, updated with each batch. The apply thread changes them; any thread may read `totals`,
+    `index` and `at`."""
 
     def __init__(self, kv: KV, applied_index: int, count: Count) -> None:
-        """`count` is called if the state does not know its sums."""
+        """`count` is called if the store has no sums as of `applied_index`."""
         self._kv = kv
         known = load(kv, applied_index) if applied_index >= 0 else dict.fromkeys(FAMILIES, 0)
         self.totals: Sums = count(kv) if known is None else known
@@ -53,7 +55,7 @@ class RunningSums:
         self._staged: Sums = self.totals
         self._marked: dict[int, Sums] = {}
         self._history: Mapping[int, Sums] = {}
-        """The sums of the last markers. Replaced as a whole."""
+        """The sums as of the last markers, by entry index. Replaced as a whole."""
 
     def at(self, index: int) -> Sums | None:
         """Returns the sums as of a marker entry; None if they are forgotten, the entry is not applied yet, or it is not
@@ -66,16 +68,16 @@ class RunningSums:
         return max(self._history, default=-1)
 
     def mark(self, stage: Stage, index: int) -> None:
-        """Notes that the entry `index`, a marker, was just staged."""
+        """Remembers the sums as of the marker entry `index`, whose rows were just staged."""
         self._marked[index] = self._after(stage)
 
     def stage(self, stage: Stage, index: int) -> None:
-        """Stages the new sums, after all entries of the run up to `index` were staged."""
+        """Adds the new sums to the batch, after the rows of all its entries up to `index`."""
         self._staged = self._after(stage)
         stage.put(META, keys.SUMS_KEY, pack(index, self._staged))
 
     def publish(self) -> None:
-        """Publishes the new sums, after the run's batch was written."""
+        """Shows the new sums to readers; called after the batch is written."""
         self.totals = self._staged
         if self._marked:
             history = {**self._history, **self._marked}
@@ -90,14 +92,14 @@ class RunningSums:
 
 
 def row_sum(family: str, key: bytes, value: bytes) -> int:
-    """Returns one row's part of the sum, 64 bits."""
+    """Returns the 64-bit number that one row adds to its family's sum."""
     of_key: int = crc32c(key, _SEEDS[family])
     of_row: int = crc32c(value, of_key)
     return (of_row + 1) * ((of_row ^ of_key) + 1)
 
 
 def _silent(family: str, rows: int) -> None:
-    """Does nothing. It is the Progress of callers that do not need one."""
+    """Does nothing; the Progress of callers that do not need one."""
 
 
 def count(kv: KV, progress: Progress = _silent) -> dict[str, int]:
@@ -140,12 +142,12 @@ def changes(kv: KV, stage: Stage) -> list[tuple[str, int]]:
 
 
 def pack(index: int, sums: Sums) -> bytes:
-    """The "sums" row: version u8 | index u64 | a sum u64 for each of FAMILIES, in that order."""
+    """Packs the "sums" row: version u8 | index u64 | a sum u64 for each of FAMILIES, in that order."""
     return _ROW.pack(VERSION, index, *[sums[family] for family in FAMILIES])
 
 
 def load(kv: KV, applied_index: int) -> Sums | None:
-    """The sums of the "sums" row if they are as of `applied_index`, else None."""
+    """Returns the sums of the "sums" row if they are as of `applied_index`, else None."""
     row = kv.get(META, keys.SUMS_KEY)
     if row is None or len(row) != _ROW.size:
         return None
