@@ -1,1 +1,1 @@
-"""Clients of the simulated cluster: each plays one kind of load and knows what it was told."""
+"""Clients of the simulated cluster. Each produces one kind of load and checks the answers that it gets."""

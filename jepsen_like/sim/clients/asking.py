@@ -1,4 +1,5 @@
-"""One request on a raw connection and its answer, and the clients of the load that ask this way."""
+"""Sends one request on a raw connection and returns its answer; the base class of the clients that send requests this
+way."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ ANSWER_S = 6.0
 
 
 async def connects(made: RawConnection, node: str) -> bool:
-    """Connects it to the node; False if that does not come about."""
+    """Connects `made` to the node; returns False if that fails."""
     try:
         await asyncio.get_running_loop().create_connection(lambda: made, node, BROKER_PORT)
     except OSError:
@@ -24,8 +25,8 @@ async def connects(made: RawConnection, node: str) -> bool:
 
 
 async def dial(host: ClientHost, node: str, name: str, report: Report, *, signs: bool = True) -> RawConnection | None:
-    """A connection to the node; None if it does not come about. `signs`: requests are signed as the host's clients
-    sign."""
+    """Opens a raw connection to the node; returns None if that fails. `signs`: requests are signed with the host's
+    credentials."""
     made = RawConnection(name, host.loop, report, host.credentials if signs else None)
     return made if await connects(made, node) else None
 
@@ -33,7 +34,7 @@ async def dial(host: ClientHost, node: str, name: str, report: Report, *, signs:
 async def ask(
     host: ClientHost, connection: RawConnection, code: int, ext: dict[str, str], body: bytes = b""
 ) -> Answer | None:
-    """Sends a question and returns its answer; None: no answer came in time, and the connection is given up."""
+    """Sends a request and returns its answer. None: no answer came in time, and the connection was closed."""
     future: asyncio.Future[Answer | None] = host.loop.create_future()
 
     def ended(answer: Answer | None) -> None:
@@ -53,7 +54,7 @@ async def ask(
 
 
 class Asker(Client):
-    """Speaks for itself, on raw connections, and reports what is wrong."""
+    """A client of the load that sends its requests on raw connections and reports violations itself."""
 
     def __init__(self, host: ClientHost, report: Report) -> None:
         super().__init__(host)
@@ -73,9 +74,8 @@ class Asker(Client):
         name: str,
         act: Callable[[RawConnection], Awaitable[None]],
     ) -> None:
-        """Repeats until stopped: a pause, then `act` on a connection, which is another one with probability `redials`;
-        if that is 0, chance is not asked.
-        """
+        """Repeats until stopped: pauses, then calls `act` with a connection. With probability `redials` the connection
+        is a new one; if that is 0, no random number is drawn."""
         connection: RawConnection | None = None
         while not self.stopped:
             await asyncio.sleep(rng.uniform(*pause_s))

@@ -1,4 +1,5 @@
-"""Client machines of the simulator, and the producers that run on them: ours with an identity, and foreign ones."""
+"""Client machines of the simulator, and the producers that run on them: RaftMQ's own producer, which has a producer
+identity, and foreign ones, which speak as RocketMQ's clients do."""
 
 from __future__ import annotations
 
@@ -29,24 +30,26 @@ from raftmq_wire.signature import Credentials
 TOPIC = "orders"
 FOREIGN_TOPIC = "foreign"
 BRISK_TOPIC = "brisk"
-"""Topic of seeds with weak acknowledgements: sends that name no level get the level of this topic."""
+"""Topic with an acknowledgement level of its own, in seeds with weak acknowledgements: a send that names no level gets
+the topic's."""
 FOREIGN_ATTEMPTS = 8
 SEND_CODE = 310
 
 
 FULL = "quorum+fsync"
-"""The level of the full promise."""
+"""The acknowledgement level with the full promise."""
 WAIT_FALSE = "WAIT=false"
-"""RocketMQ's own word for level `leader`."""
+"""RocketMQ's property for acknowledgement level `leader`."""
 
 
 def client_host(number: int) -> str:
-    """The ip address of a client's machine."""
+    """Returns the IP address of a client's machine."""
     return f"10.0.1.{number}"
 
 
 class ClientHost:
-    """A process on a client machine, and what the client library takes from the world."""
+    """A process on a client machine, with the environment (clock, network, randomness) that the client library
+    needs."""
 
     def __init__(self, number: int, options: Options, loop: SimLoop, network: Network) -> None:
         self.options, self.loop = options, loop
@@ -54,7 +57,8 @@ class ClientHost:
         self.process = Process(f"client{number}", client_host(number))
         self.nodes = [host_of(i) for i in range(1, options.nodes + 1)]
         self.credentials = Credentials(*ROOT) if options.users else None
-        """All clients that are no users of their own sign as the Super."""
+        """Credentials with which this host's clients sign; None without users. All clients that are no users of their
+        own sign as the Super user."""
         self.environment = Environment(
             lambda: START_WALL_MS + int(loop.now * 1000),
             self.rng.randbytes,
@@ -64,13 +68,13 @@ class ClientHost:
         )
 
     def client(self, timeout_s: float = 30.0) -> AsyncClient:
-        """A client of the library. Call within the process."""
+        """Returns a new client of RaftMQ's client library. Must be called within the process."""
         return AsyncClient(
             [f"{host}:{NAMESRV_PORT}" for host in self.nodes], timeout_s=timeout_s, environment=self.environment
         )
 
     def spawn(self, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        """Runs it in this process."""
+        """Starts a task in this process and returns it."""
 
         async def run() -> None:
             await work()
@@ -79,28 +83,28 @@ class ClientHost:
 
 
 class Client:
-    """A client of the load, on a host of its own. `stopped` ends it after what is under way."""
+    """A client of the load, on a host of its own. Setting `stopped` ends it after what is under way."""
 
     def __init__(self, host: ClientHost) -> None:
         self.host, self.rng = host, host.rng
         self.stopped = False
         self._left = 0
-        """Number of its coroutines that have not ended."""
+        """Number of the client's coroutines that have not ended."""
 
     @property
     def done(self) -> bool:
-        """True when it has ended."""
+        """True once all coroutines of the client have ended."""
         return not self._left
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the client's work as a task."""
         self._spawn(self._work)
 
     async def _work(self) -> None:
         raise NotImplementedError
 
     def _spawn(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Starts one more coroutine; a failing one never ends, and with it the run fails."""
+        """Starts one more coroutine. A coroutine that raises never counts as ended, which makes the run fail."""
 
         async def run() -> None:
             await work()
@@ -111,9 +115,9 @@ class Client:
 
 
 class Retries:
-    """Counts the repeated calls of a client. `count` grows by one for each attempt after a call's first.
+    """Counts the retries of a client: `count` grows by one for each attempt after a call's first.
 
-    An attempt that was given up may still be carried out, seconds later: what was asked twice may happen twice.
+    An attempt that the client gave up may still be carried out, seconds later: what was asked twice may happen twice.
     """
 
     def __init__(self, client: AsyncClient) -> None:
@@ -133,18 +137,18 @@ class Retries:
 
 
 def body_of(message_id: str, padding: int) -> bytes:
-    """A message that says who it is."""
+    """Returns a message body that begins with the message id, with so many bytes of padding."""
     return f"{message_id} {'.' * padding}".encode()
 
 
 def id_of(body: bytes) -> str:
-    """The id in a body."""
+    """Returns the message id at the beginning of a body."""
     return body.split(b" ", 1)[0].decode()
 
 
 def foreign_send(topic: str, message_id: str, queue_id: int, level: str = "") -> dict[str, str]:
-    """The fields of a send as RocketMQ's clients write them, the id as UNIQ_KEY; `level`: of its acknowledgement, or
-    `WAIT=false`."""
+    """Returns the fields of a send as RocketMQ's clients write them, with the id as UNIQ_KEY. `level`: the
+    acknowledgement level, or `WAIT=false`."""
     more = f"ACK_LEVEL\x01{level}\x02" if level else ""
     if level == WAIT_FALSE:
         more = "WAIT\x01false\x02"
@@ -165,11 +169,12 @@ def foreign_send(topic: str, message_id: str, queue_id: int, level: str = "") ->
 
 
 OWN_ID = re.compile(rb"own\d+-\d+")
-"""Ids in the bodies of an `OwnProducer`: its name and a number that ascends with its calls."""
+"""Pattern of the ids in the bodies of an `OwnProducer`: its name and a number that ascends with its calls."""
 
 
 def note_refusals(producer: AsyncProducer, refused: set[str]) -> None:
-    """Adds to `refused` the ids of messages that a node refused for now, from here on."""
+    """Hooks into the producer so that from now on `refused` receives the ids of messages that a node refused for
+    now."""
     window: Any = producer.pipeline._window
     answer = window.answer
 
@@ -184,14 +189,15 @@ def note_refusals(producer: AsyncProducer, refused: set[str]) -> None:
 
 
 class OwnProducer(Client):
-    """`window` coroutines that each send one message after the other through one producer session."""
+    """Sends with RaftMQ's producer: `window` coroutines each send one message after the other through one producer
+    session."""
 
     def __init__(self, number: int, host: ClientHost, recorder: Recorder) -> None:
         super().__init__(host)
         self.name, self.recorder = f"own{number}", recorder
         self.sent = 0
         self.refused: set[str] = set()
-        """Ids of messages that a node refused for now, once at least."""
+        """Ids of messages that a node refused for now at least once."""
         self._producer: AsyncProducer | None = None
 
     async def _work(self) -> None:
@@ -245,34 +251,35 @@ class OwnProducer(Client):
 
 
 class Wish(NamedTuple):
-    """The way in which one foreign message is sent."""
+    """Topic and acknowledgement level with which a foreign client sends one message."""
 
     topic: str
     asked: str
-    """Level that its properties ask for, see `foreign_send`; "": they name none."""
+    """Level that the message's properties ask for, see `foreign_send`; "" if they name none."""
     level: str
-    """The level that it gets."""
+    """Level at which the message is acknowledged."""
 
 
 def promise_of(level: str) -> dict[str, str]:
-    """Returns the fields that a recorded send has for its level (`checkers.weak`): none if it has the full promise."""
+    """Returns the fields that a recorded send gets for its level (`checkers.weak`): none if the level has the full
+    promise."""
     named = "leader" if level == WAIT_FALSE else level
     return {"level": named} if named in WEAK else {}
 
 
 def brisk_level(options: Options) -> str:
-    """Draws the level that is an attribute of the topic BRISK_TOPIC."""
+    """Draws the acknowledgement level that is an attribute of the topic BRISK_TOPIC."""
     return stream(options.seed, "brisk").choice(("leader", "quorum"))
 
 
 class Wishes:
-    """Draws the level that a foreign client asks for, message by message."""
+    """Draws, message by message, the topic and acknowledgement level that a foreign client asks for."""
 
     def __init__(self, options: Options, rng: random.Random) -> None:
         self._options, self._rng = options, rng
 
     def draw(self) -> Wish:
-        """The next message's. Without weak sends chance is not asked."""
+        """Draws topic and level of the next message. Without weak sends in the options no random number is drawn."""
         rng = self._rng
         if not self._options.weak or rng.random() >= self._options.weak:
             return Wish(TOPIC, "", FULL)
@@ -284,28 +291,30 @@ class Wishes:
 
 
 class Attempt(NamedTuple):
-    """One arrival of a foreign client's message at a node: how it ended, and which start of the node it met."""
+    """One attempt of a foreign client to send a message: the node, its incarnation (which start of the node it met),
+    and the outcome."""
 
     node: str
     incarnation: int
     ended: str
-    """ok, no (refused before anything was proposed), unknown (the node said so) or silence."""
+    """Outcome: ok, no (refused before anything was proposed), unknown (the node said so) or silence (no answer)."""
 
 
 class Foreign(NamedTuple):
-    """The attempts of a foreign client at one message."""
+    """One message of a foreign client with all attempts to send it."""
 
     message_id: str
     attempts: list[Attempt]
     place: tuple[int, int] | None = None
-    """Queue and offset, as the answer told them."""
+    """(queue, offset) of the message as the answer named them; None without such an answer."""
 
 
 class ForeignProducer(Client):
-    """Speaks as RocketMQ's clients do, without an identity of its own, on one connection at a time.
+    """Sends as RocketMQ's clients do, without a producer identity, on one connection at a time.
 
-    Every second message is sent once and never again (topic `orders`, judged like ours); the others are sent again with
-    the same UNIQ_KEY until answered (topic `foreign`), of which docs/adr/0011 says when two copies are allowed.
+    Every second message is sent once and never again (topic `orders`, judged like our own producer's). The others are
+    sent again with the same UNIQ_KEY until answered (topic `foreign`); docs/adr/0011 says when two copies of them are
+    allowed.
     """
 
     def __init__(self, number: int, host: ClientHost, recorder: Recorder, machines: dict[str, Machine]) -> None:
@@ -358,7 +367,8 @@ class ForeignProducer(Client):
         self.recorder.end(op, "info", op.value)
 
     async def _attempt(self, message_id: str) -> tuple[str, tuple[int, int] | None]:
-        """Sends the message once; returns the outcome and the place of the message, None if it was not told."""
+        """Sends the message once. Returns the outcome and the message's (queue, offset), None if the answer did not
+        name it."""
         try:
             reply = await self._ask(FOREIGN_TOPIC, message_id)
         except ConnectionRefusedError:
@@ -372,7 +382,8 @@ class ForeignProducer(Client):
         return "silence" if isinstance(error_of(reply.code, reply.remark, "send"), Unknown) else "no", None
 
     async def _ask(self, topic: str, message_id: str, level: str = "") -> Reply:
-        """One request and its reply. Raises OSError: ConnectionRefusedError if it was never sent."""
+        """Sends one message and returns the reply. Raises OSError, and ConnectionRefusedError if the message was never
+        sent."""
         try:
             connection = await self._connect()
         except OSError as error:
@@ -397,7 +408,8 @@ class ForeignProducer(Client):
 
 
 async def read_queue(client: AsyncClient, topic: str, queue: int, address: str) -> tuple[list[Message], int]:
-    """Every message that the node at this address has of a queue, and the lowest offset that retention has left."""
+    """Returns every message of a queue that the node at this address has, and the lowest offset that retention has
+    left."""
     messages: list[Message] = []
     offset = lowest = 0
     while True:

@@ -1,10 +1,10 @@
-"""Messages that are sent to be delivered later, through every fault: each acknowledged one once, and none early.
+"""Sends delayed messages through every fault: each acknowledged one must be delivered once, and none early.
 
-When all is healed and nothing waits any more, the judge reads the topic on every node. A message that was acknowledged
-is there once; one whose fate the client does not know at most once; one that was refused not at all. The log time at
-which it was stored in its queue is not before the time that the message was due. One that says that it was delayed
-before stands where its answer said: it is not delayed again. Where retention has taken the beginning of a queue, what
-is missing is not judged.
+When all faults are healed and no message waits any more, the judge reads the topic on every node. A message that was
+acknowledged is there once; one whose fate the client does not know at most once; one that was refused not at all. The
+log time at which it was stored in its queue is not before the time that the message was due. A message that says that
+it was delayed before stands where its answer said: it is not delayed again. If retention has removed the beginning of a
+queue, missing messages are not judged.
 """
 
 from __future__ import annotations
@@ -25,27 +25,28 @@ from raftmq.client.producing.producer import AsyncProducer
 LATER_TOPIC = "later"
 QUEUES = 2
 DELAYS_S = (0.0, 0.05, 0.4, 1.0, 1.0, 2.5, 4.0)
-"""Delays in seconds; some are equal, so that messages share rows."""
+"""Delays in seconds from which one is drawn per message; some are equal, so that messages share rows."""
 DELAYED_BEFORE = 0.15
-"""Share of the messages that say that they were delayed before."""
+"""Share (0 to 1) of the messages that say that they were delayed before."""
 LONG_S = (8.0, 8.0)
-"""The delays of messages that retention meets."""
+"""Delays in seconds of messages that still wait when retention reaches them."""
 DUE = "TIMER_OUT_MS"
-"""The property in which a delivered message says when it was due."""
+"""Name of the property in which a delivered message says when it was due."""
 
 
 class Sent(NamedTuple):
-    """A message, and what its producer was told: ok, fail or unknown."""
+    """A message that was sent, its delay in seconds, and the outcome for its producer: ok, fail or unknown."""
 
     message_id: str
     delay_s: float
     outcome: str
     place: tuple[int, int] | None = None
-    """(queue, offset) that the answer named, if it is not to be delayed: it was before."""
+    """(queue, offset) that the answer named, for a message that is not delayed because it was before; None
+    otherwise."""
 
 
 class Delayed(Client):
-    """`stopped` ends it after what is under way."""
+    """The producer of delayed messages. Setting `stopped` ends it after what is under way."""
 
     def __init__(self, host: ClientHost, report: Report) -> None:
         super().__init__(host)
@@ -83,7 +84,7 @@ class Delayed(Client):
     # --- the end -----------------------------------------------------------------------------------------------------
 
     async def judge(self, client: AsyncClient, addresses: Sequence[str]) -> None:
-        """Reads every node's copy of the topic."""
+        """Reads every node's copy of the topic and reports what is wrong with it."""
         for address in addresses:
             messages: list[Message] = []
             trimmed = False
@@ -96,7 +97,7 @@ class Delayed(Client):
 
 
 def found_wrong(sent: Sequence[Sent], messages: Sequence[Message], trimmed: bool) -> Iterator[str]:
-    """Yields what is wrong with the delivered messages, in the order of sending."""
+    """Yields a line for each delivered message that is wrong, in the order of sending."""
     copies = Counter(id_of(message.body) for message in messages)
     least = {"ok": 0 if trimmed else 1}
     for one in sent:

@@ -1,11 +1,11 @@
-"""Consumers of a group that cannot handle some messages, and say so (36): each copy once, in its time, and in the end a
-dead letter.
+"""Consumers of a group that fail to process some messages and report so (CONSUMER_SEND_MSG_BACK, code 36): each report
+must yield one copy for a retry, at its time, and in the end a dead letter.
 
-How often a message fails is drawn with it. A failure is reported until it is answered, at other nodes too, and now and
-then by two consumers at once; or the consumer sends the message to its retry topic itself, as RocketMQ's do when nobody
-takes a report. What the judge then finds on every node: an acknowledged failure has one copy, of the next attempt, in
-the topic that is right for it; one of unknown fate at most one; one that was refused, or never reported, none. No copy
-is stored before its delay has passed since the message that failed was.
+Each message's number of failures is drawn with it. A failure is reported until it is answered, at other nodes too, and
+now and then by two consumers at once; or the consumer sends the message to its retry topic itself, as RocketMQ's
+consumers do when no node accepts a report. The judge then checks on every node: an acknowledged failure has one copy,
+of the next attempt, in the topic that is right for it; one of unknown fate at most one; one that was refused, or never
+reported, none. No copy is stored before its delay has passed since the message that failed was stored.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ GROUP, TOPIC, QUEUES = "failing", "failing", 2
 RETRY, DEAD = f"%RETRY%{GROUP}", f"%DLQ%{GROUP}"
 RETRY_MAX_TIMES = 2
 FIRST_LEVEL = 3
-"""RocketMQ's level of the first failure if the consumer names none; each further one is a level more."""
+"""RocketMQ's delay level after the first failure if the consumer names none; each further failure adds one level."""
 NEVER_AGAIN = -1
-"""A delay level: the message is a dead letter at once."""
+"""Delay level with which the message becomes a dead letter at once."""
 SENT_BY_ITSELF = 0.15
-"""Share of the failures that are not reported: the consumer sends the message itself."""
+"""Share (0 to 1) of the failures that are not reported: the consumer sends the message to the retry topic itself."""
 REPORTS_MAX = 6
-"""Number of times that a report is repeated if it has no answer, or none that ends it."""
+"""Number of times that a report is repeated if it gets no answer, or no final one."""
 OUTCOMES = ("fail", "unknown", "ok")
 PLACES = (*((TOPIC, queue_id) for queue_id in range(QUEUES)), (RETRY, 0))
 
 
 class Failure(NamedTuple):
-    """One delivered copy that failed. A message may have two copies of one attempt, if a consumer sent one of them
-    itself or log time jumped; each fails by itself."""
+    """One delivered copy that a consumer failed to process. A message may have two copies of one attempt, if a consumer
+    sent one of them itself or log time jumped; each of them is a failure of its own."""
 
     message_id: str
     attempt: int
@@ -61,17 +61,17 @@ class Failure(NamedTuple):
 
     @property
     def dead(self) -> bool:
-        """True if the copy is a dead letter."""
+        """True if the copy that follows is a dead letter."""
         return self.level < 0 or self.attempt >= RETRY_MAX_TIMES
 
     @property
     def delay_ms(self) -> int:
-        """The time that the copy has to wait, in ms."""
+        """Time in milliseconds that the copy that follows has to wait."""
         return 0 if self.dead else 1000 * DELAY_LEVELS_S[(self.level or FIRST_LEVEL + self.attempt) - 1]
 
 
 class Copy(NamedTuple):
-    """A copy that the broker has made."""
+    """A copy that the broker has made: message id, attempt, topic and the log time at which it was stored."""
 
     message_id: str
     attempt: int
@@ -80,20 +80,19 @@ class Copy(NamedTuple):
 
 
 class FailureJudge:
-    """Knows what was said of each failure."""
+    """Knows the outcome of every reported failure, and judges the copies that nodes hold."""
 
     def __init__(self) -> None:
         self.outcomes: dict[Failure, str] = {}
-        """The best of OUTCOMES that a report of it has come to: `fail` if every answer said that nothing was stored."""
+        """Failure -> the best of OUTCOMES among its reports; `fail` if every answer said that nothing was stored."""
 
     def reported(self, failure: Failure, outcome: str) -> None:
-        """Notes the outcome of one report."""
+        """Records the outcome of one report."""
         self.outcomes[failure] = max(self.outcomes.get(failure, "fail"), outcome, key=OUTCOMES.index)
 
     def wrong(self, copies: list[Copy], *, trimmed: bool, exact: bool) -> Iterator[str]:
-        """Yields what is wrong with the copies on a node. `trimmed`: copies may be gone. Not `exact`: log time has
-        jumped, and a report that comes again may count as another failure.
-        """
+        """Yields a line for everything that is wrong with the copies on a node. `trimmed`: copies may have been
+        removed. `exact` is False if log time has jumped, so that a repeated report may count as another failure."""
         found: dict[tuple[str, int], list[Copy]] = defaultdict(list)
         for copy in copies:
             found[copy.message_id, copy.attempt].append(copy)
@@ -112,7 +111,7 @@ class FailureJudge:
             yield f"there is a copy of {message_id} for attempt {attempt}, and nobody said that it failed"
 
     def _by_copy(self) -> dict[tuple[str, int], list[Failure]]:
-        """(message, attempt) of a copy -> the failures of which it may come: a copy does not say which one."""
+        """Returns (message, attempt) of a copy -> the failures that it may come from: a copy does not say which one."""
         failures: dict[tuple[str, int], list[Failure]] = defaultdict(list)
         for failure in self.outcomes:
             failures[failure.message_id, failure.attempt + 1].append(failure)
@@ -120,7 +119,7 @@ class FailureJudge:
 
 
 def _unfit(copy: Copy, failure: Failure) -> str:
-    """Returns the reason why the copy cannot be that of the failure; "": it can."""
+    """Returns the reason why the copy cannot come from the failure, "" if it can."""
     if copy.topic != (DEAD if failure.dead else RETRY):
         return f"is in {copy.topic}"
     waited_ms = copy.store_ms - failure.store_ms
@@ -128,22 +127,22 @@ def _unfit(copy: Copy, failure: Failure) -> str:
 
 
 class Failures(Asker):
-    """A producer and the consumers of GROUP. `stopped` ends them when every copy has come."""
+    """A producer and the consumers of GROUP. Setting `stopped` ends them once every copy has come."""
 
     def __init__(
         self, host: ClientHost, report: Report, ends: Callable[[str, int], int], waiting: Callable[[], int]
     ) -> None:
-        """`ends(topic, queue)`: the offset behind the last message that any node has; `waiting`: how many delayed
-        messages any node has."""
+        """`ends(topic, queue)`: returns the offset after the last message that any node has. `waiting`: returns how
+        many delayed messages any node has."""
         super().__init__(host, report)
         self._ends, self._waiting = ends, waiting
         self.judge = FailureJudge()
         self._next: dict[tuple[str, int], int] = dict.fromkeys(PLACES, 0)
         self._fails: dict[str, int] = {}
-        """Number of failures of each message."""
+        """Message id -> number of times that the message fails."""
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the producer and the consumers as tasks."""
         self.host.spawn(partial(self._produce, random.Random(self.rng.random())))
         self._spawn(partial(self._consume, random.Random(self.rng.random())))
 
@@ -179,7 +178,7 @@ class Failures(Asker):
         return not self._waiting() and all(offset >= self._ends(*place) for place, offset in self._next.items())
 
     async def _connect(self, rng: random.Random) -> RawConnection | None:
-        """A connection of a member of the group, for which the group is as it should be."""
+        """Opens a connection as a member of the group and sets the group's retry limits; returns None if that fails."""
         connection = await self._dial(rng, "a consumer that fails")
         if connection is None:
             return None
@@ -221,9 +220,8 @@ class Failures(Asker):
         await asyncio.gather(*(self._say(message, failure, rng) for _ in range(1 + twice)))
 
     async def _send_again(self, message: Message, failure: Failure, rng: random.Random) -> None:
-        """Sends the message again, once: a send without an identity may be stored each time. The message says that it
-        was a half message, as one that was committed does.
-        """
+        """Sends the message to the retry topic, once: a send without an identity may be stored each time. The message
+        carries the properties of a committed half message."""
         connection = await self._dial(rng, "a consumer that sends again")
         if connection is not None:
             fields = foreign_send(RETRY, message.message_id, 0, FULL)
@@ -234,7 +232,7 @@ class Failures(Asker):
             self.judge.reported(failure, outcome_of(answer))
 
     async def _say(self, message: Message, failure: Failure, rng: random.Random) -> None:
-        """Reports a failure until an answer ends that: each time on a connection of its own, to any node."""
+        """Reports a failure, each time on a new connection to any node, until an answer is final."""
         fields = {
             "group": GROUP,
             "offset": str(message.position),
@@ -256,7 +254,7 @@ class Failures(Asker):
 
 
 def outcome_of(answer: Answer | None) -> str:
-    """Returns the outcome of a report: ok, unknown or fail."""
+    """Returns the outcome of an answer to a report or a send: ok, unknown or fail."""
     if answer is not None and answer.code == ResponseCode.SUCCESS:
         return "ok"
     if answer is None or isinstance(error_of(answer.code, answer.remark, "send"), Unknown):
@@ -265,7 +263,7 @@ def outcome_of(answer: Answer | None) -> str:
 
 
 def copies_on(machine: Machine) -> tuple[list[Copy], bool]:
-    """Returns the copies that the node has for the group, and whether some of them may have been trimmed."""
+    """Returns the group's copies that the node has, and True if some of them may have been trimmed."""
     copies: list[Copy] = []
     trimmed = False
     for name in (RETRY, DEAD):

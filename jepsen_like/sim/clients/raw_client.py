@@ -1,4 +1,4 @@
-"""One connection that writes what it is told and counts the answers: each request gets one, and nothing else does."""
+"""One connection that sends prepared bytes and matches the answers: each request must get one, and nothing else may."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ Report = Callable[[str, str], None]
 
 
 class Asked(NamedTuple):
-    """A request on its way."""
+    """A request that has no answer yet."""
 
     code: int
     at_s: float
     silent: bool
-    """It may rightly get no answer while nobody leads."""
+    """True if the node may rightly leave the request unanswered while there is no leader."""
     parked_s: float
-    """Seconds that the node may rightly keep it waiting."""
+    """Time in seconds for which the node may rightly park the request."""
     heard: Callable[[Answer], None] | None
 
 
 class RawConnection(asyncio.Protocol):
-    """`answered`: how many answers came; `unanswered`: opaque -> what has none yet."""
+    """The connection as an asyncio protocol. `answered`: number of answers received. `unanswered`: opaque -> request
+    without an answer."""
 
     def __init__(self, name: str, loop: SimLoop, report: Report, credentials: Credentials | None = None) -> None:
-        """`credentials`: requests are signed with them; None: with none, unless they bring their own signature."""
+        """`credentials`: requests are signed with them; None: they are not signed, unless they bring their own
+        signature."""
         self.name, self._loop, self._report, self._credentials = name, loop, report, credentials
         self.closed = False
         self.unanswered: dict[int, Asked] = {}
@@ -62,7 +64,7 @@ class RawConnection(asyncio.Protocol):
         binary: bool = False,
         heard: Callable[[Answer], None] | None = None,
     ) -> bytes:
-        """The bytes of a request, whose answer is waited for from now on. `heard` gets the answer."""
+        """Returns the bytes of a request and from now on expects its answer, which is passed to `heard`."""
         self._next += 1
         if self._credentials is not None:
             ext = self._credentials.signed(ext, body)
@@ -75,15 +77,14 @@ class RawConnection(asyncio.Protocol):
         return data
 
     def write(self, data: bytes) -> None:
-        """Sends bytes; nothing if the connection has ended."""
+        """Sends bytes; does nothing if the connection has ended."""
         if not self.closed:
             self.transport.write(data)
 
     def overdue(self, before_s: float, *, silent_since_s: float = 0.0) -> list[Asked]:
-        """Returns the requests without an answer on a connection that stands, that were sent before `before_s`, or were
-        to be kept waiting no longer than until then. Of requests that may rightly get none while nobody leads, only
-        those since `silent_since_s`.
-        """
+        """Returns the requests without an answer on a working connection that were sent before `before_s`, or that
+        could be parked until then at most. Of requests that may rightly get no answer while there is no leader, it
+        returns only those sent since `silent_since_s`."""
         if self.closed or not self.transport.is_reading() or self.transport.leads_nowhere:
             return []
         due = [asked for asked in self.unanswered.values() if asked.at_s + asked.parked_s < before_s]

@@ -1,4 +1,5 @@
-"""The other clients of the simulator: a consumer group with commits, an offsets register, topics and groups."""
+"""Further clients of the simulator: a consumer group that commits, a register made of one committed offset, and a
+client that creates and deletes topics and groups."""
 
 from __future__ import annotations
 
@@ -22,28 +23,28 @@ REGISTER_GROUP = "register"
 IMPATIENT_S = 0.4
 _REGISTER = {"consumerGroup": REGISTER_GROUP, "topic": TOPIC, "queueId": "0", "setZeroIfNotFound": "false"}
 Report = Callable[[str, str], None]
-"""(checker, what)"""
+"""Function that takes the checker's name and a description of what is wrong."""
 
 
 class GroupReader(Client):
-    """One member of a consumer group at a time: reads, commits, leaves with or without a commit, comes back."""
+    """A consumer group with one member at a time: the member reads, commits, leaves with or without a commit, and comes
+    back."""
 
     def __init__(
         self, host: ClientHost, recorder: Recorder, report: Report, first_offset: Callable[[int], int] = lambda queue: 0
     ) -> None:
-        """`first_offset(queue)`: below it retention may have taken messages away."""
+        """`first_offset(queue)`: the offset below which retention may have removed messages."""
         super().__init__(host)
         self.recorder, self._report = recorder, report
         self._first_offset = first_offset
         self.seen: dict[tuple[int, int], str] = {}
-        """(queue, offset) -> message id."""
+        """(queue, offset) -> id of the message that was read there."""
         self.ids: set[str] = set()
         self._floor: dict[int, int] = defaultdict(int)
-        """Queue -> offset that was surely committed: no later member may begin below it, except at a place of
-        `_doubtful`.
-        """
+        """Queue -> offset that was surely committed. No later member may begin below it, except at a place of
+        `_doubtful`."""
         self._doubtful: set[tuple[int, int]] = set()
-        """(queue, offset) of commits that may still land."""
+        """(queue, offset) of commits that may still be carried out."""
         self._next: dict[int, int] = {}
 
     async def _work(self) -> None:
@@ -117,7 +118,8 @@ class GroupReader(Client):
 
 
 class OffsetRegister(Client):
-    """One writer of one committed offset, always forward, and a reader that asks any node: nothing old may be read.
+    """A register: one committed offset, which one writer moves always forward, and a reader that asks any node for it.
+    No read may return an older offset than one acknowledged before the read.
 
     The reader keeps asking a node that was cut off from the others, as a client does that does not know better.
     """
@@ -128,10 +130,10 @@ class OffsetRegister(Client):
         self.acked = 0
         self.tried = 0
         self._doubtful: set[int] = set()
-        """Offsets whose commit was not answered as done: they may land late, and be read after newer ones."""
+        """Offsets whose commit was not answered as done: they may be carried out late, and be read after newer ones."""
 
     def start(self) -> None:
-        """Begins; `stopped` ends it."""
+        """Starts the writer and the reader as tasks; setting `stopped` ends them."""
         super().start()
         self.host.spawn(self._ask_around)
 
@@ -157,9 +159,8 @@ class OffsetRegister(Client):
             self.host.spawn(partial(self.ask, connection, self.acked))
 
     async def ask(self, connection: Connection, low: int) -> None:
-        """Asks once, while others are on their way: what was asked late of a stopped leader is answered when it goes
-        on.
-        """
+        """Reads the register once, while other reads are in flight: a paused leader answers a late read only when it is
+        resumed."""
         try:
             reply = await connection.call(RequestCode.QUERY_CONSUMER_OFFSET, _REGISTER, timeout_s=3.0)
         except OSError:
@@ -174,7 +175,8 @@ class OffsetRegister(Client):
             self._report("register", f"offset {found} was read; {low} was acknowledged before, {self.tried} is newest")
 
     async def _write(self) -> None:
-        """One attempt through any node. Impatient: a stopped leader must not keep the writer from the next one."""
+        """Attempts one write through any node. The timeout is short: a paused leader must not keep the writer from the
+        next one."""
         try:
             if await self.write(partial(self._links.get, self._address), IMPATIENT_S):
                 return
@@ -183,7 +185,7 @@ class OffsetRegister(Client):
         self._address = self._any()
 
     async def write(self, connect: Callable[[], Awaitable[Connection]], patience_s: float) -> bool:
-        """Commits the next number; True if that was acknowledged. Raises OSError if nobody answered."""
+        """Commits the next number; returns True if that was acknowledged. Raises OSError if no node answered."""
         self.tried += 1
         value = self.tried
         op = self.recorder.invoke("offset-write", value)
@@ -224,7 +226,8 @@ class OffsetRegister(Client):
 
 
 class Catalogue(Client):
-    """Creates and deletes topics and groups, one after the other; remembers what each name must be now."""
+    """Creates and deletes topics and groups, one after the other, and checks that each name exists or not as it
+    should."""
 
     NAMES = ("t-a", "t-b", "g-a", "g-b")
 
@@ -232,7 +235,7 @@ class Catalogue(Client):
         super().__init__(host)
         self.recorder = recorder
         self.exists: dict[str, bool | None] = dict.fromkeys(self.NAMES, False)
-        """Name -> True if it exists; None: something was asked for twice, and may still land."""
+        """Name -> True if it exists, False if not; None if a request was retried and may still be carried out."""
 
     async def _work(self) -> None:
         client = self.host.client()

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 
 def stored_at(answer: Answer | Reply) -> tuple[int, int]:
-    """Queue and offset of a message, as the answer to its send tells them."""
+    """Returns queue and offset of a message from the answer to its send."""
     return int(answer.ext["queueId"]), int(answer.ext["queueOffset"])
 
 
 class Recorder:
-    """Every operation is a process of its own: clients here have many in flight. `hash` covers all steps."""
+    """Records the operations of all clients. Each operation is a process of its own in the history, because a client
+    here has many in flight. `hash` covers all steps."""
 
     def __init__(self, loop: SimLoop) -> None:
         self.ops: list[Op] = []
@@ -32,26 +33,27 @@ class Recorder:
         self._processes = 0
 
     def invoke(self, f: str, value: Any) -> Op:
-        """Records that somebody asks for `f` now."""
+        """Records that a client begins operation `f` now, and returns the record."""
         self._processes += 1
         return self._append(self._processes, "invoke", f, value)
 
     def end(self, invoked: Op, outcome: OpType, value: Any) -> Op:
-        """Records the outcome: it happened (ok), is proved never to happen (fail), or nobody knows (info)."""
+        """Records the operation's outcome: it happened (ok), is proved never to happen (fail), or is unknown (info)."""
         self.counts[f"{invoked.f} {outcome}"] += 1
         return self._append(invoked.process, outcome, invoked.f, value)
 
     def stored(self, sent: Op, queue_id: int, queue_offset: int) -> None:
-        """The message of a send stands at that place."""
+        """Records that the message of a send is stored at this queue and offset."""
         self.end(sent, "ok", {**sent.value, "queue_id": queue_id, "queue_offset": queue_offset})
 
     def failed(self, sent: Op, error: Exception) -> None:
-        """The client library raised it for a send."""
+        """Records the error that the client library raised for a send."""
         clear = isinstance(error, RaftMQError) and not isinstance(error, Unknown)
         self.end(sent, "fail" if clear else "info", {**sent.value, "error": str(error)[:100]})
 
     def answered(self, sent: Op, answer: Answer | Reply | None) -> tuple[int, int] | None:
-        """A node answered a send, or gave no answer. Where the message stands; None unless it does for certain."""
+        """Records a node's answer to a send, or that none came. Returns the message's (queue, offset) if it is certain,
+        else None."""
         if answer is None:
             self.end(sent, "info", {**sent.value, "error": "no answer"})
         elif answer.code == ResponseCode.SUCCESS:
@@ -66,7 +68,7 @@ class Recorder:
 
     @property
     def acked(self) -> int:
-        """Operations that were answered as done, reads left out."""
+        """Returns the number of operations that were answered as done, not counting reads."""
         return sum(count for name, count in self.counts.items() if name.endswith(" ok") and not name.startswith("read"))
 
     def _append(self, process: int, kind: OpType, f: str, value: Any) -> Op:

@@ -1,8 +1,9 @@
-"""A producer that repeats sends that are stored: answers get lost, and a send under its identity may come at any time.
+"""A producer that repeats sends that are already stored: answers get lost, and a send with the producer's identity may
+arrive at any time.
 
-Several sends are on their way at once, so that one entry holds them. Whatever is not settled is repeated now and then,
-answered or not, through any node and for any queue: each arrival gets the place of the one copy that is stored. Now and
-then the connection is cut while they are on their way, and they come again at every node at once.
+Several sends are in flight at once, so that one entry holds them. A send that is not settled is repeated now and then,
+answered or not, through any node and for any queue: each arrival must be answered with the place of the one copy that
+is stored. Now and then the connection is cut while sends are in flight, and they are repeated at every node at once.
 """
 
 from __future__ import annotations
@@ -20,13 +21,12 @@ from raftmq_wire.codes import ResponseCode
 
 UNSETTLED_MAX = 8
 CUT_SHARE, CUT_AFTER_S = 0.2, 0.03
-"""Share of the sends behind which the connection is cut, and the seconds until the cut: some sends are not decided by
-then.
-"""
+"""Share (0 to 1) of the rounds of sends whose connection is cut, and the most seconds until the cut: some sends are not
+decided by then."""
 
 
 class Repeater(Asker):
-    """`stopped` ends it after what is under way."""
+    """The producer. Setting `stopped` ends it after what is under way."""
 
     def __init__(self, host: ClientHost, recorder: Recorder, report: Report) -> None:
         super().__init__(host, report)
@@ -34,7 +34,7 @@ class Repeater(Asker):
         self._pid = ""
         self._low = self._next = 1
         self._ops: dict[int, Op] = {}
-        """Operations that are not settled, by sequence."""
+        """Sequence number -> operation, for sends that are not settled."""
         self._places: dict[int, tuple[int, int]] = {}
 
     async def _work(self) -> None:
@@ -43,9 +43,8 @@ class Repeater(Asker):
         await self._in_turns(rng, (0.01, 0.08), 0.2, "a producer that repeats", partial(self._round, rng))
 
     async def _round(self, rng: random.Random, connection: RawConnection) -> None:
-        """Sends new messages, or some of the earlier ones again; then some are settled. Where too many are not, nothing
-        is new.
-        """
+        """Sends new messages, or some of the unsettled ones again; then settles some. If too many are unsettled, no new
+        ones are sent."""
         again = [sequence for sequence in self._ops if rng.random() < 0.6]
         if len(self._ops) < UNSETTLED_MAX and (not again or rng.random() < 0.5):
             again = []

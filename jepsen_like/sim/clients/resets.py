@@ -1,10 +1,10 @@
-"""Resets of a group's offsets while it consumes (docs/adr/0053): each holds until the consumer knows of it.
+"""Resets of a group's offsets while it consumes (docs/adr/0053): each reset must hold until the consumer knows of it.
 
-One consumer pulls, commits in every way there is, loses its connection or its memory and comes back, sometimes late; an
-operator resets its queues meanwhile, now and then just as the consumer follows the reset before. From the answer to a
-reset until somebody has pulled from its offset, the committed offset is that of the reset, whatever is committed; after
-that it is one that was committed since. In the end every reset has been followed, the consumer is at the end of every
-queue, and its commits count again.
+One consumer pulls, commits in every way there is, loses its connection or its memory and comes back, sometimes late.
+Meanwhile an operator resets its queues, now and then just as the consumer follows the reset before. From the answer to
+a reset until a pull from its offset, the committed offset is that of the reset, whatever is committed; after that it is
+one that was committed since. In the end every reset has been followed, the consumer is at the end of every queue, and
+its commits count again.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from raftmq_wire.codes import RequestCode, ResponseCode
 
 GROUP, TOPIC, QUEUES = "reset", "resets", 3
 ANSWER_LOST = 0.3
-"""Share of the answers that move a consumer and that it does not read: its connection ends first."""
+"""Share (0 to 1) of the answers that move the consumer to a reset and that it does not read, because its connection
+ends first."""
 CORRECTED = 0.6
-"""Share of the other answers after which the queue is reset once more while the consumer follows."""
+"""Share (0 to 1) of the other such answers after which the queue is reset once more while the consumer follows."""
 COMMITS_ALONG = 1
-"""Bit of a pull's sysFlag."""
+"""Bit of a pull's sysFlag that says that the pull also commits an offset."""
 
 
 class Reset(NamedTuple):
-    """One reset as its operator sees it."""
+    """One reset as its operator sees it: the offset, and the times in seconds of request and answer."""
 
     offset: int
     asked_s: float
@@ -42,36 +43,37 @@ class Reset(NamedTuple):
 
 
 class ResetJudge:
-    """The messages that may be read of each queue; reports under `resets`.
+    """Knows which committed offset may be read of each queue, and reports others under `resets`.
 
-    A queue of which a reset was not answered is not judged any more: it may be carried out at any time.
+    A queue with an unanswered reset is not judged any more: that reset may be carried out at any time.
     """
 
     def __init__(self, report: Report, now: Callable[[], float]) -> None:
         self._report, self._now = report, now
         self._asking: dict[int, float] = {}
-        """Queue -> time since which its next reset is under way."""
+        """Queue -> time in seconds at which its reset under way was sent."""
         self._last: dict[int, Reset] = {}
         self.unsure: set[int] = set()
         self._committed: dict[int, list[tuple[float, int]]] = defaultdict(list)
-        """Queue -> (when, offset) of every commit that was asked for."""
+        """Queue -> (time in seconds, offset) of every commit that was sent."""
         self._doubtful: dict[int, set[int]] = defaultdict(set)
-        """Offsets of commits that may still land."""
+        """Queue -> offsets of commits that may still be carried out."""
         self._pulled: dict[int, dict[int, float]] = defaultdict(dict)
-        """Queue -> offset -> time until which it was pulled from; for ever if no answer came."""
+        """Queue -> offset -> time in seconds at which the last pull from it was answered; infinity while there is no
+        answer."""
 
     # --- the operator ------------------------------------------------------------------------------------------------
 
     def may_ask(self, queue: int) -> bool:
-        """Returns True if the next reset can be judged: no other one is under way, or undecided."""
+        """Returns True if the queue's next reset can be judged: no other reset of it is under way or undecided."""
         return queue not in self._asking and queue not in self.unsure
 
     def asks(self, queue: int) -> None:
-        """A reset is about to be asked for."""
+        """Records that a reset of the queue is about to be sent."""
         self._asking[queue] = self._now()
 
     def answered(self, queue: int, offset: int, *, done: bool, undecided: bool) -> None:
-        """The answer has come, or none."""
+        """Records the outcome of the reset: done, undecided (no clear answer), or neither if it was refused."""
         asked_s = self._asking.pop(queue)
         if done:
             self._last[queue] = Reset(offset, asked_s, self._now())
@@ -81,23 +83,23 @@ class ResetJudge:
     # --- the consumer ------------------------------------------------------------------------------------------------
 
     def pulls(self, queue: int, offset: int) -> None:
-        """Notes a pull from this offset: if that is the offset of a reset, the reset may end from now on."""
+        """Records a pull from this offset: if a reset set the offset, the reset may end from now on."""
         self._pulled[queue][offset] = math.inf
 
     def pulled(self, queue: int, offset: int) -> None:
-        """Notes that the pull was answered."""
+        """Records that the pull from this offset was answered."""
         self._pulled[queue][offset] = self._now()
 
     def commits(self, queue: int, offset: int) -> None:
-        """A commit is about to be asked for."""
+        """Records that a commit is about to be sent."""
         self._committed[queue].append((self._now(), offset))
 
     def doubtful(self, queue: int, offset: int) -> None:
-        """A commit has no answer, and may land at any time."""
+        """Records that a commit has no answer, and may be carried out at any time."""
         self._doubtful[queue].add(offset)
 
     def read(self, queue: int, asked_s: float, offset: int | None) -> None:
-        """The committed offset was read; None: there is none."""
+        """Judges the committed offset that was read; None means that the group has none."""
         reset = self._not_followed(queue, asked_s)
         if reset is not None:
             if offset != reset.offset:
@@ -111,19 +113,20 @@ class ResetJudge:
                 self._report("resets", f"queue {queue} was reset to {reset.offset}, and has offset {offset}")
 
     def _sure(self, queue: int, asked_s: float) -> Reset | None:
-        """The reset that was the last one from `asked_s` until now."""
+        """Returns the reset that was the last one of the queue from `asked_s` until now; None if that is not
+        certain."""
         reset = self._last.get(queue)
         if reset is None or queue in self.unsure or queue in self._asking or reset.answered_s > asked_s:
             return None
         return reset
 
     def _not_followed(self, queue: int, asked_s: float) -> Reset | None:
-        """The same, if nobody has pulled from its offset since it was asked for."""
+        """Returns the same reset if no pull from its offset came since it was sent, else None."""
         reset = self._sure(queue, asked_s)
         return reset if reset and self._pulled[queue].get(reset.offset, -math.inf) < reset.asked_s else None
 
     def ended(self) -> None:
-        """The consumer has come to the end of every queue."""
+        """Reports every reset that no pull has followed, once the consumer is at the end of every queue."""
         for queue in self._last:
             reset = self._not_followed(queue, self._now())
             if reset is not None:
@@ -131,13 +134,14 @@ class ResetJudge:
 
 
 class Resets(Asker):
-    """A producer, an operator and the consumer of GROUP. `stopped` ends them when every reset has."""
+    """A producer, an operator and the consumer of GROUP. After `stopped` is set, they end once every reset has
+    ended."""
 
     def __init__(
         self, host: ClientHost, report: Report, ends: Callable[[str, int], int], pending: Callable[[str], int]
     ) -> None:
-        """`ends(topic, queue)`: the offset behind the last message that any node has; `pending(group)`: how many
-        resets any node has of it."""
+        """`ends(topic, queue)`: returns the offset after the last message that any node has. `pending(group)`: returns
+        how many resets of the group any node has."""
         super().__init__(host, report)
         self._ends, self._pending = ends, pending
         self.judge = ResetJudge(report, lambda: host.loop.now)
@@ -145,7 +149,7 @@ class Resets(Asker):
         self._sent = 0
 
     def start(self) -> None:
-        """Begins."""
+        """Starts producer, operator and consumer as tasks."""
         for work in (self._produce, self._operate, self._consume):
             self._spawn(partial(work, random.Random(self.rng.random())))
 
@@ -181,7 +185,8 @@ class Resets(Asker):
             self.judge.read(queue, asked_s, offset)
 
     async def corrects(self, queue: int, rng: random.Random, meanwhile: Callable[[], Awaitable[None]]) -> None:
-        """Resets the queue once more, if nobody does so already, while something else happens; then looks at it."""
+        """Resets the queue once more while `meanwhile` runs, unless a reset is under way; then reads and judges the
+        offset."""
         connection = await self._dial(rng, "an operator who corrects himself")
         if connection is not None and self.judge.may_ask(queue):
             offset = rng.randrange(self._ends(TOPIC, queue) + 1)
@@ -226,26 +231,27 @@ class Resets(Asker):
         return ends and not self._pending(GROUP)
 
     def finished(self) -> bool:
-        """True if everything is read, and nobody sends or resets any more: the consumer alone is left."""
+        """Returns True if everything is read, and only the consumer is left: nothing is sent or reset any more."""
         return self._left == 1 and self._all_read()
 
     @property
     def positions(self) -> dict[int, int]:
-        """Queue -> what the consumer reads next; of those that it has begun."""
+        """Queue -> offset that the consumer reads next, for the queues that it has begun."""
         return self._next
 
 
 class Session:
-    """The consumer on one connection, until it vanishes."""
+    """The consumer on one connection, until that connection ends."""
 
     def __init__(self, resets: Resets, connection: RawConnection, rng: random.Random) -> None:
         self._all, self._connection, self._rng = resets, connection, rng
         self._host, self._judge, self._next = resets.host, resets.judge, resets.positions
         self._oneway: list[tuple[int, int]] = []
-        """Commits without an answer since the last one with an answer: commits of a connection keep their order."""
+        """(queue, offset) of commits without an answer since the last commit with one: commits of a connection keep
+        their order."""
 
     async def run(self) -> None:
-        """Reads the queues for some rounds."""
+        """Reads the queues for 3 to 40 rounds, or until the connection ends or everything is finished."""
         rng = self._rng
         for _ in range(rng.randint(3, 40)):
             for queue in range(QUEUES):
@@ -257,7 +263,7 @@ class Session:
             self._judge.doubtful(queue, offset)
 
     async def commits_the_end(self) -> bool:
-        """Returns True if a commit of every position is answered, and found."""
+        """Commits the position of every queue and reads it back; returns True if every commit is found."""
         for queue, offset in self._next.items():
             self._judge.commits(queue, offset)
             fields = place_of(GROUP, TOPIC, queue) | {"commitOffset": str(offset)}
@@ -278,7 +284,7 @@ class Session:
         await self._pull(queue, along=along)
 
     async def _commit(self, queue: int) -> bool:
-        """Commits where the consumer stands; True if the next pull is to do it."""
+        """Commits the consumer's position in the queue; returns True if the next pull is to carry the commit."""
         how, offset = self._rng.choice(("answered", "answered", "oneway", "pull")), self._next[queue]
         self._judge.commits(queue, offset)
         if how == "pull":
@@ -317,7 +323,8 @@ class Session:
             self._next[queue] = max([offset, *(message.queue_offset + 1 for message in decode_messages(answer.body))])
 
     async def _follow(self, queue: int) -> None:
-        """Goes on from a reset, about when another one is proposed, and commits what it has read."""
+        """Pulls from the offset of a reset, at about the time that another reset is proposed, and commits what it has
+        read."""
         await asyncio.sleep(self._rng.choice((0.0, 0.002, 0.005)))
         await self._pull(queue, along=False)
         await self._commit(queue)
@@ -326,7 +333,8 @@ class Session:
 async def committed(
     host: ClientHost, connection: RawConnection, group: str, topic: str, queue_id: int
 ) -> tuple[bool, int | None]:
-    """Asks for the group's committed offset; returns whether it was told, and the offset, None if there is none."""
+    """Asks for the group's committed offset. Returns True if that was answered, and the offset, None if there is
+    none."""
     fields = place_of(group, topic, queue_id) | {"setZeroIfNotFound": "false"}
     answer = await ask(host, connection, RequestCode.QUERY_CONSUMER_OFFSET, fields)
     if answer is None or answer.code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):

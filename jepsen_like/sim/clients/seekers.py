@@ -1,7 +1,7 @@
-"""A client that looks for acknowledged messages by their keys, through any node: no node may say that there is none.
+"""A client that looks for acknowledged messages by their keys, through any node: no node may answer that there is none.
 
-A node may say that it does not know. Who says "not there" has asked how far the log is committed and applied that far
-(docs/guarantees.md), also when it has begun to lead just now.
+A node may answer that it does not know. Before a node answers "not there", it has to ask how far the log is committed
+and apply that far (docs/guarantees.md), also when it has become the leader just now.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from jepsen_like.sim.clients.recorder import Recorder
 from raftmq_wire.codes import RequestCode, ResponseCode
 
 RECENT = 6
-"""Number of the messages acknowledged last from which one is looked for."""
+"""Number of the most recently acknowledged messages, one of which is looked for."""
 
 
 class Seeker(Asker):
-    """`stopped` ends it. `floor(queue)`: below this offset retention may have taken messages of the topic."""
+    """The client, which sends messages and looks for them; setting `stopped` ends it. `floor(queue)`: the offset below
+    which retention may have removed messages of the topic."""
 
     def __init__(self, host: ClientHost, recorder: Recorder, report: Report, floor: Callable[[int], int]) -> None:
         super().__init__(host, report)
         self._recorder, self._floor = recorder, floor
         self._sent = 0
         self._stored: list[tuple[str, int, int]] = []
-        """(id, queue, offset), oldest first."""
+        """(id, queue, offset) of acknowledged messages, oldest first."""
 
     async def _work(self) -> None:
         sends, *seeks = (random.Random(self.rng.random()) for _ in range(3))

@@ -1,4 +1,4 @@
-"""Reads a node's messages of a topic past its clients: from its rows and its log."""
+"""Reads a node's messages of a topic directly from its rows and its log, not through a client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 
 def stored_on(machine: Machine, name: str) -> tuple[list[Message], bool]:
-    """Every message that consumers of the topic can see at this node, and whether some may have been trimmed."""
+    """Returns every message of the topic that consumers can see at this node, and True if some may have been
+    trimmed."""
     assert machine.node is not None
     state, read = machine.node.state, machine.node.services.read_log
     topic = state.topics.get(name)

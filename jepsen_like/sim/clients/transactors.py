@@ -1,8 +1,10 @@
-"""Producers of transactions: half messages that are committed, rolled back, ended twice, or left to be asked about.
+"""Producers of transactions: half messages that are committed, rolled back, ended twice, or left for the broker to
+check.
 
-What is to become of a message is drawn with its key, and whoever of the group is asked says so: FATES. A producer ends
-its transaction with or without waiting for an answer, vanishes before, or names the wrong key, offset or group first,
-which must do nothing. In the end one producer stays until no transaction is open on any node.
+The fate of a message is drawn with its key (FATES), and any producer of the group that the broker asks answers
+accordingly. A producer ends its transaction with or without waiting for an answer, vanishes before, or first names the
+wrong key, offset or group, which must do nothing. In the end one producer stays until no transaction is open on any
+node.
 """
 
 from __future__ import annotations
@@ -31,14 +33,15 @@ if TYPE_CHECKING:
 GROUP, TOPIC, QUEUES = "transactors", "transactions", 2
 PRODUCERS = 2
 FATES = ("commit", "rollback", "either")
-"""`either`: whoever is asked says the one or the other; the first counts."""
+"""Fates of a transaction. `either`: each producer that is asked says commit or rollback at random; the first answer
+counts."""
 COMMIT, ROLLBACK = 8, 12
 ASKED_LATE_S = 20.0
-"""A question about a transaction may be on its way for so long after it has ended."""
+"""Longest time in seconds that a check of a transaction may still be in flight after the transaction has ended."""
 
 
 class Transaction:
-    """A half message, as its producers know it."""
+    """A half message and its fate, as its producers know them."""
 
     __slots__ = ("acked", "ended_s", "fate", "may_commit")
 
@@ -46,33 +49,34 @@ class Transaction:
         self.fate = fate
         self.acked = False
         self.may_commit = False
-        """True once somebody has committed it, or is about to."""
+        """True once a producer has committed it, or is about to."""
         self.ended_s: float | None = None
-        """Time at which a producer was told that it has ended."""
+        """Time in seconds at which a producer was told that it has ended; None before."""
 
 
 class TransactionJudge:
-    """Knows what was said of each transaction; reports under `transactions`."""
+    """Knows all requests and answers about each transaction; reports violations under `transactions`."""
 
     def __init__(self, report: Report, now: Callable[[], float]) -> None:
         self._report, self._now = report, now
         self.known: dict[str, Transaction] = {}
 
     def begins(self, key: str, fate: str) -> None:
-        """A half message is about to be sent."""
+        """Records that a half message with this key is about to be sent."""
         self.known[key] = Transaction(fate)
 
     def says(self, key: str, wish: int) -> None:
-        """A producer is about to say what is to become of it."""
+        """Records that a producer is about to commit or roll back the transaction."""
         self.known[key].may_commit |= wish == COMMIT
 
     def ended(self, key: str) -> None:
-        """A producer was told that the transaction has ended."""
+        """Records that a producer was told that the transaction has ended."""
         one = self.known[key]
         one.ended_s = self._now() if one.ended_s is None else one.ended_s
 
     def asked(self, key: str) -> None:
-        """A producer was asked about it."""
+        """Records that the broker asked a producer about the transaction; reports an unknown one, and one that ended
+        long ago."""
         one = self.known.get(key)
         if one is None:
             self._report("transactions", f"a producer was asked about {key!r}, which nobody sent")
@@ -81,9 +85,8 @@ class TransactionJudge:
             self._report("transactions", f"a producer was asked about {key}, {since:.1f} s after it had ended")
 
     def wrong(self, copies: Counter[str], *, trimmed: bool) -> Iterator[str]:
-        """Yields what is wrong with the messages that consumers can see when no transaction is open; `trimmed`:
-        messages may be gone.
-        """
+        """Yields a line for everything that is wrong with the messages that consumers can see when no transaction is
+        open. `trimmed`: messages may have been removed."""
         for key, count in copies.items():
             one = self.known.get(key)
             if one is None or not one.may_commit:
@@ -96,7 +99,7 @@ class TransactionJudge:
 
 
 class ProducerConnection(RawConnection):
-    """A connection over which the broker asks about transactions."""
+    """A connection over which the broker checks transactions (asks a producer about them)."""
 
     on_check: Callable[[dict[str, str], bytes], None] | None = None
 
@@ -109,22 +112,22 @@ class ProducerConnection(RawConnection):
 
 
 class Transactors(Client):
-    """PRODUCERS of one group. `stopped` ends them when no transaction is open."""
+    """PRODUCERS producers of one group. After `stopped` is set, they end once no transaction is open."""
 
     def __init__(self, host: ClientHost, report: Report, open_count: Callable[[], int]) -> None:
-        """`open_count`: how many half messages any node knows of."""
+        """`open_count`: returns how many half messages any node knows of."""
         super().__init__(host)
         self.report, self._open_count = report, open_count
         self.judge = TransactionJudge(report, lambda: host.loop.now)
         self._keys = 0
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the producers as tasks."""
         for number in range(PRODUCERS):
             self._spawn(partial(self._produce, random.Random(self.rng.random()), number == 0))
 
     async def _produce(self, rng: random.Random, last: bool) -> None:
-        """One connection after the other; the `last` producer answers until no transaction is open."""
+        """Runs one session after the other; the `last` producer answers the broker until no transaction is open."""
         while not self.stopped or (last and self._open_count()):
             session = Session(self, rng)
             if await session.connect(rng.choice(self.host.nodes)):
@@ -135,20 +138,20 @@ class Transactors(Client):
     # --- for sessions ------------------------------------------------------------------------------------------------
 
     def next_key(self, rng: random.Random) -> str:
-        """A new transaction and its fate."""
+        """Returns the key of a new transaction, and draws its fate."""
         self._keys += 1
         key = f"transaction-{self._keys}"
         self.judge.begins(key, rng.choice(FATES))
         return key
 
     def wish(self, key: str, rng: random.Random) -> int:
-        """Returns the decision that a producer sends for the message."""
+        """Returns the decision (COMMIT or ROLLBACK) that a producer sends for the message."""
         fate = self.judge.known[key].fate
         return {"commit": COMMIT, "rollback": ROLLBACK}.get(fate) or rng.choice((COMMIT, ROLLBACK))
 
 
 class Session:
-    """A producer on one connection."""
+    """One producer on one connection."""
 
     def __init__(self, transactors: Transactors, rng: random.Random) -> None:
         self._all, self._rng = transactors, rng
@@ -156,7 +159,8 @@ class Session:
         self._connection: ProducerConnection | None = None
 
     async def connect(self, node: str) -> bool:
-        """Connects, says which group it is of, and makes the topic if need be. False if that fails."""
+        """Connects, sends a heartbeat with the producer group, and creates the topic if need be. Returns False if that
+        fails."""
         made = ProducerConnection(
             f"a producer of transactions at {node}", self._host.loop, self._all.report, self._host.credentials
         )
@@ -172,12 +176,13 @@ class Session:
         return answer.code == ResponseCode.SUCCESS
 
     def vanish(self) -> None:
-        """The connection ends without a word."""
+        """Aborts the connection without unregistering."""
         if self._connection is not None:
             self._connection.transport.abort()
 
     async def run(self, rounds: int) -> None:
-        """So many transactions, then silence: what was left open is asked about. None any more once stopped."""
+        """Runs so many transactions, none once stopped, and then falls silent: the broker asks about those that were
+        left open."""
         for _ in range(rounds):
             if self._connection is None or self._connection.closed:
                 return
@@ -245,8 +250,7 @@ class Session:
 
 
 def visible(machine: Machine) -> tuple[Counter[str], bool]:
-    """Returns the messages of the topic that consumers can see at this node: key -> copies; and whether some may have
-    been trimmed.
-    """
+    """Returns key -> number of copies of the topic's messages that consumers can see at this node, and True if some may
+    have been trimmed."""
     messages, trimmed = stored_on(machine, TOPIC)
     return Counter(message.body.decode() for message in messages), trimmed

@@ -1,7 +1,8 @@
-"""Pulls that wait on topics which come, go and are written to meanwhile; and requests about queues that do not exist.
+"""Pulls that are parked on topics which are created, deleted and written to meanwhile, and requests about queues that
+do not exist.
 
-While faults go on nothing is judged but what is said. When all is healed every pull must have its answer once it may
-wait no longer, whatever became of its topic.
+During the faults only the answers that come are judged. After the heal every pull must have its answer once its parking
+time is over, whatever became of its topic.
 """
 
 from __future__ import annotations
@@ -20,20 +21,22 @@ from raftmq_wire.codes import RequestCode, ResponseCode
 
 GROUP = "waiters"
 SUSPEND_MS = (300, 1000, 6000, 6000)
-"""Milliseconds that a pull may wait; a node looks at what waits again every 5 s (`long_poll.RECHECK_MS`)."""
+"""Times in milliseconds for which a pull may be parked. A node checks parked pulls again every 5 s
+(`long_poll.RECHECK_MS`)."""
 STORIES_MAX = 3
-"""Stories at a time."""
+"""Most stories (one topic with its pulls or requests) under way at a time."""
 ABSENT = (
     RequestCode.UPDATE_CONSUMER_OFFSET,
     RequestCode.QUERY_CONSUMER_OFFSET,
     RequestCode.GET_MAX_OFFSET,
     RequestCode.GET_MIN_OFFSET,
 )
-"""Requests that nobody may be answered about a queue that the topic does not have."""
+"""Requests that must fail for a queue that the topic does not have."""
 
 
 class Waits(Asker):
-    """`stopped` ends it after the stories under way; nothing is `unanswered` in the end."""
+    """The client that plays the stories. Setting `stopped` ends it after those under way; then `unanswered` must be
+    empty."""
 
     def __init__(self, host: ClientHost, report: Report) -> None:
         super().__init__(host, report)
@@ -43,11 +46,11 @@ class Waits(Asker):
 
     @property
     def done(self) -> bool:
-        """True if no story is under way."""
+        """True if the client is stopped and no story is under way."""
         return self.stopped and not self._busy
 
     def unanswered(self) -> list[tuple[str, Asked]]:
-        """Returns the requests without an answer on connections that stand, each with the name of its connection."""
+        """Returns the requests without an answer on working connections, each with the name of its connection."""
         self.connections = [one for one in self.connections if not one.closed and one.unanswered]
         return [(one.name, asked) for one in self.connections for asked in one.overdue(math.inf)]
 

@@ -1,9 +1,10 @@
-"""Writers that stage, commit, retry and crash, as Spark's sink does (docs/adr/0068), and a judge of what comes of it.
+"""Writers that stage, commit, retry and crash, as Spark's sink does (docs/adr/0068), and a judge of the rows that
+result.
 
-A writer is a streaming query: one batch after the other, of a few tasks with a few rows each. Whatever is tried again
-is tried with its rows in another order. Tasks fail after some of their rows, run twice at once, or go on when their
-batch is committed; the driver dies before and after the commit, and runs the batch again; commits lack rows, name a
-try that failed, or come a second time.
+A writer is a streaming query: one batch after the other, of a few tasks with a few rows each. Every retry stages its
+rows in another order. Tasks fail after some of their rows, run twice at once, or go on when their batch is committed;
+the driver dies before and after the commit, and runs the batch again; commits lack rows, name a try that failed, or
+come a second time.
 """
 
 from __future__ import annotations
@@ -32,21 +33,22 @@ WRITERS, TASKS = 2, 2
 CHECKER = "writes"
 
 Try = tuple[int, int]
-"""(attempt, rows) of a try of a task that staged all of its rows."""
+"""(attempt, number of rows) of a try of a task that staged all of its rows."""
 
 
 class WriteJudge:
-    """Knows which batches a driver wanted to commit, and which it was told are committed."""
+    """Knows which batches a driver wanted to commit, and which were answered as committed."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, int], frozenset[str]] = {}
-        """Rows of each batch."""
+        """(query, batch) -> the rows of the batch."""
         self.wanted: set[tuple[str, int]] = set()
-        """A commit was sent that should count."""
+        """(query, batch) of batches for which a commit was sent that should count."""
         self.acked: set[tuple[str, int]] = set()
 
     def wrong(self, copies: Counter[str], *, trimmed: bool) -> Iterator[str]:
-        """Yields what is wrong with the rows that consumers can see; `trimmed`: messages may be gone."""
+        """Yields a line for everything that is wrong with the rows that consumers can see. `trimmed`: messages may have
+        been removed."""
         for row, count in copies.items():
             if count > 1:
                 yield f"{row} is there {count} times"
@@ -64,16 +66,17 @@ class WriteJudge:
 
 
 class Writers(Asker):
-    """WRITERS queries. Each ends its last batch after `stopped`, and what was committed is copied then."""
+    """WRITERS streaming queries. After `stopped` is set, each finishes its last batch and waits until committed rows
+    are copied."""
 
     def __init__(self, host: ClientHost, report: Report, draining: Callable[[], int]) -> None:
-        """`draining`: how many attempts any node knows of that are being copied or removed."""
+        """`draining`: returns how many attempts any node knows of that are being copied or removed."""
         super().__init__(host, report)
         self.judge = WriteJudge()
         self._draining = draining
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the queries as tasks."""
         for number in range(WRITERS):
             self._spawn(partial(self._query, f"query-{number}", random.Random(self.rng.random())))
 
@@ -91,15 +94,15 @@ class Writers(Asker):
             await asyncio.sleep(0.1)
 
     def report_wrong(self, what: str) -> None:
-        """Reports a violation, for queries."""
+        """Reports a violation on behalf of a query."""
         self._report(CHECKER, what)
 
     async def dial(self, rng: random.Random, name: str) -> RawConnection | None:
-        """Opens a connection, for queries."""
+        """Opens a connection for a query; returns None if that fails."""
         return await self._dial(rng, name)
 
     async def ask(self, connection: RawConnection, code: int, ext: dict[str, str], body: bytes) -> Answer | None:
-        """Sends a request and waits for its answer, for queries."""
+        """Sends a query's request and returns its answer, None if none came."""
         return await self._ask(connection, code, ext, body)
 
 
@@ -108,10 +111,11 @@ class _Query:
         self._all, self._name, self._rng = writers, name, rng
         self._connection: RawConnection | None = None
         self._stale: list[tuple[int, int]] = []
-        """Attempts and the sequence number that they stage next, of tasks whose batch went on without them."""
+        """(attempt, sequence number that it stages next) of tasks whose batch went on without them."""
 
     async def run(self, batch: int, rows: list[str]) -> bool:
-        """Plays one life of the driver; True if the batch was committed in it, or before."""
+        """Runs the driver for one batch until the commit or the driver's death; returns True if the batch was committed
+        now or before."""
         rng = self._rng
         winners: list[Try] = []
         for task in range(TASKS):
@@ -132,7 +136,8 @@ class _Query:
         return committed and rng.random() >= 0.15  # or after the commit
 
     async def _task(self, batch: int, rows: list[str]) -> Try | str | None:
-        """The try that wins; "committed" if the batch was; None if nothing is known of one."""
+        """Runs one task and returns the try that wins; "committed" if the batch already was; None if the outcome of a
+        try is unknown."""
         last: Try | str | None = None
         for _ in range(self._rng.choice((1, 1, 2))):
             tried = await self._try(batch, rows, fails=False)
@@ -188,7 +193,8 @@ class _Query:
         return True
 
     async def _wrong_commit(self, batch: int, winners: list[Try]) -> None:
-        """A commit that must not count: one row too few, or without a row that is there."""
+        """Sends a commit that must not count: with one row too many or too few, or with an attempt that does not exist.
+        Reports it if it succeeds."""
         (attempt, count), *rest = winners
         wrong = self._rng.choice(([(attempt, count + 1), *rest], [(attempt, count - 1), *rest], [(1 << 40, 1), *rest]))
         answer = await self._until(RequestCode.COMMIT_WRITE, self._write(batch), json.dumps(wrong).encode())
@@ -197,7 +203,7 @@ class _Query:
             self._all.report_wrong(f"batch {batch} of {self._name} was committed with {wrong}, it has {winners}")
 
     async def _zombies(self) -> None:
-        """Lets tasks go on that nobody waits for."""
+        """Lets abandoned tasks, which no driver waits for, stage further rows."""
         for attempt, sequence in self._stale:
             await self._stage(attempt, sequence, [f"{self._name}/zombie/{attempt}"])
         self._stale.clear()
@@ -206,7 +212,8 @@ class _Query:
         return {"name": self._name, "write": str(batch)}
 
     async def _until(self, code: int, ext: dict[str, str], body: bytes = b"") -> Answer | None:
-        """The answer, asked for through one node after the other; None when the driver gives up."""
+        """Sends the request through one node after the other and returns the final answer; None when the driver gives
+        up, after 40 tries."""
         for _ in range(40):
             connection = self._connection
             if connection is None or connection.closed or self._rng.random() < 0.05:
@@ -220,12 +227,11 @@ class _Query:
 
 
 _AGAIN = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR)
-"""Nothing was done, or nobody knows: everything here may be asked again."""
+"""Response codes after which any request here may be repeated: nothing was done, or the outcome is unknown."""
 
 
 def visible(machine: Machine) -> tuple[Counter[str], bool]:
-    """Returns the rows of the topic that consumers can see at this node: row -> copies; and whether some may have been
-    trimmed.
-    """
+    """Returns row -> number of copies of the topic's rows that consumers can see at this node, and True if some may
+    have been trimmed."""
     messages, trimmed = stored_on(machine, TOPIC)
     return Counter(message.body.decode() for message in messages), trimmed
