@@ -1,5 +1,6 @@
-"""The path of a write to a majority's disks and back: proposals, the driver, the append and apply lanes, early answers.
+"""Replicates writes: makes log entries of requests, runs the Raft core, has entries appended and applied, and answers
+the clients.
 
-May import `cluster.peer` and below. Runs on the event loop, except for `drain` of a lane, which runs on the lane's
-thread. Called by protocol handlers and by the node.
+May import `cluster.peer` and below. Runs on the event loop, except for `drain` of a lane (worker thread), which runs on
+that thread. Called by protocol handlers and by the node.
 """

@@ -1,6 +1,8 @@
-"""The append lane: writes everything that must be on disk before the node may send messages that depend on it.
+"""The append lane: a worker thread that writes everything which must be on disk before the node may send messages that
+depend on it.
 
-One drain = at most one hard state write, then one append (one pwritev, one fdatasync) for all waiting frames.
+One drain (a batch of waiting jobs) makes at most one hard state write, then one append (one pwritev, one fdatasync) for
+all waiting frames.
 """
 
 from __future__ import annotations
@@ -20,12 +22,13 @@ from statemachine.payload import has_messages
 logger = logging.getLogger(__name__)
 
 ZEROED_BELOW_BYTES_S = 4 << 20
-"""Growth of the log up to which the next file is zeroed in advance."""
+"""The growth of the log, in bytes per second, up to which the next segment file is zeroed in advance."""
 WARN_EVERY_S = 60.0
 
 
 class PersistJob(NamedTuple):
-    """One Ready's share. `messages` may leave only when all of this job, and all jobs before it, are on disk."""
+    """The part of one Raft Ready that must be persisted. `messages` may be sent only when all of this job, and of all
+    jobs before it, is on disk."""
 
     hard_state: HardState | None
     entries: Sequence[Entry]
@@ -33,13 +36,14 @@ class PersistJob(NamedTuple):
 
 
 RETRY = PersistJob(None, (), ())
-"""A job without work of its own: retries the jobs that were put aside for lack of space."""
+"""A job without work of its own, which makes the lane retry the jobs that were put aside for lack of space."""
 MARK = PersistJob(None, (), ())
-"""A job without work of its own: writes the sync mark, unless the append that comes with it does so anyway."""
+"""A job without work of its own, which makes the lane write the sync mark, unless an append in the same drain does so
+anyway."""
 
 
 class Persisted(NamedTuple):
-    """The result of one drain. `last`, `messages` and `jobs` of jobs put aside come with a later one."""
+    """The result of one drain. `last`, `messages` and `jobs` of jobs that were put aside come with a later result."""
 
     last: EntryId | None
     messages: list[Message]
@@ -47,47 +51,48 @@ class Persisted(NamedTuple):
     bytes_written: int
     seconds: float
     parked: str = ""
-    """Why jobs are put aside; "" if none are."""
+    """The reason why jobs are put aside; "" if none are."""
     taken: int = 0
-    """Jobs that were handed to this drain, RETRY and MARK as well."""
+    """The number of jobs that were handed to this drain, RETRY and MARK included."""
     sync_seconds: float = 0.0
     """The part of `seconds` that fdatasync took."""
 
 
 class Log(Protocol):
-    """The part of SegmentedLog the lane writes through."""
+    """The part of SegmentedLog through which the append lane writes."""
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Returns when the entries are durable."""
+        """Appends entries; returns when they are durable."""
 
     def write_idle_mark(self) -> None:
         """Writes the sync mark alone."""
 
     def needs_next(self) -> bool:
-        """True if the next segment file is not prepared."""
+        """Returns True if the next segment file is not prepared."""
 
 
 class HardStates(Protocol):
-    """The part of HardStateStore the lane writes through."""
+    """The part of HardStateStore through which the append lane writes."""
 
     def save(self, hard_state: HardState) -> None:
-        """Returns when both slots are durable."""
+        """Saves term and vote; returns when both slots are durable."""
 
 
 class _Work:
-    """All waiting frames that are not on disk yet, in order."""
+    """All hard states, frames and messages of jobs that are not persisted yet, in order."""
 
     __slots__ = ("hard_state", "jobs", "last", "messages", "runs", "written")
 
     def __init__(self) -> None:
         self.hard_state: HardState | None = None
         self.runs: deque[list[Entry]] = deque()
-        """Runs that ascend without a gap; a run that begins at or below the end of the one before is a conflict."""
+        """Runs of entries to append; within a run, indexes ascend without a gap. A run that begins at or below the end
+        of the one before it replaces conflicting entries."""
         self.messages: list[Message] = []
         self.jobs = 0
         self.written = 0
         self.last: EntryId | None = None
-        """The last entry of a run that is durable."""
+        """The last entry that has become durable; None if none has."""
 
     def add(self, job: PersistJob) -> None:
         self.jobs += 1
@@ -101,7 +106,8 @@ class _Work:
                 self.runs.append(list(job.entries))
 
     def take_votes(self) -> list[Message]:
-        """Messages that depend only on term and vote, which are on disk: they need not wait for space."""
+        """Removes and returns the messages about votes. They depend only on term and vote, which are on disk, so they
+        need not wait for space."""
         votes: list[Message] = [m for m in self.messages if isinstance(m, RequestVote | RequestVoteReply)]
         if votes:
             self.messages = [m for m in self.messages if not isinstance(m, RequestVote | RequestVoteReply)]
@@ -109,7 +115,8 @@ class _Work:
 
 
 class AppendLane:
-    """Writes hard state and frames. Lack of space puts jobs aside; any other storage error propagates and is final."""
+    """Writes hard state and frames. If space is lacking, jobs are put aside; any other storage error propagates and is
+    final."""
 
     def __init__(
         self,
@@ -120,16 +127,16 @@ class AppendLane:
         clock: Callable[[], float] = perf_counter,
         synced_s: Callable[[], float] = float,
     ) -> None:
-        """`idle_mark_ms`: after this long without work the sync mark is written alone. `reserved`: why no message may
-        be written although there is some space ("": they may). `clock`: seconds, for `Persisted.seconds`. `synced_s`:
-        seconds that syncs of the log have taken so far; 0 if they are not timed."""
+        """`idle_mark_ms`: after this long without work the sync mark is written alone. `reserved`: returns why no
+        message may be written although there is some space ("": they may). `clock`: seconds, for `Persisted.seconds`.
+        `synced_s`: seconds that syncs of the log have taken so far; 0 if they are not timed."""
         self._log = log
         self._hard_states = hard_states
         self._reserved = reserved
         self._clock = clock
         self._synced_s = synced_s
         self._work = _Work()
-        """Jobs put aside. Invariant: no later job is done before them."""
+        """The work of jobs that were put aside. Invariant: no later job is done before them."""
         self.idle_after_s: float | None = idle_mark_ms / 1000
 
     def drain(self, batch: Sequence[PersistJob]) -> Persisted:
@@ -154,7 +161,7 @@ class AppendLane:
         return Persisted(work.last, work.messages, work.jobs, work.written, spent, "", len(batch), syncing)
 
     def _persist(self, work: _Work) -> None:
-        """Writes term and vote first: no frame of a term is on disk before the term."""
+        """Writes term and vote, then the entries: no frame of a term is on disk before the term."""
         if work.hard_state is not None:
             self._hard_states.save(work.hard_state)
             work.hard_state = None
@@ -169,17 +176,18 @@ class AppendLane:
             work.runs.popleft()
 
     def _check_messages(self, run: list[Entry], reserved: str) -> None:
-        """Raises OutOfSpaceError if the run has messages, which may not be written."""
+        """Raises OutOfSpaceError if the run contains messages, which may not be written while `reserved` names a
+        reason."""
         if any(entry.type == EntryType.MESSAGES and has_messages(entry.payload) for entry in run):
             raise OutOfSpaceError(f"{reserved}.")
 
     def idle(self) -> None:
-        """Updates the sync mark."""
+        """Updates the sync mark when there has been no work for a while."""
         self._log.write_idle_mark()
 
 
 class PrepareLane(NeverIdle):
-    """Creates the next segment file, off the append lane.
+    """A worker thread that creates the next segment file, so that the append lane need not.
 
     Zeroed blocks make later syncs cheap, but double the bytes written. While the log grows fast, that costs more than
     it saves (docs/performance.md), so a fast log gets sparse files.
@@ -188,7 +196,8 @@ class PrepareLane(NeverIdle):
     def __init__(
         self, log: PreparesNext, clock: Callable[[], float] = perf_counter, reserved: Callable[[], str] = lambda: ""
     ) -> None:
-        """`clock`: seconds, for the speed of growth; `reserved`: see AppendLane, also for files made ahead."""
+        """`clock`: seconds, for the speed of growth. `reserved`: returns why nothing may be prepared at present, as in
+        AppendLane."""
         self._log = log
         self._clock = clock
         self._reserved = reserved
@@ -196,7 +205,8 @@ class PrepareLane(NeverIdle):
         self._seen = clock(), log.tail.end_position
 
     def drain(self, batch: Sequence[object]) -> None:
-        """Prepares one file, however many jobs wait. A failure is harmless: the roll then creates the file itself."""
+        """Prepares one file, however many jobs wait. A failure is harmless: the append that needs the file then creates
+        it itself."""
         if not self._log.needs_next() or self._reserved():
             return
         now, position = self._clock(), self._log.tail.end_position
@@ -211,14 +221,14 @@ class PrepareLane(NeverIdle):
 
 
 class PreparesNext(Protocol):
-    """The part of SegmentedLog that prepares files."""
+    """The part of SegmentedLog that prepares segment files."""
 
     @property
     def tail(self) -> LogTail:
         """The end of the log."""
 
     def needs_next(self) -> bool:
-        """True if the next segment file is not prepared."""
+        """Returns True if the next segment file is not prepared."""
 
     def prepare_next(self, *, zeroed: bool) -> None:
-        """Creates it at its full length."""
+        """Creates the next segment file at its full length."""

@@ -1,11 +1,11 @@
-"""Decides where the log is written: on its lane, except that a lone small append is written and synced on the loop.
+"""Decides on which thread the log is written: on the append lane's, but a lone small append on the event loop.
 
 Passing an append to the lane and back costs two thread switches, some futex calls, an eventfd and a turn of the loop.
-On a fast disk that is more than the append itself, and beside a lone message nothing is done in the meantime. So a
-small append is done at once on the loop while the disk is quick (`DiskPace`) and the lane has no work.
+On a fast disk that is more than the append itself, and while a lone message is appended there is nothing else to do. So
+a small append is done at once on the loop while the disk is quick (`DiskPace`) and the lane has no work.
 
 The promises are those of the lane: `AppendLane.drain` is called for the same jobs in the same order, and what depends
-on a job leaves only when the drain has returned. Nothing here can be acknowledged earlier than on the lane.
+on a job is sent only when the drain has returned. Nothing here can be acknowledged earlier than on the lane.
 """
 
 from __future__ import annotations
@@ -23,22 +23,24 @@ if TYPE_CHECKING:
 
 
 INLINE_BYTES_MAX = 128 * 1024
-"""An append of more bytes goes to the lane: beside so many messages the loop has other work meanwhile. The 64 messages
-of 1 KiB that a client with 64 in flight sends at once are an entry of 83 KiB, and there the client waits for them."""
+"""The most bytes of an append that is done on the loop; with more messages, the loop has other work meanwhile. The 64
+messages of 1 KiB that a client with 64 in flight sends at once are an entry of 83 KiB, and there the client waits for
+them."""
 SLOW_S = 0.001
-"""A drain that takes longer is slow, and on the loop a stall."""
+"""The seconds after which a drain counts as slow, and on the loop as a stall."""
 SCORE_MAX = 32
 SCORE_INLINE = 16
-"""Quick drains score 1, slow ones cost SCORE_COST; from this score on the loop drains: two thirds must be quick."""
+"""The score from which on the loop drains: two thirds must be quick. Quick drains score 1, slow ones cost SCORE_COST.
+"""
 SCORE_COST = 2
 
 
 class DiskPace:
     """Judges if the disk is quick enough to wait for it on the event loop.
 
-    Two rules. Most drains of late were quick, wherever they ran; nothing is known at first, so the first ones run on
-    the lane. (Not the average: on a busy machine a few drains wait long for a core, on either thread.) And what drains
-    on the loop take beyond SLOW_S is paid from a `StallBudget`.
+    There are two conditions. Most recent drains were quick, on whichever thread they ran; nothing is known at first, so
+    the first ones run on the lane. (The average does not count: on a busy machine a few drains wait long for a core, on
+    either thread.) And the time beyond SLOW_S that drains take on the loop must fit a `StallBudget`.
     """
 
     __slots__ = ("_score", "_stalls")
@@ -52,33 +54,34 @@ class DiskPace:
         return self._score >= SCORE_INLINE and not self._stalls.overdrawn(now_s)
 
     def note(self, seconds: float) -> None:
-        """A drain with a sync took so long."""
+        """Records how long a drain with a sync took."""
         if seconds <= SLOW_S:
             self._score = min(SCORE_MAX, self._score + 1)
         else:
             self._score = max(0, self._score - SCORE_COST)
 
     def note_inline(self, seconds: float, now_s: float) -> bool:
-        """A drain on the loop took so long, and ended now; True if it was a stall."""
+        """Records how long a drain on the loop took, which ended at `now_s`. Returns True if it was a stall."""
         self.note(seconds)
         return self._stalls.pay(seconds, now_s)
 
 
 class Pace(Protocol):
-    """Decides when the loop may drain; see DiskPace."""
+    """Decides when the event loop itself may drain; see DiskPace."""
 
     def quick(self, now_s: float) -> bool:
         """Returns True if the next drain may run on the loop."""
 
     def note(self, seconds: float) -> None:
-        """A drain with a sync took so long."""
+        """Records how long a drain with a sync took."""
 
     def note_inline(self, seconds: float, now_s: float) -> bool:
-        """A drain on the loop took so long, and ended now; True if it was a stall."""
+        """Records how long a drain on the loop took, which ended at `now_s`. Returns True if it was a stall."""
 
 
 class AppendRunner:
-    """A `lanes.LaneRunner` for the append lane. Event loop only, but for `close`."""
+    """Runs the append lane (`lanes.LaneRunner`), on its thread or on the event loop. Event loop only, except for
+    `close`."""
 
     def __init__(
         self,
@@ -93,9 +96,10 @@ class AppendRunner:
         inline: Callable[[Sequence[PersistJob]], Persisted] | None = None,
         on_inline: Callable[[bool], object] = lambda stalled: None,
     ) -> None:
-        """See `lanes.ThreadLaneRunner`, but `on_done` may be called before `submit` returns. `thread`: what runs the
-        lane when this does not; `pace`: None for a DiskPace; `inline`: drains on the loop, None for the lane's own
-        method. `on_inline` is told of each drain on the loop, and whether it was a stall."""
+        """Takes the arguments of `lanes.ThreadLaneRunner`, but `on_done` may be called before `submit` returns.
+        `thread`: makes the runner for jobs that are not done on the loop; `pace`: None for a DiskPace; `inline`: drains
+        on the loop, None for the lane's own method. `on_inline` is called after each drain on the loop, with True if it
+        was a stall."""
         self._drain = inline or lane.drain
         self._loop = loop
         self._on_done = on_done
@@ -103,21 +107,22 @@ class AppendRunner:
         self._on_inline = on_inline
         self._pace = pace or DiskPace()
         self._on_thread = 0
-        """Jobs given to the thread and not reported yet. Invariant: 0 whenever the loop drains, so that two threads
-        never write the log, and no job overtakes another."""
+        """The number of jobs given to the thread and not reported yet. Invariant: 0 whenever the loop drains, so that
+        two threads never write the log, and no job overtakes another."""
         self._parked = False
-        """The lane has put jobs aside: what follows waits behind them, on the thread."""
+        """True if the lane has put jobs aside: later jobs wait behind them, on the thread."""
         self._failed = False
         self._next_index = -1
-        """Index of the entry that follows those submitted. A job that begins elsewhere replaces a conflicting end."""
+        """Index of the entry after those submitted. A job that begins at another index replaces a conflicting end of
+        the log."""
         self._mark_after_s = lane.idle_after_s
         self._mark_timer: asyncio.TimerHandle | None = None
         self._worked_s = 0.0
-        """When the log was written last, in the loop's time."""
+        """The time, by the loop's clock, at which the log was written last."""
         self._runner = thread(name, _Unmarked(lane), loop, self._from_thread, self._fail)
 
     def submit(self, job: PersistJob) -> None:
-        """Writes the job, here or on the thread."""
+        """Persists the job: at once on the loop, or on the lane's thread."""
         if self._failed:
             return
         small = self._is_small(job)
@@ -135,11 +140,12 @@ class AppendRunner:
         self._done(done)
 
     def close(self) -> None:
-        """Finishes what is on the thread. Any thread, once nothing is submitted any more."""
+        """Finishes the jobs on the thread. May be called on any thread, once nothing is submitted any more."""
         self._runner.close()
 
     def _is_small(self, job: PersistJob) -> bool:
-        """One write and one sync of a few pages: no vote, no cut, no new file."""
+        """Returns True if the job needs one write and one sync of a few pages: no vote, no cut of the log, no new
+        file."""
         entries = job.entries
         if not entries or job.hard_state is not None or entries[0].index != self._next_index:
             return False
@@ -170,8 +176,8 @@ class AppendRunner:
         self._on_done(done)
 
     def _mark(self) -> None:
-        """Has the sync mark written if nothing was for long enough. One timer runs on while work comes: to set it anew
-        for each job would cost each of them a system call."""
+        """Has the sync mark written if nothing was appended for long enough. One timer stays set while jobs come: to
+        set it anew for each job would cost each of them a system call."""
         self._mark_timer = None
         assert self._mark_after_s is not None
         if self._failed or self._on_thread or self._parked:
@@ -188,7 +194,8 @@ class AppendRunner:
 
 
 class _Unmarked(NeverIdle):
-    """The lane on its thread, which writes no mark by itself: it could meet a drain on the loop."""
+    """The append lane as its thread runs it, without writing the sync mark by itself: that could meet a drain on the
+    loop."""
 
     def __init__(self, lane: Lane[PersistJob, Persisted]) -> None:
         self.drain = lane.drain
@@ -197,32 +204,32 @@ class _Unmarked(NeverIdle):
 STALL_SHARE = 0.02
 """The share of the time that stalls may take from the loop; the first SLOW_S of each do not count."""
 STALL_BURST_S = 0.010
-"""Seconds that stalls may take at once, before the thread has all the work."""
+"""The seconds that stalls may take at once before all work goes to the thread."""
 
 
 class StallBudget:
-    """A budget from which stalls are paid: STALL_SHARE of the time, and at most STALL_BURST_S.
+    """A time budget for stalls of the event loop: it grows by STALL_SHARE of the time, up to STALL_BURST_S.
 
-    While it is overdrawn, the work belongs on a thread. So a disk that hangs for a second holds the loop once, and then
-    not again for 50 s; no rule could cut that one short. Work that waited some milliseconds for a core, as all does on
-    a busy machine, stays on the loop.
+    While it is overdrawn, the work belongs on a thread. So a disk that hangs for a second blocks the loop once, and
+    then not again for 50 s; no rule could cut that first stall short. Work that waited some milliseconds for a core, as
+    all does on a busy machine, stays on the loop.
     """
 
     __slots__ = ("_left_s", "_paid_s", "_slow_s")
 
     def __init__(self, slow_s: float) -> None:
-        """`slow_s`: what takes longer is a stall, and costs what it takes beyond that."""
+        """`slow_s`: the seconds after which work is a stall; the time beyond that is taken from the budget."""
         self._slow_s = slow_s
         self._left_s = STALL_BURST_S
         self._paid_s = 0.0
-        """When the budget was brought up to date last."""
+        """The time at which the budget was last brought up to date, in seconds."""
 
     def overdrawn(self, now_s: float) -> bool:
-        """Returns True if the next piece of work belongs on the thread."""
+        """Returns True if the budget is overdrawn, so that the next piece of work belongs on the thread."""
         return self._left_s < 0 and self._saved(now_s) < 0
 
     def pay(self, seconds: float, now_s: float) -> bool:
-        """Work on the loop took so long, and ended now; True if it was a stall."""
+        """Charges work on the loop that took `seconds` and ended at `now_s`. Returns True if it was a stall."""
         if seconds <= self._slow_s:
             return False
         self._left_s = min(STALL_BURST_S, self._saved(now_s)) - (seconds - self._slow_s)

@@ -1,4 +1,4 @@
-"""The apply lane: committed entries into the state machine, one WriteBatch per drain.
+"""The apply lane: a worker thread that applies committed entries to the state machine, one WriteBatch per drain.
 
 A drain is bounded: what it applies is one batch and one report, and the loop works through the report in one turn. A
 node that catches up gets entries in runs of megabytes; they are cut into pieces, each of which is reported by itself.
@@ -18,13 +18,14 @@ from raftlog.types import Entry, EntryType
 from statemachine.broker_state import ApplyRun, BrokerState
 
 COMMAND_WEIGHT = 8
-"""A byte of commands is as much work as so many of messages: twenty of them may be a row, or a topic."""
+"""The factor by which a byte of commands is more work than a byte of messages: twenty of them may be a row, or a topic.
+"""
 ENTRIES_MAX = 128
-"""Entries of one piece, and of one drain before its last piece: each is work, however few bytes it has."""
+"""The most entries of one piece, and of one drain before its last piece: each is work, however few bytes it has."""
 
 
 class Applied(NamedTuple):
-    """One drain: the entries and, in the same order, what each of their commands answered."""
+    """The result of one drain: the entries and, in the same order, the results of each one's commands."""
 
     entries: list[Entry]
     run: ApplyRun
@@ -32,7 +33,7 @@ class Applied(NamedTuple):
 
 
 def size_of(run: Sequence[Entry]) -> int:
-    """Returns the work of applying the run, in bytes of messages."""
+    """Returns the work of applying the run of entries, expressed in bytes of messages."""
     size = run[-1].position - run[0].position + len(run[-1].payload)
     for entry in run:
         if entry.type in (EntryType.COMMAND, EntryType.CHANGE):
@@ -41,25 +42,25 @@ def size_of(run: Sequence[Entry]) -> int:
 
 
 class ApplyLane(NeverIdle):
-    """Owns the writing side of BrokerState. An invariant violation propagates: the node stops."""
+    """Applies entries to BrokerState, as its only writer. An invariant violation propagates: the node stops."""
 
     def __init__(self, state: BrokerState, drain_bytes: int = APPLY_BYTES) -> None:
         self._state = state
         self.weight_max = drain_bytes
-        """The weight that a drain takes (`cluster.runtime.lanes.room_of`)."""
+        """The largest weight that one drain takes (`cluster.runtime.lanes.room_of`)."""
 
     def weigh(self, run: list[Entry]) -> int:
         return max(size_of(run), self.weight_max * len(run) // ENTRIES_MAX)
 
     def drain(self, batch: Sequence[list[Entry]]) -> Applied:
-        """Applies all gathered runs as one."""
+        """Applies all runs of the batch as one."""
         start = perf_counter()
         entries = batch[0] if len(batch) == 1 else [entry for run in batch for entry in run]
         return Applied(entries, self._state.apply(entries), perf_counter() - start)
 
 
 def pieces(run: list[Entry], size_max: int = APPLY_BYTES) -> Iterator[list[Entry]]:
-    """The run in parts of at most this size and ENTRIES_MAX, or of one entry."""
+    """Yields the run in pieces of at most `size_max` and ENTRIES_MAX, or of one entry."""
     if len(run) == 1 or (len(run) <= ENTRIES_MAX and size_of(run) <= size_max):
         yield run
         return
@@ -81,10 +82,10 @@ def pieces(run: list[Entry], size_max: int = APPLY_BYTES) -> Iterator[list[Entry
 
 INLINE_BYTES_MAX = 128 * 1024
 INLINE_ENTRIES_MAX = 32
-"""A run with more payload bytes goes to the lane. An entry that is appended on the loop is applied there as well (see
-`append_runner`)."""
+"""The most entries of a run that is applied on the loop; INLINE_BYTES_MAX bounds its bytes. An entry that is appended
+on the loop is applied there as well (see `append_runner`)."""
 SLOW_S = 0.010
-"""An inline run that takes longer is a stall, whether it waited for a disk or for a core."""
+"""The seconds after which a run applied on the loop is a stall, whether it waited for a disk or for a core."""
 
 
 def is_small(job: list[Entry], bytes_max: int = INLINE_BYTES_MAX) -> bool:
@@ -101,7 +102,7 @@ def is_small(job: list[Entry], bytes_max: int = INLINE_BYTES_MAX) -> bool:
 
 
 class ApplyRunner:
-    """A `lanes.LaneRunner` for the apply lane."""
+    """Runs the apply lane (`lanes.LaneRunner`), on its thread or, for small runs, on the event loop."""
 
     def __init__(
         self,
@@ -116,13 +117,13 @@ class ApplyRunner:
         self._on_done = on_done
         self._on_failure = on_failure
         self._on_lane = 0
-        """Entries given to the thread and not reported yet. Invariant: 0 whenever the loop applies inline, so that two
-        threads never drain the lane."""
+        """The number of entries given to the thread and not reported yet. Invariant: 0 whenever the loop applies, so
+        that two threads never drain the lane."""
         self._stalls = StallBudget(SLOW_S)
         self._runner = ThreadLaneRunner(name, lane, loop, self._from_lane, on_failure)
 
     def submit(self, job: list[Entry]) -> None:
-        """Applies the run, here or on the lane."""
+        """Applies the run: at once on the loop, or on the lane's thread."""
         if self._on_lane or not is_small(job) or self._stalls.overdrawn(self._loop.time()):
             self._on_lane += len(job)
             self._runner.submit(job)
@@ -136,7 +137,7 @@ class ApplyRunner:
         self._on_done(done)
 
     def close(self) -> None:
-        """Finishes what is on the lane."""
+        """Finishes the runs on the lane's thread."""
         self._runner.close()
 
     def _from_lane(self, done: Applied) -> None:

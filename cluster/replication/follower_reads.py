@@ -1,4 +1,4 @@
-"""Which node should serve a consumer's next pull, and how stale a follower's answer may be.
+"""Suggests which node should serve a consumer's next pull, and reports how stale a follower's answer may be.
 
 Every node serves pulls from its applied state. `suggestWhichBrokerId` in each reply names the node to ask next: "0",
 the leader, unless `modes.slave_read_enable` is on and the consumer is further behind than
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 
 LEADER = "0"
 SAMPLES_MAX = 1200
-"""Commit indexes that are not applied yet and are remembered: one minute of them."""
+"""The number of samples of the commit index, not applied yet, that a follower remembers: one minute of them."""
 LAG_MAX = 1000
-"""Entries that a follower may be behind for consumers to be sent to it."""
+"""The most entries by which a follower may lag if the leader is to send consumers to it."""
 
 
 class Staleness:
-    """A follower's knowledge of its own lag, sampled by a timer. Real time counts: rows age while the node stands
-    still."""
+    """The age of a follower's applied state, sampled by a timer. It is measured in real time: rows age while the node
+    stands still."""
 
     def __init__(self, raw: RawNode) -> None:
         self._raw = raw
         self._samples: deque[tuple[int, int]] = deque(maxlen=SAMPLES_MAX)
-        """(when the leader was heard, commit index known then), neither falling."""
+        """Samples: (time at which the leader was last heard, commit index known then); neither ever decreases."""
         self._fresh_ms = -1
-        """The time up to which all commits known then are applied; -1: unknown."""
+        """The latest time for which everything that was then known as committed is applied; -1: unknown."""
 
     def tick(self, now_ms: int) -> None:
-        """Called on a timer."""
+        """Takes a sample of the commit index. Called on a timer."""
         raw = self._raw
         if raw.role is not Role.FOLLOWER or not raw.leader_id:
             return
@@ -51,14 +51,15 @@ class Staleness:
             self._samples.append((heard_ms, raw.commit_index))
 
     def staleness_ms(self, now_ms: int, applied_index: int) -> int:
-        """The staleness; -1 if this node has not caught up with any leader yet."""
+        """Returns the age of the applied state in milliseconds; -1 if this node has not caught up with any leader
+        yet."""
         while self._samples and self._samples[0][1] <= applied_index:
             self._fresh_ms = self._samples.popleft()[0]
         return -1 if self._fresh_ms < 0 else max(0, now_ms - self._fresh_ms)
 
 
 class FollowerReads:
-    """Asked by Pulls once per reply."""
+    """Chooses the node that a consumer asks next. Pulls asks it once per reply."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class FollowerReads:
         now_ms: Callable[[], int],
         memory: Callable[[], int],
     ) -> None:
-        """`memory`: bytes of the machine."""
+        """`memory`: returns the size of the machine's memory in bytes."""
         self._node_id = config.node_id
         self._raw = raw
         self._state = state
@@ -78,13 +79,13 @@ class FollowerReads:
         self.staleness = Staleness(raw)
 
     def reload(self, modes: ModesSection) -> None:
-        """Other modes from now on."""
+        """Takes over changed modes."""
         self._enabled = modes.slave_read_enable
         self._behind_bytes = self._memory_bytes * modes.access_message_in_memory_max_ratio // 100
 
     def suggest(self, group: str, queue_id: int, last_position: int) -> str:
-        """The broker id that the consumer should ask next, after a reply whose last message lies at `last_position`; -1
-        for a reply without messages."""
+        """Returns the broker id that the consumer should ask next, after a reply whose last message lies at
+        `last_position`; -1 for a reply without messages."""
         if not self._enabled or last_position < 0:
             return LEADER
         if self._state.applied_mark.end_position - last_position <= self._behind_bytes:
@@ -99,7 +100,7 @@ class FollowerReads:
         return str(wanted if wanted in followers else followers[queue_id % len(followers)])
 
     def label(self, ext: dict[str, str]) -> None:
-        """Adds the fields of a follower's reply; nothing on the leader."""
+        """Adds a follower's fields (node id, applied index, staleness) to the reply; adds nothing on the leader."""
         if self._raw.role is Role.LEADER:
             return
         applied = self._state.applied.index

@@ -1,4 +1,5 @@
-"""Recognises repeated sends: identities for clients that send none (docs/adr/0011-duplicate-sends.md).
+"""Gives sends of clients that do not identify them an identity, by which repeated sends are recognised
+(docs/adr/0011-duplicate-sends.md).
 
 The Python client identifies its sends (producer id, sequence). For every other client, the node that holds its
 connection does so: each connection is a producer session of its own. A send without a final answer (its connection
@@ -20,11 +21,11 @@ from raftmq_wire.kernel import twin
 REMEMBER_MS = 300_000
 REMEMBER_MAX = 100_000
 KEY_MAX = 128
-"""Characters of a UNIQ_KEY that is kept as it is."""
+"""The most characters of a UNIQ_KEY that is remembered as it is; a longer one is remembered as a digest."""
 
 
 class Identity(NamedTuple):
-    """Makes a send recognisable in the log."""
+    """The producer id and sequence by which the log recognises a send that is repeated."""
 
     producer_id: bytes
     sequence: int
@@ -32,7 +33,7 @@ class Identity(NamedTuple):
 
 
 class Unanswered(NamedTuple):
-    """A send whose client does not know the outcome."""
+    """A send whose client does not know the outcome, as RetryMemory remembers it."""
 
     identity: Identity
     body_crc: int
@@ -40,7 +41,7 @@ class Unanswered(NamedTuple):
 
 
 class RetryMemory:
-    """Unanswered sends of RocketMQ clients, oldest first; bounded in number and age."""
+    """Remembers unanswered sends of RocketMQ clients, oldest first; bounded in number and age."""
 
     def __init__(self) -> None:
         self._by_key: OrderedDict[tuple[str, str], list[Unanswered]] = OrderedDict()
@@ -50,7 +51,7 @@ class RetryMemory:
         return self._count
 
     def remember(self, topic: str, unique_key: str, body: bytes, identity: Identity, now_ms: int) -> None:
-        """Keeps an unanswered send, so that its retry is recognised."""
+        """Remembers an unanswered send, so that its retry is recognised."""
         unique_key = _short(unique_key)
         while self._count >= REMEMBER_MAX:
             _, dropped = self._by_key.popitem(last=False)
@@ -60,7 +61,8 @@ class RetryMemory:
         self._count += 1
 
     def claim(self, topic: str, unique_key: str, body: bytes, now_ms: int) -> Identity | None:
-        """The identity of the oldest unanswered send that this one repeats; each is given out once."""
+        """Returns the identity of the oldest unanswered send that this send repeats, and forgets it; None if there is
+        none."""
         unique_key = _short(unique_key)
         records = self._by_key.get((topic, unique_key))
         if not records:
@@ -76,7 +78,7 @@ class RetryMemory:
         return None
 
     def holds(self, topic: str, unique_key: bytes) -> bool:
-        """Returns True if `claim` has anything to compare a send of this key with."""
+        """Returns True if an unanswered send with this topic and key is remembered."""
         return (topic, _short(unique_key.decode("utf-8", "replace"))) in self._by_key
 
     def expire(self, now_ms: int) -> None:
@@ -90,7 +92,8 @@ class RetryMemory:
 
 
 def _short(unique_key: str) -> str:
-    """A key as it is remembered: clients' own have 32 characters; a longer one is replaced by its digest."""
+    """Returns a key as it is remembered: unchanged (clients' own have 32 characters), or its digest if it is too
+    long."""
     if len(unique_key) <= KEY_MAX:
         return unique_key
     return blake2b(unique_key.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
@@ -98,7 +101,8 @@ def _short(unique_key: str) -> str:
 
 @twin
 class ConnectionSession:
-    """A connection as a producer session. Its id is replaced after an UNKNOWN, so that old rows can be dropped."""
+    """A client's connection as a producer session. Its producer id is replaced after an UNKNOWN answer, so that old
+    rows can be dropped."""
 
     __slots__ = ("_settled", "low", "next_sequence", "producer_id")
 
@@ -106,23 +110,23 @@ class ConnectionSession:
         self.producer_id = producer_id
         self.next_sequence = 1
         self.low = 1
-        """The lowest sequence that is not answered yet, or the next one."""
+        """The lowest sequence that is not answered yet; the next sequence if all are."""
         self._settled: set[int] = set()
-        """Answered ones above it."""
+        """The sequences above `low` that are answered."""
 
     @property
     def pending(self) -> int:
-        """The number of sends that are not answered yet."""
+        """The number of this connection's sends that are not answered yet."""
         return self.next_sequence - self.low - len(self._settled)
 
     def issue(self) -> tuple[bytes, int, int]:
-        """The fields of the Identity of the next send through this connection."""
+        """Returns the fields of the Identity of the next send through this connection."""
         sequence = self.next_sequence
         self.next_sequence = sequence + 1
         return self.producer_id, sequence, self.low
 
     def settle(self, sequence: int) -> None:
-        """The send has its final answer."""
+        """Records that the send with this sequence has its final answer."""
         settled = self._settled
         if sequence == self.low < self.next_sequence:
             self.low = sequence + 1

@@ -1,6 +1,6 @@
 """Builds the payload of one MESSAGES entry from the waiting sends: the hot loop of the leader.
 
-The leader decides everything here: store time, queue offsets, positions. Stored form of a message: RocketMQ's
+The leader decides everything here: store time, queue offsets, positions. Messages are stored in RocketMQ's
 MessageDecoder layout (docs/wire-protocol.md), byte for byte what pulls return. `raftmq_wire.message_format` is the
 readable twin; a test compares both.
 """
@@ -32,7 +32,7 @@ _U64 = struct.Struct(">Q")
 _U16 = struct.Struct(">H")
 
 SCHEDULED_RUN_MAX = 256
-"""Messages of a run of kind SCHEDULED, which become one row and are delivered in one entry."""
+"""The most messages of a run of kind SCHEDULED, which becomes one row and is delivered in one entry."""
 _KIND_OF_CLIENTS_MAX = int(RowKind.RETRY)
 SYS_FLAG_BORN_V6 = 0x10
 SYS_FLAG_STORE_V6 = 0x20
@@ -40,7 +40,7 @@ SYS_FLAG_STORE_V6 = 0x20
 
 @twin
 class QueueCursor:
-    """The leader's view of one queue's end: applied state plus its own proposals in flight."""
+    """The leader's view of the end of one queue: applied state plus the leader's own proposals in flight."""
 
     __slots__ = ("base", "bytes", "items", "next_offset", "queue_id", "topic_id")
 
@@ -50,14 +50,15 @@ class QueueCursor:
         self.next_offset = next_offset
         self.base = next_offset
         self.bytes = 0
-        """Stored bytes of the entry under construction."""
+        """The bytes of the queue's messages in the entry that is being built."""
         self.items: list[bytes] = []
-        """Items of the entry under construction. Invariant: base + len(items) == next_offset while not empty."""
+        """The queue's items in the entry that is being built. Invariant: base + len(items) == next_offset while not
+        empty."""
 
 
 @twin
 class TopicSlot:
-    """The send path's view of a topic, resolved once per term as leader and topic change."""
+    """A topic as the send path needs it, resolved once per term as leader and per change of the topic."""
 
     __slots__ = (
         "ack",
@@ -85,8 +86,8 @@ class TopicSlot:
         cursor: Callable[[int, int], QueueCursor],
         ack: int = 0,
     ) -> None:
-        """`queues`: max(read, write) queue numbers; `cursor(topic_id, queue_id)` opens a queue's cursor; `ack`: the
-        level (`cluster.replication.acks.ack_levels`) of messages that specify none."""
+        """`queues`: the larger number of read and write queues; `cursor(topic_id, queue_id)` opens a queue's cursor;
+        `ack`: the level (`cluster.replication.acks.ack_levels`) of messages that specify none."""
         stored = topic_field(name)
         self.name = name
         self.topic_id = topic_id
@@ -102,7 +103,7 @@ class TopicSlot:
         self.next_queue = 0
 
     def open_cursor(self, queue_id: int) -> QueueCursor:
-        """The cursor of a queue, opened on first use."""
+        """Returns the cursor of a queue, which is opened on first use."""
         cursor = self.cursors[queue_id]
         if cursor is None:
             cursor = self.cursors[queue_id] = self.cursor(self.topic_id, queue_id)
@@ -120,23 +121,25 @@ class BatchMessage(msgspec.Struct, gc=False):
     key_hash: int
     unique_key: bytes = b""
     head: MessageHead | None = None
-    """The head of a copy that the broker makes, in place of the send's fields of the same names; None otherwise."""
+    """The head of a copy that the broker makes, which replaces the send's fields of the same names; None for other
+    messages."""
 
 
 Effect = tuple[str, object]
-"""(name of a command, row): `[name, [row, ...]]` with the rows of all sends of an entry is one of its commands."""
+"""A command's name and a row of it. An entry gets one command `[name, [row, ...]]` with the rows of all its sends."""
 
 
 @twin
 class Send(msgspec.Struct, gc=False):
-    """One send request, checked and ready to be proposed. A Struct: it is built once per message on the hot path."""
+    """One send request, checked and ready to be proposed. The type is a Struct, because one is built per message on the
+    hot path."""
 
     connection: ReplyTo
     size: int
-    """Bytes counted against the limits until the request is answered."""
+    """The bytes that count against the limits until the request is answered."""
     origin: object
-    """The request as its front keeps it: nothing here looks at it. It answers it, or passes it on if this node loses
-    leadership first."""
+    """The request in the form of the protocol handler (remoting or another) that received it. Nothing here looks at it:
+    the handler answers it, or passes it on if this node loses leadership first."""
     oneway: bool
     slot: TopicSlot
     queue_id: int
@@ -144,7 +147,7 @@ class Send(msgspec.Struct, gc=False):
     sys_flag: int
     born_ms: int
     born_host: bytes
-    """ip (4 or 16 bytes) and int32 port."""
+    """The client's address: ip (4 or 16 bytes) and int32 port."""
     reconsume_times: int
     body: bytes
     properties: bytes
@@ -152,52 +155,55 @@ class Send(msgspec.Struct, gc=False):
     unique_key: str
     kind: int
     producer_id: bytes
-    """b"" if the send does not take part in dedup."""
+    """The id of the producer session; b"" if the send takes no part in dedup."""
     sequence: int
     low_sequence: int
     batch: tuple[BatchMessage, ...]
-    """Empty for a single message; else `flag`, `body`, `properties` above are unused."""
+    """The messages of a batch request; empty for a single message. If not empty, `flag`, `body` and `properties` above
+    are unused."""
     received_ms: int
     ack: int = 0
-    """When it is answered (`cluster.replication.acks.ack_levels.Ack`)."""
+    """The acknowledgement level, which says when the send is answered (`cluster.replication.acks.ack_levels.Ack`)."""
     prepared_position: int = 0
-    """The position of the half message, if this is a committed message."""
+    """The position of the half message whose transaction is committed by this copy; otherwise 0."""
     schedule: Schedule | None = None
-    """When it is due, if its kind is SCHEDULED: it is in no queue until then."""
+    """The due time of a message of kind SCHEDULED, which is in no queue until then, and its place meanwhile."""
     failure: tuple[int, int] | None = None
     """(key hash, mark in place of the body's CRC) of the unique row by which a second report of one failed consumption
-    is recognised. Its kind is DELIVERED or above."""
+    is recognised. Only for kinds from DELIVERED on."""
     effect: Effect | None = None
-    """The command that takes effect in the entry of this copy, made by the broker. Its kind is DELIVERED or above."""
+    """The command that takes effect in the same entry as this copy, which the broker makes. Only for kinds from
+    DELIVERED on."""
     due_ms: int = 0
-    """When a message of a time of its own is due, log time; known when its entry is built."""
+    """Log time at which a message with its own due time is due; set when its entry is built."""
     carried: int | None = None
-    """The name of the row, if its kind is CARRIED_TIMERS or CARRIED_HALF. The bodies of `batch` are its messages as
-    they are stored; nothing of them changes but their position."""
+    """The name of the row that is stored again, for kinds CARRIED_TIMERS and CARRIED_HALF. The bodies of `batch` are
+    then its messages as they are stored; only their positions change."""
     done: Callable[[Outcome], None] | None = None
-    """Told the fate of a copy that the broker makes for itself: no client waits, and no other leader is to have it."""
+    """A callback with the outcome of a copy that the broker makes for itself: no client waits, and the copy must not be
+    passed to another leader."""
 
 
 class Built(NamedTuple):
-    """A payload and the place of each send in it: parallel to the sends."""
+    """A payload, and the place of each send's messages in it (lists parallel to the sends)."""
 
     payload: bytes
     offsets: list[int]
-    """Queue offset of the send's first message."""
+    """The queue offset of each send's first message."""
     positions: list[tuple[int, ...] | int]
-    """Commit log position of its message; a tuple of all for a batch request."""
+    """The position in the log of each send's message; for a batch request a tuple of all its messages' positions."""
     message_count: int
     touched: list[tuple[QueueCursor, int, int, int]]
-    """Cursors that were advanced: where each stood before, messages and stored bytes added."""
+    """Cursors that were advanced: (cursor, its offset before, messages added, stored bytes added)."""
 
     def rewind(self) -> None:
-        """Returns the offsets: the payload was not proposed after all."""
+        """Sets the cursors back to where they were, because the payload was not proposed after all."""
         for cursor, offset, _, _ in self.touched:
             cursor.next_offset = offset
 
 
 def message_size(message: Send | BatchMessage, slot: TopicSlot) -> int:
-    """Stored bytes of one message (an upper bound is enough for cutting batches)."""
+    """Returns an upper bound of the stored bytes of one message, which is enough for cutting batches."""
     return 115 + len(message.body) + len(message.properties) + len(slot.field)
 
 
@@ -212,7 +218,8 @@ def build(
 ) -> Built:
     """Encodes the sends into one payload. Advances the cursors: call it only for an entry that will be proposed.
 
-    `index`: whether the message index is to hold their keys. If it raises, the cursors are where they were.
+    `index`: True if the message index is to contain the messages' keys. If building raises, the cursors are where they
+    were.
     """
     builder = _Builder(entry_position, store_ms, store_host, index)
     try:
@@ -232,12 +239,13 @@ class _Builder:
         self.sessions: dict[bytes, list[int | list[bytes]]] = {}
         self.unique: list[UniqueRow] = []
         self.scheduled: dict[tuple[int, int, int, int], QueueCursor] = {}
-        """(kind, due, topic id, queue id) -> a cursor that only collects the items of a run."""
+        """(kind, due time, topic id, queue id) -> a cursor that only collects the items of a run of waiting messages.
+        """
         self.runs: list[Run] = []
         self.effects: dict[str, list[object]] = {}
         self.index = index
         self.keys = bytearray()
-        """Records of the message index (statemachine/message_index.py)."""
+        """Records of the message index for the entry (statemachine/message_index.py)."""
 
     def run(self, sends: Sequence[Send], effects: bytes) -> Built:
         offsets: list[int] = []
@@ -289,13 +297,13 @@ class _Builder:
         return Built(payload, offsets, positions, len(self.parts), touched)
 
     def rewind(self) -> None:
-        """Undoes a failed run's changes of the cursors."""
+        """Undoes the changes that a failed `run` made to the cursors."""
         for cursor, _ in self.touched:
             cursor.next_offset = cursor.base
             cursor.items = []
 
     def _note(self, send: Send) -> None:
-        """Collects what only copies of the broker bring along."""
+        """Collects the effect and the failure mark of a send; only copies made by the broker have them."""
         if send.effect is not None:
             name, row = send.effect
             self.effects.setdefault(name, []).append(row)
@@ -304,16 +312,16 @@ class _Builder:
             self.unique.append(UniqueRow(key_hash, send.slot.topic_id, send.queue_id, 0, self.position, mark))
 
     def _with_effects(self, effects: bytes) -> bytes:
-        """`effects`, and after them one command for each name that the sends brought."""
+        """Returns `effects`, followed by one command for each name among the effects of the sends."""
         brought: list[Command] = [[name, rows] for name, rows in self.effects.items()]
         return pack(unpack(effects) + brought)
 
     def _add_scheduled(self, send: Send, schedule: Schedule) -> tuple[int, tuple[int, ...] | int]:
         """Stores a message that waits until it is due, or until its transaction ends; its keys are indexed when it
-        comes into its queue. Returns its queue offset and its position.
+        comes into its queue. Returns the queue offset for its answer, and its position.
 
-        It is in no queue, and a repeated request is to be answered alike: its offset is 0, that of a half message its
-        position, by which the producer names it when the transaction ends.
+        The message is in no queue, and a repeated request must get the same answer: its offset is therefore 0, or for a
+        half message its position, by which the producer names it when the transaction ends.
         """
         if send.batch:
             return self._add_staged(send, schedule)
@@ -338,7 +346,8 @@ class _Builder:
         return offset, first
 
     def _add_staged(self, send: Send, schedule: Schedule) -> tuple[int, tuple[int, ...]]:
-        """Stores a batch that waits for a commit (docs/adr/0068); returns as `_add_scheduled`."""
+        """Stores a batch of a staged write, which waits for a commit (docs/adr/0068). Returns the same as
+        `_add_scheduled`."""
         slot, due = send.slot, schedule.due_ms
         name = (send.kind, due, slot.topic_id, send.queue_id)
         positions: tuple[int, ...] = ()
@@ -355,7 +364,7 @@ class _Builder:
         return 0, positions
 
     def _add_carried(self, send: Send, name: int) -> tuple[int, ...]:
-        """Stores messages that wait once more, at the end of the log."""
+        """Stores waiting messages again at the end of the log (carried forward). Returns their new positions."""
         items: list[bytes] = []
         positions: list[int] = []
         for message in send.batch:
@@ -384,7 +393,7 @@ class _Builder:
         properties: bytes,
         tag_hash: int,
     ) -> None:
-        """Stores a message under this topic and queue id; its item is the cursor's next."""
+        """Stores a message under this topic and queue id, and adds its item to the cursor."""
         field = named.field
         born_host, store_host = send.born_host, self.store_host
         total = 74 + len(born_host) + len(store_host) + len(body) + len(field) + len(properties)
@@ -441,12 +450,12 @@ class _Builder:
         return b"".join((fixed, send.born_host, _U64.pack(self.store_ms), self.store_host, tail))
 
     def add_words(self, topic_id: int, properties: bytes, position: int) -> None:
-        """A record for each word of KEYS."""
+        """Adds an index record for each word of the property KEYS."""
         for word in key_words(properties):
             self.keys += RECORD.pack(key_hash(topic_id, word), position & 0xFFFFFFFF)
 
     def add_unique(self, send: Send, key_hash: int, body: bytes, offset: int, position: int) -> None:
-        """The row of a topic with dedup=strict by which this message is known again."""
+        """Adds the unique row by which a repeat of this message is recognised, in a topic with dedup=strict."""
         row = UniqueRow(key_hash, send.slot.topic_id, send.queue_id, offset, position, crc32(body))
         self.unique.append(row)
 
@@ -483,14 +492,15 @@ class _Builder:
 def add_plain(
     builder: _Builder, sends: list[Send], at: int, offsets: list[int], positions: list[tuple[int, ...] | int]
 ) -> int:
-    """Adds plain sends of clients from `at` on and returns the first that is none. Python leaves all to `_Builder`."""
+    """Adds the clients' plain sends from position `at` on; returns the position of the first send that is not plain.
+    This Python version adds none and leaves all to `_Builder`; the native kernel replaces it."""
     return at
 
 
 @twin
 def add_messages(builder: _Builder, send: Send, at: int, end: int, cursor: QueueCursor) -> tuple[int, ...]:
-    """Adds the messages `at` to `end` of a send's batch and returns their positions. Those that wait (`schedule`) come
-    into no queue: their offset is 0, and their keys are indexed when they do."""
+    """Adds the messages `at` to `end` of a send's batch and returns their positions. Messages that wait (`schedule`)
+    come into no queue yet: their offset is 0, and their keys are indexed when they do."""
     slot, schedule = send.slot, send.schedule
     named, queue_id = (slot, send.queue_id) if schedule is None else (schedule.topic, schedule.queue_id)
     strict, topic_id = slot.dedup == "strict", slot.topic_id
@@ -515,13 +525,13 @@ def add_messages(builder: _Builder, send: Send, at: int, end: int, cursor: Queue
 
 
 def key_hash_of(unique_key: str) -> int:
-    """64 bits of a UNIQ_KEY: two CRCs of different polynomials (never compared across formats)."""
+    """Returns a 64-bit hash of a UNIQ_KEY: two CRCs of different polynomials (never compared across formats)."""
     data = unique_key.encode()
     return int(crc32c(data)) << 32 | crc32(data)
 
 
 def normal_kind(topic: str) -> int:
-    """The row kind of a client send to `topic`."""
+    """Returns the row kind of a client's send to `topic`."""
     if topic.startswith("%RETRY%"):
         return RowKind.RETRY
     if topic.startswith("%DLQ%"):

@@ -1,7 +1,8 @@
-"""The head of a message that is not stored as its Send says, and what raw properties say: keys and the tag's hash.
+"""The head of a message that is stored with other fields than its Send has, and functions that read raw properties:
+keys and the tag's hash.
 
-Copies that the broker makes, and messages that wait in no queue, are stored otherwise. The keys by which a message can
-be found are UNIQ_KEY and the words of KEYS.
+Copies that the broker makes, and messages that wait in no queue, have such a head. The keys by which a message can be
+found are UNIQ_KEY and the words of KEYS.
 """
 
 from __future__ import annotations
@@ -16,31 +17,31 @@ from raftmq_wire.kernel import twin
 from raftmq_wire.message_format import java_hash
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-"""RocketMQ's topic of messages with a delay level: queue id level - 1."""
+"""RocketMQ's topic of messages with a delay level; their queue id is the level - 1."""
 
 
 class TopicField(msgspec.Struct, gc=False, frozen=True):
-    """The name of a topic as a stored message holds it."""
+    """The name of a topic in the form in which stored messages contain it."""
 
     field: bytes
-    """Length, and the name."""
+    """The length of the name, followed by the name."""
     v2: bool
-    """True if the length takes two bytes: the message then has the second magic number."""
+    """True if the length takes two bytes: the message then has RocketMQ's second magic number."""
 
 
 def topic_field(name: str) -> TopicField:
-    """The field of this topic."""
+    """Returns a topic's name in the form of stored messages."""
     encoded = name.encode()
     v2 = len(encoded) > 127
     return TopicField((len(encoded).to_bytes(2 if v2 else 1, "big")) + encoded, v2)
 
 
 class NamedAs(Protocol):
-    """Knows a topic's name in this form."""
+    """An object that has a topic's name in the form of stored messages."""
 
     @property
     def field(self) -> bytes:
-        """Length, and the name (`TopicField.field`)."""
+        """The length of the name, followed by the name (`TopicField.field`)."""
 
     @property
     def v2(self) -> bool:
@@ -49,28 +50,28 @@ class NamedAs(Protocol):
 
 @twin
 class MessageHead(msgspec.Struct, gc=False):
-    """Fields of a stored message, named as those of a Send."""
+    """Fields of a stored message that replace those of its Send with the same names."""
 
     sys_flag: int
     born_ms: int
     born_host: bytes
-    """ip (4 or 16 bytes) and int32 port."""
+    """The client's address: ip (4 or 16 bytes) and int32 port."""
     reconsume_times: int
     prepared_position: int = 0
-    """The position of the half message, if this is a committed message."""
+    """The position of the half message whose transaction is committed by this copy; otherwise 0."""
 
 
 class Schedule(msgspec.Struct, gc=False, frozen=True):
-    """When a message is due, and where it is stored until then."""
+    """The due time of a message, and the topic and queue under which it is stored until then."""
 
     topic: TopicField
     queue_id: int
     delay_ms: int = 0
-    """Counted from the store time, unless there is `due_ms`."""
+    """The delay after the store time in milliseconds; used only if `due_ms` is 0."""
     due_ms: int = 0
-    """Log time."""
+    """The log time at which the message is due; 0 if `delay_ms` says it."""
     names_due: bool = False
-    """True if its property TIMER_OUT_MS is to say when it is due."""
+    """True if the message gets a property TIMER_OUT_MS with its due time."""
 
 
 UNIQUE_MARK = b"UNIQ_KEY\x01"
@@ -78,7 +79,7 @@ KEYS_MARK = b"KEYS\x01"
 
 
 def property_of(properties: bytes, mark: bytes) -> bytes:
-    """The value of a property in `name 0x01 value 0x02 ...`, `mark` being its name with the 0x01; b"" if absent."""
+    """Returns the value of a property in `name 0x01 value 0x02 ...`; b"" if it is absent. `mark`: its name and 0x01."""
     at = properties.find(mark)
     while at > 0 and properties[at - 1] != 2:
         at = properties.find(mark, at + 1)
@@ -90,24 +91,24 @@ def property_of(properties: bytes, mark: bytes) -> bytes:
 
 
 def key_words(properties: bytes) -> list[bytes]:
-    """The keys in KEYS, which RocketMQ separates by single spaces; each once, in their order."""
+    """Returns the keys in the property KEYS, which RocketMQ separates by single spaces; each once, in their order."""
     return [word for word in dict.fromkeys(property_of(properties, KEYS_MARK).split(b" ")) if word]
 
 
 CACHED_TAG_MAX = 64
-"""Bytes of a tag whose hash is remembered; longer ones are rare, and 65,536 of them would be gigabytes."""
+"""The most bytes of a tag whose hash is cached; longer ones are rare, and 65,536 of them would be gigabytes."""
 LETTERS_PER_UNIT = 16
-"""Letters of a long tag that cost the meter one unit."""
+"""The letters of a long tag whose hashing costs one unit of `raftlog.work`."""
 
 
 @lru_cache(maxsize=65536)
 def cached_tag_hash(tag: bytes) -> int:
-    """Returns the hash of a tag of at most CACHED_TAG_MAX bytes that is not empty."""
+    """Returns the hash of a tag that has 1 to CACHED_TAG_MAX bytes."""
     return java_hash(tag.decode("utf-8", "replace"))
 
 
 def tag_hash(tag: bytes) -> int:
-    """RocketMQ's tagsCode: Java hash of the tag, 0 without one."""
+    """Returns RocketMQ's tagsCode: the Java hash of the tag, 0 for no tag."""
     if not tag:
         return 0
     if len(tag) <= CACHED_TAG_MAX:

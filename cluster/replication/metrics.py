@@ -33,10 +33,11 @@ STORAGE_TEXTS = (
 
 
 class HaMetrics:
-    """Replication under names that dashboards of RocketMQ's HA service use, in bytes, exactly as they are spelt there.
+    """Replication metrics, in bytes, under the names that dashboards of RocketMQ's HA service use, exactly as they are
+    spelt there.
 
-    A collector of its own: prometheus_client would add `_total` to the names of counters. Counted by the event loop,
-    read when somebody scrapes.
+    The class is a collector of its own, because prometheus_client would add `_total` to the names of counters. The
+    event loop counts; a scrape reads.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -48,11 +49,11 @@ class HaMetrics:
         registry.register(self)
 
     def received(self, size_bytes: int) -> None:
-        """Entries of a leader are durable here."""
+        """Counts bytes of a leader's entries that have become durable on this node."""
         self._received_bytes += size_bytes
 
     def timed_out(self, sends: int) -> None:
-        """They were not decided at their deadline."""
+        """Counts sends that were not decided at their deadline."""
         self._send_timeouts += sends
 
     def show(
@@ -64,8 +65,8 @@ class HaMetrics:
         sent_bytes: int,
         storage: tuple[int, int, int],
     ) -> None:
-        """Shows where this node's log ends, and where the followers' copies do if it leads; `sent_bytes`: of entries,
-        since the start; `storage`: the values of STORAGE. All in bytes."""
+        """Sets the position at which this node's log ends and, if it leads, those at which the followers' copies end.
+        `sent_bytes`: of entries, since the start; `storage`: the values of STORAGE. All in bytes."""
         self._sent_bytes = sent_bytes
         self._storage = storage
         self._master_offset = end_position
@@ -106,12 +107,12 @@ BYTES = "raftmq_append_bytes", "Bytes made durable in the log"
 
 
 class AppendMetrics:
-    """Writes to the log: how many bytes, how long, and how much of that was fdatasync. One call per write. Event loop
-    only.
-    """
+    """Metrics of writes to the log: how many bytes, how long, and how much of that was fdatasync. Called once per
+    write. Event loop only."""
 
     def __init__(self, registry: CollectorRegistry, bounds: tuple[float, ...]) -> None:
-        """`bounds`: the greatest value of each bucket, ascending, seconds; one more bucket has the rest."""
+        """`bounds`: the greatest value of each histogram bucket, ascending, in seconds; one more bucket takes the
+        rest."""
         self.bounds = (*bounds, inf)
         self._whole, self._sync = [0] * len(self.bounds), [0] * len(self.bounds)
         self._whole_s = self._sync_s = 0.0
@@ -119,7 +120,7 @@ class AppendMetrics:
         registry.register(self)
 
     def written(self, size_bytes: int, seconds: float, sync_seconds: float) -> None:
-        """One write."""
+        """Counts one write to the log."""
         self._bytes += size_bytes
         self._whole[bisect_left(self.bounds, seconds)] += 1
         self._whole_s += seconds
@@ -128,7 +129,7 @@ class AppendMetrics:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Returns the writes in each bucket by their time, fdatasync included."""
+        """Returns the number of writes in each bucket by their time, fdatasync included."""
         return tuple(self._whole)
 
     def collect(self) -> Iterator[Metric]:
@@ -141,9 +142,8 @@ class AppendMetrics:
 
 
 class ModeMetrics:
-    """Disk space, early answers and reads from followers. Fed once per look at the disk, per entry or per pull. Event
-    loop only.
-    """
+    """Metrics of disk space, early answers and reads from followers. Updated once per look at the disk, per entry or
+    per pull. Event loop only."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, text: str) -> Gauge:
@@ -168,7 +168,8 @@ class ModeMetrics:
         self.lost_early = counter("raftmq_early_lost_messages", "Messages acknowledged early whose entry was replaced")
 
     def answered_early(self, messages: int, window: int) -> None:
-        """An answer was sent before the commit; `window`: all messages answered early and undecided."""
+        """Counts messages that were answered before the commit. `window`: the number of all messages answered early and
+        undecided."""
         self._early.inc(messages)
         self.window.set(window)
 
@@ -179,5 +180,5 @@ class ModeMetrics:
         self._log_waits.set(parked)
 
     def outlook(self, full_in_ms: int | None) -> None:
-        """Sets when the disk will be full, by the last look; None: it does not fill up."""
+        """Sets the time until the disk will be full, by the last look; None: it does not fill up."""
         self._full_in.set(float("inf") if full_in_ms is None else full_in_ms / 1000)

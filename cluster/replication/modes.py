@@ -1,4 +1,5 @@
-"""The modes of a node, put together: early answers, reports of writes, staleness, and their metrics."""
+"""The parts of a node that its `modes` configure, put together: early answers, reports of writes, staleness, and their
+metrics."""
 
 from __future__ import annotations
 
@@ -32,29 +33,31 @@ SURVIVES = {
 
 
 class ModesView(msgspec.Struct, frozen=True, kw_only=True):
-    """The acknowledgement of sends when this node leads, and the number of messages that may be lost."""
+    """The status of the modes: how sends are acknowledged when this node leads, and the number of messages that may be
+    lost."""
 
     level: str
-    """The level of messages whose topic and properties specify none: leader, quorum or quorum+fsync."""
+    """The acknowledgement level of messages whose topic and properties specify none: leader, quorum or quorum+fsync."""
     flush_disk_type: str
     broker_role: str
     transient_store_pool_enable: bool
     slave_read_enable: bool
     promise: str
     loss_window_entries_max: int
-    """At most this many log entries are acknowledged and undecided at a time (limits.batches_inflight_max)."""
+    """The most log entries that are acknowledged and undecided at a time (limits.batches_inflight_max)."""
     loss_window_bytes_max: int
     loss_window_messages: int
-    """Acknowledged early and undecided now."""
+    """The number of messages acknowledged early and undecided now."""
     loss_window_messages_seen: int
-    """The highest number at one time since the start."""
+    """The highest number of messages acknowledged early and undecided at one time since the start."""
     lost_messages: int
-    """Acknowledged early and replaced by another leader's entry, since the data directory was created."""
+    """The number of messages acknowledged early and replaced by another leader's entry, since the data directory was
+    created."""
     lost_entries: int
 
 
 class Modes:
-    """Started with the node; a timer of the node calls `tick`."""
+    """The parts of the node that the modes configure. Started with the node; a timer of the node calls `tick`."""
 
     def __init__(
         self,
@@ -83,13 +86,13 @@ class Modes:
         early.on_start(raw.applied_index, term_at)
 
     def tick(self, now_ms: int) -> None:
-        """Called on a timer."""
+        """Advances reports of writes and staleness, and updates the metrics. Called on a timer."""
         self.relay.tick(now_ms)
         self.reads.staleness.tick(now_ms)
         self._metrics.window.set(self._early.window_messages)
 
     def part(self) -> Part:
-        """Describes the modes to the node."""
+        """Returns the modes as a Part of the node: its name, callbacks and frames."""
         return Part(
             name="modes",
             close=self.close,
@@ -99,17 +102,17 @@ class Modes:
         )
 
     def reload(self, config: Config) -> None:
-        """Another configuration from now on; `EarlyAnswers` has it from `Proposals`."""
+        """Takes over a changed configuration; `EarlyAnswers` gets it from `Proposals`."""
         self._config = config
         self._ledger.resize(config.limits.batches_inflight_max)
         self.reads.reload(config.modes)
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any]) -> None:
-        """A frame of KINDS. Raises WireError."""
+        """Handles a frame of one of the KINDS from a peer. Raises WireError."""
         self.relay.on_frame(peer, kind, header)
 
     def close(self) -> None:
-        """Closes DATA/EARLY."""
+        """Closes the file DATA/EARLY."""
         self._ledger.close()
 
     def view(self) -> ModesView:

@@ -1,8 +1,8 @@
-"""Consumer offsets take effect in the order of their arrival (docs/guarantees.md): the leader's part.
+"""Makes consumer offsets take effect in the order of their arrival (docs/guarantees.md): the leader's part.
 
 Oneway commits wait in `Effects`; every other change of offsets is a command with a waiting client. Neither overtakes
 the other: a command takes the waiting commits before it along, and later ones go into an entry behind it. Until all of
-them are applied, the state is older than the requests, and requests are not compared with it.
+them are applied, the state is older than the requests, so requests are not compared with it.
 """
 
 from __future__ import annotations
@@ -36,31 +36,33 @@ _MOVES_OFFSETS = frozenset({COMMIT_OFFSETS, DELETE_GROUP, DELETE_TOPIC, RESET_OF
 
 
 def moves_offsets(commands: list[Command]) -> bool:
-    """Returns True if one of them changes or removes consumer offsets."""
+    """Returns True if one of the commands changes or removes consumer offsets."""
     return any(command[0] in _MOVES_OFFSETS for command in commands)
 
 
 class LeavingGroups:
-    """Groups whose deletion is requested and not applied: for later requests they no longer exist.
+    """Consumer groups whose deletion is requested and not applied: for later requests they no longer exist.
 
     Otherwise a commit that came after the deletion would leave an offset of a group that does not exist.
     """
 
     def __init__(self) -> None:
         self._open: dict[str, list[bool]] = {}
-        """Group -> one item per pending change, oldest first: whether it deletes the group."""
+        """Group -> its pending changes, oldest first: True for one that deletes the group, False for one that creates
+        or changes it."""
 
     def __contains__(self, group: str) -> bool:
         changes = self._open.get(group)
         return changes is not None and changes[-1]
 
     def raise_for(self, commands: list[Command]) -> None:
-        """They will be proposed, in this order."""
+        """Adds the changes of groups in these commands, which will be proposed in this order."""
         for group, deletes in _changes(commands):
             self._open.setdefault(group, []).append(deletes)
 
     def lower_for(self, commands: list[Command]) -> None:
-        """The changes were applied, are lost, or were not proposed after all."""
+        """Removes the changes of groups in these commands, which were applied, are lost, or were not proposed after
+        all."""
         if not self._open:
             return
         for group, deletes in _changes(commands):
@@ -71,7 +73,7 @@ class LeavingGroups:
                     del self._open[group]
 
     def clear(self) -> None:
-        """A new term of leadership: nothing is in flight."""
+        """Removes all changes: in a new term of leadership nothing is in flight."""
         self._open.clear()
 
 
@@ -84,7 +86,8 @@ def _changes(commands: list[Command]) -> list[tuple[str, bool]]:
 
 
 class OffsetOrder:
-    """The leader's knowledge of pending offsets. Event loop only; `Proposals` reports events to it."""
+    """Keeps the leader's pending changes of consumer offsets in order. Event loop only; `Proposals` reports events to
+    it."""
 
     def __init__(
         self,
@@ -94,7 +97,8 @@ class OffsetOrder:
         submit: Callable[[list[Command], Done], None],
         now_ms: Callable[[], int],
     ) -> None:
-        """`submit` queues commands for an entry; `now_ms` is the clock that `flush_ms` is measured by."""
+        """`submit` queues commands for an entry; `now_ms` is the clock for `flush_ms`, the longest time that oneway
+        commits wait."""
         self.effects = Effects(flush_ms)
         self._raw = raw
         self._state = state
@@ -102,9 +106,9 @@ class OffsetOrder:
         self._now_ms = now_ms
         self._leaving = LeavingGroups()
         self._queued = 0
-        """Calls that move offsets and are not proposed."""
+        """The number of queued calls that move offsets and are not proposed yet."""
         self._index = -1
-        """Index of the last entry that moves offsets."""
+        """Index of the last proposed entry that moves offsets; -1 if there is none."""
 
     # --- what handlers ask -------------------------------------------------------------------------------------------
 
@@ -113,7 +117,8 @@ class OffsetOrder:
         return group in self._state.groups and group not in self._leaving
 
     def commit_later(self, group: str, topic_id: int, queue_id: int, offset: int) -> None:
-        """Adds offsets, last value per queue; they go into the next entry, at the latest after `offsets.flush_ms`."""
+        """Adds a oneway commit to those that wait; only the last value per queue counts. They go into the next entry,
+        at the latest after `offsets.flush_ms`."""
         if group in self._leaving:
             return
         on_its_way = self.effects.has_offset(group, topic_id, queue_id) or self._in_flight()
@@ -145,41 +150,43 @@ class OffsetOrder:
     # --- what happens ------------------------------------------------------------------------------------------------
 
     def queued(self, commands: list[Command]) -> list[Command]:
-        """The calls will be proposed; returns the rows that must precede them in the log."""
+        """Records that the commands are queued to be proposed. Returns the commands with waiting commits that must
+        precede them in the log."""
         self._leaving.raise_for(commands)
         rows = [row for command in commands for row in self.effects.take_before(command)]
         self._queued += moves_offsets(commands) + bool(rows)
         return [[COMMIT_OFFSETS, rows]] if rows else []
 
     def proposed(self, index: int, calls: Iterable[PendingCommands]) -> None:
-        """The calls are in the entry at `index`."""
+        """Records that the calls are in the entry at `index`."""
         moving = sum(moves_offsets(call.commands) for call in calls)
         if moving:
             self._queued -= moving
             self._index = index
 
     def carried(self, index: int) -> None:
-        """The entry at `index` carries the effects."""
+        """Records that the entry at `index` carries the waiting commits."""
         self._index = index
 
     def decided(self, calls: Iterable[PendingCommands]) -> None:
-        """The calls were applied, or are lost."""
+        """Records that the calls were applied, or are lost."""
         for call in calls:
             self._leaving.lower_for(call.commands)
 
     def refused(self, calls: Iterable[PendingCommands]) -> None:
-        """The calls were queued, and no entry can hold them."""
+        """Records that queued calls will not be proposed, because no entry can hold them."""
         for call in calls:
             self._queued -= moves_offsets(call.commands)
             self._leaving.lower_for(call.commands)
 
     def close(self) -> None:
-        """Leadership ended: oneway commits that were not proposed are lost, as their senders were promised nothing."""
+        """Drops oneway commits that were not proposed, because leadership ended; their senders were promised
+        nothing."""
         self._queued = 0
         self.effects.clear()
 
     def open(self) -> None:
-        """A new term of leadership: nothing is in flight."""
+        """Prepares for a new term of leadership, in which nothing is in flight."""
         self._leaving.clear()
 
 
@@ -191,28 +198,30 @@ class OffsetOrder:
 logger = logging.getLogger(__name__)
 
 TAKEN_MAX = 2_000
-"""Effects of each kind that one entry carries: some 20 ms of work to apply. The others are in the next one."""
+"""The most effects of each kind that one entry carries: some 20 ms of work to apply. The others go into the next one.
+"""
 
 
 class Effects:
-    """The waiting effects. Lost with leadership: their senders were promised nothing."""
+    """Effects: commands without a waiting client (oneway commits, ended sessions), which wait to be carried by an
+    entry. They are lost with leadership: their senders were promised nothing."""
 
     def __init__(self, flush_ms: int) -> None:
-        """`flush_ms`: without another entry they get one of their own after this long."""
+        """`flush_ms`: the time after which the effects get an entry of their own if no other entry carried them."""
         self._flush_ms = flush_ms
         self._offsets: dict[tuple[str, int, int], int] = {}
         self._ended_sessions: list[bytes] = []
         self.waiting = False
-        """False if there are none; True if there may be some."""
+        """False if no effect waits; True if some may."""
         self._since_ms = 0
         self._taken: tuple[dict[tuple[str, int, int], int], list[bytes]] = ({}, [])
 
     def reload(self, flush_ms: int) -> None:
-        """Another `flush_ms` from now on."""
+        """Changes `flush_ms`."""
         self._flush_ms = flush_ms
 
     def offset(self, group: str, topic_id: int, queue_id: int, offset: int, now_ms: int) -> None:
-        """Adds offsets; only the last value per queue counts."""
+        """Adds a consumer offset; only the last value per queue counts."""
         self._note(now_ms)
         self._offsets[group, topic_id, queue_id] = offset
 
@@ -241,7 +250,7 @@ class Effects:
         return []
 
     def has_offset(self, group: str, topic_id: int, queue_id: int) -> bool:
-        """Returns True if a commit of this queue waits here."""
+        """Returns True if a commit of this queue by the group waits here."""
         return (group, topic_id, queue_id) in self._offsets
 
     def session_ended(self, producer_id: bytes, now_ms: int) -> None:
@@ -250,11 +259,12 @@ class Effects:
         self._ended_sessions.append(producer_id)
 
     def due(self, now_ms: int) -> bool:
-        """Returns True if they have waited long enough for another entry."""
+        """Returns True if effects have waited long enough for another entry and need one of their own."""
         return bool(self._offsets or self._ended_sessions) and now_ms - self._since_ms >= self._flush_ms
 
     def take(self) -> bytes:
-        """The oldest of them, packed; b"" if there are none. One that cannot be packed is dropped, not the others."""
+        """Removes and returns the oldest effects, packed; b"" if there are none. One that cannot be packed is dropped,
+        not the others."""
         commands: list[Command] = []
         self._taken = (self._take_offsets(), self._ended_sessions[:TAKEN_MAX])
         self._ended_sessions = self._ended_sessions[TAKEN_MAX:]
@@ -279,7 +289,8 @@ class Effects:
         return taken
 
     def put_back(self) -> None:
-        """The effects taken last were not proposed after all; newer ones take precedence."""
+        """Puts back the effects that were taken last, because they were not proposed after all; newer ones take
+        precedence."""
         offsets, ended_sessions = self._taken
         self._offsets = {**offsets, **self._offsets}
         self._ended_sessions = ended_sessions + self._ended_sessions
@@ -287,7 +298,7 @@ class Effects:
         self.waiting = True
 
     def clear(self) -> None:
-        """Drops them."""
+        """Drops all waiting effects."""
         self._offsets.clear()
         self._ended_sessions.clear()
         self.waiting = False

@@ -1,4 +1,4 @@
-"""The outcomes of a write, and what replication requires of the path that it came from."""
+"""The outcomes of a write, and the interface of the path back to the client that asked for it."""
 
 from __future__ import annotations
 
@@ -19,26 +19,29 @@ class Outcome(IntEnum):
 
     OK = 0
     FAIL = 1
-    """Not proposed, or proved lost: it will never be applied."""
+    """The write was not proposed, or is proved lost: it will never be applied."""
     UNKNOWN = 2
-    """Proposed and undecided when the caller stopped waiting: it may still be applied."""
+    """The write was proposed and undecided when the caller stopped waiting: it may still be applied."""
 
 
 class ProposeResult(NamedTuple):
-    """`results`: one per command (see `statemachine`), only if OK; otherwise `remark` is the reason."""
+    """The result of proposed commands. `results` has one per command (see `statemachine`), only if the outcome is OK;
+    otherwise `remark` is the reason."""
 
     outcome: Outcome
     results: list[Any]
     entry_id: EntryId | None
     remark: str
     unacceptable: bool = False
-    """With FAIL: no entry can hold it (too large, or it cannot be encoded), here or elsewhere, now or later."""
+    """True, with FAIL, if no entry can hold the request (too large, or it cannot be encoded), on any node at any time.
+    """
 
 
 Done = Callable[[ProposeResult], None]
 
 CommitSession = SessionRows
-"""Makes repeated commands recognisable, as `cluster.broker.groups.group_offsets` uses it for commits."""
+"""The session rows that make repeated commands recognisable; `cluster.broker.groups.group_offsets` uses them for
+commits."""
 
 
 class ReplyTo(Protocol):

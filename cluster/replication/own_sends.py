@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class NoClient:
-    """Stands in place of the connection of a send, and takes no answers."""
+    """A stand-in for the connection of a send that no client made. It takes no answers."""
 
     def __init__(self, above: BytesInFlight) -> None:
         self.closed = False
@@ -27,7 +27,7 @@ class NoClient:
         self.session: ConnectionSession | None = None
 
     def write(self, data: bytes) -> None:
-        """Drops it: nobody reads it."""
+        """Drops the answer, because nobody reads it."""
 
 
 def submit_own(
@@ -54,8 +54,8 @@ def submit_own(
     effect: Effect | None = None,
     carried: int | None = None,
 ) -> None:
-    """Queues a send of the broker's own: `size` bytes count against `client` until `done` is told its fate. The rest as
-    in Send."""
+    """Queues a send of the broker's own. Its `size` bytes count against `client` until `done` is called with the
+    outcome. The other arguments are fields of Send."""
     send = Send(
         connection=client,
         size=size,
@@ -101,8 +101,8 @@ def submit_copies(
     done: Callable[[Outcome], None],
     carried: int | None = None,
 ) -> int:
-    """Queues copies for one queue, which come into one entry together with `effect`; or the messages of the row that is
-    `carried` (see Send). Returns their bytes, roughly."""
+    """Queues copies for one queue, which come into one entry together with `effect`; or the messages of the row
+    `carried`, which are stored again (see Send). Returns their bytes, roughly."""
     size = sum([message_size(copy, slot) for copy in copies])
     submit_own(proposals, client, size, slot, queue_id, kind, done, batch=copies, effect=effect, carried=carried)
     return size

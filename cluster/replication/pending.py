@@ -1,4 +1,4 @@
-"""The waiters of a proposed entry, and how each is answered."""
+"""The requests that wait for a proposed entry, and how each is answered."""
 
 from __future__ import annotations
 
@@ -24,26 +24,27 @@ if TYPE_CHECKING:
 
 _KINDS = {CREATE_TOPIC: ("topics", "topics_max"), PUT_GROUP: ("groups", "groups_max")}
 New = set[tuple[str, str]]
-"""(create_topic or put_group, name)."""
+"""The topics and groups that commands create: (create_topic or put_group, name)."""
 
 
 class NameLimits:
-    """Counts existing names and those being created."""
+    """Enforces the limits on topics, queues and groups: counts existing ones and those being created."""
 
     def __init__(self, limits: LimitsSection, state: BrokerState) -> None:
         self._limits = limits
         self._state = state
         self._coming: New = set()
         self._coming_of = Counter[str]()
-        """Command -> how many of them it makes."""
+        """Command name -> number of topics or groups that pending commands of that name create."""
         self._coming_queues = 0
 
     def reload(self, limits: LimitsSection) -> None:
-        """Other limits from now on."""
+        """Takes over changed limits."""
         self._limits = limits
 
     def admit(self, commands: list[Command], done: Done) -> Done:
-        """`done`, or a wrapper that also records the end of these creations. Raises UnacceptableError."""
+        """Checks the limits for these commands. Returns `done`, or a wrapper of it that also records the end of their
+        creations. Raises UnacceptableError."""
         new, queues = self._new(commands), self._new_queues(commands)
         if not new and not queues:
             return done
@@ -76,7 +77,8 @@ class NameLimits:
         return {(kind, name) for kind, name in made if name not in tables[kind]} - self._coming
 
     def _new_queues(self, commands: list[Command]) -> int:
-        """Returns how many queues these add, at most: what is no number is refused elsewhere."""
+        """Returns the number of queues that the commands add, at most. A queue count that is no number is refused
+        elsewhere."""
         added = 0
         for name, *arguments in commands:
             if name != CREATE_TOPIC:
@@ -104,7 +106,7 @@ class NameLimits:
 logger = logging.getLogger(__name__)
 
 COMMANDS_BYTES_MAX = 4 << 20
-"""Largest encoding of one caller's commands, in bytes: a fraction of the longest frame, and more than any honest
+"""The largest encoding of one caller's commands, in bytes: a fraction of the longest frame, and more than any honest
 request needs."""
 
 
@@ -113,7 +115,7 @@ class UnacceptableError(ValueError):
 
 
 def encode(commands: list[Command]) -> bytes:
-    """The commands as encoded in an entry. Raises UnacceptableError if no entry can hold them."""
+    """Returns the commands as they are encoded in an entry. Raises UnacceptableError if no entry can hold them."""
     try:
         packed = pack_bare(commands)
     except (ValueError, OverflowError, TypeError) as error:
@@ -124,22 +126,24 @@ def encode(commands: list[Command]) -> bytes:
 
 
 class SendReplies(Protocol):
-    """Turns the outcome of a send into bytes for the client (see `cluster.broker.sends.send_fates`)."""
+    """Answers the client of a send with its outcome (see `cluster.broker.sends.send_fates`)."""
 
     def stored(self, sends: list[Send], built: Built, muted: set[int]) -> None:
-        """All of them are committed and applied; those at the `muted` positions were already answered (UNKNOWN)."""
+        """Answers sends that are committed and applied, except those at the `muted` positions, which were already
+        answered or wait longer."""
 
     def stored_before(self, send: Send, topic_id: int, queue_id: int, queue_offset: int, position: int) -> None:
-        """A repeated send that the log already holds."""
+        """Answers a repeated send whose message the log already contains."""
 
     def refused(self, send: Send, remark: str) -> None:
-        """Never proposed, or proven lost."""
+        """Answers a send that was never proposed, or is proved lost."""
 
     def unbuildable(self, send: Send, remark: str) -> None:
-        """Never proposed, because no entry could be made of it: a bug of this node that the request triggered."""
+        """Answers a send that was never proposed, because no entry could be made of it: a bug of this node that the
+        request triggered."""
 
     def unknown(self, send: Send, remark: str) -> None:
-        """Proposed, undecided at the deadline."""
+        """Answers a send that was proposed and is undecided at the deadline."""
 
 
 class PendingCommands:
@@ -166,7 +170,8 @@ class PendingCommands:
         self._done = done
 
     def tell(self, result: ProposeResult) -> None:
-        """Calls the waiter. If it raises, the node must not stop: the outcome in the log is the same."""
+        """Calls the caller back with the result. An exception in the callback must not stop the node: the outcome in
+        the log is the same."""
         try:
             self._done(result)
         except Exception:
@@ -186,7 +191,8 @@ def cut_calls(calls: list[PendingCommands], bytes_max: int) -> list[PendingComma
 
 
 def entry_of(calls: list[PendingCommands]) -> tuple[EntryType, bytes]:
-    """The entry that holds the calls (see `cut_calls`): with sessions, an entry without messages and with effects."""
+    """Returns the type and payload of the entry for these calls (see `cut_calls`). If they have sessions, it is a
+    MESSAGES entry without messages, whose effects are the commands."""
     packed = join(sum([len(call.commands) for call in calls]), [call.packed for call in calls])
     rows: dict[bytes, list[SessionRows]] = {}
     for call in calls:
@@ -208,7 +214,7 @@ def entry_of(calls: list[PendingCommands]) -> tuple[EntryType, bytes]:
 
 
 class PendingEntry:
-    """A proposed entry and its waiters."""
+    """A proposed entry, and the requests that wait for it."""
 
     __slots__ = ("answered", "built", "bytes", "calls", "deadline_ms", "id", "muted", "proposed_s", "sends")
 
@@ -221,13 +227,15 @@ class PendingEntry:
         self.bytes = 0
         self.proposed_s = 0.0
         self.answered = False
-        """True once its waiters were answered with UNKNOWN; the entry itself still waits for the log's decision."""
+        """True once the waiting requests were answered with UNKNOWN; the entry itself still waits for the log's
+        decision."""
         self.muted: set[int] = set()
-        """Positions in `sends` that were answered with UNKNOWN and must not be answered again."""
+        """Positions in `sends` of sends that must not be answered with the others: they have been answered (early, or
+        with UNKNOWN), or wait for every voter's disk."""
 
 
 def tell_calls(entry: PendingEntry, outcome: Outcome, remark: str) -> None:
-    """Tells the waiters of its commands that it was not done, or that nobody knows."""
+    """Tells the callers of an entry's commands that these failed, or that their outcome is unknown."""
     for call in entry.calls:
         call.tell(ProposeResult(outcome, [], entry.id, remark))
 
@@ -235,7 +243,8 @@ def tell_calls(entry: PendingEntry, outcome: Outcome, remark: str) -> None:
 def find_send(
     entries: Iterable[PendingEntry], queued: Iterable[Send], producer_id: bytes, sequence: int
 ) -> tuple[PendingEntry, int] | Send | None:
-    """The send with this identity: its entry and the position there, or itself if it is still queued."""
+    """Returns the send with this identity: its entry and its position there, or the send itself if it is still queued;
+    None if there is none."""
     for entry in entries:
         for at, send in enumerate(entry.sends):
             if send.sequence == sequence and send.producer_id == producer_id:
@@ -248,17 +257,18 @@ class StrictNames:
 
     def __init__(self) -> None:
         self.names: set[tuple[int, str, int]] = set()
-        """Empty if no topic uses strict dedup: check before a call."""
+        """(topic id, UNIQ_KEY, CRC of the body) of each such send. Empty if no topic uses strict dedup: check before a
+        call."""
 
     def __contains__(self, send: Send) -> bool:
         return _strict_name(send) in self.names
 
     def add(self, send: Send) -> None:
-        """It is queued."""
+        """Adds a send that was queued."""
         self.names.add(_strict_name(send))
 
     def decided(self, sends: list[Send]) -> None:
-        """They are stored, or never will be."""
+        """Removes sends that are stored, or never will be."""
         if self.names:
             self.names.difference_update(
                 [_strict_name(send) for send in sends if send.slot.dedup == "strict" and send.effect is None]
@@ -270,7 +280,7 @@ def _strict_name(send: Send) -> tuple[int, str, int]:
 
 
 class TopicBarriers:
-    """Topics with a change that is proposed and not applied: their sends wait behind it."""
+    """Topics with a change that is proposed and not applied: sends to them wait behind the change."""
 
     def __init__(self) -> None:
         self._count: dict[str, int] = {}
@@ -289,7 +299,7 @@ class TopicBarriers:
         return names
 
     def lower_for(self, calls: Iterable[PendingCommands]) -> None:
-        """The changes were applied, are lost, or were not proposed after all."""
+        """Lowers the barriers of these calls, whose changes were applied, are lost, or were not proposed after all."""
         for call in calls:
             for command in call.commands:
                 if command[0] in (CREATE_TOPIC, DELETE_TOPIC):
@@ -299,7 +309,7 @@ class TopicBarriers:
                         self._count[name] = left
 
     def clear(self) -> None:
-        """A new term of leadership: nothing is in flight."""
+        """Lowers all barriers: in a new term of leadership nothing is in flight."""
         self._count.clear()
 
 

@@ -1,12 +1,13 @@
-"""Proposals: from checked requests to log entries, and back to answers.
+"""Proposals: makes log entries of checked requests, and answers the requests when their entry is decided.
 
 Flow of a send: `submit_send` queues it -> `flush` (once per driver turn) builds one MESSAGES entry from all queued
 sends and proposes it, at most `batches_inflight_max` at a time (group commit) -> the entry is applied -> every send of
 it is answered.
 
-Waiters are settled by (term, index), never by index alone: an entry of another term applied at the index proves that
-ours is lost (FAIL, code 14: safe to send again). An entry that is undecided at the deadline is UNKNOWN: the client gets
-that answer, the waiter stays until the log decides, and a repeated request finds it here.
+Waiting requests are settled by (term, index), never by index alone: if an entry of another term is applied at the
+index, this node's entry is proved lost (FAIL, code 14: safe to send again). An entry that is undecided at the deadline
+is UNKNOWN: the client gets that answer, the entry stays here until the log decides, and a repeated request finds it
+here.
 
 A failure while an entry is built affects only the requests in it. Nothing has been proposed before `RawNode.propose`
 returns, so cursors, barriers and queues are restored and the requests are answered. An exception of the core itself is
@@ -62,15 +63,15 @@ logger = logging.getLogger(__name__)
 
 SMALL_BATCHES_INFLIGHT = 2
 LARGE_BATCH_BYTES = 256 * 1024
-"""Queued bytes that justify another batch in flight beside the two that are always allowed."""
+"""The bytes of queued sends that justify another batch in flight in addition to the two that are always allowed."""
 _SENDS_PER_UNIT = 8
-"""Sends whose connection is looked at in a microsecond."""
+"""The number of sends whose connection is looked at in a microsecond (a unit of `raftlog.work`)."""
 
 BeforeOpen = Callable[[int, Callable[[], None]], None]
 
 
 class Proposals:
-    """Collects requests, proposes entries, settles waiters. Event loop only; does no I/O."""
+    """Collects requests, proposes entries, and answers the requests. Event loop only; does no I/O."""
 
     def __init__(
         self,
@@ -85,8 +86,8 @@ class Proposals:
     ) -> None:
         """`store_host` is the advertised ip and port, packed.
 
-        `before_open` is called with the index of this term's no-op when that is applied, and with what opens writes; it
-        may take its time. Without a `ledger` nothing is answered early.
+        `before_open` is called when this term's no-op is applied, with its index and a function that opens writes; it
+        may call that later. Without a `ledger` no send is answered early.
         """
         config, raw, clock = context.config, context.raw, context.clock
         self._limits, self._deadline_ms, self._index = config.limits, config.send.deadline_ms, config.index.enabled
@@ -98,9 +99,9 @@ class Proposals:
         self._replies = replies
         self._before_open = before_open
         self.opened: Signal[[]] = Signal()
-        """Sent when writes open: what waited for a leader may go on."""
+        """Signal that this node accepts writes as leader: requests that waited for a leader may go on."""
         self.unproposed: Signal[[list[Send]]] = Signal()
-        """Sent with what was queued when leadership was lost: it goes to the new leader."""
+        """Signal with the sends that were queued when leadership was lost: they go to the new leader."""
         self.figures = ProposalMetrics(metrics, context, state)
         self._sends = SendQueue(config.limits)
         self._calls: list[PendingCommands] = []
@@ -110,27 +111,29 @@ class Proposals:
         self.early = EarlyAnswers(config.modes, raw, replies, ledger, None if metrics is None else metrics.modes)
         self._twins = Twins(self.early, context.in_flight.sends)
         self._acks = 0
-        """Not 0 once a send has requested another level than the default."""
+        """The acknowledgement levels of all sends so far, or-ed: not 0 once a send has requested another level than the
+        default."""
         self._strict = StrictNames()
         self._slots: dict[str, TopicSlot] = {}
         self.plain: dict[bytes, TopicSlot] = {}
-        """Those of topics whose sends need nothing special, for the kernel: emptied when `_slots` loses one."""
+        """The slots, for the kernel, of topics whose sends need nothing special; emptied when `_slots` loses one."""
         self._cursors: dict[tuple[int, int], QueueCursor] = {}
         self._barriers = TopicBarriers()
         self._open_term = 0
         self._raw = raw
         self.in_flight = context.in_flight
         self.now_ms = clock.monotonic_ms()
-        """The clock at the last timer call: precise enough for deadlines, without a clock call per message."""
+        """The time at the last timer call, in milliseconds: precise enough for deadlines, without a clock call per
+        message."""
         self.refusing = ""
-        """Why sends are refused at present (the disk is full); "" if they are accepted."""
+        """The reason why sends are refused at present (the disk is full); "" if they are accepted."""
         self.on_contained: Callable[[str, Exception], object] = report_contained
         """Called with the action and the exception if a request fails that should have been refused earlier."""
         self.session_max: dict[bytes, int] = {}
-        """Highest sequence queued or proposed per producer, in this term of leadership."""
+        """Producer id -> highest sequence queued or proposed in this term of leadership."""
 
     def part(self) -> Part:
-        """Describes the proposals to the node."""
+        """Returns the proposals as a Part of the node: its name and callbacks."""
         return Part(
             name="proposals",
             tick=lambda _: self.expire(),
@@ -140,7 +143,7 @@ class Proposals:
         )
 
     def reload(self, config: Config) -> None:
-        """Another configuration from now on. What is proposed keeps its deadline."""
+        """Takes over a changed configuration. Proposed requests keep their deadline."""
         self._limits, self._deadline_ms, self._index = config.limits, config.send.deadline_ms, config.index.enabled
         self._names.reload(config.limits)
         self._sends.reload(config.limits)
@@ -154,16 +157,17 @@ class Proposals:
 
     @property
     def open(self) -> bool:
-        """This node leads and has applied the no-op of its term: its counters are exact, and it accepts writes."""
+        """True if this node leads and has applied the no-op of its term: its counters are exact, and it accepts
+        writes."""
         return self._open_term != 0
 
     @property
     def idle(self) -> bool:
-        """No request waits to be proposed, and no proposed entry is undecided."""
+        """True if no request waits to be proposed, and no proposed entry is undecided."""
         return not (self._pending or self._sends.waiting or self._calls)
 
     def slot(self, topic: str) -> TopicSlot | None:
-        """The topic as the send path needs it; None if it does not exist or a change of it is pending."""
+        """Returns the topic as the send path needs it; None if it does not exist or a change of it is pending."""
         slot = self._slots.get(topic)
         if slot is None:
             config = self._state.topics.get(topic)
@@ -173,11 +177,11 @@ class Proposals:
         return slot
 
     def changing(self, topic: str) -> bool:
-        """True while a proposed change of the topic is not applied: its sends wait."""
+        """Returns True while a proposed change of the topic is not applied: its sends wait."""
         return topic in self._barriers
 
     def refuse(self, why: str) -> None:
-        """Refuses sends from now on, with this reason; "" accepts them again."""
+        """Refuses sends with this reason until further notice; "" accepts them again."""
         self.refusing = why
 
     def submit_send(self, send: Send) -> None:
@@ -192,11 +196,11 @@ class Proposals:
 
     @property
     def queue(self) -> SendQueue:
-        """The queue into which the kernel puts plain sends; `queued` is told of them."""
+        """The queue to which the kernel adds plain sends; it must then call `queued`."""
         return self._sends
 
     def queued(self, size: int) -> None:
-        """The kernel has queued sends of so many bytes."""
+        """Counts sends that the kernel has queued, of `size` bytes together, and wakes the driver."""
         self.in_flight.sends.take(size)
         self._sends.queued(size)
         self._wake()
@@ -204,8 +208,8 @@ class Proposals:
     def submit_commands(
         self, commands: list[Command], done: Done, session: CommitSession | None = None, author: str = ""
     ) -> None:
-        """Queues commands for one COMMAND entry, or CHANGE entry if there is an `author`; encodes and measures them, so
-        that the caller learns what is wrong."""
+        """Queues commands for one COMMAND entry, or CHANGE entry if there is an `author`. Encodes and measures them
+        first, so that the caller learns at once what is wrong."""
         if not self._open_term:
             done(ProposeResult(Outcome.FAIL, [], None, "this node does not lead"))
             return
@@ -226,7 +230,7 @@ class Proposals:
         self._wake()
 
     def _queue_before(self, commands: list[Command], deadline_ms: int) -> None:
-        """Waiting offsets of oneway commits."""
+        """Queues waiting offsets of oneway commits, so that they precede other commands."""
         call = PendingCommands(commands, b"", lambda _: None, deadline_ms)
         try:
             call.packed = encode(commands)
@@ -237,21 +241,24 @@ class Proposals:
         self._calls.append(call)
 
     def end_session(self, producer_id: bytes) -> None:
-        """A connection closed without unanswered requests: its session may be forgotten. Goes into the next entry."""
+        """Adds the end of a producer session, whose connection closed without unanswered requests, to the next entry:
+        the state may forget it."""
         if self._open_term:
             self._effects.session_ended(producer_id, self.now_ms)
 
     def find_inflight(self, producer_id: bytes, sequence: int) -> tuple[PendingEntry, int] | Send | None:
-        """The queued or proposed send with this identity: (entry, position in it), or the queued send itself."""
+        """Returns the queued or proposed send with this identity: (entry, position in it), or the queued send itself;
+        None if there is none."""
         return find_send(self._pending.values(), self._sends.waiting, producer_id, sequence)
 
     def strict_inflight(self, send: Send) -> bool:
-        """dedup=strict: whether a send with this key and body is queued or proposed, its outcome open."""
+        """Returns True if a send with this topic, key and body is queued or proposed and undecided (for
+        dedup=strict)."""
         return send in self._strict
 
     def share(self, entry: PendingEntry, at: int, send: Send, *, room: bool) -> None:
-        """A repeated request shares the outcome of its first arrival. It replaces the first if that needs no answer any
-        more; else it may wait beside it, if `room`."""
+        """Lets a repeated request share the outcome of its first arrival, at position `at` of a proposed entry. It
+        replaces the first if that needs no answer any more; otherwise it may wait beside it, if `room`."""
         old = entry.sends[at]
         if at in entry.muted:
             entry.muted.remove(at)
@@ -270,7 +277,8 @@ class Proposals:
         self.in_flight.sends.give_back(old.size)
 
     def replace_queued(self, old: Send, send: Send, *, room: bool) -> None:
-        """The same for a send that is still queued."""
+        """Lets a repeated request share the outcome of its first arrival, as `share` does, if the first is still
+        queued."""
         if room and not old.connection.closed:
             self._twins.add(send)
             return
@@ -279,16 +287,17 @@ class Proposals:
         self.in_flight.sends.give_back(old.size)
 
     def _give_way(self, old: Send) -> None:
-        """Another request replaced it; its own client, if still connected, is answered with what is known."""
+        """Ends the wait of a request that its repetition replaced: its client, if still connected, is answered with
+        UNKNOWN."""
         if old.connection.closed:
             old.connection.in_flight.give_back(old.size)
         else:
             self._replies.unknown(old, "it came again, and there is no room to keep both until the log decides")
 
     def unanswered_of(self, paths: Collection[ReplyTo]) -> list[Send]:
-        """The sends that came through one of `paths` and have had no answer of any kind.
+        """Returns the sends that came through one of `paths` and have had no answer of any kind.
 
-        Looks at all that are under way: their number is what it costs, not that of the paths.
+        Looks at all sends under way: the cost depends on their number, not on that of the paths.
         """
         found: list[Send] = []
         for entry in self._pending.values():
@@ -302,7 +311,7 @@ class Proposals:
     # --- the driver's side -------------------------------------------------------------------------------------------
 
     def flush(self, raw: RawNode) -> None:
-        """Proposes the queued requests as far as the windows allow."""
+        """Proposes the queued requests as far as the limits on entries in flight allow."""
         if self._acks or self.early.waiting:
             self.early.advance(raw)
         if not self._open_term or not raw.leads_in(self._open_term):
@@ -323,7 +332,8 @@ class Proposals:
             logger.info("proposing pauses: %s", error)
 
     def on_applied(self, applied: Applied) -> None:
-        """Settles the waiters of a run; the no-op of this node's own term opens its writes."""
+        """Answers the requests whose entries were applied. If the no-op of this node's own term is among them, its
+        writes open."""
         raw = self._raw
         if not self._open_term and raw.role is Role.LEADER:
             for entry in applied.entries:
@@ -345,12 +355,13 @@ class Proposals:
             self._lost(pending.pop(index))
 
     def on_role(self, raw: RawNode) -> None:
-        """Opens writes in a new term as leader, and closes them when it ends."""
+        """Closes writes when this node no longer leads in the term in which they were opened."""
         if raw.role is not Role.LEADER or raw.term != self._open_term:
             self._close_writes()
 
     def _open_writes(self, raw: RawNode, term: int) -> None:
-        """The no-op of `term` is applied: counters start from applied state, without the overlay of an old term."""
+        """Opens writes, after the no-op of `term` is applied: counters start from applied state, without what an old
+        term had in flight."""
         if self._open_term or raw.role is not Role.LEADER or raw.term != term:
             return
         self._slots.clear()
@@ -363,7 +374,8 @@ class Proposals:
         self.opened()
 
     def _close_writes(self) -> None:
-        """Leadership ended: unproposed requests are forwarded or fail; the log will decide the proposed ones."""
+        """Closes writes because leadership ended: unproposed requests are forwarded or fail; the log will decide the
+        proposed ones."""
         if not self._open_term:
             return
         self._open_term = 0
@@ -384,7 +396,7 @@ class Proposals:
             self.unproposed(sends)
 
     def expire(self) -> None:
-        """Called on a timer: a request past its deadline is answered with UNKNOWN, or FAIL if it was never proposed."""
+        """Answers requests past their deadline with UNKNOWN, or FAIL if they were never proposed. Called on a timer."""
         now = self.now_ms = self._clock.monotonic_ms()
         self.early.expire(now)
         for entry in self._pending.values():
@@ -400,7 +412,8 @@ class Proposals:
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _cursor(self, topic_id: int, queue_id: int) -> QueueCursor:
-        """Cursors outlive topic slots within a term: offsets in flight must not be assigned twice."""
+        """Returns the cursor of a queue. Cursors outlive topic slots within a term: offsets in flight must not be
+        assigned twice."""
         cursor = self._cursors.get((topic_id, queue_id))
         if cursor is None:
             cursor = QueueCursor(topic_id, queue_id, self._state.max_offset(topic_id, queue_id))
@@ -424,8 +437,9 @@ class Proposals:
         self.figures.proposed(pending, 0, len(entry.payload))
 
     def _window_open(self) -> bool:
-        """Two batches overlap disk and network. More pay off only if each is large: an entry costs as much as a hundred
-        messages, and a send that waits a moment shares its entry with others."""
+        """Returns True if another batch may be proposed. Two batches overlap disk and network. More pay off only if
+        each is large: an entry costs as much as a hundred messages, and a send that waits a moment shares its entry
+        with others."""
         inflight = len(self._pending)
         if inflight >= self._limits.batches_inflight_max:
             return False
@@ -484,7 +498,8 @@ class Proposals:
             self.early.proposed(pending, raw)
 
     def _unbuildable_sends(self, sends: list[Send], error: Exception) -> None:
-        """Nothing was proposed. If there are several, each gets an entry of its own, so that only the culprit fails."""
+        """Handles sends of which no entry could be built; nothing was proposed. If there are several, each gets an
+        entry of its own, so that only the culprit fails."""
         if len(sends) > 1:
             self._sends.put_back(sends, alone=True)
             return
@@ -529,7 +544,8 @@ class Proposals:
             self.figures.slow.told()
 
     def _lost(self, waiter: PendingEntry) -> None:
-        """Another leader's entry is at our index: ours will never be applied."""
+        """Answers the requests of an entry with FAIL, because another leader's entry is at its index: it will never be
+        applied."""
         self.early.lost(waiter)
         self._barriers.lower_for(waiter.calls)
         self.offsets.decided(waiter.calls)

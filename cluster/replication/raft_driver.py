@@ -1,12 +1,13 @@
-"""The driver: sole owner of the RawNode. Inputs collect in an inbox; one turn processes them and carries out the Ready.
+"""The driver: sole owner of the RawNode (the Raft core). Inputs collect in an inbox; one turn of the driver processes
+them and carries out the Ready.
 
 Rules of this file:
 - Nothing here awaits. Between looking at the RawNode and changing it, nothing else runs.
 - Writes of a Ready go to the append lane; messages that depend on them are sent when the lane reports, in lane order.
   A lane that does small work on the loop reports before `submit` returns: the same turn then goes on with it.
 - Apply sees only entries that are committed *and* on this node's own disk (the core gives out no others).
-- Silence is judged behind the sockets: a turn steps its inbox before its ticks, and a tick that comes late waits until
-  the sockets are read.
+- A peer counts as silent only after the sockets are read: a turn steps its inbox before its ticks, and a tick that
+  comes late waits until they are.
 - A lane failure is final: the node stops taking part, and its peers continue without it.
 """
 
@@ -34,35 +35,36 @@ logger = logging.getLogger(__name__)
 
 APPLY_GATHER_MS = 10
 APPLY_GATHER_MAX = 256
-"""Gathered entries: at this number they are applied without waiting for more, also on a follower."""
+"""The number of gathered committed entries at which they are applied without waiting for more, also on a follower."""
 ROUNDS_MAX = 4
-"""Rounds in which one turn goes on with what its own lanes reported before others get the loop: each may be a sync."""
+"""The rounds in which one turn goes on with what its own lanes reported before others get the loop: each may be a sync.
+"""
 LATE_TICKS = 1
-"""A tick that is late by more shows that the loop stood still."""
+"""The lateness of a tick, in ticks, above which the loop must have stood still."""
 
 
 class MessageSender(Protocol):
-    """Raft messages to peers. Sending never blocks; a message may be lost."""
+    """Sends Raft messages to peers. Sending never blocks; a message may be lost."""
 
     def send(self, messages: Iterable[Message]) -> None:
-        """Queues messages, one write per peer and turn."""
+        """Queues messages to peers. The driver calls it so that each peer gets one write per turn."""
 
 
 class Proposer(Protocol):
-    """Told of what the driver learns from the core."""
+    """The driver's listener: it is told what the driver learns from the core."""
 
     def on_applied_run(self, applied: Applied) -> None:
-        """A run was applied: settles its waiters."""
+        """Is called when a run of entries was applied, and answers the requests that wait for them."""
 
     def on_role(self, raw: RawNode) -> None:
-        """Role, term or known leader changed."""
+        """Is called when role, term or known leader has changed."""
 
     def on_members(self, raw: RawNode) -> None:
-        """The members in force changed."""
+        """Is called when the members in force have changed."""
 
 
 class DriverInbox:
-    """Collects what comes for the driver until its next turn, and calls for that turn. It is made before the driver:
+    """Collects the driver's inputs until its next turn, and schedules that turn. It is made before the driver, because
     lanes, transport and services, which the driver needs, fill it. Event loop only."""
 
     __slots__ = (
@@ -85,12 +87,12 @@ class DriverInbox:
         self.applied: list[Applied] = []
         self.closed_peers: list[NodeId] = []
         self.reads: list[Callable[[bool], None]] = []
-        """Callbacks of those that wait for a ReadIndex round that has not begun."""
+        """Callbacks of reads that wait for a ReadIndex round that has not begun."""
         self.turn: Callable[[], object] = lambda: None
-        """Called when a turn is due: nobody's until there is a driver, which makes it its own."""
+        """The driver's function that runs a turn; the driver sets it when it is made, before that it does nothing."""
         self.turn_queued = False
         self.turning = False
-        """A turn runs: what comes in is seen before it ends, or wakes another at its end."""
+        """True while a turn runs: inputs are then seen before it ends, or wake another turn at its end."""
         self.stopped = False
 
     def wake(self) -> None:
@@ -100,37 +102,38 @@ class DriverInbox:
             self._loop.call_soon(self.turn)
 
     def receive(self, message: Message) -> None:
-        """A message from a peer."""
+        """Adds a message from a peer."""
         self.messages.append(message)
         if not self.turn_queued:
             self.wake()
 
     def peer_closed(self, peer: NodeId) -> None:
-        """The peer closed its connection: if it is the leader, this starts a pre-vote at once."""
+        """Records that a peer closed its connection: if the peer is the leader, this starts a pre-vote at once."""
         self.closed_peers.append(peer)
         self.wake()
 
     def on_persisted(self, persisted: Persisted) -> None:
-        """The append lane finished a drain, perhaps within the turn that gave it the work."""
+        """Adds the report of a drain of the append lane, perhaps within the turn that gave the lane the work."""
         self.persisted.append(persisted)
         if not (self.turn_queued or self.turning):
             self.wake()
 
     def on_applied(self, applied: Applied) -> None:
-        """The apply lane finished a drain, perhaps within the turn that gave it the work."""
+        """Adds the report of a drain of the apply lane, perhaps within the turn that gave the lane the work."""
         self.applied.append(applied)
         if not (self.turn_queued or self.turning):
             self.wake()
 
     def read_index(self, done: Callable[[bool], None]) -> None:
-        """Calls `done(True)` once applied state answers linearizably, `done(False)` if that cannot be confirmed."""
+        """Starts a linearizable read: calls `done(True)` once the applied state may answer it, `done(False)` if that
+        cannot be confirmed."""
         self.reads.append(done)
         if not self.turn_queued:
             self.wake()
 
 
 class RaftDriver:
-    """Runs the RawNode on an event loop."""
+    """Runs the RawNode (the Raft core) on an event loop."""
 
     def __init__(
         self,
@@ -151,10 +154,10 @@ class RaftDriver:
         on_install: Callable[[InstallSnapshot], object] = lambda offer: None,
         apply_bytes: int = APPLY_BYTES,
     ) -> None:
-        """`flush` proposes queued requests as far as the windows allow; called once or a few times per turn (see
+        """`flush` proposes queued requests as far as the limits allow; called once or a few times per turn (see
         `proposals`). `on_stop` is called once, with the reason, when the node must stop taking part. `on_install` is
-        called with
-        each offer of a snapshot: the leader has trimmed what this log lacks. `apply_bytes`: see `apply_lane.pieces`."""
+        called with each offer of a snapshot, which means that the leader has trimmed what this log lacks.
+        `apply_bytes`: see `apply_lane.pieces`."""
         self.raw = raw
         self._inbox = inbox
         self._node_id = node_id
@@ -172,29 +175,30 @@ class RaftDriver:
         self._ticks = 0
         self.stages = StageTimes() if stages is None else stages
         self._now_ms = 0.0
-        """The clock at the begin of this turn, and what its own lanes have taken since."""
+        """The time at the beginning of this turn, plus the time that its own lanes have taken since, in milliseconds.
+        """
         self._timer: asyncio.TimerHandle | None = None
         self._tick_due_s = 0.0
         self._jobs_out = 0
         self._gathered: list[Entry] = []
-        """Committed entries on their way to the apply lane."""
+        """Committed entries that are gathered for the apply lane."""
         self._gather_timer: asyncio.TimerHandle | None = None
         self._reads: dict[int, list[Callable[[bool], None]]] = {}
         self._reads_confirmed: list[tuple[int, list[Callable[[bool], None]]]] = []
         self._read_context = 0
         self.turns = 0
         self.implausible: Signal[[NodeId, ImplausibleMessageError]] = Signal()
-        """Sent when a peer sends what cannot be true; the core has ignored it."""
+        """Signal that a peer sent a message that cannot be true; the core has ignored it."""
         self.wake = inbox.wake
         inbox.turn = self._turn
 
     def start(self) -> None:
-        """Starts ticking."""
+        """Starts the timer of ticks, and the first turn."""
         self._schedule_tick()
         self.wake()
 
     def stop(self) -> None:
-        """Stops taking part; work still on the lanes is dropped when it completes."""
+        """Stops taking part in the cluster; work still on the lanes is dropped when it completes."""
         self._inbox.stopped = True
         if self._timer:
             self._timer.cancel()
@@ -237,7 +241,7 @@ class RaftDriver:
             self.wake()  # the next turn takes up what is ready, too
 
     def fail(self, error: BaseException) -> None:
-        """Stops permanently: a storage error, or an impossible state."""
+        """Stops the node's part in the cluster permanently, because of a storage error or an impossible state."""
         if self._inbox.stopped:
             return
         logger.critical("the node stops: %s", error, exc_info=error)
@@ -267,7 +271,7 @@ class RaftDriver:
             raw.tick()
 
     def _take_reports(self) -> None:
-        """Takes what the lanes have done since the last look."""
+        """Processes what the lanes have reported since the last look."""
         raw, inbox = self.raw, self._inbox
         if inbox.persisted:
             drains, inbox.persisted = inbox.persisted, []
@@ -333,9 +337,10 @@ class RaftDriver:
             self._on_install(ready.install)
 
     def _apply_soon(self, entries: Sequence[Entry]) -> None:
-        """A leader applies at once, because clients wait. Elsewhere entries collect for APPLY_GATHER_MS: passing one to
-        the lane costs more than applying it, and a follower that keeps up would spend a third of its time on
-        wake-ups. A no-op is applied at once: its leader compares sums with this node before it accepts writes."""
+        """Gathers committed entries for the apply lane. A leader applies at once, because clients wait. Elsewhere
+        entries collect for APPLY_GATHER_MS: passing one to the lane costs more than applying it, and a follower that
+        keeps up would spend a third of its time on wake-ups. A no-op is applied at once: its leader compares sums with
+        this node before it accepts writes."""
         self._gathered.extend(entries)
         urgent = self.raw.role is Role.LEADER or entries[-1].type == EntryType.NOOP
         if urgent or len(self._gathered) >= APPLY_GATHER_MAX:
@@ -395,8 +400,9 @@ class RaftDriver:
         self._timer = self._loop.call_at(self._tick_due_s, self._on_tick)
 
     def _on_tick(self) -> None:
-        """One tick per firing, however late: a node that was paused must not conclude that its peers were silent. A
-        late one may be the last that an election or a step-down waits for: first comes what the sockets hold."""
+        """Runs one tick per firing of the timer, however late: a node that was paused must not conclude that its peers
+        were silent. A late tick may be the last that an election or a step-down waits for, so the sockets are read
+        first."""
         late_s = self._loop.time() - self._tick_due_s
         self._schedule_tick()
         if late_s * 1000 > LATE_TICKS * self._tick_ms:
@@ -410,7 +416,7 @@ class RaftDriver:
 
 
 def _tell(callbacks: list[Callable[[bool], None]], confirmed: bool) -> None:
-    """A reader that fails must not affect the others or stop the node."""
+    """Calls back reads with the confirmation. A callback that fails must not affect the others or stop the node."""
     for done in callbacks:
         try:
             done(confirmed)

@@ -1,4 +1,4 @@
-"""Sends that wait for their entry, oldest first, and how many of them the next entry takes."""
+"""The queue of sends that wait for their entry, oldest first; it decides how many of them the next entry takes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @twin
 def cut(waiting: deque[Send], bytes_left: int, count_left: int) -> tuple[list[Send], int]:
-    """Takes sends off the front, up to so many stored bytes and messages; the first in any case. Returns them and the
-    bytes of their requests."""
+    """Takes sends off the front, up to `bytes_left` stored bytes and `count_left` messages; the first in any case.
+    Returns them and the bytes of their requests."""
     sends: list[Send] = []
     size = 0
     while waiting and count_left > 0:
@@ -33,29 +33,31 @@ def cut(waiting: deque[Send], bytes_left: int, count_left: int) -> tuple[list[Se
 
 
 class SendQueue:
-    """Waiting sends. `Proposals.submit_send`, called for every message, adds to it in place."""
+    """The queue of sends that wait for their entry. `Proposals.submit_send`, called for every message, adds to it in
+    place."""
 
     __slots__ = ("_alone", "_limits", "bytes", "waiting")
 
     def __init__(self, limits: LimitsSection) -> None:
         self._limits = limits
         self.waiting: deque[Send] = deque()
-        """Oldest first; always the same object."""
+        """The waiting sends, oldest first; always the same object."""
         self._alone = 0
-        """The number of first sends that get an entry each, because one of them made a batch fail."""
+        """The number of sends at the front that get an entry each, because one of them made a batch fail."""
         self.bytes = 0
-        """Bytes of the requests that wait."""
+        """The bytes of the requests of all waiting sends."""
 
     def reload(self, limits: LimitsSection) -> None:
-        """Other limits from now on."""
+        """Takes over changed limits."""
         self._limits = limits
 
     def queued(self, size: int) -> None:
-        """The kernel has added sends of so many bytes to `waiting`."""
+        """Counts the bytes of sends that the kernel has added to `waiting`."""
         self.bytes += size
 
     def cut(self) -> tuple[list[Send], int]:
-        """Takes the waiting sends, up to the batch limits; a large send goes alone. Returns them and their bytes."""
+        """Takes the waiting sends for the next entry, up to the batch limits; a large send goes alone. Returns them and
+        their bytes."""
         queue = self.waiting
         bytes_left = self._limits.batch_bytes_max
         count_left = self._limits.batch_messages_max
@@ -67,19 +69,20 @@ class SendQueue:
         return sends, size
 
     def put_back(self, sends: list[Send], *, alone: bool = False) -> None:
-        """The sends taken last were not proposed after all; `alone`: next time each gets its own entry."""
+        """Puts back the sends that were taken last, because they were not proposed after all. `alone`: next time each
+        gets its own entry."""
         self.waiting.extendleft(reversed(sends))
         self.bytes += sum([send.size for send in sends])
         if alone:
             self._alone = len(sends)
 
     def replace(self, old: Send, new: Send) -> None:
-        """A repeated request replaces its first arrival."""
+        """Replaces a waiting send by its repetition."""
         self.waiting[self.waiting.index(old)] = new
         self.bytes += new.size - old.size
 
     def take_older(self, before_ms: int) -> list[Send]:
-        """Takes those that came at or before that time."""
+        """Removes and returns the sends that came at or before that time."""
         late: list[Send] = []
         while self.waiting and self.waiting[0].received_ms <= before_ms:
             late.append(self.waiting.popleft())
@@ -87,7 +90,7 @@ class SendQueue:
         return late
 
     def take_all(self) -> list[Send]:
-        """Takes everything."""
+        """Removes and returns all sends."""
         sends = list(self.waiting)
         self.waiting.clear()
         self.bytes = self._alone = 0
@@ -95,7 +98,7 @@ class SendQueue:
 
 
 def slot_of(config: TopicConfig, default: int, cursor: Callable[[int, int], QueueCursor]) -> TopicSlot:
-    """`default`: the acknowledgement level where the topic names none."""
+    """Returns the topic as the send path needs it. `default`: the acknowledgement level if the topic names none."""
     dedup = config.attributes.get("dedup", "retry")
     if dedup == "strict" and config.name[0] == "%":
         dedup = "retry"  # a message sent back again has the key and body of the copy before

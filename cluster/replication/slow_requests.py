@@ -1,7 +1,7 @@
-"""Logs slow requests: which, whose, how long, and the stage that was slow.
+"""Logs slow requests: which request, of which client, how long it took, and the stage that was slow.
 
-A send is looked at once per entry, any other request when it is answered. At most one line a second; it reports how
-many were left out. All are counted.
+Sends are examined once per entry, any other request when it is answered. At most one line a second is logged; it
+reports how many were left out. All are counted.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ logger = logging.getLogger(__name__)
 
 LINE_EVERY_MS = 1000
 ENTRY_STAGES = ("queue", "sync", "majority", "apply")
-"""Stages of a write on the leader. queue: received until proposed. sync: until it is on the leader's own disk.
-majority: until it is committed. apply: until it is applied and answered."""
+"""The stages of a write on the leader. queue: from receipt until it is proposed. sync: until it is on the leader's own
+disk. majority: until it is committed. apply: until it is applied and answered."""
 READ, CONFIRM, LEADER, CLIENT = "read", "confirm", "leader", "client"
-"""Stages of what is no entry. read: until the rows or messages were read. confirm: the same, of a read for which a
-majority has to confirm the leader first. leader: on a node that passed it on, until a leader had answered or was
-found. client: until a client answered that this one asked about."""
+"""The stages of requests that make no entry. read: until the rows or messages were read. confirm: the same, of a read
+for which a majority has to confirm the leader first. leader: on a node that passed the request on, until a leader had
+answered or was found. client: until another client, which the node had to ask, answered."""
 TOLD = ("topic", "consumerGroup", "producerGroup", "group")
-"""Header fields that name the object of a request; `b` is the topic of a send (SEND_MESSAGE_V2)."""
+"""The header fields that name the object of a request in the log line."""
 CONFIRMED = frozenset(
     {
         RequestCode.QUERY_CONSUMER_OFFSET,
@@ -64,45 +64,47 @@ class Answered(Protocol):
 
     @property
     def ext(self) -> dict[str, str]:
-        """Its ext fields."""
+        """The ext fields of the request's header."""
 
     @property
     def client(self) -> tuple[str, int]:
-        """The ip and port that it came from."""
+        """The ip and port of the client that sent the request."""
 
 
 class RequestFigures(Protocol):
-    """The metrics; `cluster.node.metrics` keeps them."""
+    """The metrics of requests, as `cluster.node.metrics` keeps them."""
 
     def answered(self, code: int, response: int, seconds: float, requests: int = 1) -> None:
-        """Requests of one code were answered in so long."""
+        """Counts requests of one code that were answered after that many seconds."""
 
     def slow(self, code: int, stage: str, requests: int) -> None:
-        """Requests were slow, most of all in this stage."""
+        """Counts slow requests, which spent most of their time in this stage."""
 
 
 class SlowRequests:
-    """Event loop only."""
+    """Finds slow requests, logs and counts them. Event loop only."""
 
     def __init__(
         self, config: Config, clock_s: Callable[[], float], stages: StageTimes, figures: RequestFigures | None
     ) -> None:
-        """`clock_s`: monotonic seconds. Without `figures` nothing is counted."""
+        """`clock_s`: returns monotonic seconds. `figures`: the metrics; None counts nothing."""
         self.clock_s = clock_s
         self._stages = stages
         self._figures = figures
         self.late_ms = math.inf
-        """An entry is slow this long after its deadline (below 0: before it); check before a call."""
+        """The milliseconds after its deadline at which an entry is slow (below 0: before its deadline); check before a
+        call."""
         self.bound_ms = math.inf
-        """A request that took longer is slow."""
+        """The milliseconds above which a request is slow."""
         self._entry: dict[str, float] | None = None
-        """The stages of the slow entry whose commands are being answered."""
+        """The stages, with their milliseconds, of the slow entry whose commands are being answered; None if there is
+        none."""
         self._next_ms = 0.0
         self._left_out = 0
         self.reload(config)
 
     def reload(self, config: Config) -> None:
-        """Other bounds from now on; an entry that is under way may be shown with the wrong time once."""
+        """Takes over changed bounds; an entry that is under way may be shown with the wrong time once."""
         self._deadline_ms = config.send.deadline_ms
         self.bound_ms = config.log_output.slow_request_ms or math.inf
         self.late_ms = self.bound_ms - self._deadline_ms
@@ -110,8 +112,8 @@ class SlowRequests:
     # --- sends and commands: once per entry --------------------------------------------------------------------------
 
     def settled(self, waiter: PendingEntry, outcome: Outcome, now_ms: float) -> None:
-        """The waiters of an entry receive `outcome` now (monotonic milliseconds). Those of commands are told next: see
-        `answered`; `told` follows."""
+        """Examines an entry whose waiting requests receive `outcome` now (monotonic milliseconds). Callers of commands
+        are answered next (see `answered`); `told` follows."""
         if now_ms - waiter.deadline_ms < self.late_ms:
             return
         arrived_ms = waiter.deadline_ms - self._deadline_ms  # of the first request: it sets the deadline
@@ -136,11 +138,12 @@ class SlowRequests:
         )
 
     def told(self) -> None:
-        """All waiters of the entry have been told."""
+        """Ends the examination of an entry: all its requests have been answered."""
         self._entry = None
 
     def _stages_of(self, waiter: PendingEntry, arrived_ms: float, now_ms: float) -> dict[str, float]:
-        """Milliseconds by stage. One that has not ended has all the time since the one before it."""
+        """Returns the milliseconds that each stage of an entry took. A stage that has not ended gets all the time since
+        the one before it."""
         synced_ms, committed_ms = self._stages.of(waiter.id.index)
         ended, spent = arrived_ms, {}
         for name, end_ms in zip(ENTRY_STAGES, (1000 * waiter.proposed_s, synced_ms, committed_ms, now_ms), strict=True):
@@ -152,7 +155,8 @@ class SlowRequests:
     # --- all other requests ------------------------------------------------------------------------------------------
 
     def answered(self, request: Answered, response: int, arrived_s: float) -> None:
-        """A request that came at `arrived_s` is answered now. A pull that was held has no such time (infinity)."""
+        """Examines a request that came at `arrived_s` and is answered now. A pull that was held has no such time
+        (infinity)."""
         now_s = self.clock_s()
         seconds = now_s - arrived_s
         if seconds < 0 or response == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -167,7 +171,7 @@ class SlowRequests:
     def passed_on(
         self, code: int, client: tuple[str, int], ext: Mapping[str, str], took_ms: float, now_ms: int
     ) -> None:
-        """This node let go of a request that it held for a leader, `took_ms` after it came."""
+        """Logs a request that this node held for a leader and has let go, `took_ms` after it came."""
         self._slow(code, {LEADER: took_ms}, 1, now_ms, {"client": _address(client), **_objects(ext)})
 
     # --- the line ----------------------------------------------------------------------------------------------------
@@ -201,14 +205,14 @@ class SlowRequests:
 
 
 def _stage_of(code: int) -> str:
-    """Returns the stage of a request that is no entry."""
+    """Returns the stage in which a request that makes no entry spends its time."""
     if code in CONFIRMED:
         return CONFIRM
     return CLIENT if code in ASKS_A_CLIENT else READ
 
 
 def code_name(code: int) -> str:
-    """RocketMQ's name of a request code; the number of one that it does not define."""
+    """Returns RocketMQ's name of a request code; the number of one that it does not define."""
     return _NAMES.get(code) or str(code)
 
 
@@ -217,7 +221,7 @@ def _address(peer: tuple[str, int] | None) -> str:
 
 
 def _objects(ext: Mapping[str, str]) -> dict[str, object]:
-    """Topic and group, as far as the header names them, at their usual lengths."""
+    """Returns topic and group, as far as the header names them, cut to their usual lengths."""
     found: dict[str, object] = {}
     for name in TOLD:
         if name in ext:
@@ -226,7 +230,7 @@ def _objects(ext: Mapping[str, str]) -> dict[str, object]:
 
 
 SEND = int(RequestCode.SEND_MESSAGE)
-"""All sends count as this code: an entry holds those of every code."""
+"""The request code under which all sends are counted, because an entry contains those of every code."""
 _ANSWERS = {
     Outcome.OK: int(ResponseCode.SUCCESS),
     Outcome.FAIL: int(ResponseCode.SERVICE_NOT_AVAILABLE),
@@ -235,7 +239,7 @@ _ANSWERS = {
 
 
 class ProposalFigures(Protocol):
-    """The metrics themselves; `cluster.node.metrics` keeps them."""
+    """The metrics of proposals, as `cluster.node.metrics` keeps them."""
 
     @property
     def requests(self) -> RequestFigures:
@@ -246,17 +250,17 @@ class ProposalFigures(Protocol):
         """The metrics of early answers."""
 
     def proposed(self, messages: int, size_bytes: int) -> None:
-        """One entry was proposed; `messages` is 0 for a COMMAND entry."""
+        """Counts one proposed entry; `messages` is 0 for a COMMAND entry."""
 
     def settled(self, outcome: Outcome, requests: int, seconds: float) -> None:
-        """The outcome of one entry is known, or its waiters timed out; `requests` waited for it."""
+        """Counts one entry whose outcome is known, or whose requests timed out; `requests` waited for it."""
 
     def messages_in(self, topic: str, messages: int, size_bytes: int) -> None:
-        """Messages of one topic were acknowledged; once per topic and entry."""
+        """Counts messages of one topic that were acknowledged; called once per topic and entry."""
 
 
 class ProposalMetrics:
-    """Does nothing without metrics. Two clock calls per entry."""
+    """Counts and times proposed entries, with two clock calls per entry. Does nothing if there are no metrics."""
 
     def __init__(self, metrics: ProposalFigures | None, context: NodeContext, state: BrokerState) -> None:
         self._metrics = metrics
@@ -266,17 +270,17 @@ class ProposalMetrics:
         self.slow = SlowRequests(context.config, context.clock.monotonic_s, context.stages, requests)
 
     def reload(self, config: Config) -> None:
-        """Other bounds from now on."""
+        """Takes over changed bounds."""
         self.slow.reload(config)
 
     def proposed(self, pending: PendingEntry, messages: int, size_bytes: int) -> None:
-        """The entry has its place in the leader's log."""
+        """Counts an entry that has got its place in the leader's log."""
         if self._metrics is not None:
             pending.proposed_s = self._clock.monotonic_s()
             self._metrics.proposed(messages, size_bytes)
 
     def settled(self, waiter: PendingEntry, outcome: Outcome) -> None:
-        """It is decided, or its waiters were answered with UNKNOWN."""
+        """Counts an entry that is decided, or whose requests were answered with UNKNOWN."""
         metrics = self._metrics
         if metrics is None:
             return

@@ -22,20 +22,21 @@ WAIT_FALSE: Final = WAIT + b"false"
 
 
 class Ack(IntEnum):
-    """A level. The default is 0, so that the hot path can test `if send.ack`."""
+    """An acknowledgement level. The default is 0, so that the hot path can test `if send.ack`."""
 
     QUORUM_FSYNC = 0
-    """Committed and applied: a majority has it on disk."""
+    """The message is committed and applied: a majority has it on disk."""
     LEADER = 1
-    """The leader has it: on disk (SYNC_FLUSH), written (ASYNC_FLUSH), in memory (with the transient store pool)."""
+    """The leader has the message: on disk (SYNC_FLUSH), written (ASYNC_FLUSH), in memory (with the transient store
+    pool)."""
     QUORUM = 2
-    """A majority has written it; no node needs to have synced it."""
+    """A majority has written the message; no node needs to have synced it."""
     ALL = 3
-    """Committed, applied, and on the disk of every voter."""
+    """The message is committed, applied, and on the disk of every voter."""
 
 
 EARLY: Final = frozenset((Ack.LEADER, Ack.QUORUM))
-"""Levels whose answers need not wait for the commit."""
+"""The levels whose answers need not wait for the commit."""
 
 NAMES: Final[dict[str, Ack]] = {
     "leader": Ack.LEADER,
@@ -46,23 +47,23 @@ NAMES: Final[dict[str, Ack]] = {
 
 
 class LevelError(ValueError):
-    """An unknown level; the text lists the valid ones."""
+    """An unknown acknowledgement level; the text lists the valid ones."""
 
 
 def default_level(modes: ModesSection) -> Ack:
-    """The level of a message if its topic and properties specify none."""
+    """Returns the level of a message whose topic and properties specify none."""
     if modes.broker_role == "ASYNC_MASTER":
         return Ack.LEADER
     return Ack.QUORUM if modes.flush_disk_type == "ASYNC_FLUSH" else Ack.QUORUM_FSYNC
 
 
 def name_of(level: int) -> str:
-    """The name in configuration and properties."""
+    """Returns the level's name in configuration and properties."""
     return next(name for name, known in NAMES.items() if known == level)
 
 
 def level_named(name: str, where: str) -> Ack:
-    """Raises LevelError."""
+    """Returns the level with this name. Raises LevelError, which names `where` it came from."""
     level = NAMES.get(name)
     if level is None:
         raise LevelError(f"{where}={name}: an acknowledgement level is one of {', '.join(NAMES)}")
@@ -70,7 +71,7 @@ def level_named(name: str, where: str) -> Ack:
 
 
 def ack_of(properties: bytes, default: int) -> int:
-    """The level of a message with these properties. Raises LevelError."""
+    """Returns the level of a message with these properties; `default` if they specify none. Raises LevelError."""
     if PROPERTY in properties:
         value = _value(properties, PROPERTY)
         if value is not None:
@@ -81,7 +82,7 @@ def ack_of(properties: bytes, default: int) -> int:
 
 
 def _value(properties: bytes, mark: bytes) -> bytes | None:
-    """The value of the property, None if `mark` occurs only inside another property."""
+    """Returns the value of the property that begins with `mark`; None if `mark` occurs only inside another property."""
     for part in properties.split(b"\x02"):
         if part.startswith(mark):
             return part[len(mark) :]

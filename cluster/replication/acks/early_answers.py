@@ -1,10 +1,10 @@
-"""Answers sent before the entry is committed (`leader`, `quorum`), and those that wait for every disk (`all`).
+"""Answers sends before their entry is committed (levels `leader`, `quorum`), or only when it is on every disk (`all`).
 
 An early answer changes only its own time: the entry is committed, applied and visible when a majority has it on disk,
-as usual. The content of the answer (queue offset, message id) was decided when the entry was proposed. It is sent only
-after it was recorded in DATA/EARLY (`ledger`), for at most `limits.batches_inflight_max` entries at a time: that is the
-loss window. An entry that was answered early and then replaced by another is counted and logged, even if the node was
-killed in between: it does so after its restart.
+as usual. The content of the answer (queue offset, message id) was decided when the entry was proposed. The answer is
+sent only after it was recorded in DATA/EARLY (`ledger`), for at most `limits.batches_inflight_max` entries at a time:
+that is the loss window. An entry that was answered early and then replaced by another is counted and logged. A node
+that was killed in between does so after its restart.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ logger = logging.getLogger(__name__)
 
 
 class Stage(IntEnum):
-    """The condition for an early answer."""
+    """The condition on which a send is answered early."""
 
     MEMORY = 0
-    """Nothing: the entry is in this process's memory."""
+    """No condition: the entry is in the leader's memory."""
     WRITTEN = 1
-    """The leader has passed it to the operating system: it survives the end of the process."""
+    """The leader has passed the entry to its operating system, so that it survives the end of the process."""
     SYNCED = 2
-    """It is on the leader's disk."""
+    """The entry is on the leader's disk."""
     QUORUM_WRITTEN = 3
-    """A majority has passed it to the operating system."""
+    """A majority of nodes have passed the entry to their operating systems."""
 
 
 class _Waiting(NamedTuple):
-    """Stored sends that wait for every voter's disk."""
+    """Committed sends of level `all`, which wait until their entry is on every voter's disk."""
 
     index: int  # type: ignore[assignment]
     deadline_ms: int
@@ -56,7 +56,7 @@ class _Waiting(NamedTuple):
 
 
 class EarlyAnswers:
-    """The part of Proposals that deals with levels. Event loop only."""
+    """The part of Proposals that answers sends at other levels than the default. Event loop only."""
 
     def __init__(
         self,
@@ -66,27 +66,30 @@ class EarlyAnswers:
         ledger: Ledger | None,
         metrics: ModeMetrics | None = None,
     ) -> None:
-        """Without a ledger there are no early answers."""
+        """`ledger` records early answers; if it is None, no send is answered early."""
         self.reload(modes)
         self._replies = replies
         self.ledger = ledger
         self._metrics = metrics
         self._raw = raw
         self._open: dict[int, tuple[PendingEntry, dict[Stage, list[int]]]] = {}
-        """Entries proposed here that are undecided and not fully answered, by index."""
+        """Entries, by index, that this node proposed, that are undecided and of which sends have still to be answered
+        early."""
         self.waiting: list[_Waiting] = []
         self._written: dict[NodeId, int] = {}
-        """Node -> highest index that it passed to its operating system in this term, this node included."""
+        """Node -> highest index that the node passed to its operating system in this term, this node included."""
         self._written_term = 0
         self.wants_own: Signal[[]] = Signal()
-        """Sent when an answer waits for what this node has written: nodes tell it only on demand."""
+        """Signal that an answer waits until this node has written the entry: the log reports its writes only on demand.
+        """
         self.wants_quorum: Signal[[]] = Signal()
-        """The same of what a majority has written."""
+        """Signal that an answer waits until a majority has written the entry: peers report their writes only on demand.
+        """
         self.window_messages_max = 0
-        """The highest number of messages that were answered early and undecided at one time."""
+        """The highest number of messages so far that were answered early and undecided at one time."""
 
     def reload(self, modes: ModesSection) -> None:
-        """Other modes from now on: entries that are proposed already are answered as they were promised."""
+        """Takes over changed modes. Entries that are already proposed are answered as they were promised."""
         self._pool = modes.transient_store_pool_enable
         self._async_flush = modes.flush_disk_type == "ASYNC_FLUSH"
         self._all_timeout_ms = modes.all_timeout_ms
@@ -95,7 +98,8 @@ class EarlyAnswers:
     # --- an entry's way ----------------------------------------------------------------------------------------------
 
     def proposed(self, pending: PendingEntry, raw: RawNode) -> None:
-        """The entry has its place in the leader's log."""
+        """Answers the sends of a newly proposed entry that need nothing more, and registers those that are to be
+        answered early later. The entry has its place in the leader's log."""
         stages: dict[Stage, list[int]] = {}
         for at, send in enumerate(pending.sends):
             stage = self._stage(send.ack)
@@ -115,7 +119,7 @@ class EarlyAnswers:
             self.wants_quorum()
 
     def advance(self, raw: RawNode) -> None:
-        """Once per driver turn: sends the answers whose condition has become true."""
+        """Sends the answers whose condition has become true. Called once per turn of the driver."""
         if self._open and raw.role is Role.LEADER:
             for index, (pending, stages) in list(self._open.items()):
                 for stage in [stage for stage in stages if self._reached(stage, pending.id, raw)]:
@@ -126,7 +130,7 @@ class EarlyAnswers:
             self._look_at_all(raw)
 
     def written(self, node: NodeId, entry_id: EntryId) -> None:
-        """A node passed everything up to that entry to its operating system."""
+        """Records that a node has passed everything up to this entry to its operating system."""
         if entry_id.term > self._written_term:
             self._written.clear()
             self._written_term = entry_id.term
@@ -134,7 +138,8 @@ class EarlyAnswers:
             self._written[node] = max(entry_id.index, self._written.get(node, 0))
 
     def settled(self, pending: PendingEntry, now_ms: int) -> None:
-        """Committed and applied. Sends of level `all` are taken out of the answer: they wait."""
+        """Ends the early answers of an entry that is committed and applied. Its sends of level `all` are not answered
+        with the others: they wait for every voter's disk."""
         self._open.pop(pending.id.index, None)
         built = pending.built
         held = [at for at, send in enumerate(pending.sends) if send.ack == Ack.ALL and at not in pending.muted]
@@ -148,14 +153,15 @@ class EarlyAnswers:
         )
 
     def wait_for_all(self, index: int, now_ms: int, sends: list[Send], stored: Callable[[], None]) -> None:
-        """Calls `stored` when every voter has `index` on disk; the sends are unknown if that takes too long."""
+        """Calls `stored` when every voter has the entry `index` on disk; answers the sends with UNKNOWN if that takes
+        too long."""
         self.waiting.append(_Waiting(index, now_ms + self._all_timeout_ms, sends, stored))
         self._look_at_all(self._raw)
 
     def answer_stored(self, send: Send, *found: int) -> None:
-        """A repeated send that is already stored (`found`: topic id, queue, offset, position): level `all` still waits.
+        """Answers a repeated send that is already stored (`found`: topic id, queue, offset, position).
 
-        Every voter has the message once it has all entries applied here so far.
+        At level `all` the answer still waits: every voter has the message once it has all entries applied here so far.
         """
         path = send.connection
         if send.ack != Ack.ALL:
@@ -170,12 +176,13 @@ class EarlyAnswers:
         self.wait_for_all(self._raw.applied_index, send.received_ms, [send], stored)
 
     def lost(self, pending: PendingEntry) -> None:
-        """Another leader's entry replaced it."""
+        """Counts the early answers of an entry as lost, because another leader's entry replaced it."""
         self._open.pop(pending.id.index, None)
         self._lose(pending.id)
 
     def on_applied(self, entries: Sequence[Entry]) -> None:
-        """Decides entries that this node answered early before a restart, or in an earlier term as leader."""
+        """Decides, by the applied entries, which early answers of this node from before a restart, or from an earlier
+        term as leader, are kept or lost."""
         undecided = self.ledger.undecided if self.ledger is not None else None
         if not undecided:
             return
@@ -185,14 +192,15 @@ class EarlyAnswers:
             self._decide(entry_id, terms.get(entry_id.index))
 
     def on_start(self, applied_index: int, term_at: Callable[[int], int | None]) -> None:
-        """Decides entries applied before this start; `term_at` is None for trimmed entries, which were committed."""
+        """Decides early answers for entries that were applied before this start. `term_at` returns the term at an
+        index; None for trimmed entries, which were committed."""
         if self.ledger is None:
             return
         for entry_id in [entry_id for entry_id in self.ledger.undecided if entry_id.index <= applied_index]:
             self._decide(entry_id, term_at(entry_id.index))
 
     def expire(self, now_ms: int) -> None:
-        """Ends waits for disks that do not answer in time."""
+        """Answers sends of level `all` with UNKNOWN if not every voter's disk confirmed the entry in time."""
         if not self.waiting or self.waiting[0].deadline_ms > now_ms:
             return
         late = [wait for wait in self.waiting if wait.deadline_ms <= now_ms]
@@ -207,14 +215,15 @@ class EarlyAnswers:
                 self._replies.unknown(send, remark)
 
     def held_of(self, paths: Collection[ReplyTo]) -> list[Send]:
-        """The sends that came through one of `paths` and wait for every disk."""
+        """Returns the sends that came through one of `paths` and wait for every voter's disk."""
         return [send for wait in self.waiting for send in wait.sends if send.connection in paths]
 
     # --- figures -----------------------------------------------------------------------------------------------------
 
     @property
     def window_messages(self) -> int:
-        """Messages that are answered and undecided: the largest possible loss if this node died now."""
+        """The number of messages that are answered early and undecided: the largest possible loss if this node died
+        now."""
         return sum(self.ledger.undecided.values()) if self.ledger is not None else 0
 
     # --- inside ------------------------------------------------------------------------------------------------------
@@ -275,7 +284,7 @@ class EarlyAnswers:
 
     @staticmethod
     def _matches(raw: RawNode) -> dict[NodeId, int]:
-        """Voter -> highest index known to be on its disk."""
+        """Returns voter -> highest index known to be on the voter's disk."""
         status = raw.status()
         known = {peer.node_id: peer.match_index for peer in status.peers} | {status.node_id: status.persisted_index}
         return {voter: known.get(voter, -1) for voter in status.voters}
@@ -308,22 +317,23 @@ class EarlyAnswers:
 
 
 class Twins:
-    """Repeated sends that wait for the outcome of the first, by identity. They are never proposed; their bytes are
-    counted like those of any send."""
+    """Repeated sends that wait for the outcome of the first, found by identity (producer id, sequence). They are never
+    proposed; their bytes are counted like those of any send."""
 
     def __init__(self, early: EarlyAnswers, sends: BytesInFlight) -> None:
-        """`sends`: the bytes in flight of all sends."""
+        """`sends`: the counter of the bytes in flight of all sends."""
         self._early = early
         self._sends = sends
         self.waiting: dict[tuple[bytes, int], list[Send]] = {}
-        """(producer id, sequence) -> the sends that wait. Usually empty: check before a call."""
+        """(producer id, sequence) -> the repeated sends that wait. Usually empty: check before a call."""
 
     def add(self, send: Send) -> None:
-        """It waits for the outcome of the send with its identity."""
+        """Lets a repeated send wait for the outcome of the send with the same identity."""
         self.waiting.setdefault((send.producer_id, send.sequence), []).append(send)
 
     def take(self, sends: Iterable[Send]) -> list[tuple[int, Send]]:
-        """(position in `sends`, twin) of all that wait for one of them, which is decided."""
+        """Removes the repeats of decided sends from the waiting ones and returns them: (position in `sends`, repeated
+        send)."""
         if not self.waiting:
             return []
         return [
@@ -334,7 +344,7 @@ class Twins:
         ]
 
     def stored(self, sends: list[Send], built: Built) -> None:
-        """The sends are committed and applied: so are their twins."""
+        """Answers the repeats of sends that are committed and applied: they are stored as well."""
         for at, twin in self.take(sends):
             twin.connection.in_flight.give_back(twin.size)
             self._sends.give_back(twin.size)
@@ -345,8 +355,8 @@ class Twins:
     def tell(
         self, sends: list[Send], tell: Callable[[Send, str], None], remark: str, muted: Collection[int] = ()
     ) -> None:
-        """Answers the sends, except those at the `muted` positions, and all their twins with `remark`. A failure to
-        answer one does not affect the others."""
+        """Answers the sends, except those at the `muted` positions, and all their repeats by calling `tell` with
+        `remark`. A failure to answer one does not affect the others."""
         for at, send in enumerate(sends):
             if at not in muted:
                 contain("answering a send", tell, send, remark)
@@ -355,5 +365,5 @@ class Twins:
             contain("answering a send", tell, twin, remark)
 
     def of(self, paths: Collection[ReplyTo]) -> list[Send]:
-        """Those that came through one of `paths`."""
+        """Returns the waiting repeats that came through one of `paths`."""
         return [twin for twins in self.waiting.values() for twin in twins if twin.connection in paths]

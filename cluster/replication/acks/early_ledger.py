@@ -1,7 +1,9 @@
-"""DATA/EARLY: entries answered before they were committed and still undecided, and how many such entries were lost.
+"""The file DATA/EARLY: entries answered before they were committed and still undecided, and how many such entries were
+lost.
 
-After a restart, a node that was killed can report from it how many of its early answers were lost. One page,
-overwritten before each early answer is sent, and never synced: it survives the end of the process, not of the machine::
+After a restart, a node that was killed can report from the file how many of its early answers were lost. The file is
+one page, overwritten before each early answer is sent, and never synced: it survives the end of the process, not of the
+machine::
 
      0 magic u32 "RMQE" | 4 crc u32 of bytes 8..(31 + 24 * count) | 8 format u16 | 10 reserved u16 | 12 count u32
     16 lost_messages u64 | 24 lost_entries u64
@@ -34,14 +36,14 @@ PAGE = 4096
 
 
 class Totals(NamedTuple):
-    """Since the file was made."""
+    """The early answers that were lost since the file was made: messages and entries."""
 
     messages: int
     entries: int
 
 
 def encode(records: dict[EntryId, int], lost: Totals) -> bytes:
-    """The page."""
+    """Returns the page with these records, entry -> messages, and totals."""
     rest = _REST.pack(FORMAT, 0, len(records), *lost) + b"".join(
         [_RECORD.pack(term, index, messages, 0) for (term, index), messages in records.items()]
     )
@@ -49,7 +51,7 @@ def encode(records: dict[EntryId, int], lost: Totals) -> bytes:
 
 
 def decode(page: bytes) -> tuple[dict[EntryId, int], Totals] | None:
-    """None if it is damaged or of another format."""
+    """Returns the records and totals of a page; None if it is damaged or of another format."""
     if len(page) < _RECORDS_AT:
         return None
     fmt, _, count, messages, entries = _REST.unpack_from(page, HEAD_SIZE)
@@ -61,26 +63,27 @@ def decode(page: bytes) -> tuple[dict[EntryId, int], Totals] | None:
 
 
 class Ledger:
-    """The file, and its content in memory. Event loop only; a write costs a few microseconds and no sync."""
+    """The ledger of early answers: the file DATA/EARLY, and its content in memory. Event loop only; a write costs a few
+    microseconds and no sync."""
 
     def __init__(self, fs: FileSystem, directory: Path, room: int) -> None:
-        """`room`: entries that may be answered early and undecided at a time. Raises nothing: without the file there
-        are no early answers."""
+        """`room`: the most entries that may be answered early and undecided at a time. Raises nothing: without the
+        file, no send is answered early."""
         self._fs = fs
         self._path = directory / NAME
         self.resize(room)
         self._records: dict[EntryId, int] = {}
         self.lost = Totals(0, 0)
         self.failure = ""
-        """Why nothing can be recorded, so that there are no early answers."""
+        """The reason why nothing can be recorded, so that no send is answered early; "" if recording works."""
         self._file: File | None = None
         if fs.exists(self._path):
             self._load()
 
     def resize(self, room: int) -> None:
-        """Another `room`; entries that are answered stay, also if they are more."""
+        """Changes `room`. Entries that are already answered stay, even if they are more."""
         self.room = min(room, RECORDS_MAX)
-        """Entries."""
+        """The most entries that may be answered early and undecided at a time."""
 
     def _load(self) -> None:
         try:
@@ -98,11 +101,12 @@ class Ledger:
 
     @property
     def undecided(self) -> dict[EntryId, int]:
-        """Entry -> messages of it that were answered early."""
+        """Undecided entry -> number of its messages that were answered early."""
         return self._records
 
     def note(self, entry_id: EntryId, messages: int) -> bool:
-        """Returns True once it is written; False if there is no room or no file: then the answer must wait."""
+        """Records that messages of an entry are to be answered early. Returns True once that is written; False if there
+        is no room or no file: then the answer must wait."""
         known = self._records.get(entry_id)
         if known is None and len(self._records) >= self.room:
             return False
@@ -116,11 +120,13 @@ class Ledger:
         return False
 
     def kept(self, entry_id: EntryId) -> None:
-        """It was committed. Written with the next record: until then a restart would find the entry in its log."""
+        """Removes an entry that was committed. That is written with the next record: until then a restart would find
+        the entry in its log."""
         self._records.pop(entry_id, None)
 
     def lose(self, entry_id: EntryId) -> int:
-        """Another entry replaced it; returns how many early answers are lost."""
+        """Removes an entry that another entry replaced, and counts its early answers as lost. Returns the number of
+        them."""
         messages = self._records.pop(entry_id, 0)
         if messages:
             self.lost = Totals(self.lost.messages + messages, self.lost.entries + 1)

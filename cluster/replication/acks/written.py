@@ -1,4 +1,5 @@
-"""Reports of writes: level `quorum` needs to know what nodes have passed to their operating systems, before the sync.
+"""Reports of writes: for the level `quorum`, nodes report what they have passed to their operating systems, before the
+sync.
 
 Nodes report only on request, because a frame per batch has its cost. A leader with such sends asks its peers every
 ASK_MS (frame WANT_WRITTEN). A follower that was asked reports its writes for LEASE_MS (frame WRITTEN: term and index of
@@ -23,21 +24,22 @@ LEASE_MS = 2000
 
 
 class SendsFrames(Protocol):
-    """The part of PeerTransport used here."""
+    """The part of PeerTransport that the reports of writes use."""
 
     def send_frame(self, peer: NodeId, kind: Kind, header: list[Any], payload: bytes) -> bool:
-        """False if there is no connection."""
+        """Sends a frame to a peer. Returns False if there is no connection."""
 
 
 class TellsWritten(Protocol):
-    """The part of SegmentedLog used here."""
+    """The part of SegmentedLog that the reports of writes use."""
 
     def tell_written(self, call: Callable[[EntryId], None] | None) -> None:
-        """Has `call` called after each write, before its sync; None ends it."""
+        """Makes the log call `call` after each write, before its sync, with the last entry; None ends that."""
 
 
 class WrittenRelay:
-    """Both ends. Event loop only, but for `_on_lane`."""
+    """Both ends of the reports of writes: asks as the leader, reports as a follower. Event loop only, except for
+    `_on_lane`."""
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class WrittenRelay:
         loop: asyncio.AbstractEventLoop,
         wake: Callable[[], None],
     ) -> None:
-        """`wake` schedules a driver turn, in which the answers are sent."""
+        """`wake` schedules a turn of the driver, in which early answers are sent."""
         self._node_id = node_id
         self._raw = raw
         self._early = early
@@ -59,14 +61,14 @@ class WrittenRelay:
         self._wake = wake
         self._now_ms = 0
         self._listening = False
-        """The log tells this relay what it writes."""
+        """True if the log tells this relay what it writes."""
         self._own_until = self._tell_until = self._ask_until = self._ask_ms = -1
         self._leader: NodeId = NodeId(0)
         early.wants_own.add(self._want_own)
         early.wants_quorum.add(self._want_quorum)
 
     def tick(self, now_ms: int) -> None:
-        """Asks again, and stops reporting when no node asks any more."""
+        """Asks the peers again if need be, and stops listening to the log when no node asks any more."""
         self._now_ms = now_ms
         if now_ms < self._ask_until and self._raw.role is Role.LEADER and now_ms >= self._ask_ms:
             self._ask()
@@ -75,7 +77,7 @@ class WrittenRelay:
             self._log.tell_written(None)
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any]) -> None:
-        """Raises WireError."""
+        """Handles a frame WANT_WRITTEN or WRITTEN from a peer. Raises WireError."""
         try:
             if kind == Kind.WANT_WRITTEN:
                 self._leader, self._tell_until = peer, self._now_ms + LEASE_MS
@@ -111,7 +113,7 @@ class WrittenRelay:
                 self._transport.send_frame(voter, Kind.WANT_WRITTEN, [], b"")
 
     def _on_lane(self, entry_id: EntryId) -> None:
-        """On the append lane, between a write and its sync."""
+        """Passes a write to the event loop. Called on the append lane's thread, between a write and its sync."""
         try:
             self._loop.call_soon_threadsafe(self._written, entry_id)
         except RuntimeError:
