@@ -1,4 +1,5 @@
-"""Many seeds: run on one or more processes, summed up, and held against the conditions under which they prove much."""
+"""Runs many seeds on one or more processes, sums up the results, and checks whether the runs were hard enough to prove
+much."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ from jepsen_like.sim.world import ACKED_MIN, KINDS_MIN, SimResult, run_seed
 CHUNK = 5
 LEADER_CHANGE_SHARE_MIN = 0.6
 SOMETIMES_FROM = 1000
-"""Seeds from which on a rare state that was never reached fails the run."""
+"""Number of seeds from which on a rare state that was never reached fails the run."""
 
 
 class Summary:
-    """The totals of a range of seeds."""
+    """The results of a range of seeds, and their totals."""
 
     def __init__(self, first_seed: int) -> None:
         self.first_seed = first_seed
@@ -29,23 +30,24 @@ class Summary:
         self.faults: Counter[str] = Counter()
 
     def add(self, verdict: SimResult) -> None:
-        """One more seed."""
+        """Adds the result of one more seed."""
         self.verdicts[verdict.seed] = verdict
         self.sometimes.update(verdict.sometimes)
         self.faults.update(verdict.faults)
 
     @property
     def failing(self) -> list[SimResult]:
-        """Verdicts with violations, by seed."""
+        """Returns the results with violations, ordered by seed."""
         return [v for _, v in sorted(self.verdicts.items()) if v.violations]
 
     def share(self, holds: Callable[[SimResult], bool]) -> float:
-        """Returns the share of the seeds without violation of which this holds."""
+        """Returns the share (0 to 1) of the seeds without violation whose result satisfies `holds`."""
         whole = [verdict for verdict in self.verdicts.values() if not verdict.violations]
         return sum(map(holds, whole)) / max(1, len(whole))
 
     def shortfalls(self) -> list[str]:
-        """Returns the reasons why the run proves less than it seems to; [] if it does not."""
+        """Returns the reasons why the runs prove less than they should: too weak seeds, too few leader changes, states
+        never reached; [] if there are none."""
         weak = sorted(v.seed for v in self.verdicts.values() if not v.violations and not v.counts)
         found = []
         if weak:
@@ -59,7 +61,7 @@ class Summary:
         return found
 
     def trace(self) -> str:
-        """One hash over the runs, in the order of seeds."""
+        """Returns one hash over the traces of all runs, in the order of seeds."""
         digest = 0
         for _, verdict in sorted(self.verdicts.items()):
             digest = crc32(verdict.hash.encode(), digest)
@@ -90,7 +92,7 @@ class Summary:
         }
 
     def line(self) -> str:
-        """The run in one line."""
+        """Returns the totals as one line of text."""
         row = self.as_dict()
         last = self.first_seed + len(self.verdicts) - 1
         return (
@@ -106,7 +108,7 @@ class Summary:
 def run_range(
     first_seed: int, seeds: int, *, jobs: int = 1, heard: Callable[[SimResult], None] = lambda verdict: None
 ) -> Summary:
-    """Runs `seeds` seeds from `first_seed` on `jobs` processes; `heard` gets each verdict as it comes."""
+    """Runs `seeds` seeds from `first_seed` on `jobs` processes, and calls `heard` with each result as it comes."""
     summary = Summary(first_seed)
     for verdict in _verdicts(first_seed, seeds, jobs):
         summary.add(verdict)
@@ -133,7 +135,8 @@ def _chunk(first_seed: int, seeds: int) -> list[SimResult]:
 
 
 def shrink(seed: int, runs_max: int, heard: Callable[[str], None] = lambda line: None) -> tuple[Fault, ...]:
-    """The fewest faults found that still end in the same checker's verdict (Zeller's ddmin over the plan).
+    """Returns the fewest faults found with which the same checker still reports a violation first (Zeller's ddmin over
+    the plan).
 
     Raises ValueError if the seed has no violation.
     """

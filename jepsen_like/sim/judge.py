@@ -1,4 +1,5 @@
-"""The last word on a run: every replica is read to its end and held against what the clients were told."""
+"""The final judgement of a run: reads every replica to its end and compares it with the answers that the clients
+got."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
 
 class JudgedWorld(Protocol):
-    """The part of the world (`jepsen_like.sim.world`) that is judged."""
+    """The attributes of the simulated world (`jepsen_like.sim.world`) that the judge uses."""
 
     options: Options
     monitor: Monitor
@@ -71,40 +72,41 @@ class JudgedWorld(Protocol):
     writers: Writers | None
 
     def clocks_are_close(self) -> bool:
-        """Returns True if log time cannot have jumped."""
+        """Returns True if log time cannot have jumped during the run."""
 
     def refused(self) -> set[str]:
-        """Returns the ids of our producers' messages that a node refused for now."""
+        """Returns the ids of messages of RaftMQ's own producers that a node refused for now."""
 
     def retried(self) -> list[Foreign]:
-        """Returns the messages that foreign clients sent until they were answered."""
+        """Returns the messages that foreign clients sent again until they were answered."""
 
     def floors(self) -> Floors:
-        """Returns the offsets below which retention may have taken messages from the topics of the load."""
+        """Returns the offsets below which retention may have removed messages from the topics of the load."""
 
     def members(self) -> list[Machine]:
-        """Machines whose nodes belong to the group, or will, when all is done."""
+        """Returns the machines whose nodes are members of the Raft group, or will be once all changes are done."""
 
     def wait_for(self, reached: Callable[[], object], what: str) -> bool:
-        """Lets time pass until it is reached."""
+        """Lets time pass until `reached` returns something true; reports a violation with `what` if that takes too
+        long."""
 
 
 class Judge:
-    """Reports to the monitor."""
+    """Judges a run at its end and reports violations to the monitor."""
 
     def __init__(self, world: JudgedWorld) -> None:
         self._world = world
         self._foreign: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
         """Node -> (queue, offset, id) of every message in the foreign topic."""
         self._orders: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
-        """The same of the topic of our own producers."""
+        """Node -> (queue, offset, id) of every message in the topic of RaftMQ's own producers."""
         self._vanished: frozenset[str] = frozenset()
-        """Ids of messages that were acknowledged at a weaker level, and lost by right."""
+        """Ids of messages that were acknowledged at a weaker level and are lost, which that level allows."""
 
     # --- the beginning -----------------------------------------------------------------------------------------------
 
     def create_topics(self) -> None:
-        """Makes the topics that the load uses, through the client."""
+        """Creates the topics and groups that the load uses, through RaftMQ's client."""
 
         async def create(client: AsyncClient) -> None:
             for topic, level in levels(self._world.options).items():
@@ -141,15 +143,16 @@ class Judge:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def reader_has_all(self) -> bool:
-        """True when the consumer group got every message that was acknowledged, but for what is trimmed or was lost by
-        right."""
+        """Returns True when the consumer group has got every message that was acknowledged, except trimmed ones and
+        those whose loss their level allows."""
         ids, floor = self._world.reader.ids, self._world.floors()
         ops = self._world.recorder.ops
         due = [op for op in ops if op.type == "ok" and op.f == "send" and op.value["topic"] == TOPIC]
         return all(op.value["id"] in ids or is_below(op, floor) or op.value["id"] in self._vanished for op in due)
 
     def stored(self) -> bool:
-        """Reads every replica and judges what it holds; false if something was found. Nobody writes any more."""
+        """Reads every replica and judges its content, when no client writes any more. Returns False if a violation was
+        found."""
         violations = self._world.monitor.violations
         self._run(self._read_all, "the replicas cannot be read")
         if not violations:
@@ -212,8 +215,9 @@ class Judge:
                 monitor.report("send order", f"on node {node}, {what}")
 
     def _without_lost(self, ops: list[Op]) -> list[Op]:
-        """The history without what was acknowledged at a weaker level and is gone by right. Nobody may have read it: it
-        is visible when it is committed, and then it stays."""
+        """Returns the history without the messages that were acknowledged at a weaker level and whose loss that level
+        allows. No consumer may have read such a message: a message becomes visible when it is committed, and then it
+        stays."""
         world = self._world
         ids = {
             name: topic.id
@@ -236,7 +240,7 @@ class Judge:
         return left
 
     def _check_foreign(self) -> None:
-        """Checks how many copies a retried foreign send has (docs/adr/0011)."""
+        """Checks the number of copies of each message that a foreign client sent again (docs/adr/0011)."""
         monitor, floor = self._world.monitor, self._world.floors()
         whole = not any(lowest for (topic, _), lowest in floor.items() if topic == FOREIGN_TOPIC)
         left = {
@@ -260,7 +264,7 @@ class Judge:
             monitor.report("foreign", "replicas hold different messages in the foreign topic")
 
     def _check_place(self, foreign: Foreign, places: dict[int, set[tuple[int, int, str]]]) -> None:
-        """A message stands where the answer to its last attempt said."""
+        """Checks that a message stands where the answer to its last attempt said."""
         if foreign.place is None or foreign.place[1] < self._world.floors().get((FOREIGN_TOPIC, foreign.place[0]), 0):
             return
         for node, rows in places.items():
@@ -281,7 +285,7 @@ class Judge:
                     self._world.monitor.report("catalogue", what + "the last acknowledged change says the opposite")
 
     def replicas(self) -> None:
-        """Looks into the nodes, when nothing moves any more."""
+        """Checks the insides of all nodes, when nothing changes any more."""
         monitor = self._world.monitor
         try:
             monitor.check_all()
@@ -299,7 +303,8 @@ class Judge:
                 monitor.report("digest", f"the rows of node {machine.node_id} are not those that were written")
 
     def _waited(self, machine: Machine) -> Iterator[tuple[str, Iterator[str]]]:
-        """Yields what is wrong with messages that were in no queue at first, by checker."""
+        """Yields (checker, lines about what is wrong) for messages that were in no queue at first, such as half and
+        staged ones."""
         world = self._world
         if world.transactors is not None:
             copies, trimmed = visible(machine)
@@ -315,7 +320,7 @@ class Judge:
             yield writers.CHECKER, world.writers.judge.wrong(rows, trimmed=trimmed)
 
     def _check_index(self) -> None:
-        """Checks the index on one replica: their digests say that the others have the same rows."""
+        """Checks the message index on one replica: equal digests show that the others have the same rows."""
         machines = self._world.members()
         machine = machines[self._world.options.seed % len(machines)]
         assert machine.node is not None
@@ -329,7 +334,7 @@ class Judge:
 
 
 def stray_locks(machine: Machine) -> Iterator[str]:
-    """Locks of what is deleted."""
+    """Yields a line for each queue lock that is left of a deleted group or topic."""
     assert machine.node is not None
     state = machine.node.state
     for key, _ in machine.kv.scan(LOCKS, keys.FIRST, keys.LAST):
@@ -339,13 +344,14 @@ def stray_locks(machine: Machine) -> Iterator[str]:
 
 
 def levels(options: Options) -> dict[str, str]:
-    """The topics of the load, and the level that each asks for; "": the node's own is as good."""
+    """Returns topic of the load -> the acknowledgement level that it asks for; "" if the node's own level is as
+    good."""
     own = FULL if options.flush_async else ""
     return {TOPIC: own, FOREIGN_TOPIC: own, **({BRISK_TOPIC: brisk_level(options)} if options.weak else {})}
 
 
 def own_topics(options: Options) -> dict[str, int]:
-    """The topics of single clients, with the number of their queues."""
+    """Returns topic -> number of queues, for the topics that only single clients of the load use."""
     clients = (
         (options.delayed, delayed.LATER_TOPIC, delayed.QUEUES),
         (options.failures, failures.TOPIC, failures.QUEUES),
@@ -357,12 +363,13 @@ def own_topics(options: Options) -> dict[str, int]:
 
 
 def judged_topics(options: Options) -> tuple[str, ...]:
-    """Returns the topics of which the log checker sees every message."""
+    """Returns the topics whose messages all appear in the history, so that the log checker can judge them."""
     return tuple(topic for topic in levels(options) if topic != FOREIGN_TOPIC)
 
 
 def bounds(foreign: Foreign) -> tuple[int, int]:
-    """(least, most) copies. A retry is absorbed by the node that answered [UNKNOWN], while that node lives."""
+    """Returns (least, most) copies that the message may have. While the node that answered [UNKNOWN] lives, it absorbs
+    a retry."""
     ends = [attempt.ended for attempt in foreign.attempts]
     least = 1 if "ok" in ends else 0
     most = sum(end != "no" for end in ends)

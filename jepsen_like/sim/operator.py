@@ -1,4 +1,5 @@
-"""Somebody who changes the members of the group while faults go on: one task after the other, each until it is done."""
+"""The operator who changes the members of the group during the faults: one task after the other, each until it is
+done."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ from raftmq_wire.errors import LocalError
 
 LOOKS_EVERY_S = 0.1
 ZOMBIE_S = (0.0, 1.5)
-"""Seconds that a removed node goes on before somebody switches it off."""
+"""Shortest and longest time in seconds for which a removed node goes on until it is switched off."""
 
 
 class Task(NamedTuple):
-    """`join`: a new machine becomes a voter. `leave`: a member is removed, then switched off. `lose`: a machine is gone
-    for good, with its disk."""
+    """One task on a machine. `join`: a new machine becomes a voter. `leave`: a member is removed, then switched off.
+    `lose`: a machine is gone for good, with its disk."""
 
     kind: str
     node: NodeId
@@ -30,7 +31,8 @@ class Task(NamedTuple):
 def tasks(options: Options) -> tuple[Task, ...]:
     """Draws the tasks of a seed's operator: none in every second seed.
 
-    The machine that is lost is the one whose disk may rot (`Nemesis._rot`): an entry must not be lost on two of three.
+    The machine that is lost is the one on whose disk the nemesis flips bits (`Nemesis._rot`): an entry must not be lost
+    on two of three.
     """
     rng = stream(options.seed, "members")
     weak, new = NodeId(1 + options.seed % options.nodes), NodeId(options.nodes + 1)
@@ -49,7 +51,7 @@ def tasks(options: Options) -> tuple[Task, ...]:
 
 
 class Operator:
-    """Acts through whoever leads, as the HTTP API would. `done` when nothing is left to do."""
+    """Carries out tasks through the leader, as the HTTP API would. `done` is True when no task is left."""
 
     def __init__(
         self,
@@ -60,7 +62,7 @@ class Operator:
         build: Callable[[NodeId], Machine],
         todo: Sequence[Task],
     ) -> None:
-        """`build` makes a machine with an empty disk and adds it to `machines`."""
+        """`build` creates a machine with an empty disk and adds it to `machines`."""
         self._options = options
         self._machines = machines
         self._monitor = monitor
@@ -72,20 +74,21 @@ class Operator:
         self.applied: list[str] = []
 
     def start(self) -> None:
-        """Begins somewhere in the first half of the faults, or in the second half if the log is trimmed by then."""
+        """Schedules the first task: at a random time in the first half of the fault phase, or in the second half if the
+        log is trimmed by then."""
         half_s = self._options.fault_phase_s / 2
         begins_s = self._rng.uniform(0.5, half_s) + (half_s if self._options.retained_bytes else 0.0)
         self._monitor.loop.call_outside(begins_s, self._look)
 
     def add(self, task: Task) -> None:
-        """One more task."""
+        """Adds one more task, and begins it if there is no other."""
         self._todo.append(task)
         if len(self._todo) == 1 and self._work is None:
             self._look()
 
     @property
     def done(self) -> bool:
-        """True if all is done."""
+        """True if no task is left."""
         return not self._todo
 
     def _look(self) -> None:
@@ -142,7 +145,8 @@ class Operator:
         yield from ()
 
     def _settled(self, which: str, otherwise: NodeId | None = None) -> Sequence[NodeId]:
-        """Ids of the voters, or of all members, by a committed entry; `otherwise` alone if nobody can tell."""
+        """Returns the ids of the voters, or of all members, once their latest change is committed. Otherwise, or
+        without a leader, returns only `otherwise`."""
         leader = self._leader()
         node = leader.node if leader is not None else None
         if node is None or node.raw.committed_membership_index < node.raw.membership.index:

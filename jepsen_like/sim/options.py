@@ -1,4 +1,5 @@
-"""The choices of a seed before the run: the cluster's knobs, the machines, the load, and which faults are likely."""
+"""The options that a seed draws before its run: the cluster's settings, the machines, the load, and the probable
+faults."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ FAULT_KINDS = (
     "pause-leader",
     "kill-all",
 )
-"""The faults that are drawn; docs/testing.md says what each does, and what else a plan holds."""
+"""Kinds of faults that are drawn by weight. docs/testing.md says what each does, and what else a plan holds."""
 TRIGGERS = frozenset(
     (
         "crash-before-ack",
@@ -41,51 +42,55 @@ TRIGGERS = frozenset(
         "crash-after-sync",
     )
 )
-"""Kinds that wait for a state instead of a time."""
+"""Kinds of faults that begin when the cluster reaches a certain state instead of at a certain time."""
 ADDED_KINDS = ("stop", "half-open", "acks-lost")
-"""Kinds that `Options.added` counts: beside the others, in some seeds."""
+"""Kinds of faults that `Options.added` counts: some seeds have them in addition to the drawn ones."""
 LATER_KINDS = ("hold-apply", "late-refusal", "crash-after-sync", "late-apply")
-"""Kinds that `Options.later` counts."""
+"""Kinds of faults that `Options.later` counts."""
 STALL_KINDS = ("stall", "stall-more", "stall-before-election", "stall-beside-cut")
-"""Kinds that `Options.stalls` counts."""
+"""Kinds of faults that `Options.stalls` counts."""
 
 TIER_BYTES_FROM = 2_500_000
-"""First seed of which some tiers keep only so many bytes."""
+"""First seed with runs whose tier keeps only a limited number of bytes."""
 TIER_READS_FROM = 2_600_000
-"""First seed of which some tiers are read although the nodes have the messages, and some manifests have small pages."""
+"""First seed with runs that read from the tier although the nodes have the messages, or whose manifests have small
+pages."""
 TIER_FROM = 2_000_000
-"""Seeds from here on have a tier, every other one. What earlier seeds showed is recorded, and stays as it was."""
+"""First seed of those of which every other one has tiered storage. Results of earlier seeds are recorded, so those runs
+stay as they were."""
 CONFIG_FROM = 3_000_000
-"""Likewise: in seeds from here on, every other one, the leader gives the cluster its configuration."""
+"""First seed of those in which, every other one, the leader writes the cluster's configuration into the log."""
 STALLS_FROM = 4_000_000
-"""A third of the seeds from here on has turns of a loop that take long."""
+"""First seed of those of which a third have stalls (turns of an event loop that take long)."""
 WRITES_FROM = 3_000_000
-"""A quarter of the seeds from here on has writers."""
+"""First seed of those of which a quarter have writers (`sim/clients/writers.py`)."""
 LONG_WORK_FROM = 3_800_000
-"""Hostile clients of seeds from here on also ask for what a node must cut into steps."""
+"""First seed in which hostile clients also send requests whose work a node must cut into steps."""
 MANY_FROM = 4_700_000
-"""Hostile clients of seeds from here on also make groups of very many members, and topics of very many rows."""
+"""First seed in which hostile clients also create groups with very many members, and topics with very many rows."""
 APPLY_FROM = 4_200_000
-"""First seed in which what has gathered is often applied in several drains."""
+"""First seed in which the entries that wait are often applied in several drains."""
 TIER_SEALS_FROM = 4_600_000
-"""First seed of which some tiers close segments for their age."""
+"""First seed with runs whose tier closes segments for their age."""
 USERS_FROM = 5_000_000
-"""Every other seed from here on has users."""
+"""First seed of those of which every other one has users and access rules."""
 LEVELS_FROM = 5_200_000
-"""A quarter of the seeds from here on has nodes of two versions, and is finalized at some time."""
+"""First seed of those of which a quarter have nodes of two versions and are finalized at some time."""
 ROOT = ("root", "root-secret")
-"""Name and secret of the Super of seeds with users."""
+"""Name and secret of the Super user in seeds with users."""
 IN_A_QUARTER = ("ordered", "transactions", "delayed", "failures", "resets", "legacies")
-"""Clients that a quarter of the seeds has, each drawn by itself."""
+"""Options whose clients a quarter of the seeds have, each drawn independently."""
 
 
 def stream(seed: int, name: str) -> random.Random:
-    """One of the seed's generators: a new use of chance under its own name does not disturb the others."""
+    """Returns a random generator of the seed with a name of its own: draws under a new name do not change any other
+    draws."""
     return random.Random(f"{seed}:{name}")
 
 
 class Options(NamedTuple):
-    """All that `draw` draws. Times in seconds unless named otherwise."""
+    """All options that `draw` draws for a seed. Times are in seconds unless the name says otherwise; options that are 0
+    or 1 are switches."""
 
     seed: int
     nodes: int
@@ -107,12 +112,13 @@ class Options(NamedTuple):
     apply_s: tuple[float, float]
     apply_inline: float
     append_inline: float
-    """Share of the appends that may be written on the loop and are (`cluster.replication.append_runner`); 0: none."""
+    """Share (0 to 1) of the eligible appends that are written on the event loop (`cluster.replication.append_runner`);
+    0: none."""
     skew_ms: int
     fault_phase_s: float
     fault_every_s: float
     weights: tuple[tuple[str, int], ...]
-    """Fault kind -> weight; kinds of weight 0 are left out."""
+    """(fault kind, weight) for drawing faults; a kind of weight 0 never occurs."""
     producers: int
     window: int
     foreign: int
@@ -121,93 +127,94 @@ class Options(NamedTuple):
     think_s: float
     acked_min: int
     event_budget: int = 800_000
-    """About twice what the longest clean run needs: small batches (3 messages, one in flight), and long turns of all
-    nodes after the faults. A livelock needs more."""
+    """Number of events after which a run is a livelock. It is about twice what the longest clean run needs: small
+    batches (3 messages, one in flight), and stalls of all nodes after the faults."""
     checkpoint_every_ms: int = 2000
     retained_bytes: int = 0
-    """Bytes of log that retention leaves; 0: all."""
+    """Bytes of log that retention keeps; 0: all."""
     retained_ms: int = 0
-    """Log time for which retention leaves the log; 0: for ever."""
+    """Log time in milliseconds for which retention keeps the log; 0: forever."""
     fetch_bytes_per_second: int = 32 << 20
-    """Bytes per second that a node gives to others that fetch."""
+    """Bytes per second that a node serves to other nodes that fetch segments or snapshots from it."""
     added: tuple[int, ...] = (0, 0, 0)
-    """Number of faults of each of ADDED_KINDS that the plan has beside the others."""
+    """Number of faults of each of ADDED_KINDS in the plan."""
     weak: float = 0.0
-    """Share of the single sends of foreign clients that ask for a weaker acknowledgement."""
+    """Share (0 to 1) of the foreign clients' single sends that ask for a weaker acknowledgement."""
     flush_async: int = 0
-    """1: the node's own level is `quorum`, and the topics ask for more."""
+    """1: the node's own acknowledgement level is `quorum`, and the topics ask for a stronger one."""
     memory_pool: int = 0
-    """1: a leader's word needs no write."""
+    """1: a leader may acknowledge at level `leader` before it has written the message."""
     catch_up_bytes_per_second: int = 32 << 20
-    """Bytes per second, of what a leader reads from its disk, for all nodes together that catch up."""
+    """Bytes per second that a leader reads from its disk for all nodes together that catch up."""
     hostile: int = 0
-    """1: a client means harm (`sim/hostile/hostile_clients.py`), in the faults and after the heal."""
+    """1: there is a hostile client (`sim/hostile/hostile_clients.py`), during the faults and after the heal."""
     tides: int = 0
     """Number of clients that commit one offset again and again, oneway and not, on one connection
     (`sim/clients/tides.py`)."""
     remakes: int = 0
     """1: topics are deleted, made again and changed while messages flow (`sim/clients/remakes.py`)."""
     stepped: float = 0.0
-    """Share of a lane's drains that are taken apart (`sim/machines/steps.py`)."""
+    """Share (0 to 1) of a lane's drains that run step by step (`sim/machines/steps.py`)."""
     later: tuple[int, ...] = (0, 0, 0, 0)
-    """Number of faults of each of LATER_KINDS that the plan has beside the others."""
+    """Number of faults of each of LATER_KINDS in the plan."""
     waits: int = 0
-    """1: pulls wait on topics that come and go (`sim/clients/waits.py`)."""
+    """1: pulls are parked on topics that are created and deleted meanwhile (`sim/clients/waits.py`)."""
     seekers: int = 0
-    """1: what is acknowledged is looked for by its key through any node (`sim/clients/seekers.py`)."""
+    """1: a client looks for acknowledged messages by their keys through any node (`sim/clients/seekers.py`)."""
     repeats: int = 0
-    """1: a producer says again what is stored (`sim/clients/repeats.py`)."""
+    """1: a producer repeats sends that are already stored (`sim/clients/repeats.py`)."""
     tales: float = 0.0
-    """Share of the rounds of `tides` that are a few steps in an exact order, and then silence."""
+    """Share (0 to 1) of the rounds of the `tides` clients that are a few steps in a fixed order followed by silence."""
     ordered: int = 0
-    """1: orderly consumers lock queues, and locks are ended from outside (`sim/locks/ordered.py`)."""
+    """1: consumers lock queues to read in order, and other clients end locks (`sim/locks/ordered.py`)."""
     transactions: int = 0
-    """1: producers of transactions (`sim/clients/transactors.py`)."""
+    """1: there are producers of transactions (`sim/clients/transactors.py`)."""
     delayed: int = 0
-    """1: messages are sent to be delivered later (`sim/clients/delayed.py`)."""
+    """1: a producer sends delayed messages (`sim/clients/delayed.py`)."""
     failures: int = 0
-    """1: consumers report messages that they cannot handle (`sim/clients/failures.py`)."""
+    """1: consumers report messages that they fail to process (`sim/clients/failures.py`)."""
     resets: int = 0
-    """1: the offsets of a group that consumes are reset (`sim/clients/resets.py`)."""
+    """1: an operator resets the offsets of a group while it consumes (`sim/clients/resets.py`)."""
     legacies: int = 0
     """1: topics and groups are deleted while messages wait, and made again (`sim/clients/legacies.py`)."""
     carried: int = 0
-    """1: messages wait for longer than retention leaves the log (`sim/clients/delayed.py`,
+    """1: messages wait for longer than retention keeps the log (`sim/clients/delayed.py`,
     `sim/checks/pin_check.py`)."""
     unsent_bytes: int = 16 << 20
-    """limits.connection_unsent_bytes_max; a node keeps four times as much."""
+    """The setting limits.connection_unsent_bytes_max, in bytes; a node keeps four times as much in all."""
     socket_bytes: int = 256 << 10
-    """Bytes that kernels hold for a sender to a slow reader."""
+    """Bytes that the kernels hold for a sender whose reader is slow."""
     apply_bytes: int = 1 << 20
-    """`Environment.apply_bytes` of the nodes."""
+    """`Environment.apply_bytes` of the nodes, in bytes."""
     tier_bytes: int = 0
     """Bytes of objects that the tier keeps; 0: all."""
     tier: int = 0
-    """1: sealed segments go to an object store that fails as the rest does (`sim/machines/tier_store.py`); 2: and what
-    retention takes from the nodes stays there."""
+    """1: sealed segments are uploaded to an object store that has faults too (`sim/machines/tier_store.py`). 2: in
+    addition, the tier keeps the messages that retention removes from the nodes."""
     tier_read: int = 0
-    """Number of the one of `cluster.broker.reads.read_levels.LEVELS` that all pulls go by."""
+    """Index in `cluster.broker.reads.read_levels.LEVELS` of the level at which all pulls read from the tier."""
     tier_page: int = 0
-    """Full segments in a page of the manifest; 0: as many as a real one has."""
+    """Number of segments in a full page of the manifest; 0: as in production."""
     tier_seal_ms: int = 0
-    """`tier.seal_after_ms`; in the end, no message is missing in the tier then."""
+    """The setting `tier.seal_after_ms`, in milliseconds. If it is set, no message may be missing in the tier at the
+    end."""
     config: int = 0
-    """1: the configuration of the cluster becomes a part of its log (`cluster.node.cluster_config`)."""
+    """1: the leader makes the cluster's configuration a part of the log (`cluster.node.cluster_config`)."""
     writes: int = 0
-    """1: writers stage and commit as Spark's sink does (`sim/clients/writers.py`)."""
+    """1: writers stage and commit rows as Spark's sink does (`sim/clients/writers.py`)."""
     stalls: tuple[int, ...] = (0, 0, 0, 0)
-    """Number of faults of each of STALL_KINDS that the plan has beside the others; with any, there are more after the
-    heal (`sim/faults/stall_faults.py`).
-    """
+    """Number of faults of each of STALL_KINDS in the plan; if there are any, there are more stalls after the heal
+    (`sim/faults/stall_faults.py`)."""
     users: int = 0
-    """1: requests are judged, and users come, go and change (`sim/users`)."""
+    """1: nodes check access rights, and users are created, deleted and changed (`sim/users`)."""
     levels: int = 0
-    """1: nodes begin with the older version, and are upgraded, taken back and finalized (`sim/upgrades.py`)."""
+    """1: nodes begin with the older version, and are upgraded, downgraded and finalized (`sim/upgrades.py`)."""
     plain: int = 0
-    """1: half messages, and what waits while its topic goes, name no level: the native kernel may take the sends."""
+    """1: half messages, and messages that wait while their topic is deleted, name no acknowledgement level, so that the
+    native kernel may handle the sends."""
 
     def describe(self) -> str:
-        """One line."""
+        """Returns all options as one line of text."""
         weights = "+".join(f"{kind}:{weight}" for kind, weight in self.weights)
         rows = [f"{name}={_short(getattr(self, name))}" for name in self._fields if name != "weights"]
         return " ".join([*rows, f"weights={weights}"])
@@ -222,7 +229,7 @@ def _short(value: object) -> str:
 
 
 def draw(seed: int) -> Options:
-    """The options of a seed."""
+    """Draws the options of a seed."""
     rng = stream(seed, "options")
     kinds = {kind: rng.choice((0, 1, 1, 3)) for kind in FAULT_KINDS}
     if rng.random() < 1 / 3:  # plain chaos is sampled too
@@ -285,7 +292,7 @@ def draw(seed: int) -> Options:
 
 
 def _with_tier(drawn: Options, seed: int) -> Options:
-    """Adds a tier in half of the later seeds."""
+    """Adds tiered storage in half of the seeds from TIER_FROM on."""
     if seed < TIER_FROM or stream(seed, "tier").random() >= 1 / 2:
         return drawn
     # What was evicted is read back one by one in the end.
@@ -312,13 +319,14 @@ _CALM: dict[str, Any] = {
 
 
 def calm(**chosen: Any) -> Options:
-    """Knobs of a run in which nothing is slow, small or broken but for what is `chosen`. Raises ValueError for a name
-    that is no option."""
+    """Returns the options of a run in which nothing is slow, small or broken except for what `chosen` sets. Raises
+    ValueError for a name that is no option."""
     return draw(0)._replace(**{**Options._field_defaults, **_CALM, **chosen})
 
 
 def _with_retention(drawn: Options, rng: random.Random) -> Options:
-    """Lets old segments go in half of the seeds, so early that a node that is away for seconds needs a snapshot."""
+    """Adds retention in half of the seeds. It removes segments so early that a node which is away for seconds needs a
+    snapshot."""
     if rng.random() < 0.5:
         return drawn
     size = rng.choice((12 << 10, 16 << 10, 24 << 10))
@@ -327,7 +335,8 @@ def _with_retention(drawn: Options, rng: random.Random) -> Options:
 
 
 def _with_carried(drawn: Options, rng: random.Random) -> Options:
-    """Makes the log, in an eighth of the seeds, so small that what waits is stored again and again."""
+    """Makes the retained log so small, in an eighth of the seeds, that waiting messages are carried forward again and
+    again."""
     if rng.random() >= 1 / 8:
         return drawn
     size = rng.choice((8 << 10, 12 << 10))
@@ -336,7 +345,7 @@ def _with_carried(drawn: Options, rng: random.Random) -> Options:
 
 
 def _with_more(drawn: Options, rng: random.Random) -> Options:
-    """Adds, in half of the seeds, orderly stops, faults of single links, weak acknowledgements, alone or together."""
+    """Adds orderly stops, faults of single links and weak acknowledgements, alone or together, in half of the seeds."""
     if rng.random() < 0.5:
         return drawn
     stops = rng.choice((0, 1, 2, 4))
@@ -354,7 +363,7 @@ def _with_more(drawn: Options, rng: random.Random) -> Options:
 
 
 def _with_clients(drawn: Options, rng: random.Random) -> Options:
-    """Adds, in half of the seeds, clients that mean harm, that mix kinds of commits, that change what others use."""
+    """Adds clients that are hostile, mix kinds of commits, or change topics that others use, in half of the seeds."""
     if rng.random() < 0.5:
         return drawn
     hostile, tides, remakes = rng.choice(((1, 1, 1), (1, 0, 0), (0, 2, 0), (0, 0, 1), (0, 1, 1), (1, 1, 0)))
@@ -374,9 +383,8 @@ def _with_clients(drawn: Options, rng: random.Random) -> Options:
 
 
 def _with_demands(drawn: Options, rng: random.Random) -> Options:
-    """Adds, in half of the seeds, clients that mean no harm, each of which knows one thing that must hold; power that
-    goes as soon as rows are said to be synced; leaders that go before others have applied what they acknowledged.
-    """
+    """Adds, in half of the seeds, harmless clients that each check one promise, power failures right after rows are
+    reported as synced, and crashes of leaders before other nodes have applied what the leader acknowledged."""
     if rng.random() < 0.5:
         return drawn
     waits, seekers, repeats = (rng.choice((0, 1)) for _ in range(3))

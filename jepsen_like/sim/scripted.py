@@ -1,4 +1,5 @@
-"""A schedule written by hand for full nodes, judged as a random run is: `jepsen_like.script.FULL` has its commands."""
+"""Runs a schedule written by hand on full nodes and judges it like a random run. `jepsen_like.script.FULL` has its
+commands."""
 
 from __future__ import annotations
 
@@ -36,18 +37,18 @@ from statemachine.commands import LEVEL
 
 OPERATION_S = 6.0
 SCRUB_S, SCRUBS_MAX = 60.0, 10
-"""A store with faults may end one early."""
+"""Longest time of a scrub in seconds, and most attempts at one: a store with faults may end a scrub early."""
 LEAD_S = 10.0
 
 
 class Stage(World, Interpreter):
-    """A world in which nothing happens unless the script says so."""
+    """A simulated world in which only the commands of the script happen."""
 
     flags = frozenset(("later", "anew"))
     misread = (TypeError, KeyError, ValueError)
 
     def __init__(self, script: str, *, black_box: bool = False, trace: Callable[[str], None] | None = None) -> None:
-        """Raises ScriptError if the first line does not say `nodes`."""
+        """Creates the world from the script's first line. Raises ScriptError if that does not begin with `nodes`."""
         self._lines = list(lines_of(script))
         super().__init__(_options(self._lines.pop(0) if self._lines else Line(0, ())), (), trace, black_box=black_box)
         self.hand = Hand(self._add_host(), self.recorder, self.register)
@@ -56,7 +57,7 @@ class Stage(World, Interpreter):
         self._users: UserSteps | None = None
         self._tide_at = ""
         self._asked: list[list[RawConnection]] = []
-        """Connections of requests whose answers nobody waited for."""
+        """Connections of requests whose answers the script does not wait for, per command."""
         self._started: list[Any] = []
         self._crashes: dict[tuple[NodeId, str], None] = {}
         self.monitor.on_drained = self._drained
@@ -79,7 +80,7 @@ class Stage(World, Interpreter):
         return [*self._started, self.reader]
 
     def retried(self) -> list[Foreign]:
-        """Returns the messages that foreign clients, the one of the schedule too, sent until they were answered."""
+        """Returns the messages that foreign clients, including the script's, sent again until they were answered."""
         return super().retried() + self.hand.retried
 
     def _machine(self, name: str) -> Machine:
@@ -292,9 +293,8 @@ class Stage(World, Interpreter):
         self._pass_time(float(seconds))
 
     def _start(self, clients: Sequence[Any]) -> None:
-        """Starts the clients that do not work yet: a client that is started twice is two on one memory, and does
-        everything twice.
-        """
+        """Starts those clients that have not been started: a client that is started twice would do everything twice on
+        one state."""
         for client in clients:
             if client not in self._started:
                 client.start()
@@ -553,7 +553,8 @@ class Stage(World, Interpreter):
 
 
 def _is_about_to(what: str, machine: Machine) -> bool:
-    """Returns True if the node's next tick, unless it hears from somebody before, ends in that."""
+    """Returns True if the node's next tick makes it campaign or resign (`what`), unless it receives a message
+    before."""
     assert machine.node is not None
     raft = machine.node.raw.raft
     if what == "campaign":
@@ -582,5 +583,5 @@ def _number(text: str) -> Any:
 
 
 def play(script: str, *, black_box: bool = False, trace: Callable[[str], None] | None = None) -> SimResult:
-    """Plays a script to its end, or to the first violation. Raises ScriptError."""
+    """Runs a script to its end or to the first violation. Raises ScriptError."""
     return Stage(script, black_box=black_box, trace=trace).run()

@@ -1,7 +1,8 @@
-"""Nodes of two versions in one cluster: somebody upgrades them, takes some back, finalizes. And the check of levels.
+"""Nodes of two versions in one cluster, an operator who upgrades, downgrades and finalizes them, and the check of
+levels.
 
-An older version is the same code, which announces the level below and refuses what is above it. The test of two real
-builds is the proof (tests/raftmq/test_upgrade_live.py), this is the search.
+The older version is simulated by the same code, which announces the level below and refuses what is above it. The test
+with two real builds is the proof (tests/raftmq/test_upgrade_live.py); this one searches for rare states.
 """
 
 from __future__ import annotations
@@ -25,29 +26,30 @@ OLDER = LEVEL - 1
 CHECKER = "levels"
 LOOKS_EVERY_S = 0.25
 SURE_S = 1.0
-"""Seconds after which a leader has noticed that a process of a member has ended, or that another version runs."""
+"""Time in seconds after which a leader has noticed that a member's process has ended, or runs another version."""
 TOPIC = "upgrades"
 Report = Callable[[str, str], object]
 
 
 class LevelCheck:
-    """Follows what nodes apply. Implements `monitor.AppliedUsers`."""
+    """Checks that every node has the level that the log prescribes at its applied entry. Implements
+    `monitor.AppliedUsers`."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
         self._index = -1
         self.levels: list[tuple[int, int]] = [(-1, BASELINE)]
-        """(index of the entry, level of the cluster from there on)."""
+        """(index of an entry, level of the cluster from that entry on), in the order of the log."""
 
     def started(self, machine: Machine) -> None:
-        """A node has recovered, or has taken over a snapshot."""
+        """Checks a node that has recovered, or has installed a snapshot."""
         self.applied(machine, ())
 
     def heard(self, machine: Machine) -> None:
-        """A node knows what it has applied."""
+        """Does nothing: it does not matter when a node learns what it has applied."""
 
     def applied(self, machine: Machine, batch: Iterable[Sequence[Entry]]) -> None:
-        """A node has applied entries."""
+        """Checks a node that has applied entries, and learns the levels in them."""
         for run in batch:
             for entry in run:
                 if entry.index > self._index:
@@ -81,12 +83,12 @@ class LevelCheck:
 
     @property
     def is_final(self) -> bool:
-        """The newest level is in the log."""
+        """True if the newest level is in the log."""
         return self.levels[-1][1] >= LEVEL
 
 
 class Upgrades:
-    """The operator of an upgrade."""
+    """The operator of an upgrade, and the level check."""
 
     def __init__(
         self,
@@ -97,22 +99,22 @@ class Upgrades:
         now: Callable[[], float],
         report: Report,
     ) -> None:
-        """`soon`: calls something after that many seconds. `now`: seconds of virtual time."""
+        """`soon`: calls a function after that many seconds. `now`: returns the virtual time in seconds."""
         self._rng = stream(options.seed, "upgrades")
         self._machines, self._leader, self._soon, self._now, self._report = machines, leader, soon, now, report
         self.check = LevelCheck(report)
         self._doubted: dict[NodeId, float] = {}
-        """Machine -> since when it is down, or runs the older version."""
+        """Node -> time in seconds since which its machine is down or runs the older version."""
         self.stopped = False
         self.asked = 0
         """Number of times that a leader was asked to finalize."""
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the operator's work."""
         self._look()
 
     def look(self) -> None:
-        """Notes which machines cannot have announced the newest level."""
+        """Records which machines cannot have announced the newest level."""
         for node_id, machine in self._machines.items():
             if self.check.is_final and machine.final_since is None:
                 machine.final_since = self._now()
@@ -142,20 +144,22 @@ class Upgrades:
         self._soon(LOOKS_EVERY_S, self._look)
 
     def upgrade_all(self) -> None:
-        """Installs the newest version wherever another one runs."""
+        """Installs the newest version on every machine that runs another one."""
         for machine in self._machines.values():
             if machine.level < LEVEL and not machine.retired:
                 self.install(machine, LEVEL)
 
     def install(self, machine: Machine, level: int) -> None:
-        """Another version of the node takes over: its process is killed, and starts again unless a fault holds it."""
+        """Installs another version on a machine: kills the process, which starts again with that version unless a fault
+        keeps it down."""
         machine.level = level
         if machine.up:
             machine.kill(power=False)
             self._soon(0.1, machine.start)
 
     def finalize(self, machine: Machine, level: int = 0) -> None:
-        """Asks this node to finalize; `level`: without a question, and to that one."""
+        """Asks this node to finalize. With `level`, finalizes to that level without checking whether the members have
+        it."""
         node, process = machine.node, machine.process
         if node is None or process is None or process.paused or not hasattr(node, "levels"):
             return
@@ -184,7 +188,7 @@ class Upgrades:
                 self._report(CHECKER, f"a leader finalizes, and node {node_id} is down or older since {since:.2f} s")
 
     def change(self, machine: Machine, topic: str) -> None:
-        """Changes a topic, as a person does who has a name."""
+        """Changes a topic through this node with an author's name, as a logged-in person does."""
         node, process = machine.node, machine.process
         if node is None or process is None or process.paused or not hasattr(node, "levels"):
             return
@@ -194,7 +198,7 @@ class Upgrades:
         )
 
     def finish(self) -> bool:
-        """Completes the upgrade; True when every member has the newest level."""
+        """Completes the upgrade; returns True when every member has the newest level. Called again and again."""
         self.stopped = True
         self.look()
         self.upgrade_all()

@@ -1,4 +1,5 @@
-"""One run: machines, clients and a nemesis on one loop; first faults, then healing, progress, silence and judgement."""
+"""One run of the simulator: machines, clients and a nemesis on one loop. First come the faults, then the heal,
+progress, silence and judgement."""
 
 from __future__ import annotations
 
@@ -64,39 +65,40 @@ from jepsen_like.sim.users.user_clients import UserStories
 from raftlog.types import NodeId
 
 CLOSE_MS = 1_000
-"""Log time is about right within this: clocks that nobody set wrong, and what a vote on its way may add."""
+"""Largest error of log time, in milliseconds, at which it counts as right: that of clocks that no fault has changed,
+and what a vote in flight may add."""
 FIRST_LEADER_S = 30.0
 MALFORMED_S = 5.0
-"""Bytes that are no frame close their connection at once; an unfinished frame does so after `limits.stalled_ms`."""
+"""Time in seconds within which a node closes connections with malformed bytes: at once if they are no frame, after
+`limits.stalled_ms` if a frame stays unfinished."""
 PROGRESS_S = 30.0
-"""Virtual seconds after the heal within which every node leads or follows and writes are taken."""
+"""Virtual time in seconds after the heal within which every node must lead or follow, and writes must be accepted."""
 MEMBERS_S = 60.0
-"""Virtual seconds after the heal within which members that were to join have joined, and those that were to leave are
-gone.
-"""
+"""Virtual time in seconds after the heal within which the operator's changes of members must be done: new members have
+joined, and removed ones are gone."""
 REMOVED_S = 60.0
-"""Virtual seconds after the heal within which nothing is left of topics and groups that were deleted."""
+"""Virtual time in seconds after the heal within which all rows of deleted topics and groups must be removed."""
 TIER_S = 480.0
-"""Virtual seconds after the heal within which everything sealed is verified. A pause after a failure lasts up to 30 s.
-Where the tier keeps little, what it gives up is removed in slices of a few rows, and their entries are sealed in turn:
-after a heavy load that settled after more than 130 s (seed 5100187, with users).
-"""
+"""Virtual time in seconds after the heal within which every sealed segment must be verified in the tier. A pause after
+a failure lasts up to 30 s. If the tier keeps few bytes, it removes what it gives up in slices of a few rows, and their
+entries are sealed in turn: after a heavy load that took more than 130 s (seed 5100187, with users)."""
 FINISH_S = 150.0
-"""Virtual seconds after the heal within which every client has what it waits for. The auditor reads every replica: of
-one message a batch and slow disks that took 95 s (seed 5100215, with users)."""
+"""Virtual time in seconds after the heal within which every client must have what it waits for. The auditor reads every
+replica: with one message per batch and slow disks that took 95 s (seed 5100215, with users)."""
 READER_S = FINISH_S + (EXPIRY_MS + SCAN_MS) / 1000
-"""A consumer may wait longer: if a box in the middle forgot the connection over which a former member said goodbye, the
-node learns of it by that member's silence, and until then the member's queues are kept for it."""
+"""The same time for the consumer group, which may wait longer: if a middlebox forgot the connection over which a former
+member unregistered, the node learns that only from the member's silence, and keeps the member's queues for it until
+then."""
 EXTRA_PHASES = 3
-"""The load goes on without new faults for at most so many fault phases until enough is acknowledged, and the fault
-between an append and its ack has found its moment."""
+"""Number of further fault phases, without new faults, for which the load may go on until enough is acknowledged and the
+crash between an append and its acknowledgement has found its moment."""
 ACKED_MIN, KINDS_MIN = 200, 3
 STALLS = 8
-"""Rounds of stalls after the heal, in seeds that have them."""
+"""Number of stalls after the heal, in seeds that have stalls."""
 
 
 class SimResult(NamedTuple):
-    """The result of one seed."""
+    """The result of one seed: its violations, and counts of operations, faults and rare states."""
 
     seed: int
     violations: tuple[Violation, ...]
@@ -109,17 +111,18 @@ class SimResult(NamedTuple):
     virtual_s: float
     cpu_s: float
     hash: str
-    """Hash of everything that happened, in order: equal for equal seeds."""
+    """Hash of all events in order; equal for runs of the same seed."""
     sometimes: dict[str, int]
 
     @property
     def counts(self) -> bool:
-        """True if the run was hard enough to say something."""
+        """True if the run was hard enough to prove something: enough acknowledged operations and kinds of faults, and
+        one crash between an append and its acknowledgement."""
         return self.acked >= ACKED_MIN and len(self.faults) >= KINDS_MIN and self.between_append_and_ack > 0
 
 
 class World:
-    """Everything of a run; `run` gives the verdict."""
+    """One run with all its machines, clients, checks and the nemesis. `run` returns the result."""
 
     def __init__(
         self,
@@ -129,7 +132,7 @@ class World:
         *,
         black_box: bool = False,
     ) -> None:
-        """`black_box`: judged only by what clients see (`monitor.SEEN_BY_CLIENTS`)."""
+        """`black_box`: the run is judged only by what clients see (`monitor.SEEN_BY_CLIENTS`)."""
         reply_path._opaque = 0  # the one counter that lives as long as the interpreter
         self.options = options
         self.faults = tuple(faults)
@@ -176,7 +179,7 @@ class World:
         return machine
 
     def _add_host(self) -> ClientHost:
-        """One more machine of a client."""
+        """Adds a machine for one more client and returns it."""
         self.hosts.append(ClientHost(len(self.hosts) + 1, self.options, self.loop, self.network))
         return self.hosts[-1]
 
@@ -237,16 +240,16 @@ class World:
         return max([len(node.state.resets_of_group(group)) for node in self._running()], default=1)
 
     def _end_of(self, topic: str, queue: int) -> int:
-        """The offset behind the queue's last message that any node has applied."""
+        """Returns the offset after the queue's last message that any node has applied."""
         states = [node.state for node in self._running() if topic in node.state.topics]
         return max([state.max_offset(state.topics[topic].id, queue) for state in states], default=0)
 
     def clocks_are_close(self) -> bool:
-        """Returns True if every leader began with log time about right."""
+        """Returns True if log time was about right whenever a leader's term began."""
         return self.monitor.log_time_off_ms <= CLOSE_MS
 
     def _ends(self) -> dict[int, int]:
-        """Queue -> the offset behind its last message that any node has applied."""
+        """Returns queue -> offset after its last message that any node has applied, for the main topic."""
         return {queue: self._end_of(TOPIC, queue) for queue in range(self.options.queues)}
 
     def _floor(self, queue: int) -> int:
@@ -255,7 +258,7 @@ class World:
     # --- the run -----------------------------------------------------------------------------------------------------
 
     def run(self) -> SimResult:
-        """Runs to the end, or to the first violation."""
+        """Runs to the end, or to the first violation, and returns the result."""
         began = time.process_time()
         logging.disable(logging.CRITICAL)
         collects = gc.isenabled()
@@ -291,7 +294,7 @@ class World:
             self.judge.create_topics()
 
     def _make_users(self) -> None:
-        """Makes the first users: the log decides what is done, so a step is asked for again until it is."""
+        """Creates the first users. Each change is asked for again until the log has it."""
         for step in steps():
             done: list[bool] = []
             while not done and not self.monitor.violations:
@@ -328,7 +331,7 @@ class World:
             self._wait(self._healthy, PROGRESS_S, "no progress after the upgrade")
 
     def _stall(self) -> None:
-        """Plays the phase in which turns of the loops take long, and nothing else is wrong."""
+        """Runs the stall phase, in which nothing but the stalls is wrong."""
         if any(self.options.stalls):
             self._pass_time(2 * self.options.election_ticks * self.options.tick_ms / 1000)
             if self._wait(self._healthy, PROGRESS_S, "no progress after everything was healed"):
@@ -336,7 +339,7 @@ class World:
                 self._wait(self._healthy, PROGRESS_S, "no progress after the last stall")
 
     def _attack(self) -> None:
-        """Plays the phase in which only clients mean harm."""
+        """Runs the phase after the heal in which only hostile clients disturb the cluster."""
         if self.hostile is not None:
             # The last fault may have begun an election that is not over yet.
             self._pass_time(2 * self.options.election_ticks * self.options.tick_ms / 1000)
@@ -349,7 +352,7 @@ class World:
         self._revoked()
 
     def _revoked(self) -> None:
-        """Takes a right away for which pulls wait, if there are users."""
+        """Takes a right away from a user whose pulls are parked, if there are users."""
         revocation = self.revocation
         if revocation is not None and self._wait(self._healthy, PROGRESS_S, "no progress after everything was healed"):
             revocation.start()
@@ -362,7 +365,8 @@ class World:
         self._wait(lambda: not waits.unanswered(), limit_s, what, "answers")
 
     def _finish(self) -> None:
-        """Judges what was stored before it waits for the reader: what is lost never comes to the reader either."""
+        """Waits until all clients are done and judges the replicas. Judges what is stored before it waits for the
+        consumer group, which would wait forever for a lost message."""
         others = [client for client in self._clients() if client is not self.reader]
         for client in others:
             client.stopped = True
@@ -394,12 +398,12 @@ class World:
             Calm(self).given_back()
 
     def refused(self) -> set[str]:
-        """Returns the ids of our producers' messages that a node refused for now."""
+        """Returns the ids of messages of RaftMQ's own producers that a node refused for now."""
         heard = {message_id for producer in self.producers for message_id in producer.refused}
         return heard | self._refusals.ids
 
     def retried(self) -> list[Foreign]:
-        """Returns the messages that foreign clients sent until they were answered."""
+        """Returns the messages that foreign clients sent again until they were answered."""
         return [foreign for producer in self.foreign for foreign in producer.retried]
 
     def _clients(self) -> list[Client]:
@@ -410,7 +414,7 @@ class World:
         return [*self.producers, *self.foreign, *others, *more, *self.tides]
 
     def pass_time(self, seconds: float) -> None:
-        """Lets time pass, for the phases that are not here."""
+        """Lets this many seconds of virtual time pass; for the phases that other modules run."""
         self._pass_time(seconds)
 
     # --- time --------------------------------------------------------------------------------------------------------
@@ -423,7 +427,8 @@ class World:
                 self.monitor.report("callback", f"{what}: {type(error).__name__}: {error}")
 
     def _wait(self, reached: Callable[[], object], limit_s: float, otherwise: str, checker: str = "liveness") -> bool:
-        """Lets time pass until it is reached; a violation after the limit."""
+        """Lets time pass until `reached` returns something true. After `limit_s` seconds reports the violation
+        `otherwise` and returns False."""
         end = self.loop.now + limit_s
         while not self.monitor.violations:
             if reached():
@@ -435,21 +440,21 @@ class World:
         return False
 
     def wait_for(self, reached: Callable[[], object], what: str) -> bool:
-        """Lets time pass until it is reached, for the judge."""
+        """Lets time pass until `reached` returns something true, at most FINISH_S; for the judge."""
         return self._wait(reached, FINISH_S, what)
 
     # --- states ------------------------------------------------------------------------------------------------------
 
     def floors(self) -> Floors:
-        """Returns the offsets below which retention may have taken messages from the topics of the load."""
+        """Returns the offsets below which retention may have removed messages from the topics of the load."""
         return floors(self.machines.values(), levels(self.options))
 
     def members(self) -> list[Machine]:
-        """Machines whose nodes belong to the group, or will, when all is done."""
+        """Returns the machines whose nodes are members of the Raft group, or will be once all changes are done."""
         return [machine for machine in self.machines.values() if not machine.retired]
 
     def _reign_of(self, host: str) -> object:
-        """The term of the node at this address if it leads and takes writes, else None."""
+        """Returns the term of the node at this address if it leads and takes writes, else None."""
         for machine in self.machines.values():
             node = machine.node
             if machine.host == host and node is not None and hasattr(node, "proposals") and node.proposals.open:
@@ -512,8 +517,8 @@ class World:
 
 
 def end_run(loop: SimLoop, network: Network, machines: Collection[Machine], clients: Sequence[Process] = ()) -> None:
-    """Ends whatever still runs, and cuts what the garbage collector cannot: a request in flight is invisible to it and
-    holds on to its node."""
+    """Ends everything that still runs, and clears the attributes of nodes and processes: a request in flight is
+    invisible to the garbage collector and would keep its node alive."""
     processes = [process for machine in machines for process in machine.processes] + list(clients)
     for machine in machines:
         machine.abandon()
@@ -537,7 +542,8 @@ def run_seed(
     trace: Callable[[str], None] | None = None,
     black_box: bool = False,
 ) -> SimResult:
-    """Runs one seed; `faults` replaces its plan (for shrinking), `trace` hears of everything worth telling."""
+    """Runs one seed and returns its result. `faults` replaces the seed's plan (for shrinking); `trace` is called with
+    each line of the run's log."""
     options = draw(seed)
     verdict = World(options, plan(options) if faults is None else faults, trace, black_box=black_box).run()
     gc.collect()  # a world is one large cycle
