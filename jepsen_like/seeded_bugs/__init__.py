@@ -1,1 +1,2 @@
-"""Bugs planted in copies of the packages, to prove that the harness finds bugs: each is a file below `data`."""
+"""Seeded bugs: bugs planted in copies of the packages, to prove that the test harness finds bugs. Each is a file below
+`data`."""

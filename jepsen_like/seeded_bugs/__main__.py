@@ -1,4 +1,4 @@
-"""`python -m jepsen_like.seeded_bugs`: the kill matrix."""
+"""`python -m jepsen_like.seeded_bugs`: prints the kill matrix, which shows the checks that find each bug."""
 
 from __future__ import annotations
 

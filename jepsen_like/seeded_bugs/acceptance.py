@@ -1,8 +1,9 @@
-"""Judges whether the planted bugs prove enough: at least 50 that fulfil every column; and says what the others lack.
+"""Judges whether the planted bugs prove enough (at least 50 must fulfil every column), and says what the others lack.
 
-A bug counts if its schedule kills it by a checker that it names, the unit tests of the touched layer pass with it, and
-no bug before it changes the same line. The others are extra: they are run, they must be caught, and they prove less.
-Of those that count, shares must be found by random seeds and by what clients see alone, and few may die unprovoked.
+A bug counts if its schedule kills it by a checker that it names (kills: the checker reports a violation), the unit
+tests of the touched layer pass with it, and no bug before it changes the same line. The others are extra: they are run,
+they must be caught, and they prove less. Of those that count, certain shares must be found by random seeds and by what
+clients see alone, and only few may die in a run without faults or with one crash.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ RANDOM_MIN, BLACK_BOX_MIN = 0.8, 2 / 3
 
 
 class Standing(NamedTuple):
-    """One bug against every column."""
+    """One bug judged against every column."""
 
     name: str
     line: tuple[str, int]
-    """File and line of its first edit."""
+    """File and line number of the bug's first edit."""
     sourced: bool
     """It is one of the classical bugs (classics.py)."""
     lacks: tuple[str, ...]
-    """Columns that it does not fulfil; empty: it counts."""
+    """Columns that the bug does not fulfil; if empty, the bug counts."""
     random: KillRate | None
     black_box: KillRate | None
-    """Kill rate by random seeds, by what clients see alone."""
+    """Kill rate by random seeds when only what clients see may report; None if not measured."""
     clients: str | None
-    """Checker that fires in its schedule when only what clients see may fire; None if none does."""
+    """Checker that reports in the bug's schedule when only what clients see may report; None if none does."""
     calm: str | None
 
     def as_dict(self) -> dict[str, Any]:
@@ -49,14 +50,15 @@ class Standing(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """One line of the gate."""
+    """One condition of the gate (the minimum that all bugs together must reach): whether it holds, and its text."""
 
     holds: bool
     text: str
 
 
 def standings(bugs: Sequence[Bug], rows: Sequence[Row], recorded: Mapping[str, Recorded]) -> list[Standing]:
-    """Returns the standing of each bug, in the order given. A rate that was measured now goes before a recorded one."""
+    """Returns the standing of each bug, in the order given. A rate that was measured now takes precedence over a
+    recorded one."""
     found: list[Standing] = []
     taken: dict[tuple[str, int], str] = {}
     classical = classics.planted()
@@ -74,7 +76,7 @@ def standings(bugs: Sequence[Bug], rows: Sequence[Row], recorded: Mapping[str, R
 
 
 def line_of(bug: Bug) -> tuple[str, int]:
-    """File and line (from 1) of the first edit. Raises BugError if the patch does not fit."""
+    """Returns file and line number (from 1) of the bug's first edit. Raises BugError if the patch does not fit."""
     file = bug.edits[0].file
     before, after = (SOURCE_ROOT / file).read_text().splitlines(), patched(bug)[file].splitlines()
     pairs = enumerate(zip(before, after, strict=False), 1)
@@ -93,7 +95,7 @@ def _lacks(row: Row, known: Recorded) -> tuple[str, ...]:
 
 
 def conditions(found: Sequence[Standing]) -> list[Condition]:
-    """The whole gate."""
+    """Returns all conditions of the gate."""
     good = [standing for standing in found if not standing.lacks]
     count = len(good)
     lines = len({standing.line for standing in good})
@@ -128,7 +130,8 @@ def _percent(part: int, count: int) -> str:
 
 
 def lines(found: Sequence[Standing], *, judged: bool) -> list[str]:
-    """The recorded columns and what each bug lacks; if `judged`, the gate as well."""
+    """Returns the lines of the report: recorded columns and what each bug lacks and, if `judged`, the conditions of the
+    gate."""
     told = [
         "",
         "bug   random        black box     clients             calm                what it lacks",

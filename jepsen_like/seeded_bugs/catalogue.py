@@ -1,4 +1,4 @@
-"""The seeded bugs as data: reading them, applying one to a copy of the packages."""
+"""The seeded bugs as data: reads their files, and applies one to a copy of the packages."""
 
 from __future__ import annotations
 
@@ -15,49 +15,51 @@ import raftlog
 from jepsen_like.seeded_bugs import kernels
 
 SOURCE_ROOT = Path(jepsen_like.__file__).resolve().parent.parent
-"""The folder that holds the packages."""
+"""Path of the folder that holds the packages."""
 DATA = Path(__file__).resolve().parent / "data"
 PACKAGES = ("raftmq_wire", "raftlog", "statemachine", "cluster", "raftmq", "jepsen_like")
 ENGINES = ("core", "full")
 
 
 class BugError(ValueError):
-    """A bug's file is wrong, or its patch no longer fits the code; the message names file and remedy."""
+    """Raised if a bug's file is wrong, or its patch no longer fits the code. The message names file and remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One replacement: `find` occurs exactly once in `file`."""
+    """One replacement of text: `find`, which occurs exactly once in `file`, becomes `replace`."""
 
     file: str
-    """Relative to the folder that holds the packages."""
+    """Path relative to the folder that holds the packages."""
     find: str
     replace: str
 
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """One planted bug."""
+    """One planted bug, as its file describes it."""
 
     id: str
     title: str
     pedigree: str
-    """Origin of the bug: an issue, a paper's figure, a rule of the paper that it breaks."""
+    """Origin of the bug: an issue, a figure of a paper, or the rule of the paper that it breaks."""
     engine: str
     checkers: tuple[str, ...]
-    """Any of these firing means caught; the first is the one expected from the schedule."""
+    """Names of checkers; the bug counts as caught if any of them reports. The first is the one expected from the
+    schedule."""
     witness: str
-    """Function in tests/jepsen_like/seeded_bugs/witnesses*.py: holds on the product, fails on the patched copy."""
+    """Name of a function in tests/jepsen_like/seeded_bugs/witnesses*.py that holds on the product and fails on the
+    patched copy."""
     schedule: str
-    """A script that kills it without any luck (`jepsen_like.script`)."""
+    """Script (`jepsen_like.script`) that kills the bug every time, without random choices."""
     edits: tuple[Edit, ...]
     kernel: str = ""
-    """`python`: it runs with the kernel in Python, since the native one never comes to the changed lines. Needed only
-    where no changed file has a `@twin` or is in `kernels.PASSED_BY`."""
+    """`python` if the bug needs the kernel in Python, because the native one never reaches the changed lines. Needed
+    only if no changed file has a `@twin` or is in `kernels.PASSED_BY`."""
 
 
 def load(path: Path) -> Bug:
-    """Reads one file. Raises BugError."""
+    """Reads one bug's file. Raises BugError."""
     try:
         fields = tomllib.loads(path.read_text())
         edits = tuple(Edit(edit["file"], edit["find"], edit["replace"]) for edit in fields["edits"])
@@ -82,12 +84,12 @@ def load(path: Path) -> Bug:
 
 
 def load_all() -> list[Bug]:
-    """Every bug, by id."""
+    """Reads every bug, in the order of ids."""
     return [load(path) for path in sorted(DATA.glob("*.toml"))]
 
 
 def patched(bug: Bug, root: Path = SOURCE_ROOT) -> dict[str, str]:
-    """File -> its text with the bug in it. Raises BugError unless every `find` occurs exactly once."""
+    """Returns file -> its text with the bug in it. Raises BugError unless every `find` occurs exactly once."""
     texts: dict[str, str] = {}
     for edit in bug.edits:
         text = texts.get(edit.file) or (root / edit.file).read_text()

@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
 
 SEEDS = {"core": 200, "full": 60}
-"""Engine -> random seeds per bug, so that all of it ends within half an hour on two processors."""
+"""Engine -> number of random seeds per bug, chosen so that the whole matrix ends within half an hour on two
+processors."""
 ENGINES = tuple(SEEDS)
 
 
 def choose(only: tuple[str, ...]) -> list[Bug]:
-    """The bugs named, all without names. Raises click.UsageError for a name that is none."""
+    """Returns the bugs of these ids, or all bugs without ids. Raises click.UsageError for an unknown id."""
     from jepsen_like.seeded_bugs.catalogue import load_all
 
     bugs = load_all()
@@ -43,8 +44,8 @@ def report(
     black_box: bool,
     judged: bool = False,
 ) -> int:
-    """Runs and prints the matrix; exit code 1 if a bug is not caught, the unmutated code raises an alarm or, if the
-    gate is `judged`, the bugs prove too little."""
+    """Runs and prints the matrix. Returns exit code 1 if a bug is not caught, the unmutated code raises an alarm or,
+    with `judged`, the bugs prove too little for the gate."""
     from jepsen_like.seeded_bugs import acceptance, matrix, recorded
     from jepsen_like.seeded_bugs.catalogue import BugError, patched
 

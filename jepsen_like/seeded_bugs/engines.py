@@ -1,6 +1,6 @@
-"""Plays schedules and random seeds, by the engine that a bug names: the checker that fires, and what it says.
+"""Plays schedules and random seeds with the engine (simulator) that a bug names, and returns the checker that reported.
 
-An engine is imported when it is used: a worker that searches the core does not wait for the rest of the packages.
+An engine is imported only when it is used: a worker that searches the core does not wait for the other packages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Fired(NamedTuple):
-    """The checker that fired (None: nobody) and what it says."""
+    """Name of the checker that reported a violation (None: none did), and its description."""
 
     checker: str | None
     detail: str
@@ -21,27 +21,26 @@ class Fired(NamedTuple):
 
 NOBODY = Fired(None, "")
 SEEN_BY_CLIENTS = frozenset({"lost-ack", "stale-read", "no-progress", "quiescent-failover"})
-"""Checkers of schedules of the core that look at answers alone. `expect` of a schedule may look at anything."""
+"""Checkers of the core's schedules that look only at answers to clients. A schedule's `expect` may look at anything."""
 
 
 class Engine(Protocol):
-    """Runs whatever packages are imported; the exceptions of mutated code come through."""
+    """A simulator that runs whatever packages are imported. Exceptions of mutated code are not caught."""
 
     def play(self, schedule: str, named: Collection[str], *, black_box: bool = False) -> Fired:
-        """Plays a schedule. If several checkers fire, one of those `named` is told. `black_box`: only what clients see
-        may fire."""
+        """Plays a schedule. If several checkers report, one of those `named` is returned. `black_box`: only checkers of
+        what clients see may report."""
 
     def seed(self, seed: int, named: Collection[str], *, black_box: bool) -> Fired:
-        """Runs a random seed."""
+        """Runs a random seed, with the same arguments as `play`."""
 
 
 class Core:
-    """`jepsen_like.core_sim`: the Raft core alone."""
+    """The engine `jepsen_like.core_sim`: the Raft core alone."""
 
     def play(self, schedule: str, named: Collection[str], *, black_box: bool = False) -> Fired:
-        """Plays a schedule; one of the checkers `named` is told if several fire. `black_box`: only what clients see may
-        fire.
-        """
+        """Plays a schedule. The first violation ends it; with `black_box`, only a checker of what clients see
+        counts."""
         from jepsen_like.core_sim.scripted import Stage
         from jepsen_like.core_sim.violation import Violation
 
@@ -60,12 +59,11 @@ class Core:
 
 
 class Full:
-    """`jepsen_like.sim`: full nodes and clients."""
+    """The engine `jepsen_like.sim`: full nodes and clients."""
 
     def play(self, schedule: str, named: Collection[str], *, black_box: bool = False) -> Fired:
-        """Plays a schedule; one of the checkers `named` is told if several fire. `black_box`: only what clients see may
-        fire.
-        """
+        """Plays a schedule. If several checkers report, one of those `named` is returned. `black_box`: only checkers of
+        what clients see may report."""
         from jepsen_like.sim.scripted import play
 
         return _fired(play(schedule, black_box=black_box), named)
@@ -78,7 +76,8 @@ class Full:
 
 
 def _fired(verdict: SimResult, named: Collection[str]) -> Fired:
-    """A run is stopped by its first violation, and one event may show several."""
+    """Returns the violation of a run, preferably of a checker in `named`: the first violation ends a run, and one event
+    may show several."""
     found = [violation for violation in verdict.violations if violation.checker in named] or verdict.violations
     return Fired(found[0].checker, found[0].what) if found else NOBODY
 

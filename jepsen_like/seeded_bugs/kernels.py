@@ -1,7 +1,7 @@
-"""The kernel that a copy with a planted bug runs: the one that has the bug.
+"""Makes a copy with a planted bug run the kernel (native or in Python) that has the bug.
 
-A bug in a function that the native kernel replaces would never run beside it: the copy goes without. A bug in the
-native kernel itself has to be compiled: once, and kept by the content of its source.
+A bug in a function that the native kernel replaces would never run next to that kernel: the copy goes without it. A bug
+in the native kernel itself has to be compiled: once, and the result is kept by the content of its source.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from raftmq_wire import kernel
 
 SOURCE = "raftmq_wire/kernel/_native.pyx"
 BUILD_FILES = ("setup.py", "pyproject.toml", "README.md", "LICENSE")
-"""Files that setuptools reads, beside the source."""
+"""Files that setuptools reads in addition to the source."""
 PASSED_BY = frozenset(
     {
         "cluster/broker/sends/send_service.py",
@@ -34,27 +34,28 @@ PASSED_BY = frozenset(
         "statemachine/payload.py",
     }
 )
-"""Files without a `@twin` whose work on a plain send the native kernel may do instead: a bug there may not be met."""
+"""Files without a `@twin` whose work on a plain send the native kernel may do instead: a bug there may never run."""
 _TIMEOUT_S = 600
 
 
 class KernelError(ValueError):
-    """The native kernel with the bug in it cannot be had here; the message says why."""
+    """Raised if the native kernel with the bug in it cannot be built or used here; the message says why."""
 
 
 def has_twin(text: str) -> bool:
-    """The native kernel replaces something in this Python file."""
+    """Returns True if the native kernel replaces something in the Python file with this text."""
     return any(line.strip() == "@twin" for line in text.splitlines())
 
 
 def remove(copy: Path) -> None:
-    """The packages under `copy` run the kernel in Python."""
+    """Deletes the native kernel below `copy`, so that the packages there run the kernel in Python."""
     for path in copy.glob("raftmq_wire/kernel/_native.*.so"):
         path.unlink()
 
 
 def settle(copy: Path, texts: Mapping[str, str], root: Path) -> None:
-    """Makes sure that the files changed in `copy` (name -> text) are what runs. `root`: the tree that was copied.
+    """Makes sure that the files changed in `copy` (name -> text) are the code that runs. `root`: the tree that was
+    copied.
 
     Raises KernelError if the native kernel was changed and cannot be built or used.
     """
@@ -67,7 +68,8 @@ def settle(copy: Path, texts: Mapping[str, str], root: Path) -> None:
 
 
 def compiled(source: str, root: Path) -> Path:
-    """The native module of this source, from `root`/build/kernels if it was compiled before. Raises KernelError."""
+    """Returns the path of the native module built from this source, kept in `root`/build/kernels if it was compiled
+    before. Raises KernelError."""
     if os.environ.get(kernel.VARIABLE) == "python":
         raise KernelError(f"the bug is in the native kernel, and {kernel.VARIABLE}=python excludes that one")
     suffix = sysconfig.get_config_var("EXT_SUFFIX")

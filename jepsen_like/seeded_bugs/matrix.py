@@ -1,6 +1,8 @@
-"""The kill matrix: each bug in a copy of its own, on its schedule and on random seeds; beside it the unmutated code.
+"""The kill matrix: runs each bug in a copy of its own, on its schedule and on random seeds, and the unmutated code on
+the same.
 
-A bug is caught when one of the checkers it names fires; a crash, a timeout or another checker does not count.
+A bug is caught when one of the checkers that it names reports a violation; a crash, a timeout or another checker does
+not count.
 """
 
 from __future__ import annotations
@@ -17,38 +19,38 @@ from typing import Any, NamedTuple
 from jepsen_like.seeded_bugs.catalogue import Bug, BugError, make_copy, run_inside
 
 KILLS_ENOUGH = {"core": 20, "full": 10}
-"""Engine -> kills after which the rate is known well enough."""
+"""Engine -> number of kills after which a bug's kill rate is known well enough."""
 _TIMEOUT_S = 900
 _CHUNKS = 4
-"""Number of processes into which the unmutated code's seeds are cut."""
+"""Number of processes among which the seeds of the unmutated code are divided."""
 
 
 class Row(NamedTuple):
-    """One bug in the matrix."""
+    """The results of one bug in the matrix."""
 
     name: str
     title: str
     engine: str
     caught: bool = False
-    """True if the schedule or a seed caught it."""
+    """True if the schedule or a seed caught the bug."""
     checker: str | None = None
-    """Checker that fired in the schedule, else in the first killing seed."""
+    """Checker that reported in the schedule, otherwise in the first killing seed; None if none did."""
     scheduled: bool = False
-    """The schedule kills it."""
+    """True if the schedule kills the bug."""
     clients: str | None = None
-    """Checker that fires in the schedule when only what clients see may fire; None if none does."""
+    """Checker that reports in the schedule when only what clients see may report; None if none does."""
     seed: int | None = None
-    """First killing seed of the random search."""
+    """First killing seed of the random search; None if none killed."""
     seeds: int = 0
     kills: int = 0
     kills_per_1000: float = 0.0
     """Kills per 1,000 of the random seeds tried."""
     seconds: float = 0.0
-    """Seconds until the first kill by a seed, else for everything."""
+    """Time in seconds until the first kill by a seed, otherwise for everything."""
     cpu_seconds: float = 0.0
-    """CPU seconds of the whole row."""
+    """CPU time of the whole row in seconds."""
     note: str = ""
-    """Reason why it is not caught, or what else fired."""
+    """Reason why the bug is not caught, or the other checkers that reported."""
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the row for JSON."""
@@ -56,15 +58,15 @@ class Row(NamedTuple):
 
 
 class Clean(NamedTuple):
-    """The unmutated code on the schedules and seeds of the matrix."""
+    """The results of the unmutated code on the schedules and seeds of the matrix."""
 
     alarms: list[str]
-    """Checkers that fired there: false alarms."""
+    """Checkers that reported violations of the unmutated code: false alarms."""
     cpu_seconds: float
 
 
 def run_in_copy(bug: Bug | None, request: dict[str, Any]) -> dict[str, Any]:
-    """The worker's findings in a fresh copy with `bug` in it."""
+    """Runs the worker in a fresh copy with `bug` in it, and returns its findings."""
     with tempfile.TemporaryDirectory(prefix="raftmq-bug-") as folder:
         root = Path(folder)
         try:
@@ -75,7 +77,7 @@ def run_in_copy(bug: Bug | None, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def worker(root: Path, request: dict[str, Any]) -> dict[str, Any]:
-    """Runs the worker against the packages under `root`."""
+    """Runs the worker process against the packages under `root`, and returns its findings."""
     try:
         done = run_inside(root, "worker", str(root), json.dumps(request), timeout_s=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -95,7 +97,7 @@ def request_for(
     *,
     black_box: bool = False,
 ) -> dict[str, Any]:
-    """Returns the request that a worker carries out."""
+    """Returns the request that a worker process carries out."""
     return {
         "engine": engine,
         "schedules": list(schedules),
@@ -108,7 +110,7 @@ def request_for(
 
 
 def row(bug: Bug, seeds: int, *, first_seed: int = 0, black_box: bool = False) -> Row:
-    """Runs one bug."""
+    """Runs one bug on its schedule and on `seeds` random seeds."""
     started = time.monotonic()
     request = request_for(bug.engine, [bug.schedule], bug.checkers, seeds, first_seed, black_box=black_box)
     found = run_in_copy(bug, request)
@@ -144,13 +146,13 @@ def row(bug: Bug, seeds: int, *, first_seed: int = 0, black_box: bool = False) -
 def rows(
     bugs: Sequence[Bug], seeds: Mapping[str, int], *, jobs: int, first_seed: int = 0, black_box: bool = False
 ) -> Iterator[Row]:
-    """Runs all, `jobs` at a time, in the order given. `seeds`: how many per engine."""
+    """Yields the rows of all bugs, in the order given; `jobs` run at a time. `seeds`: engine -> number of seeds."""
     with ThreadPoolExecutor(jobs) as pool:
         yield from pool.map(lambda bug: row(bug, seeds[bug.engine], first_seed=first_seed, black_box=black_box), bugs)
 
 
 def clean(bugs: Sequence[Bug], seeds: Mapping[str, int], *, jobs: int, first_seed: int = 0) -> Clean:
-    """The unmutated code on the same schedules and seeds, of the engines that these bugs name."""
+    """Runs the unmutated code on the same schedules and seeds, with the engines that these bugs name."""
     alarms: list[str] = []
     cpu_seconds = 0.0
     with tempfile.TemporaryDirectory(prefix="raftmq-clean-") as folder, ThreadPoolExecutor(jobs) as pool:
@@ -165,7 +167,7 @@ def clean(bugs: Sequence[Bug], seeds: Mapping[str, int], *, jobs: int, first_see
 def _clean_work(
     bugs: Sequence[Bug], seeds: Mapping[str, int], first_seed: int
 ) -> Iterator[tuple[list[str], dict[str, Any]]]:
-    """(ids of the schedules, request) for each engine: one with all schedules, the others with seeds."""
+    """Yields (ids of the schedules, request) for each engine: first one with all schedules, then those with seeds."""
     for engine in dict.fromkeys(bug.engine for bug in bugs):
         these = [bug for bug in bugs if bug.engine == engine]
         yield [bug.id for bug in these], request_for(engine, [bug.schedule for bug in these], [], 0, first_seed)

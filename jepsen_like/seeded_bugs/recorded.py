@@ -1,9 +1,9 @@
-"""The measurements of each bug by longer runs than the matrix: `recorded.toml`, one line per bug.
+"""The results of longer runs than the matrix for each bug: `recorded.toml`, one line per bug.
 
     C12 = { unit_tests = "pass", calm = "", random = [20, 48], black_box = [0, 260], clients = "lost-ack" }
 
-A field that is absent was not measured. `raftmq sim bugs --unit-tests` and `--calm` measure two of them again and say
-where the record is wrong.
+A field that is absent was not measured. `raftmq sim bugs --unit-tests` and `--calm` measure two of them again and
+report differences from the record.
 """
 
 from __future__ import annotations
@@ -17,32 +17,33 @@ PASS = "pass"
 
 
 class KillRate(NamedTuple):
-    """Kills among random seeds."""
+    """Number of kills, and number of random seeds tried."""
 
     kills: int
     seeds: int
 
 
 class Recorded(NamedTuple):
-    """None: not measured."""
+    """The recorded results of one bug; None means that a field was not measured."""
 
     unit_tests: str | None = None
-    """PASS, or how many of the touched layer's tests notice it, like "3 fail"."""
+    """PASS, or the number of the touched layer's unit tests that fail, like "3 fail"."""
     calm: str | None = None
-    """Checker that fires in 1,000 operations without a fault or with one crash; "" if none does."""
+    """Checker that reports in 1,000 operations without a fault or with one crash; "" if none does."""
     random: KillRate | None = None
-    """Kill rate by the checkers that the bug names."""
+    """Kill rate by random seeds and the checkers that the bug names."""
     black_box: KillRate | None = None
-    """Kill rate by what clients see alone."""
+    """Kill rate by random seeds when only what clients see may report."""
     clients: str | None = None
-    """Checker that fires in its schedule when only what clients see may fire; "" if none does."""
+    """Checker that reports in the bug's schedule when only what clients see may report; "" if none does."""
 
 
 NOTHING = Recorded()
 
 
 def load(path: Path = RECORD) -> dict[str, Recorded]:
-    """Reads the record, by the bug's id. Raises ValueError for an unknown field, or a value of another shape."""
+    """Reads the record; returns bug id -> results. Raises ValueError for an unknown field, or a value of another
+    shape."""
     return {name: _recorded(name, fields) for name, fields in tomllib.loads(path.read_text()).items()}
 
 

@@ -1,9 +1,9 @@
-"""The unit tests of the touched layer against a mutated copy: a bug that they catch says little about the search.
+"""Runs the unit tests of the touched layer against a mutated copy: a bug that they catch says little about the search.
 
 Unit tests are the default tests of the layer's own folder: stories, contracts, models, tables. Left out are random
-searches (they are simulators themselves, under the very invariants used here), tests that start processes or nodes
-with sockets, and slow ones. Outside the core the first failure ends a measurement. Red is what fails in the copy; that
-the same tests pass on the unmutated packages is what the default run shows.
+searches (they are simulators themselves, with the very invariants used here), tests that start processes or nodes with
+sockets, and slow ones. Outside the core the first failure ends a measurement. A test fails (red) if it fails in the
+copy; the default run shows that the same tests pass on the unmutated packages.
 
     python -m jepsen_like.seeded_bugs.unit_tests ROOT '{"paths": [], "ignored": [], ...}'    inside a copy
 """
@@ -39,21 +39,22 @@ _FOLDERS = (
     ("raftmq/client/", ("tests/raftmq/client",)),
     ("cluster/", _NODE),
 )
-"""Touched files -> their layer's tests; the first that fits counts. Of a node, beside the client: its parts alone, and
-whole nodes on a loop of virtual time. The tests of its tools (admin, backup, cli, recovery, ...) are left out."""
+"""(prefix of touched files, test folders of their layer); the first that fits counts. For a node these are, beside the
+client's, the tests of its parts alone and of whole nodes on a loop of virtual time. The tests of its tools (admin,
+backup, cli, recovery, ...) are left out."""
 SEARCHES = (
     "tests/raftlog/core/test_raft_search.py",
     "tests/raftlog/storage/test_log_fuzz.py",
     "tests/raftlog/storage/test_segmented_log_model.py",
     "tests/statemachine/test_runs.py",
 )
-"""Random searches among the default tests."""
+"""Test files with random searches among the default tests."""
 _NODES_STARTED = (
     "tests/raftlog/storage/test_kill_nine.py",
     "tests/cluster/remoting/test_bad_frames.py",
     "tests/cluster/test_dedup_table.py",
 )
-"""Default tests that start processes, or nodes with sockets of their own."""
+"""Test files among the default tests that start processes, or nodes with sockets of their own."""
 NOT_COPIED = ("compat", "architecture", "jepsen_like", "pyspark_raftmq", "__pycache__")
 TEST_TIMEOUT_S = 60
 TIMEOUT_S = 900
@@ -66,24 +67,25 @@ class Outcome(NamedTuple):
     name: str
     passed: int
     failed: tuple[str, ...]
-    """Tests that fail, without their folder."""
+    """Names of the tests that fail, without their folder."""
     note: str
-    """Reason why there is no result, else empty."""
+    """Reason why there is no result; "" if there is one."""
 
     @property
     def unnoticed(self) -> bool:
-        """The build passes its unit tests."""
+        """True if the copy with the bug passes its unit tests."""
         return not self.failed and not self.note
 
 
 def folders(files: Iterable[str]) -> tuple[str, ...]:
-    """Test folders of the layers of these files."""
+    """Returns the test folders of the layers of these files."""
     found = (next(tests for source, tests in _FOLDERS if file.startswith(source)) for file in files)
     return tuple(dict.fromkeys(folder for tests in found for folder in tests))
 
 
 def requested_of(files: Iterable[str], root: Path, *, searches: bool) -> dict[str, Any]:
-    """Returns pytest's task in the copy under `root` where these files were changed."""
+    """Returns the arguments for pytest in the copy under `root`, for the layers of these changed files. `searches`:
+    includes the random searches."""
     ignored = _NODES_STARTED if searches else _NODES_STARTED + SEARCHES
     paths = [str(path.relative_to(root)) for folder in folders(files) for path in sorted(root.glob(folder))]
     return {
@@ -95,13 +97,15 @@ def requested_of(files: Iterable[str], root: Path, *, searches: bool) -> dict[st
 
 
 def requested(bug: Bug, root: Path, *, searches: bool) -> dict[str, Any]:
-    """The same for a planted bug. A node that fails one test often hangs in the others."""
+    """Returns the arguments for pytest for a planted bug. Outside the core the first failure ends the run, because a
+    node that fails one test often hangs in the others."""
     request = requested_of([edit.file for edit in bug.edits], root, searches=searches)
     return request | {"failures_max": 0 if bug.engine == "core" else 1}
 
 
 def outcome(bug: Bug, *, searches: bool = False) -> Outcome:
-    """Runs the unit tests of `bug`'s layers in a copy that holds it; `searches`: the random searches as well."""
+    """Runs the unit tests of the bug's layers in a copy that contains it. `searches`: runs the random searches as
+    well."""
     with tempfile.TemporaryDirectory(prefix="raftmq-units-") as name:
         root = Path(name)
         make_copy(root, bug)
@@ -132,7 +136,7 @@ def outcomes(bugs: Sequence[Bug], jobs: int, *, searches: bool = False) -> Itera
 
 
 class _Heard:
-    """Collects test reports."""
+    """Pytest plugin that collects the reports of the tests."""
 
     def __init__(self) -> None:
         self.passed = 0
@@ -154,7 +158,7 @@ class _Heard:
 
 
 def main(root: str, request: dict[str, Any]) -> int:
-    """Runs pytest against the packages under `root`; exit code 3 if others would be imported."""
+    """Runs pytest against the packages under `root`; returns exit code 3 if others would be imported."""
     require_copy(root)
     import pytest
 

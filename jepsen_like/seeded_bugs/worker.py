@@ -1,4 +1,5 @@
-"""Runs inside a copy of the packages: plays schedules, then random seeds; one JSON line of findings.
+"""Worker process inside a copy of the packages: plays schedules, then random seeds, and prints its findings as one JSON
+line.
 
 python -m jepsen_like.seeded_bugs.worker ROOT '{"engine": "core", "schedules": [...], "first_seed": 0, ...}'
 """
@@ -14,12 +15,13 @@ from jepsen_like.seeded_bugs.catalogue import require_copy
 from jepsen_like.seeded_bugs.engines import ENGINES, Engine, Fired
 
 _CRASHES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError, AssertionError)
-"""Errors that mutated code may raise besides violations: noted as "crash", which catches nothing."""
+"""Errors that mutated code may raise besides violations. They are recorded as "crash", which does not count as
+caught."""
 
 
 def play(engine: Engine, schedule: str, named: list[str]) -> dict[str, Any]:
-    """The checker that fires in the schedule (None: nobody), what it says, and who fires if only what clients see
-    may."""
+    """Plays a schedule; returns the checker that reports (None: none), its description, the checker that reports if
+    only what clients see may, and the seconds that this took."""
     started = time.monotonic()
     fired = _played(engine, schedule, named, black_box=False)
     clients = _played(engine, schedule, named, black_box=True)
@@ -39,9 +41,8 @@ def _played(engine: Engine, schedule: str, named: list[str], *, black_box: bool)
 
 
 def search(engine: Engine, request: dict[str, Any]) -> dict[str, Any]:
-    """Runs random seeds until there are enough kills, or all; returns what fired where. `checkers`: those that count as
-    caught.
-    """
+    """Runs random seeds until there are enough kills, or all; returns the checkers that reported and their seeds.
+    `checkers`: those that count as caught."""
     named = set(request["checkers"])
     kills: list[tuple[int, str]] = []
     others: list[tuple[int, str]] = []
@@ -71,7 +72,7 @@ def search(engine: Engine, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(root: str, request: dict[str, Any]) -> int:
-    """Prints the findings; exit code 3 if the packages are not those under `root`."""
+    """Prints the findings as one JSON line; returns exit code 3 if the packages are not those under `root`."""
     require_copy(root)
     engine = ENGINES[request["engine"]]
     found = {
