@@ -141,16 +141,26 @@ def plan_moved(nodes: Sequence[NodeRecord], base_port: int) -> list[NodeRecord]:
     ]
 
 
-def write_configs(nodes: Sequence[NodeRecord], *, failpoints: bool = False) -> None:
-    """Makes each node's folder and its raftmq.toml; only what differs from the defaults stands in it."""
+USERS_KEY = "users.key"
+"""Name of the file in the data directory of a local cluster with the key that encrypts the secrets of users."""
+
+
+def write_configs(nodes: Sequence[NodeRecord], *, failpoints: bool = False, users_key: bool = False) -> None:
+    """Makes each node's folder and its raftmq.toml; only what differs from the defaults stands in it. With `users_key`
+    the file names USERS_KEY."""
     for node in nodes:
-        write_config(node, nodes, failpoints=failpoints)
+        write_config(node, nodes, failpoints=failpoints, users_key=users_key)
 
 
-def write_config(node: NodeRecord, nodes: Sequence[NodeRecord], *, failpoints: bool = False) -> None:
+def write_config(
+    node: NodeRecord, nodes: Sequence[NodeRecord], *, failpoints: bool = False, users_key: bool = False
+) -> None:
     """One node's folder and raftmq.toml; `nodes` are all members, this one too."""
     node.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    node.config_path.write_text(_toml(node, nodes, failpoints), encoding="utf-8")
+    text = _toml(node, nodes, failpoints)
+    if users_key:
+        text += f'\n[auth]\nkey_file = "../{USERS_KEY}"\n'
+    node.config_path.write_text(text, encoding="utf-8")
 
 
 OWN_SECTIONS = frozenset({"node", "peer", "admin", "listeners", "peers"})

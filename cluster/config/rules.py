@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 ANY_ADDRESS = ("0.0.0.0", "::")
 TLS_FILES = ("cert_file", "key_file", "ca_file")
+AUTH_FILES = ("key_file", "first_user_file")
 FRAME_OVERHEAD_BYTES = 64 << 10
 """Room for headers, dispatch table and effects of an entry, and for the header of a remoting frame."""
 _LEAST: tuple[tuple[str, str, Callable[[Config], int], str], ...] = (
@@ -99,6 +100,12 @@ def complete(config: Config, source: Source, folder: Path | None) -> Config:
         for key in TLS_FILES
         if (path := Path(getattr(config.tls, key)).expanduser()) != Path()
     }
+    auth = {
+        key: str((folder / path).absolute())
+        for key in AUTH_FILES
+        if folder is not None and source.is_from_file(("auth", key))
+        if (path := Path(getattr(config.auth, key)).expanduser()) != Path()
+    }
     own = next((p for p in config.peers if p.id == config.node.id), None)
     peers = tuple(replace(each, listeners=_with_paired(config, each)) for each in config.peers)
     told = _with_paired(config, own) if own else {}
@@ -113,6 +120,7 @@ def complete(config: Config, source: Source, folder: Path | None) -> Config:
         node=replace(config.node, data_dir=str(data_dir.absolute())),
         listeners=listeners,
         tls=replace(config.tls, **tls),
+        auth=replace(config.auth, **auth),
         peer=replace(config.peer, secret_file=str(secret.absolute()) if secret is not None else ""),
         peers=_with_own_listeners(config, listeners),
         limits=with_profile(config.limits, source.tree.get("limits", {})),

@@ -322,15 +322,16 @@ def _refused(answer: Any, look: str) -> ApiRefusal:
         hint = "raftmq login USER --admin CONTEXT    (or RAFTMQ_TOKEN, or RAFTMQ_SECRET_FILE for the operator)"
     if code == "unknown_outcome":
         hint = f"check first, then repeat the command if needed: {look}"
-    if code in ("refused", "unconfirmed") and ": " in error["message"]:
-        what, why = error["message"].split(": ", 1)
-        return ApiRefusal(code, what, why, hint, ExitCode.REFUSED)
+    message = error["message"].removeprefix("nothing was changed: ")
+    if code in ("refused", "unconfirmed", "failed") and ": " in message:
+        what, why = message.split(": ", 1)
+        return ApiRefusal(code, what, why, hint, _EXIT_CODES.get(code, ExitCode.FAILED))
     reason = {
         "not_found": "the cluster has nothing with that name",
         "exists": "nothing was changed",
         "unknown_outcome": "the outcome is unknown",
     }.get(code, "nothing was changed")
-    return ApiRefusal(code, error["message"], reason, hint, _EXIT_CODES.get(code, ExitCode.FAILED))
+    return ApiRefusal(code, message, reason, hint, _EXIT_CODES.get(code, ExitCode.FAILED))
 
 
 def drain_node(node: int, addresses: Sequence[str], *, undo: bool = False) -> dict[str, Any]:

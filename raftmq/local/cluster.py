@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from cluster.config.loading import load
 from cluster.config.local_layout import (
     CLUSTER_FILE,
     ClusterFile,
@@ -24,6 +25,7 @@ from cluster.config.local_layout import (
 )
 from cluster.config.node_files import HOST, move_ports, plan_moved, plan_nodes, read_nodes, set_tier, write_configs
 from cluster.tier.store.opening import check_url
+from raftmq.local.access_files import make_access_files
 from raftmq.local.admin_http import AdminApi
 from raftmq.local.credentials import address_of
 from raftmq.local.init import check_data_dirs, create_data_dirs, is_empty
@@ -284,7 +286,8 @@ class LocalCluster:
             nodes = plan_nodes(self.data, _COUNT if count is None else count, base_port)
             check_ports(nodes)
             with begun(self.data):
-                write_configs(nodes, failpoints=failpoints)
+                write_configs(nodes, failpoints=failpoints, users_key=True)
+                make_access_files(load(node.config_path) for node in nodes[:1])
                 create_data_dirs([node.config_path for node in nodes], os.environ)
         else:
             nodes = self._existing(nodes, count, base_port, failpoints=failpoints)

@@ -17,10 +17,10 @@ import pytest
 
 from cluster.admin.routes import ROUTES
 from cluster.config.local_layout import read_cluster
+from raftmq.local.credentials import address_of, proofs_for
 from raftmq.local.process import free_base_port
 from tests.raftmq.commands.test_cli_docs import commands
 
-pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(900)]
 PAGE = (Path(__file__).parents[2] / "docs" / "examples.md").read_text(encoding="utf-8")
 NOT_RUN = "## What the test does not run"
 FENCE = re.compile(r"^```(sh|http)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -79,14 +79,16 @@ def command(place: Path, line: str) -> subprocess.CompletedProcess[str]:
 
 
 def request(place: Path, line: str) -> tuple[int, Any]:
+    """Asks the first node, as the operator of the cluster."""
     match = REQUEST.fullmatch(line)
     assert match is not None
     method, path, body = match.groups()
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        port = read_cluster(place / ".raftmq").nodes[0].admin_port
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
+        node = read_cluster(place / ".raftmq").nodes[0]
+        proof = next(proofs_for(address_of(node), method, path, (body or "").encode()))
+        connection = http.client.HTTPConnection("127.0.0.1", node.admin_port, timeout=60)
+        connection.request(method, path, body, proof | ({"Content-Type": "application/json"} if body else {}))
         answer = connection.getresponse()
         data = answer.read()
         connection.close()
@@ -95,6 +97,9 @@ def request(place: Path, line: str) -> tuple[int, Any]:
         time.sleep(0.5)  # a leader is being elected, after what an example did
 
 
+@pytest.mark.live
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_what_is_shown_works(place: Path) -> None:
     base, failed = free_base_port(12), []
     for kind, shown in examples(PAGE.partition(NOT_RUN)[0]):

@@ -161,6 +161,16 @@ def test_configs_say_what_was_planned(tmp_path: Path) -> None:
     )
 
 
+def test_the_key_of_users_is_one_file_beside_the_nodes(tmp_path: Path) -> None:
+    from cluster.config.loading import load
+
+    nodes = plan_nodes(tmp_path, 2, 20000)
+    write_configs(nodes, users_key=True)
+    assert {Path(load(node.config_path).auth.key_file).resolve() for node in nodes} == {tmp_path / "users.key"}
+    write_configs(nodes)
+    assert load(nodes[0].config_path).auth.key_file == ""
+
+
 def test_other_ports_keep_every_other_setting(tmp_path: Path) -> None:
     nodes = plan_nodes(tmp_path, 3, 20000)
     write_configs(nodes)

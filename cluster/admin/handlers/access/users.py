@@ -98,6 +98,13 @@ async def list_users(call: Call) -> Pieces:
     return page.answer(view, "users")
 
 
+def _hint(call: Call) -> str:
+    """Returns what to type if a user with a secret is refused."""
+    if call.port.access.secrets.problem:
+        return "give every node the same key: raftmq config explain auth.key_file, then raftmq reload"
+    return "see raftmq user list"
+
+
 async def create_user(call: Call) -> UserChanged:
     """Creates a user."""
     wanted: NewUser = call.body
@@ -106,7 +113,8 @@ async def create_user(call: Call) -> UserChanged:
     await changed(
         lambda done: access.users.create(
             asker, wanted.name, wanted.secret, done, is_super=is_super, enabled=wanted.enabled
-        )
+        ),
+        _hint(call),
     )
     return _now(call, wanted.name)
 
@@ -120,7 +128,8 @@ async def change_user(call: Call) -> UserChanged:
     await changed(
         lambda done: access.users.change(
             asker, user.name, done, secret=wanted.secret, is_super=is_super, enabled=wanted.enabled
-        )
+        ),
+        _hint(call),
     )
     return _now(call, user.name)
 
