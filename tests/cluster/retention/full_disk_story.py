@@ -43,10 +43,10 @@ def on_small_disks() -> None:
     """Makes a node's folder a file system of its own from here on, when its configuration is written."""
     write = local_config.write_config
 
-    def write_there(node: NodeRecord, nodes: Any, *, failpoints: bool = False) -> None:
+    def write_there(node: NodeRecord, nodes: Any, *, failpoints: bool = False, users_key: bool = False) -> None:
         node.home.mkdir(parents=True, exist_ok=True)
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "none", str(node.home)], check=True)
-        write(node, nodes, failpoints=failpoints)
+        write(node, nodes, failpoints=failpoints, users_key=users_key)
         with node.config_path.open("a", encoding="utf-8") as file:
             file.write(SETTINGS)
 
