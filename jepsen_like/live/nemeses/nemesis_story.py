@@ -6,7 +6,8 @@ from jepsen_like.live.nemeses.nemesis_seam import Effect, Nemesis, Stage
 
 
 def _lose(stage: Stage, node: int) -> int:
-    """Takes a node down: with a power failure if the machine can play one, else with kill -9."""
+    """Takes a node down and returns the number of nodes that died: by a power failure, which loses what the node never
+    synced, if the machine can play one (then in 7 of 10 cases), else by kill -9."""
     if stage.power is not None and stage.rng.random() < 0.7:
         failed = int(stage.power.cut([node], stage.rng)["nodes"])
         stage.power_failures += failed
@@ -21,8 +22,9 @@ def _acked_during(stage: Stage, hold_s: float) -> int:
 
 
 def part_kill(stage: Stage, hold_s: float) -> Effect:
-    """Cuts a minority off while writes go on; then one node of the majority dies, and the returning minority forms the
-    new majority. The nodes of the new majority must have everything that was acknowledged."""
+    """Cuts a minority off while writes go on; then one node of the majority dies, is started again, and forms the new
+    majority with the returning minority, while the rest is cut off. The entries that were acknowledged meanwhile must
+    have been on the disk of the node that died: the returning minority never had them."""
     fabric, nodes = stage.subject.fabric, stage.subject.node_ids
     behind, dies, stays = _three(stage)
     rest = [node for node in nodes if node != behind]
