@@ -1,7 +1,7 @@
-"""Which keys of raftmq.toml belong to the cluster: equal on every node, kept in the log (docs/adr/0069).
+"""Says which keys of raftmq.toml belong to the cluster: equal on every node, kept in the log (docs/adr/0069).
 
-All others belong to one host: its addresses, its directories, the pace of its disk, and the ticks of elections, which
-must work before anything is in the log.
+All other keys belong to one host: its addresses, its directories, the pace of its disk, and the ticks of elections,
+which must work before anything is in the log.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SECTIONS: Final = (
     "limits", "send", "topics", "timer", "offsets", "dedup", "transaction", "writes", "retention", "modes", "health",
     "upgrade",
 )  # fmt: skip
-"""Sections of which every key is the cluster's, but for HOST_KEYS."""
+"""The sections whose keys all belong to the cluster, except for HOST_KEYS."""
 HOST_KEYS: Final = frozenset({"limits.profile", "retention.delete_gap_ms"})
 _OTHERS: Final = (
     "cluster.producer_aliases",
@@ -51,7 +51,7 @@ _OTHERS: Final = (
 
 
 def _fields() -> dict[str, Any]:
-    """Key of the cluster -> its type, in the order of the sections."""
+    """Returns each key of the cluster with its type, in the order of the sections."""
     found: dict[str, Any] = {}
     for section in msgspec.structs.fields(Config):
         if not isinstance(section.type, type) or not issubclass(section.type, msgspec.Struct):
@@ -64,9 +64,9 @@ def _fields() -> dict[str, Any]:
 
 
 FIELDS: Final = _fields()
-"""Key of the cluster -> its type, in the order of the sections."""
+"""The keys of the cluster, each with its type, in the order of the sections."""
 CLUSTER_KEYS: Final = tuple(FIELDS)
-"""Keys of the cluster, in the order of the sections."""
+"""The keys of the cluster ("section.name"), in the order of the sections."""
 
 
 def _defaults() -> dict[str, Value]:
@@ -75,11 +75,11 @@ def _defaults() -> dict[str, Value]:
 
 
 USUAL: Final = _defaults()
-"""Key of the cluster -> its default."""
+"""The keys of the cluster, each with its default."""
 
 
 class _Change(Source):
-    """A change of the cluster's configuration: values come as JSON or as the texts of a command."""
+    """The source of a change of the cluster's configuration, whose values come as JSON or as the texts of a command."""
 
     def is_textual(self, path: KeyPath) -> bool:
         return True
@@ -89,13 +89,13 @@ class _Change(Source):
 
 
 def cluster_values(config: Config) -> dict[str, Value]:
-    """Every key of the cluster with its value in `config`."""
+    """Returns every key of the cluster with its value in `config`."""
     return {key: attrgetter(key)(config) for key in CLUSTER_KEYS}
 
 
 def in_force(own: Config, values: Mapping[str, object]) -> Config:
-    """`own`, a node's file, with the cluster's values. What this release does not know, because a newer one wrote it,
-    stays as `own` has it: a node does not stop for it."""
+    """Returns `own`, a node's file, with the cluster's values for the cluster's keys. A value that this release does
+    not know, because a newer one wrote it, stays as `own` has it: a node does not stop for it."""
     sections: dict[str, dict[str, Value]] = {}
     for key in CLUSTER_KEYS:
         if key not in values:
@@ -109,9 +109,9 @@ def in_force(own: Config, values: Mapping[str, object]) -> Config:
 
 
 def changed(config: Config, values: Mapping[str, object]) -> tuple[Config, dict[str, Value]]:
-    """`config` with other values of keys of the cluster, and these values in the types of their keys. Raises
-    ConfigError for a key that is not the cluster's, a value that a key cannot have, and a relation between keys that
-    would not hold."""
+    """Returns `config` with new values for keys of the cluster, and these values in the types of their keys. Raises
+    ConfigError for a key that is not the cluster's, a value that a key cannot have, or a broken relation between keys.
+    """
     try:
         converted = {key: in_type(key, value) for key, value in values.items()}
         for key, value in converted.items():
@@ -124,7 +124,8 @@ def changed(config: Config, values: Mapping[str, object]) -> tuple[Config, dict[
 
 
 def in_type(key: str, value: object) -> Value:
-    """The value in the key's type; a text may stand for a number, and for true and false. Raises ConfigError."""
+    """Returns the value in the type of the cluster's key; a text may stand for a number, and for true and false. Raises
+    ConfigError."""
     if key not in FIELDS:
         raise _unknown(key)
     section, name = key.split(".")
@@ -138,7 +139,7 @@ def in_type(key: str, value: object) -> Value:
 
 
 def _set(key: str, value: Value) -> str:
-    """Returns the command that sets the key, with a value that it can have."""
+    """Returns the command that sets the key to this value, for the last line of an error."""
     text = str(value).lower() if isinstance(value, bool) else shlex.quote(str(value))
     return f"raftmq config set {key} {text}"
 
@@ -155,7 +156,7 @@ def _check_range(config: Config, key: str, value: Value) -> None:
 
 
 def _possible(config: Config, key: str, value: Value) -> Value:
-    """The value if `config` can have it beside its other values, else the default."""
+    """Returns the value if it agrees with the other values of `config`, else the key's default."""
     try:
         check(in_force(config, {key: value}), _Change())
     except ConfigError:

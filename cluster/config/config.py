@@ -1,7 +1,7 @@
-"""The node's configuration: one `raftmq.toml`, then RAFTMQ_SECTION__KEY variables, then flags; later wins.
+"""The node's configuration: one `raftmq.toml`, then RAFTMQ_SECTION__KEY variables, then flags; later sources win.
 
-Every key, default and range stands here and in docs/configuration.md (a test compares the two). Values are checked when
-they are loaded, relations between them in `cluster.config.rules`, and a `Config` that exists can be used.
+Every key, default and range is here and in docs/configuration.md (a test compares the two). Values are checked when
+they are loaded, relations between them in `cluster.config.rules`, so a `Config` that exists can be used.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Uuid = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9
 
 
 TlsMode = Literal["", "disabled", "permissive", "enforcing"]
-"""A listener takes plain text, both, or TLS alone (RocketMQ's tls.server.mode); "": as `tls.mode` says."""
+"""The TLS mode of a port (RocketMQ's tls.server.mode): plain text, both, or TLS alone; "" means that of `tls.mode`."""
 
 
 class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A table of the file."""
+    """One table of raftmq.toml."""
 
 
 class NodeSection(_Section, frozen=True, kw_only=True):
@@ -38,43 +38,44 @@ class NodeSection(_Section, frozen=True, kw_only=True):
 
     id: NodeNumber
     data_dir: Text
-    """A relative path in the file counts from the file's folder."""
+    """The data directory; a relative path in the file is relative to the file's folder."""
 
 
 class ClusterSection(_Section, frozen=True, kw_only=True):
-    """The cluster's names, and how its routes are given; `id`, when given, must be the one in the data directory."""
+    """The cluster's names, and the form of its routes. `id`, if given, must be the one in the data directory."""
 
     name: Text = "DefaultCluster"
     broker_name: Text = "raftmq"
     producer_aliases: bool = True
-    """Routes give producers a broker name per node too, to which they turn when a send fails."""
+    """True if routes also give producers one broker name per node, to which producers turn when a send fails."""
     early_routes: bool = False
-    """Java push consumers are made to ask for their routes when the leader has changed."""
+    """True if Java push consumers are made to ask for their routes when the leader has changed."""
     id: Uuid = ""
 
 
 class PeerNode(_Section, frozen=True, kw_only=True):
-    """One member of the cluster, this node included; addresses as others reach them."""
+    """One member of the cluster, this node included, with the addresses at which others reach it."""
 
     id: NodeNumber
     host: Text = "127.0.0.1"
     port: Port
     heartbeat_host: str = ""
     heartbeat_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
-    """Port for heartbeats, at `heartbeat_host`; "" and 0 stand for `host` and `port`."""
+    """The port for heartbeats, at `heartbeat_host`; "" and 0 stand for `host` and `port`."""
     admin: str = ""
-    """The "host:port" of its HTTP API; "" if others cannot reach it."""
+    """The "host:port" of the member's HTTP API; "" if others cannot reach it."""
     listeners: dict[str, str] = {}
-    """listener name -> advertised "host:port"."""
+    """The member's listeners: name -> advertised "host:port"."""
 
     @property
     def address(self) -> str:
-        """Its peer port, as "host:port"."""
+        """The member's peer port, as "host:port"."""
         return join_address(self.host, self.port)
 
 
 class Listener(_Section, frozen=True, kw_only=True):
-    """A port for clients. Each serves every request code; the name picks the addresses that routes answer with."""
+    """One port for clients. Each listener serves every request code; its name decides which addresses routes
+    contain."""
 
     name: Text
     bind: Text = "127.0.0.1"
@@ -82,12 +83,12 @@ class Listener(_Section, frozen=True, kw_only=True):
     advertised: str = ""
     """The "host:port" that clients are given; filled in by `load` if empty."""
     routes: str = ""
-    """The listener whose addresses clients of this one are given; "" for its own."""
+    """The name of the listener whose addresses the clients of this one are given; "" for its own."""
     tls: TlsMode = ""
 
 
 class PeerSection(_Section, frozen=True, kw_only=True):
-    """The port where the other nodes connect, and another one for heartbeats if they have a network of their own."""
+    """The port to which the other nodes connect, and another one for heartbeats if they have a network of their own."""
 
     bind: Text = "127.0.0.1"
     port: Port = 10912
@@ -96,18 +97,20 @@ class PeerSection(_Section, frozen=True, kw_only=True):
     secret_file: str = ""
     """The file with the secret of the cluster; "" for SECRET in the data directory."""
     tls: TlsMode = ""
-    """Counts for the connections between nodes, those for heartbeats too; and decides how this node dials others."""
+    """The TLS mode of connections between nodes, those for heartbeats too; it also decides how this node dials others.
+    """
 
     @property
     def heartbeat(self) -> tuple[str, int] | None:
-        """Address at which the node listens for heartbeats besides; None: only at the peer port."""
+        """The additional (address, port) at which the node listens for heartbeats; None: only at the peer port."""
         if not self.heartbeat_bind and not self.heartbeat_port:
             return None
         return self.heartbeat_bind or self.bind, self.heartbeat_port or self.port
 
 
 class HaSection(_Section, frozen=True, kw_only=True):
-    """Links between nodes, RocketMQ's three keys among them, and what a peer that catches up may take."""
+    """Timing of connections to nodes and clients, RocketMQ's three keys among it, and the bytes that a peer that
+    catches up may take."""
 
     send_heartbeat_interval_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000, extra=within(50, 60_000))] = 1000
     housekeeping_interval_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000, extra=within(100, 3_600_000))] = 20_000
@@ -123,40 +126,44 @@ class AdminSection(_Section, frozen=True, kw_only=True):
     bind: Text = "127.0.0.1"
     port: Port = 9644
     allowed_hosts: str = ""
-    """Further names by which it may be asked, with ; between them; "*.example" for all below one."""
+    """Further host names that requests to the HTTP API may name, separated by ";"; "*.example" for all below one."""
     tls: TlsMode = ""
-    """Counts for the HTTP API, and decides how this node asks those of the others."""
+    """The TLS mode of the HTTP API; it also decides how this node asks the APIs of the others."""
 
 
 class TlsSection(_Section, frozen=True, kw_only=True):
-    """TLS of every port that says nothing else, and the files that it needs. They are read again while the node
-    runs; a relative path in the file counts from the file's folder."""
+    """The TLS mode of every port that has none of its own, and the files that TLS needs. They are read again while the
+    node runs; a relative path in the file is relative to the file's folder."""
 
     mode: Literal["disabled", "permissive", "enforcing"] = "disabled"
     cert_file: str = ""
-    """PEM: the certificate of this node, and those between it and its CA."""
+    """PEM file with the certificate of this node, and those between it and its CA."""
     key_file: str = ""
-    """PEM: its private key, not encrypted."""
+    """PEM file with the private key of the node's certificate, not encrypted."""
     ca_file: str = ""
-    """PEM: the CAs of the certificates of other nodes and of clients; two of them while one replaces the other."""
+    """PEM file with the CAs of the certificates of other nodes and of clients; two of them while one replaces the
+    other."""
     client_certificates: Literal["none", "optional", "required"] = "none"
-    """"optional" and "required": clients, those of the HTTP API too, may or must show a certificate of one of these
-    CAs. Nodes always must."""
+    """"optional" or "required": clients, those of the HTTP API too, may or must show a certificate of a CA in
+    `ca_file`. Nodes always must."""
 
 
 class AuthSection(_Section, frozen=True, kw_only=True):
-    """Users. Their names and rules, and the mode in which requests are judged, are in the log."""
+    """Access control on this node. The users' names and rules, and the mode in which requests are judged, are in the
+    log."""
 
     key_file: str = ""
-    """The file with the key that encrypts the secrets of users; "" if there are no users."""
+    """The file with the key that encrypts users' secrets; "" if there are no users."""
     first_user_file: str = ""
-    """The file with name and secret of the first Super, for a cluster that never had a user; "" for none."""
+    """The file with name and secret of the first Super (a user who may do everything), for a cluster that never had a
+    user; "" for none."""
     stale_ms_max: Annotated[int, msgspec.Meta(ge=1, le=86_400_000, extra=within(1000, 600_000))] = 10_000
-    """A node that has heard no leader for so long does not judge requests."""
+    """The milliseconds after which a node that has heard no leader stops judging requests."""
 
 
 class RaftSection(_Section, frozen=True, kw_only=True):
-    """Consensus. Timeouts are multiples of one tick; an election timeout is drawn from [election_ticks, 2x)."""
+    """Timing and limits of consensus. Timeouts are multiples of one tick; an election timeout is drawn from
+    [election_ticks, 2x)."""
 
     tick_ms: Annotated[int, msgspec.Meta(ge=1, le=10_000, extra=within(10, 1000))] = 50
     heartbeat_ticks: Annotated[int, msgspec.Meta(ge=1, extra=within(1, 50))] = 2
@@ -166,29 +173,33 @@ class RaftSection(_Section, frozen=True, kw_only=True):
     preferred_leaders: NodeNumbers = ""
     """Ids of the nodes that should lead, best first; equal on every node."""
     preferred_lag_entries: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 64
-    """A node that is further behind is not handed leadership by preference."""
+    """The most entries that a preferred node may lag to be handed leadership."""
 
 
 class LogSection(_Section, frozen=True, kw_only=True):
-    """The commit log on disk. `segment_size_bytes` counts only when a data directory is made."""
+    """The commit log on disk. `segment_size_bytes` counts only when a data directory is created."""
 
     segment_size_bytes: Annotated[int, msgspec.Meta(ge=64 << 10, le=1 << 30)] = 64 << 20
     idle_mark_ms: Milliseconds = 10
     page_cache_bytes_max: Annotated[int, msgspec.Meta(ge=0, le=1 << 50)] = 256 << 20
-    """Bytes of the newest log that stay in the page cache; 0: as many as the operating system likes."""
+    """The bytes of the newest log that stay in the page cache; 0: the operating system decides."""
     slow_append_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] = 250
-    """More than 1 % of appends above it raise the alarm `disk_slow`; 0: never."""
+    """The milliseconds above which an append is slow; more than 1 % of slow ones raise the alarm `disk_slow`. 0: never.
+    """
 
 
 class LimitsSection(_Section, frozen=True, kw_only=True):
-    """Limits of what one client and all clients may ask for; `profile` names a set (cluster/config/rules.py)."""
+    """Limits of what one client and all clients may ask for; `profile` names a set of limits
+    (cluster/config/rules.py)."""
 
     profile: Literal["rocketmq", "report-003"] = "rocketmq"
     message_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(1 << 10, 31 << 20))] = 4 << 20
-    """An entry of the log has up to 32 MiB (`raftlog.frame`): the message, and the rows and keys that belong to it."""
+    """The largest message in bytes. An entry of the log has up to 32 MiB (`raftlog.frame`): the message, and the rows
+    and keys that belong to it."""
     properties_bytes_max: Annotated[int, msgspec.Meta(ge=1, le=32767, extra=within(1 << 10, 32767))] = 32767
     frame_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(128 << 10, 48 << 20))] = 16 << 20
-    """A request is forwarded in one frame between nodes, and these have at most 64 MiB (`cluster.peer.wire`)."""
+    """The largest remoting frame in bytes. A request is forwarded in one frame between nodes, and these have at most 64
+    MiB (`cluster.peer.wire`)."""
     topic_length_max: Annotated[int, msgspec.Meta(ge=1, le=256, extra=within(64, 256))] = 127
     connection_inflight_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(1 << 20, 1 << 30))] = 64 << 20
     node_inflight_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(1 << 20, 2 << 30))] = 128 << 20
@@ -201,7 +212,7 @@ class LimitsSection(_Section, frozen=True, kw_only=True):
     long_polls_max: Annotated[int, msgspec.Meta(ge=1, extra=within(64, 1_000_000))] = 100_000
     connection_long_polls_max: Annotated[int, msgspec.Meta(ge=1, extra=within(16, 100_000))] = 10_000
     filter_units_max: Annotated[int, msgspec.Meta(ge=1_000, le=10_000_000)] = 100_000
-    """Microseconds of a slow core that an SQL92 filter may take for one message with the longest properties."""
+    """The microseconds, on a slow core, that an SQL92 filter may take for one message with the longest properties."""
     connections_max: Annotated[int, msgspec.Meta(ge=1, extra=within(16, 1_000_000))] = 10_000
     topics_max: Annotated[int, msgspec.Meta(ge=1, extra=within(64, 1_000_000))] = 50_000
     queues_max: Annotated[int, msgspec.Meta(ge=1, extra=within(64, 16_000_000))] = 1_000_000
@@ -209,26 +220,27 @@ class LimitsSection(_Section, frozen=True, kw_only=True):
 
 
 class SendSection(_Section, frozen=True, kw_only=True):
-    """Time limits of a write: undecided after `deadline_ms` is unknown; without a leader it is held, then refused."""
+    """Time limits of a write. After `deadline_ms` an undecided write is answered as unknown; without a leader it is
+    held, then refused."""
 
     deadline_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000, extra=within(100, 600_000))] = 3000
     leader_wait_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000, extra=within(10, 600_000))] = 2000
 
 
 class TopicsSection(_Section, frozen=True, kw_only=True):
-    """Topics that nobody created."""
+    """The treatment of topics that nobody created."""
 
     auto_create: bool = True
     default_queues: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 8
 
 
 class TimerSection(_Section, frozen=True, kw_only=True):
-    """Messages that are delivered later."""
+    """Scheduled messages, which are delivered later."""
 
     delay_levels: Text = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     """RocketMQ's messageDelayLevel: the delays of levels 1, 2, ..., with the units s, m, h, d."""
     max_delay_ms: Annotated[int, msgspec.Meta(ge=1, le=31_536_000_000)] = 259_200_000
-    """Longest delay of a message that names a delivery time of its own."""
+    """The longest delay, in milliseconds, of a message that names its own delivery time."""
 
 
 class IndexSection(_Section, frozen=True, kw_only=True):
@@ -240,7 +252,7 @@ class IndexSection(_Section, frozen=True, kw_only=True):
 
 
 class OffsetsSection(_Section, frozen=True, kw_only=True):
-    """Oneway offset commits ride in the log at the latest after `flush_ms`."""
+    """Oneway commits of consumer offsets. They enter the log at the latest after `flush_ms`."""
 
     flush_ms: Annotated[
         int,
@@ -253,7 +265,7 @@ class OffsetsSection(_Section, frozen=True, kw_only=True):
 
 
 class DedupSection(_Section, frozen=True, kw_only=True):
-    """Time (log time) for which a producer session and its unique keys are remembered."""
+    """The log time for which a producer session and its unique keys are remembered."""
 
     session_hours: Annotated[int, msgspec.Meta(ge=1, le=8760)] = 24
 
@@ -262,7 +274,8 @@ _SOON = "transactions are rolled back before their producers could answer"
 
 
 class TransactionSection(_Section, frozen=True, kw_only=True):
-    """When producers are asked about half messages that nobody has ended (RocketMQ: transactionTimeOut and others)."""
+    """The times at which producers are asked about half messages whose transaction nobody has ended (RocketMQ:
+    transactionTimeOut and others)."""
 
     timeout_ms: Annotated[
         int,
@@ -276,33 +289,34 @@ class TransactionSection(_Section, frozen=True, kw_only=True):
 
 
 class WritesSection(_Section, frozen=True, kw_only=True):
-    """Writes of Spark that are staged before they are committed."""
+    """Spark's staged writes: messages that are stored before they are committed."""
 
     expire_ms: Annotated[int, msgspec.Meta(ge=60_000, le=30 * 86_400_000)] = 86_400_000
-    """Log time after which an attempt is discarded for which nothing more was staged and that nobody committed."""
+    """The milliseconds of log time after which an attempt that nobody committed, and for which nothing more was staged,
+    is discarded."""
 
 
 class BackupSection(_Section, frozen=True, kw_only=True):
-    """Backups that this node makes of itself, by the clock."""
+    """Backups that this node makes of itself, at set times."""
 
     to: str = ""
-    """An absolute path, or the URL of an object store (as tier.url); "" for none."""
+    """The backups' target: an absolute path, or the URL of an object store (as tier.url); "" for none."""
     every_minutes: Annotated[int, msgspec.Meta(ge=1, le=10_080)] = 60
     keep: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 24
     roots: str = ""
-    """Absolute paths and URLs with ; between them: where backups asked for over HTTP may go, besides `to`."""
+    """Further targets below which backups requested over HTTP may go: absolute paths and URLs separated by ";"."""
 
     @property
     def allowed(self) -> tuple[str, ...]:
-        """Every directory or URL at or below which backups may go."""
+        """Every directory or URL at or below which backups may be written."""
         return tuple(each.strip() for each in (*self.roots.split(";"), self.to) if each.strip())
 
 
 class RetentionSection(_Section, frozen=True, kw_only=True):
-    """Retention of messages in the log, read or not; whole segment files go, never the newest."""
+    """Retention of messages in the log, read or not. Whole segment files are removed, never the newest."""
 
     hours: Annotated[int, msgspec.Meta(ge=0, le=876_000)] = 72
-    """Log time; 0: for ever."""
+    """The hours of log time for which messages are kept; 0: for ever."""
     ms: Annotated[
         int,
         msgspec.Meta(
@@ -312,31 +326,33 @@ class RetentionSection(_Section, frozen=True, kw_only=True):
             ),
         ),
     ] = 0
-    """Milliseconds, log time; counts instead of `hours` unless it is 0."""
+    """The milliseconds of log time for which messages are kept; unless it is 0, it replaces `hours`."""
     bytes_max: Annotated[int, msgspec.Meta(ge=0, extra=within(64 << 10, 1 << 60, zero=True))] = 0
-    """Bytes of log that are kept; 0: as many as there are."""
+    """The bytes of log that are kept; 0: no limit."""
     protect_unconsumed: bool = False
-    """Keep, whatever else is said here, what a consumer group has not consumed."""
+    """True if messages that a consumer group has not consumed are kept, whatever the other keys say."""
     delete_when: str = "04"
-    """Hours of the day, local time of the leader, when what has expired goes ("04;16"); "" for any time."""
+    """The hours of the day, in the leader's local time, at which expired segments are removed ("04;16"); "" for any
+    time."""
     every_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000, extra=within(50, 3_600_000))] = 10_000
     disk_max_used_percent: Percent = 75
-    """Above it what has expired goes at any hour."""
+    """The use of the disk above which expired segments are removed at any hour."""
     disk_force_clean_percent: Percent = 85
-    """Above it the oldest goes although it has not expired."""
+    """The use of the disk above which the oldest segments are removed although they have not expired."""
     disk_refuse_writes_percent: Annotated[
         int,
         msgspec.Meta(
             ge=1, le=100, extra=within(1, 100, usual=(50, 100), why="writes are refused on a half empty disk")
         ),
     ] = 90
-    """Above it nothing more is written."""
+    """The use of the disk above which writes are refused."""
     disk_rate_ms: Annotated[int, msgspec.Meta(ge=1000, le=86_400_000)] = 600_000
-    """A disk is observed for so long before it is said when it will be full; at most for six times as long."""
+    """The milliseconds for which a disk's growth is observed before the node forecasts when it will be full; the
+    observation covers at most six times as long."""
     delete_batch_files: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
-    """Segments that one TRIM gives up."""
+    """The most segments that one TRIM removes."""
     delete_gap_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] = 100
-    """Pause between the removal of one file and the next."""
+    """The pause between the removal of one file and the next, in milliseconds."""
 
     @property
     def keep_ms(self) -> int:
@@ -345,7 +361,7 @@ class RetentionSection(_Section, frozen=True, kw_only=True):
 
     @property
     def delete_hours(self) -> frozenset[int]:
-        """`delete_when` as numbers; empty for any time. Raises ValueError."""
+        """The hours in `delete_when` as numbers; empty for any time. Raises ValueError."""
         words = [word.strip() for word in self.delete_when.split(";")] if self.delete_when.strip() else []
         hours = frozenset(int(word) for word in words if word.isascii() and word.isdigit() and len(word) <= 2)
         if len(words) != len(hours) or not hours <= set(range(24)):
@@ -354,12 +370,13 @@ class RetentionSection(_Section, frozen=True, kw_only=True):
 
 
 class TierSection(_Section, frozen=True, kw_only=True):
-    """The store to which sealed segments go, to be kept and read when they are gone here; the same on every node."""
+    """The tier: the object store to which sealed segments are uploaded, to be kept and read when the nodes have removed
+    them. The same on every node."""
 
     url: str = ""
-    """"file:///path" or the URL of a bucket and a prefix in it; "" for none."""
+    """The store: "file:///path" or the URL of a bucket and a prefix in it; "" for none."""
     stop_grace_ms: Annotated[int, msgspec.Meta(ge=0, le=86_400_000)] = 60_000
-    """Time that `raftmq down` waits until all of the log is in the tier."""
+    """The milliseconds for which `raftmq down` waits until all of the log is in the tier."""
     seal_after_ms: Annotated[
         int,
         msgspec.Meta(
@@ -374,45 +391,47 @@ class TierSection(_Section, frozen=True, kw_only=True):
             ),
         ),
     ] = 3_600_000
-    """Age of a message, log time, at which its segment is closed and uploaded although it is not full; 0: only full
-    segments are."""
+    """The age of a message, in milliseconds of log time, at which its segment is closed and uploaded although it is not
+    full; 0: only full segments are uploaded."""
     evict: bool = False
-    """The tier keeps what retention takes from the nodes."""
+    """True if the tier keeps the messages that retention removes from the nodes."""
     retention_hours: Annotated[int, msgspec.Meta(ge=0, le=876_000)] = 0
-    """Time for which the tier keeps what has left the nodes, log time; 0: for ever."""
+    """The hours of log time for which the tier keeps what has left the nodes; 0: for ever."""
     retention_ms: Annotated[int, msgspec.Meta(ge=0, extra=within(1000, 1 << 50, zero=True))] = 0
-    """Milliseconds, log time; counts instead of `retention_hours` unless it is 0."""
+    """The milliseconds of log time for which the tier keeps it; unless it is 0, it replaces `retention_hours`."""
     read: Literal["NOT_IN_DISK", "NOT_IN_MEM", "FORCE"] = "NOT_IN_DISK"
-    """Which messages pulls read from the tier: those that this node has no more, also those further behind than
+    """The messages that pulls read from the tier: those that this node no longer has, also those further behind than
     `modes.access_message_in_memory_max_ratio`, or all that the tier has. RocketMQ's tieredStorageLevel."""
     bytes_max: Annotated[int, msgspec.Meta(ge=0, extra=within(64 << 10, 1 << 60, zero=True))] = 0
-    """Bytes of objects that the tier keeps, as long as older ones have left the nodes; 0: as many as there are."""
+    """The bytes of objects that the tier keeps; only objects whose messages have left the nodes are removed. 0: no
+    limit."""
     delete_delay_ms: Annotated[int, msgspec.Meta(ge=0, le=86_400_000)] = 60_000
-    """Time between the entry that says that objects go and their removal: readers end, or learn that they are gone."""
+    """The milliseconds between the entry that announces the removal of objects and their removal: meanwhile readers
+    end, or learn that the objects are gone."""
     endpoint: str = ""
-    """Address of an S3-compatible store: http://host:port."""
+    """The address of an S3-compatible store: http://host:port."""
     region: str = ""
     path_style: bool = True
-    """endpoint/bucket/name; else bucket.endpoint/name."""
+    """True for object URLs of the form endpoint/bucket/name; False for bucket.endpoint/name."""
     ca_file: str = ""
-    """PEM; trusted beside the system's certificates."""
+    """PEM file with CAs that are trusted in addition to the system's."""
     encryption: str = ""
-    """Server-side encryption of S3: AES256, aws:kms, aws:kms:dsse."""
+    """The server-side encryption of S3: AES256, aws:kms, aws:kms:dsse; "" for none."""
     encryption_key_id: str = ""
     credentials_file: str = ""
-    """Keys of S3, in the format of ~/.aws/credentials, read again every minute so that they can be rotated; "" for the
-    environment, or the machine's own."""
+    """The file with the access keys of S3, in the format of ~/.aws/credentials, read again every minute so that the
+    keys can be rotated; "" for those of the environment or the machine."""
     credentials_profile: str = "default"
     bytes_per_second: Annotated[int, msgspec.Meta(ge=0, extra=within(64 << 10, 1 << 40, zero=True))] = 0
-    """Rate of uploads, on average; 0: no limit."""
+    """The average rate of uploads in bytes per second; 0: no limit."""
     cache_bytes_max: Annotated[int, msgspec.Meta(ge=0, extra=within(1 << 20, 1 << 60, zero=True))] = 1 << 30
-    """Bytes on this node's disk for what is read from the tier; 0: nothing is kept."""
+    """The bytes on this node's disk for a cache of what is read from the tier; 0: no cache."""
     cache_dir: str = ""
-    """"" for `tier-cache` in the data directory."""
+    """The folder of that cache; "" for `tier-cache` in the data directory."""
     state_every_ms: Annotated[int, msgspec.Meta(ge=0, le=31_536_000_000)] = 3_600_000
-    """Interval at which the leader copies the state into the tier; 0: never."""
+    """The interval, in milliseconds, at which the leader copies the state into the tier; 0: never."""
     scrub_every_hours: Annotated[int, msgspec.Meta(ge=0, le=87_600)] = 168
-    """Interval at which the leader reads the whole tier and repairs it; 0: only when told."""
+    """The interval, in hours, at which the leader reads the whole tier and repairs it; 0: only on request."""
 
     @property
     def keep_ms(self) -> int:
@@ -421,13 +440,14 @@ class TierSection(_Section, frozen=True, kw_only=True):
 
 
 class RepairSection(_Section, frozen=True, kw_only=True):
-    """Limits of what this node gives to others that fetch what their disks lost."""
+    """Limits of what this node sends to others that fetch what their disks lost."""
 
     bytes_per_second: Annotated[int, msgspec.Meta(ge=1 << 20, extra=within(1 << 20, 1 << 40))] = 32 << 20
 
 
 class ConsistencySection(_Section, frozen=True, kw_only=True):
-    """Intervals at which replicas are compared, and at which each node reads again what lies on its disk (0: never)."""
+    """The intervals at which replicas are compared, and at which each node reads its disk again to find damage (0:
+    never)."""
 
     digest_every_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000, extra=within(1000, 3_600_000))] = 60_000
     scrub_every_hours: Annotated[int, msgspec.Meta(ge=0, le=8760)] = 24
@@ -435,34 +455,37 @@ class ConsistencySection(_Section, frozen=True, kw_only=True):
 
 
 class ModesSection(_Section, frozen=True, kw_only=True):
-    """When a send is answered, and who serves pulls; the names are RocketMQ's. Weak modes only answer earlier."""
+    """The modes: when a send is answered, and which nodes serve pulls; the names are RocketMQ's. Weak modes only answer
+    earlier."""
 
     flush_disk_type: Literal["SYNC_FLUSH", "ASYNC_FLUSH"] = "SYNC_FLUSH"
     broker_role: Literal["SYNC_MASTER", "ASYNC_MASTER"] = "SYNC_MASTER"
     transient_store_pool_enable: bool = False
-    """With ASYNC_FLUSH: what the leader's word is enough for is answered from memory, before it is written."""
+    """True, with ASYNC_FLUSH: sends of level `leader` are answered from memory, before they are written."""
     all_timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000, extra=within(10, 600_000))] = 2000
-    """Time that a send of level `all` waits for the last voter's disk once a majority has it."""
+    """The milliseconds that a send of level `all` waits for the last voter's disk once a majority has the message."""
     slave_read_enable: bool = False
-    """Consumers that are far behind are sent to a follower."""
+    """True if consumers that are far behind are sent to a follower."""
     access_message_in_memory_max_ratio: Annotated[int, msgspec.Meta(ge=0, le=100)] = 40
-    """Percent of the memory: a consumer that is further behind reads from a disk, and better from another one's."""
+    """The lag, in percent of the memory, above which a consumer's messages must be read from a disk, preferably a
+    follower's."""
 
 
 class HealthSection(_Section, frozen=True, kw_only=True):
-    """When a state of the cluster becomes a finding (docs/runbooks.md)."""
+    """The thresholds at which a state of the cluster becomes a finding (docs/runbooks.md)."""
 
     follower_behind_entries: Annotated[int, msgspec.Meta(ge=1, extra=within(1, 1 << 40))] = 10_000
     follower_behind_ms: Milliseconds = 30_000
     clock_off_ms: Milliseconds = 500
     group_idle_ms: Milliseconds = 600_000
-    """A group that has messages to consume and no consumers for so long."""
+    """The milliseconds after which a group that has messages to consume and no consumers is a finding."""
     queue_stuck_ms: Milliseconds = 300_000
-    """A queue that has messages for a group with consumers, of which the group commits nothing for so long."""
+    """The milliseconds after which a queue with messages for a group that has consumers, but commits nothing of the
+    queue, is a finding."""
     tier_stuck_ms: Milliseconds = 60_000
-    """Uploads to the tier that have failed for so long."""
+    """The milliseconds after which failing uploads to the tier are a finding."""
     connections_percent: Percent = 90
-    """Percentage of limits.connections_max."""
+    """The percentage of limits.connections_max from which the number of connections is a finding."""
     crash_loop_starts: Annotated[int, msgspec.Meta(ge=2, le=100)] = 3
     crash_loop_ms: Milliseconds = 600_000
 
@@ -471,7 +494,8 @@ class UpgradeSection(_Section, frozen=True, kw_only=True):
     """The end of an upgrade (docs/upgrade.md)."""
 
     finalize_after_ms: Annotated[int, msgspec.Meta(ge=0, extra=within(1_000, 30 * 86_400_000, zero=True))] = 0
-    """The leader finalizes by itself once every voter and learner has announced the new level for so long; 0: never."""
+    """The milliseconds for which every voter and learner must have announced the new level before the leader finalizes
+    the upgrade by itself; 0: never."""
 
 
 class FailpointsSection(_Section, frozen=True, kw_only=True):
@@ -481,16 +505,16 @@ class FailpointsSection(_Section, frozen=True, kw_only=True):
 
 
 class LogOutputSection(_Section, frozen=True, kw_only=True):
-    """The log that the node writes for its operator."""
+    """The node's own log, written for its operator."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["text", "json"] = "text"
     slow_request_ms: Annotated[int, msgspec.Meta(ge=0, le=600_000)] = 500
-    """A request that is answered later than this after it arrived gets a line; 0: none does."""
+    """The milliseconds after its arrival above which the answer to a request gets a line in the log; 0: none does."""
 
 
 class Config(_Section, frozen=True, kw_only=True):
-    """A checked configuration; `peers` holds this node too, every listener knows its advertised address."""
+    """A checked configuration. `peers` contains this node too, and every listener has its advertised address."""
 
     node: NodeSection
     cluster: ClusterSection = ClusterSection()
@@ -525,26 +549,26 @@ class Config(_Section, frozen=True, kw_only=True):
 
     @property
     def node_id(self) -> NodeId:
-        """This node."""
+        """The id of this node."""
         return NodeId(self.node.id)
 
     @property
     def voter_ids(self) -> tuple[NodeId, ...]:
-        """Every member, this node included, in ascending order."""
+        """The ids of all members, this node included, in ascending order."""
         return tuple(sorted(NodeId(peer.id) for peer in self.peers))
 
     def tls_mode(self, wanted: TlsMode) -> TlsMode:
-        """Returns the mode of a listener whose own key says `wanted`."""
+        """Returns the TLS mode of a port whose own key is `wanted`: that, or `tls.mode` if it is ""."""
         return wanted or self.tls.mode
 
     @property
     def speaks_tls(self) -> bool:
-        """Returns True if at least one port takes TLS."""
+        """Returns True if at least one port of this node accepts TLS."""
         wanted = [each.tls for each in self.listeners] + [self.peer.tls, self.admin.tls]
         return any(self.tls_mode(each) != "disabled" for each in wanted)
 
     def peer_of(self, node_id: int) -> PeerNode:
-        """The member with that id. Raises KeyError."""
+        """Returns the member with that id. Raises KeyError."""
         for peer in self.peers:
             if peer.id == node_id:
                 return peer
@@ -555,12 +579,14 @@ class Config(_Section, frozen=True, kw_only=True):
         return next((each.routes for each in self.listeners if each.name == listener), "") or listener
 
     def broker_addresses(self, listener: str) -> dict[NodeId, str]:
-        """node id -> address that the named listener of each node advertises; nodes without it are left out."""
+        """Returns node id -> address that the listener of this name advertises on each node; nodes without it are left
+        out."""
         return {NodeId(p.id): p.listeners[listener] for p in self.peers if listener in p.listeners}
 
 
 def dump(config: Config) -> str:
-    """The whole configuration as TOML; `load` of it gives an equal Config (with an absolute `data_dir`)."""
+    """Returns the whole configuration as TOML, from which `load` makes an equal Config (with an absolute
+    `data_dir`)."""
     blocks: list[str] = []
     for section in msgspec.structs.fields(config):
         value = getattr(config, section.name)
@@ -583,5 +609,5 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def join_address(host: str, port: int) -> str:
-    """(host, port) -> "host:port", with brackets around an IPv6 address."""
+    """Joins host and port to "host:port", with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

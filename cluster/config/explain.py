@@ -1,7 +1,7 @@
-"""A key of the configuration in words: meaning, unit, default, range, and when a new value takes effect.
+"""Explains a key of the configuration: meaning, unit, default, range, and when a new value takes effect.
 
-Types, defaults and ranges come from `Config`; the meaning is the key's row in docs/configuration.md, which
-`data/configuration.md` is a copy of.
+Types, defaults and ranges come from `Config`; the meaning is the key's row in docs/configuration.md, of which
+`data/configuration.md` is a copy.
 """
 
 from __future__ import annotations
@@ -33,39 +33,39 @@ _UNITS: Final = {
     "messages": "messages",
     "units": "microseconds of a slow core",
 }
-"""The last word of a key's name, but for `max`, that says its unit."""
+"""The last word of a key's name (without a final `max`) -> the unit of its value."""
 _LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 _ROW: Final = re.compile(r"^\| `(\w+)` \| .+? \| (.*) \|$")
 _HEADING: Final = re.compile(r"^## .*`\[+(\w+)\]+`")
 
 
 class Explained(msgspec.Struct, frozen=True, kw_only=True):
-    """One key, each field as a text for people."""
+    """The explanation of one key, each field as a text for people."""
 
     key: str
     meaning: str
     unit: str
-    """"" if the value has none: a name, a switch."""
+    """The unit of the value; "" if it has none, as a name or a switch."""
     default: str
-    """The value in TOML; "required" if the key has none."""
+    """The default value in TOML; "required" if the key has none."""
     range: str
     usual: str
-    """The values that a change may have without `force`; "" for all of the range."""
+    """The values that a change may set without `force`; "" for all of the range."""
     effect: str
-    """The effect of the others."""
+    """The effect of values that are not usual."""
     change: str
-    """The place where the key is changed, and when that takes effect."""
+    """The place where the key is changed, and when the change takes effect."""
     reload: bool
     """True if a change takes effect without a restart."""
 
 
 def keys() -> tuple[str, ...]:
-    """Every key that a file may have, "section.name", in the order of the sections."""
+    """Returns every key that a file may have, "section.name", in the order of the sections."""
     return tuple(_fields())
 
 
 def explain(key: str) -> Explained:
-    """Returns what is known of the key. Raises ConfigError for a key that does not exist."""
+    """Returns the explanation of the key. Raises ConfigError for a key that does not exist."""
     field = _fields().get(key)
     if field is None:
         raise _unknown(key)
@@ -116,7 +116,7 @@ def _change(key: str) -> str:
 
 @cache
 def _meanings() -> dict[str, str]:
-    """Key -> its meaning, without marks of Markdown."""
+    """Returns key -> its meaning, without marks of Markdown."""
     page = (files("cluster.config") / "data" / "configuration.md").read_text(encoding="utf-8")
     found, section = {}, ""
     for line in page.splitlines():

@@ -1,7 +1,8 @@
-"""The parts of a node that strangers can reach: ports on every address, and a data directory that other users may
+"""Finds the parts of a node that strangers can reach: ports on every address, and a data directory that other users may
 enter.
 
-Neither keeps a node from starting: in a container it binds every address, and an older release made wider folders.
+Neither keeps a node from starting: in a container a node binds every address, and an older release made the folders
+accessible to others.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from cluster.config.local_layout import is_local
 
 
 class OpenFolder(NamedTuple):
-    """A data directory that other users may enter."""
+    """The finding of a data directory that other users may enter."""
 
     says: str
     command: str
-    """The chmod that ends it."""
+    """The chmod command that closes the directory."""
 
 
 def open_ports(config: Config) -> str:
-    """Which ports accept connections on every address, and the two ways out; "" if none does."""
+    """Returns a warning that names the ports that accept connections on every address, and the two ways out; "" if none
+    does."""
     heartbeat, port = config.peer.heartbeat or ("", 0)
     peer = {"peer": (config.peer.bind, config.peer.port), "heartbeat": (heartbeat, port)}
     unguarded = {each.name: (each.bind, each.port) for each in config.listeners}
@@ -41,8 +43,8 @@ def open_ports(config: Config) -> str:
 
 
 def ports_beyond(config: Config) -> list[str]:
-    """Ports for clients and the HTTP API that other machines may reach, "name address:port": every address but
-    loopback."""
+    """Returns the ports for clients and the HTTP API that other machines may reach (any address but loopback), as "name
+    address:port"."""
     ports = {each.name: (each.bind, each.port) for each in config.listeners}
     ports["admin"] = (config.admin.bind, config.admin.port)
     return [f"{name} {join_address(*at)}" for name, at in ports.items() if not _is_loopback(at[0])]
@@ -56,7 +58,8 @@ def _is_loopback(bind: str) -> bool:
 
 
 def open_folder(data_dir: Path, root: Path = Path("/")) -> OpenFolder | None:
-    """Returns the finding if other users may enter the data directory: it lets them, and so does each folder above it.
+    """Returns a finding if other users may enter the data directory: its own mode and that of each folder above allow
+    it.
 
     Rights of a group do not count: an administrator decides who is in it. `root`: folders above it are not looked at.
     """

@@ -1,4 +1,4 @@
-"""Reads a `Config`: the file, then variables, then flags; what is wrong with it is said with its line and a way out."""
+"""Reads a `Config` from the file, then variables, then flags. An error names the line of the fault and a way out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def load(
     env: Mapping[str, str] | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> Config:
-    """Reads the file, then `env`, then `overrides` ({"raft.tick_ms": 20}); later wins. Raises ConfigError."""
+    """Reads the configuration from the file, then `env`, then `overrides` ({"raft.tick_ms": 20}); later sources win.
+    Raises ConfigError."""
     source = Source()
     if path is not None:
         source.read_file(Path(path))
@@ -34,8 +35,8 @@ def load(
 
 
 def written_keys(path: str | Path, env: Mapping[str, str]) -> frozenset[str]:
-    """The keys, "section.name", that the file or a variable names; tables of a list are left out. Raises ConfigError
-    for a file that cannot be read."""
+    """Returns the keys, "section.name", that the file or a variable sets; tables of a list are left out. Raises
+    ConfigError for a file that cannot be read."""
     source = Source()
     source.read_file(Path(path))
     source.read_env(env)
@@ -45,7 +46,8 @@ def written_keys(path: str | Path, env: Mapping[str, str]) -> frozenset[str]:
 
 
 def _build(kind: type[Any], raw: Any, path: KeyPath, source: Source) -> Any:
-    """One table as its Struct; every key known, present if required, of the right type and range."""
+    """Builds one table's Struct from raw values. Every key must be known, present if required, and of the right type
+    and range. Raises ConfigError."""
     if not isinstance(raw, dict):
         raise _wrong_shape(path, "a table", raw, source, f"write it as [{dotted(path)}] with its keys below")
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
@@ -64,7 +66,7 @@ def _build(kind: type[Any], raw: Any, path: KeyPath, source: Source) -> Any:
 
 
 def value_of(kind: Any, raw: Any, path: KeyPath, source: Source) -> Any:
-    """The value of a key in its type. Raises ConfigError."""
+    """Returns the raw value of a key in the key's type. Raises ConfigError."""
     if typing.get_origin(kind) is tuple:
         item = typing.get_args(kind)[0]
         if not isinstance(raw, list):
@@ -114,7 +116,7 @@ def _missing_key(name: str, kind: Any, path: KeyPath, source: Source) -> ConfigE
 
 
 def expected(kind: Any) -> str:
-    """The type of a leaf in words."""
+    """Returns the type of a single value in words, for an error."""
     if typing.get_origin(kind) is dict:
         return 'a table of name = "host:port"'
     if kind is bool:
@@ -134,7 +136,7 @@ def expected(kind: Any) -> str:
 
 
 def _example(kind: Any, path: KeyPath) -> str:
-    """A value that would do: the default where there is one."""
+    """Returns a valid example value of a key, in TOML: the default if there is one."""
     section = next((f.type for f in msgspec.structs.fields(Config) if f.name == path[0]), None)
     owner = typing.get_args(section)[0] if typing.get_origin(section) is tuple else section
     for field in msgspec.structs.fields(owner) if owner is not None else ():
@@ -146,12 +148,13 @@ def _example(kind: Any, path: KeyPath) -> str:
 
 
 def own_address(config: Config) -> str:
-    """The advertised address that message ids carry: the first listener's."""
+    """Returns the advertised address that message ids contain: that of the first listener."""
     return config.listeners[0].advertised
 
 
 def addresses_behind(
     config: Config, listener: str, advertised: Callable[[str], dict[NodeId, str]]
 ) -> dict[NodeId, str]:
-    """Returns what is `advertised` of the listener, or of the one that it names as its `routes`."""
+    """Returns the advertised addresses that clients of the listener are given: its own, or those of the listener that
+    it names as its `routes`."""
     return advertised(config.routed_by(listener))

@@ -1,4 +1,4 @@
-"""The data directory of a local cluster: where it is, what is in it, and the one file that says which node is what.
+"""The data directory of a local cluster: its location, its content, and the one file that says which node runs where.
 
     .raftmq/                found from sub-folders, as .git is; or RAFTMQ_DATA, or --data
         cluster.json        nodes with pid and ports, replaced atomically, never edited in place
@@ -30,7 +30,7 @@ CLUSTER_SCHEMA = 10
 
 
 class NodeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One node. `pid` is None while no process that we started runs."""
+    """One node in cluster.json. `pid` is None while no process that `raftmq` started runs."""
 
     id: int
     pid: int | None
@@ -40,7 +40,7 @@ class NodeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     admin_port: int
     log: str
     replaces: int | None = None
-    """The node whose place it is to take, until it has."""
+    """The id of the node whose place this node is to take; None if there is none, or it has taken the place."""
 
     @property
     def home(self) -> Path:
@@ -49,12 +49,12 @@ class NodeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def config_path(self) -> Path:
-        """Its configuration file."""
+        """The node's configuration file."""
         return self.home / "raftmq.toml"
 
     @property
     def ports(self) -> dict[str, int]:
-        """Purpose of each of its ports -> port."""
+        """The node's ports: purpose -> port."""
         return {
             "name server": self.namesrv_port,
             "broker": self.broker_port,
@@ -70,7 +70,7 @@ class ClusterFile(msgspec.Struct, frozen=True):
     schema: int = CLUSTER_SCHEMA
 
     def node(self, node_id: int) -> NodeRecord:
-        """The node with that id. Raises LocalError naming those there are."""
+        """Returns the node with that id. Raises LocalError, which names the existing ones."""
         for node in self.nodes:
             if node.id == node_id:
                 return node
@@ -87,7 +87,7 @@ class ClusterFile(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, nodes=[node for node in self.nodes if node.id != node_id])
 
     def with_pid(self, node_id: int, pid: int | None) -> ClusterFile:
-        """Returns the same cluster with another process (or none) for one node."""
+        """Returns the same cluster with another process id (or None) for one node."""
         nodes = [msgspec.structs.replace(node, pid=pid) if node.id == node_id else node for node in self.nodes]
         return msgspec.structs.replace(self, nodes=nodes)
 
@@ -95,9 +95,10 @@ class ClusterFile(msgspec.Struct, frozen=True):
 def find_data_dir(
     given: str | None = None, environ: Mapping[str, str] | None = None, start: Path | None = None
 ) -> Path:
-    """The data directory a command works on: --data, RAFTMQ_DATA, the nearest .raftmq upwards, ./.raftmq. Absolute.
+    """Returns the data directory on which a command works: --data, RAFTMQ_DATA, the nearest .raftmq upwards, or
+    ./.raftmq. The path is absolute.
 
-    One with a cluster.json comes before one without, as for the client (`raftmq.client.discovery`).
+    A directory with a cluster.json comes before one without, as for the client (`raftmq.client.discovery`).
     """
     named = given or (os.environ if environ is None else environ).get(DATA_DIR_VARIABLE)
     here = (start or Path.cwd()).absolute()
@@ -119,7 +120,7 @@ def _has_cluster(data: Path) -> bool:
 
 
 def read_cluster(data: Path) -> ClusterFile:
-    """Returns the cluster that is kept in `data`. Raises LocalError if there is none, or one of another format."""
+    """Reads the cluster in the data directory `data`. Raises LocalError if there is none, or one of another format."""
     path = data / CLUSTER_FILE
     try:
         raw = path.read_bytes()
@@ -156,13 +157,13 @@ class _Schema(msgspec.Struct):
 
 
 def is_local(node_data: str) -> bool:
-    """Returns True if `raftmq up` made the cluster of the node with that data directory: its commands then work beside
-    it."""
+    """Returns True if the node with that data directory belongs to a cluster that `raftmq up` made, so that commands
+    for local clusters work on it."""
     return (Path(node_data).absolute().parent.parent / CLUSTER_FILE).is_file()
 
 
 def write_cluster(data: Path, cluster: ClusterFile) -> None:
-    """Replaces cluster.json atomically: a reader sees the old file or the new one, also after a power cut."""
+    """Replaces cluster.json atomically: a reader sees the old file or the new one, also after a power loss."""
     content = msgspec.json.format(msgspec.json.encode(cluster), indent=2) + b"\n"
     fresh = data / f".{CLUSTER_FILE}.{os.getpid()}"
     try:
@@ -177,7 +178,7 @@ def write_cluster(data: Path, cluster: ClusterFile) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """The names in it survive a power cut from now on."""
+    """Syncs a folder, so that the file names in it survive a power loss."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -187,7 +188,8 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked(data: Path) -> Iterator[None]:
-    """Holds the data directory for a command that starts or stops processes. Raises LocalError if another one does."""
+    """Locks the data directory for a command that starts or stops processes. Raises LocalError if another command has
+    the lock."""
     try:
         opened = (data / "lock").open("a")
     except OSError as error:

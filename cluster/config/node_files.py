@@ -1,4 +1,4 @@
-"""The raftmq.toml files of a local cluster: written once by `raftmq up`, the user's to edit afterwards."""
+"""The raftmq.toml files of a local cluster: `raftmq up` writes them once, and the user may edit them afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 
 def like_another(own: str, other: str, own_sections: frozenset[str]) -> str:
-    """The file `own` of a node that joins, with whatever else the file `other` of another node says."""
+    """Returns the file `own` of a node that joins, with the sections of another node's file `other` that are not in
+    `own_sections`."""
     document, settings = tomlkit.parse(own), tomlkit.parse(other)
     for section in settings:
         if section not in own_sections:
@@ -28,7 +29,7 @@ def like_another(own: str, other: str, own_sections: frozenset[str]) -> str:
 
 
 def moved(text: str, node: NodeRecord, nodes: Sequence[NodeRecord], *, failpoints: bool) -> str:
-    """A node's file for other ports. Former members leave [[peers]], new ones are added."""
+    """Returns a node's file with the ports of `node`. Former members leave [[peers]], new ones are added."""
     document = tomlkit.parse(text)
     _table(document, "node")["data_dir"] = "data"
     _table(document, "peer")["port"] = node.peer_port
@@ -45,14 +46,14 @@ def moved(text: str, node: NodeRecord, nodes: Sequence[NodeRecord], *, failpoint
 
 
 def with_tier(text: str, url: str) -> str:
-    """A node's file with another store."""
+    """Returns a node's file with another object store (tier.url)."""
     document = tomlkit.parse(text)
     _table(document, "tier")["url"] = url
     return tomlkit.dumps(document)
 
 
 def with_tls(text: str, files: Mapping[str, str]) -> str:
-    """A node's file with these files for TLS; without a mode before, plain text is refused from now on."""
+    """Returns a node's file with these files for TLS; if it had no mode, plain text is refused from now on."""
     document = tomlkit.parse(text)
     table = _table(document, "tls")
     table.setdefault("mode", "enforcing")
@@ -62,7 +63,7 @@ def with_tls(text: str, files: Mapping[str, str]) -> str:
 
 
 def listener_port(node: NodeRecord, name: str) -> int | None:
-    """The port of one of the two listeners that a local cluster knows by name."""
+    """Returns the port of one of the two listeners that a local cluster knows by name; None for another name."""
     return {"broker": node.broker_port, "namesrv": node.namesrv_port}.get(name)
 
 
@@ -89,7 +90,8 @@ def _copy_of(peer: Any) -> Table:
 
 
 def _moved_peer(table: Any, node: NodeRecord) -> Table:
-    """The table of `node`; what has no place in cluster.json stays as it is."""
+    """Returns the [[peers]] table with the id and ports of `node`; values that cluster.json does not contain stay as
+    they are."""
     table["id"] = node.id
     table["port"] = node.peer_port
     table["admin"] = f"{HOST}:{node.admin_port}"
@@ -102,11 +104,13 @@ def _moved_peer(table: Any, node: NodeRecord) -> Table:
 
 HOST = "127.0.0.1"
 NODES_MAX = 9
-"""More voters only make every write slower; other machines join through their own configuration."""
+"""The most nodes of a local cluster. More voters only make every write slower; nodes on other machines join through
+their own configuration."""
 
 
 def plan_nodes(data: Path, count: int, base_port: int | None) -> list[NodeRecord]:
-    """Nodes 1..count with RocketMQ's usual ports, or with 4 x count ports in a row from `base_port`."""
+    """Returns nodes 1..count with RocketMQ's usual ports, or with 4 x count ports in a row from `base_port`. Raises
+    LocalError."""
     if not 1 <= count <= NODES_MAX:
         raise LocalError(
             f"a local cluster of {count} nodes is not possible",
@@ -142,12 +146,12 @@ def plan_moved(nodes: Sequence[NodeRecord], base_port: int) -> list[NodeRecord]:
 
 
 USERS_KEY = "users.key"
-"""Name of the file in the data directory of a local cluster with the key that encrypts the secrets of users."""
+"""The name of the file, in the data directory of a local cluster, with the key that encrypts users' secrets."""
 
 
 def write_configs(nodes: Sequence[NodeRecord], *, failpoints: bool = False, users_key: bool = False) -> None:
-    """Makes each node's folder and its raftmq.toml; only what differs from the defaults stands in it. With `users_key`
-    the file names USERS_KEY."""
+    """Makes each node's folder and its raftmq.toml, which contains only what differs from the defaults. With
+    `users_key` the file names USERS_KEY."""
     for node in nodes:
         write_config(node, nodes, failpoints=failpoints, users_key=users_key)
 
@@ -155,7 +159,7 @@ def write_configs(nodes: Sequence[NodeRecord], *, failpoints: bool = False, user
 def write_config(
     node: NodeRecord, nodes: Sequence[NodeRecord], *, failpoints: bool = False, users_key: bool = False
 ) -> None:
-    """One node's folder and raftmq.toml; `nodes` are all members, this one too."""
+    """Makes one node's folder and raftmq.toml; `nodes` are all members, this one too."""
     node.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     text = _toml(node, nodes, failpoints)
     if users_key:
@@ -167,8 +171,8 @@ OWN_SECTIONS = frozenset({"node", "peer", "admin", "listeners", "peers"})
 
 
 def write_config_like(node: NodeRecord, nodes: Sequence[NodeRecord], like: Path) -> None:
-    """Makes the folder and the file of a node that joins. The file takes over what the file `like` of another node
-    says, except the sections of OWN_SECTIONS."""
+    """Makes the folder and the file of a node that joins. The file takes over all sections of another node's file
+    `like`, except those in OWN_SECTIONS."""
     from cluster.config.node_files import like_another
 
     write_config(node, nodes)
@@ -178,7 +182,8 @@ def write_config_like(node: NodeRecord, nodes: Sequence[NodeRecord], like: Path)
 
 
 def plan_node(data: Path, node_id: int, known: Sequence[NodeRecord], is_free: Callable[[int], bool]) -> NodeRecord:
-    """One more node: RocketMQ's usual ports for its number if the others have theirs, else four in a row above all."""
+    """Returns one more node: with RocketMQ's usual ports for its id if the others have theirs, else with four ports in
+    a row above all others. Raises LocalError."""
     usual = _record(
         data, node_id, 9876 + node_id - 1, 10911 + 10 * (node_id - 1), 10912 + 10 * (node_id - 1), 9644 + node_id - 1
     )
@@ -245,7 +250,7 @@ def _toml(node: NodeRecord, nodes: Sequence[NodeRecord], failpoints: bool) -> st
 
 
 def move_ports(nodes: Sequence[NodeRecord], *, failpoints: bool = False) -> None:
-    """Changes existing raftmq.toml files for other ports; every other setting, and every comment, stays."""
+    """Changes the ports in existing raftmq.toml files; every other setting, and every comment, stays."""
     from cluster.config.node_files import moved
 
     for node in nodes:
@@ -257,7 +262,7 @@ def move_ports(nodes: Sequence[NodeRecord], *, failpoints: bool = False) -> None
 
 
 def set_tier(nodes: Sequence[NodeRecord], url: str) -> None:
-    """Has every node upload to that store. Raises LocalError, having changed nothing, if it cannot be one."""
+    """Makes every node upload to that object store. Raises LocalError, having changed nothing, if it cannot be one."""
     from cluster.config.node_files import with_tier
 
     for node in nodes:
@@ -268,8 +273,8 @@ def set_tier(nodes: Sequence[NodeRecord], url: str) -> None:
 
 
 def set_tls(node: NodeRecord, folder: Path) -> None:
-    """Has the node take TLS alone on all its ports, with its certificate in that folder. What its file says of the mode
-    already stays."""
+    """Makes the node accept only TLS on all its ports, with its certificate in that folder. If its file already sets a
+    mode, the mode stays."""
     from cluster.config.node_files import with_tls
 
     fresh = node.config_path.with_suffix(".toml.new")
@@ -282,7 +287,8 @@ def set_tls(node: NodeRecord, folder: Path) -> None:
 
 
 def read_nodes(data: Path) -> list[NodeRecord]:
-    """The nodes of an existing data directory as their raftmq.toml files describe them; none if there are none."""
+    """Returns the nodes of an existing data directory as their raftmq.toml files describe them; [] if there are
+    none."""
     nodes = []
     for path in sorted(data.glob("n*/raftmq.toml")):
         config = load(path)

@@ -1,9 +1,10 @@
-"""The range of each number in the configuration: within it the cluster goes on serving, and its memory is bounded.
+"""The range of each number in the configuration: with values in it the cluster goes on serving, and its memory is
+bounded.
 
-Three bounds stand beside a key's type. What the type itself refuses (`Meta.ge` and `le`) never was a value: a file with
-it is not loaded. What lies outside the *range* is no longer accepted: a change that names it is refused. But a file or
-a log may have it from an earlier release: the node goes by the nearest value of the range and tells it as a finding.
-Outside the *usual* values a key is allowed and dangerous: a change needs `force`, and the value is a finding.
+A key's type has three bounds. Values that the type itself refuses (`Meta.ge` and `le`) were never allowed: a file with
+one is not loaded. Values outside the *range* are no longer accepted: a change that names one is refused. But a file or
+a log may have one from an earlier release: the node then uses the nearest value in the range and reports a finding.
+Values outside the *usual* ones are allowed and dangerous: a change needs `force`, and the value is a finding.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 C = TypeVar("C", bound=msgspec.Struct)
-"""A whole configuration (`cluster.config.config.Config`, whose types stand beside these ranges)."""
+"""The type of a whole configuration (`cluster.config.config.Config`, whose types contain these ranges)."""
 _RANGE = "range"
 
 
@@ -30,25 +31,26 @@ class Range(NamedTuple):
     usual_low: int
     usual_high: int
     zero: bool
-    """0 is allowed as well: it stands for "none" or "never"."""
+    """True if 0 is allowed as well: it stands for "none" or "never"."""
     why: str
-    """The effect of an unusual value."""
+    """The effect of a value that is not usual."""
 
     def has(self, value: int) -> bool:
         """Returns True if the value is allowed."""
         return self.low <= value <= self.high or (self.zero and value == 0)
 
     def nearest(self, value: int) -> int:
-        """The allowed value that stands in for this one. A number below the range is no 0: that would mean "none"."""
+        """Returns the allowed value that replaces this one. A number below the range does not become 0, which would
+        mean "none"."""
         return value if self.has(value) else min(max(value, self.low), self.high)
 
     def is_usual(self, value: int) -> bool:
-        """Returns True if the value needs no `force`."""
+        """Returns True if a change to this value needs no `force`."""
         return self.usual_low <= value <= self.usual_high or (self.zero and value == 0)
 
 
 class Held(NamedTuple):
-    """A key with a value outside its range, and the value that counts instead."""
+    """A key whose value is outside its range, and the value that is used instead."""
 
     key: str
     value: int
@@ -58,14 +60,14 @@ class Held(NamedTuple):
 def within(
     low: int, high: int, *, usual: tuple[int, int] | None = None, zero: bool = False, why: str = ""
 ) -> dict[str, Range]:
-    """Returns the value for `msgspec.Meta(extra=...)`: the range of a key, and the values in it that are not
+    """Returns the value for `msgspec.Meta(extra=...)` that gives a key its range, and the values in it that are not
     dangerous."""
     usual_low, usual_high = usual or (low, high)
     return {_RANGE: Range(low, high, usual_low, usual_high, zero, why)}
 
 
 def range_of(kind: Any) -> Range | None:
-    """The range in the type of a key; None if the key is no number."""
+    """Returns the range in the type of a key; None if the key is no number."""
     arguments = typing.get_args(kind)
     if not arguments or arguments[0] is not int:
         return None
@@ -81,7 +83,8 @@ def range_of(kind: Any) -> Range | None:
 
 @cache
 def ranges_of(kind: type[Any]) -> dict[str, Range]:
-    """ "section.name" -> range, of every number in the sections of a configuration; not of tables in a list."""
+    """Returns "section.name" -> range, for every number in the sections of a configuration; tables in a list are left
+    out."""
     found = {}
     for section in msgspec.structs.fields(kind):
         if not isinstance(section.type, type):
@@ -93,7 +96,7 @@ def ranges_of(kind: type[Any]) -> dict[str, Range]:
 
 
 def outside(config: msgspec.Struct) -> Iterator[Held]:
-    """The keys whose values are not in their ranges."""
+    """Yields the keys whose values are outside their ranges."""
     for key, known in ranges_of(type(config)).items():
         value = attrgetter(key)(config)
         if not known.has(value):
@@ -101,8 +104,8 @@ def outside(config: msgspec.Struct) -> Iterator[Held]:
 
 
 def hold(config: C) -> C:
-    """The configuration with the nearest allowed value for each key that has none. The ranges of keys that depend on
-    each other are chosen so that what held between them holds still."""
+    """Returns the configuration with the nearest allowed value for each key whose value is outside its range. The
+    ranges of keys that depend on each other are chosen so that relations that held still hold."""
     for key, _, held in outside(config):
         section, name = key.split(".")
         config = replace(config, **{section: replace(getattr(config, section), **{name: held})})
@@ -116,7 +119,7 @@ _DANGEROUS_WORDS = {
 
 
 def dangers(config: msgspec.Struct) -> dict[str, str]:
-    """Key -> what its value does, for each that is allowed and dangerous."""
+    """Returns key -> effect of its value, for each key whose value is allowed and dangerous."""
     found = {key: why for (key, word), why in _DANGEROUS_WORDS.items() if attrgetter(key)(config) == word}
     for key, known in ranges_of(type(config)).items():
         value = attrgetter(key)(config)

@@ -1,8 +1,7 @@
-"""Reading the configuration again while the node runs (SIGHUP, `POST /v1/config/reload`).
+"""Applies a configuration that is read again while the node runs (SIGHUP, `POST /v1/config/reload`).
 
-Only what stands in RELOADABLE changes; what belongs to the cluster comes from the log; other differences are named and
-wait for a restart. A file that cannot be used
-changes nothing: the node goes on with what it has and says why.
+Only the keys in RELOADABLE change; keys of the cluster come from the log; other differences are named and wait for a
+restart. A file that cannot be used changes nothing: the node goes on with the configuration that it has and says why.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ RELOADABLE: Final = (
     "repair.bytes_per_second",
     "log_output.level",
 )
-"""Keys of one host that take effect without a restart (docs/configuration.md lists them)."""
+"""The keys of one host that take effect without a restart (docs/configuration.md lists them)."""
 SECRET_KEY: Final = "the secret"
-"""Name of the change when a secret file holds other keys now; the keys themselves are never told."""
+"""The name under which a change of the keys in a secret file is reported; the keys themselves are never shown."""
 
 TLS_KEY: Final = "the files of [tls]"
-"""Name of the change when one of them is another file now."""
+"""The name under which a change of one of the files of [tls] is reported."""
 
 
 class KeyChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One key whose value is another one now."""
+    """One key whose value has changed, with the value before and after."""
 
     key: str
     before: str
@@ -42,20 +41,20 @@ class KeyChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReloadView(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes that reading the configuration again brought."""
+    """The changes that a reload of the configuration found."""
 
     node: int
     applied: list[KeyChange]
-    """Changes in force from now on."""
+    """The changes that have taken effect."""
     needs_restart: list[KeyChange]
-    """Different in the file, and not in force."""
+    """The changes in the file that take effect only after a restart."""
     overruled: list[KeyChange] = []
-    """Keys of the cluster that are written in this node's file (`after`) with another value than the cluster's
-    (`before`), which counts: `raftmq config set` changes it."""
+    """Keys of the cluster that this node's file sets to another value (`after`) than the cluster's (`before`), which
+    counts: `raftmq config set` changes it."""
 
 
 def differences(old: Config, new: Config) -> list[KeyChange]:
-    """Every key that differs, in the order of the sections."""
+    """Returns every key that differs between two configurations, in the order of the sections."""
     found = []
     for section in msgspec.structs.fields(Config):
         before, after = getattr(old, section.name), getattr(new, section.name)
@@ -72,8 +71,8 @@ def differences(old: Config, new: Config) -> list[KeyChange]:
 
 
 def merged(old: Config, new: Config) -> Config:
-    """`old` with the keys of `new` that need no restart: the reloadable ones, and those of the cluster, which count
-    only until the cluster has values of its own."""
+    """Returns `old` with the values of `new` for keys that need no restart: the reloadable ones, and those of the
+    cluster, which count only until the cluster has values of its own."""
     changed: dict[str, dict[str, Any]] = {}
     for key in (*RELOADABLE, *CLUSTER_KEYS):
         section, name = key.split(".")

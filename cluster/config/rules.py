@@ -1,4 +1,4 @@
-"""Defaults that depend on other values, and relations that must hold between values."""
+"""Defaults of the configuration that depend on other values, and relations that must hold between values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANY_ADDRESS = ("0.0.0.0", "::")
 TLS_FILES = ("cert_file", "key_file", "ca_file")
 AUTH_FILES = ("key_file", "first_user_file")
 FRAME_OVERHEAD_BYTES = 64 << 10
-"""Room for headers, dispatch table and effects of an entry, and for the header of a remoting frame."""
+"""The bytes for an entry's headers, dispatch table and effects, and for the header of a remoting frame."""
 _LEAST: tuple[tuple[str, str, Callable[[Config], int], str], ...] = (
     (
         "raft.election_ticks",
@@ -84,11 +84,12 @@ _LEAST: tuple[tuple[str, str, Callable[[Config], int], str], ...] = (
         "the time a send may take includes the wait for a leader",
     ),
 )
-"""A key, what it must not be too small for, the least value that it may have, and why."""
+"""Lower bounds of keys that depend on others: the key, what it must not be too small for, its least value, and why."""
 
 
 def complete(config: Config, source: Source, folder: Path | None) -> Config:
-    """Fills in advertised addresses, this node's own entry in `peers`, and an absolute data directory."""
+    """Returns the configuration with advertised addresses, this node's own entry in `peers`, and an absolute data
+    directory filled in."""
     data_dir = Path(config.node.data_dir).expanduser()
     if folder is not None and source.is_from_file(("node", "data_dir")):
         data_dir = folder / data_dir
@@ -128,7 +129,7 @@ def complete(config: Config, source: Source, folder: Path | None) -> Config:
 
 
 def check(config: Config, source: Source) -> None:
-    """Raises ConfigError for the first relation that does not hold."""
+    """Raises ConfigError for the first relation between values that does not hold."""
     _check_listeners(config, source)
     _check_peers(config, source)
     _check_ports(config, source)
@@ -141,13 +142,14 @@ def check(config: Config, source: Source) -> None:
 
 
 def _with_paired(config: Config, peer: PeerNode) -> dict[str, str]:
-    """The addresses of a peer, those of listeners that give their clients another one's addresses among them."""
+    """Returns the advertised addresses of a peer by listener, also for listeners that give their clients another one's
+    addresses."""
     paired = {each.name: peer.listeners[each.routes] for each in config.listeners if each.routes in peer.listeners}
     return paired | peer.listeners
 
 
 def _with_own_listeners(config: Config, listeners: tuple[Listener, ...]) -> tuple[PeerNode, ...]:
-    """`peers` with this node's listeners filled in; a node without peers is a cluster of one."""
+    """Returns `peers` with this node's listeners filled in; a node without peers is a cluster of one."""
     advertised = {each.name: each.advertised for each in listeners}
     if not config.peers:
         admin = join_address(config.admin.bind, config.admin.port)
@@ -183,7 +185,7 @@ def _check_listeners(config: Config, source: Source) -> None:
 
 
 def _check_routes(config: Config, i: int, listener: Listener, source: Source) -> None:
-    """A listener gives its own addresses or those of one that gives its own."""
+    """Checks that a listener gives its own addresses, or those of a listener that gives its own. Raises ConfigError."""
     if not listener.routes:
         return
     path: KeyPath = ("listeners", i, "routes")
@@ -258,7 +260,8 @@ def _check_peer_addresses(config: Config, i: int, peer: PeerNode, source: Source
 
 
 def _check_ports(config: Config, source: Source) -> None:
-    """No two of this node's sockets may bind one address; a bind to every address takes the port from all."""
+    """Checks that no two of this node's sockets bind one address; a bind to every address takes the port from all.
+    Raises ConfigError."""
     wanted: list[tuple[KeyPath, str, int]] = [
         *((("listeners", i), each.bind, each.port) for i, each in enumerate(config.listeners)),
         (("peer",), config.peer.bind, config.peer.port),
@@ -311,7 +314,7 @@ def _check_backup(config: Config, source: Source) -> None:
 
 
 def _is_place(target: str) -> bool:
-    """Returns True if a backup target means the same wherever the node is started."""
+    """Returns True if a backup target means the same in whatever folder the node is started."""
     return Path(target).is_absolute() or "://" in target
 
 
@@ -382,7 +385,7 @@ DELAY_MS_MAX = 365 * UNITS_MS["d"]
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:
-    """Milliseconds by level, level 1 first. Raises ValueError."""
+    """Returns the delay of each level in milliseconds, level 1 first. Raises ValueError."""
     levels = []
     for word in text.split():
         number, unit = word[:-1], UNITS_MS.get(word[-1])
@@ -400,10 +403,11 @@ PROFILES: dict[str, dict[str, int]] = {
     "rocketmq": {},
     "report-003": {"topic_length_max": 256, "message_bytes_max": 65_535},
 }
-"""`rocketmq` is what its broker enforces, and the default of every key: topics of 127 bytes, messages of 4 MiB.
-`report-003` is what a widely read description of its commit log says: topics of 256, messages of 65,535."""
+"""The named sets of limits. `rocketmq` is what RocketMQ's broker enforces, and the default of every key: topics of 127
+bytes, messages of 4 MiB. `report-003` is what a widely read description of its commit log says: topics of 256, messages
+of 65,535."""
 
 
 def with_profile(limits: LimitsSection, given: Container[str]) -> LimitsSection:
-    """The limits with their profile's values for the keys that were not `given`."""
+    """Returns the limits, with their profile's values for the keys that were not `given`."""
     return replace(limits, **{key: value for key, value in PROFILES[limits.profile].items() if key not in given})

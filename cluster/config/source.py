@@ -1,4 +1,5 @@
-"""Sources of configuration values (one TOML file, environment, flags), and errors that point back there."""
+"""Sources of configuration values (one TOML file, environment, flags), and errors that name the place of a value in
+them."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 KeyPath = tuple[str | int, ...]
-"""The way to one value: ("peers", 0, "port") is the port of the first [[peers]] table."""
+"""The path to one value: ("peers", 0, "port") is the port of the first [[peers]] table."""
 
 ENV_PREFIX: Final = "RAFTMQ_"
 _TABLE = re.compile(r"^\s*(\[\[?)\s*([^\[\]]+?)\s*\]")
@@ -22,7 +23,7 @@ _SYNTAX_LINE = re.compile(r"\(at line (\d+)")
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used. The text is three lines: what, why, what to type."""
+    """The configuration cannot be used. The text is three lines: what happened, why, what to type."""
 
     def __init__(self, what: str, why: str, fix: str) -> None:
         super().__init__(f"{what}\n{why}\n{fix}")
@@ -32,39 +33,41 @@ class ConfigError(ValueError):
 
 
 WORD_MAX = 256
-"""Characters of a word that are compared with known ones."""
+"""The number of a word's characters that are compared with known words."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word most like `word`, or None if none is like it."""
+    """Returns the known word most like `word`; None if none is like it."""
     matches = difflib.get_close_matches(word[:WORD_MAX].lower(), list(known), n=1, cutoff=0.55)
     return matches[0] if matches else None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The last line of an error: "did you mean X?", or a list of the known words."""
+    """Returns the last line of an error: "did you mean X?", or a list of the known words."""
     names = list(known)
     match = nearest(word, names)
     return f"did you mean {match}?" if match else f"use one of: {', '.join(names)}"
 
 
 def dotted(path: KeyPath) -> str:
-    """("peers", 0, "port") -> "peers.0.port", the form that flags take."""
+    """Returns a path in the form that flags take: ("peers", 0, "port") -> "peers.0.port"."""
     return ".".join(str(part) for part in path)
 
 
 class Source:
-    """All values in one tree, later sources over earlier ones, and where each one was written."""
+    """All configuration values in one tree, later sources over earlier ones, and the place where each one was
+    written."""
 
     def __init__(self) -> None:
         self.tree: dict[str, Any] = {}
         self._file = ""
         self._text = ""
         self._textual: dict[KeyPath, str] = {}
-        """Set by environment or flag: path -> how to name it. Their strings are read as numbers where needed."""
+        """Path of each value from the environment or a flag -> its place in words. Their strings are read as numbers
+        where needed."""
 
     def read_file(self, path: Path) -> None:
-        """Takes the file in. Raises ConfigError if it cannot be read or is no TOML."""
+        """Adds the values of a TOML file. Raises ConfigError if it cannot be read or is no TOML."""
         self._file = str(path)
         try:
             self._text = path.read_text(encoding="utf-8")
@@ -96,23 +99,23 @@ class Source:
             ) from error
 
     def read_env(self, env: Mapping[str, str]) -> None:
-        """Takes RAFTMQ_SECTION__KEY variables; names without a double underscore are not configuration."""
+        """Adds the values of RAFTMQ_SECTION__KEY variables; names without a double underscore are not configuration."""
         for name in sorted(env):
             if name.startswith(ENV_PREFIX) and "__" in name:
                 parts = name.removeprefix(ENV_PREFIX).lower().split("__")
                 self._put(parts, env[name], f"environment variable {name}")
 
     def read_overrides(self, overrides: Mapping[str, Any]) -> None:
-        """Takes dotted keys: {"raft.tick_ms": 20, "peers.0.port": "7001"}."""
+        """Adds values by dotted keys: {"raft.tick_ms": 20, "peers.0.port": "7001"}."""
         for key, value in overrides.items():
             self._put(key.split("."), value, f"flag {key}")
 
     def is_textual(self, path: KeyPath) -> bool:
-        """True if the value came as text, so that "20" may stand for 20."""
+        """Returns True if the value came as text, so that "20" may stand for 20."""
         return path in self._textual
 
     def is_from_file(self, path: KeyPath) -> bool:
-        """True if the file said it and nothing overrode it."""
+        """Returns True if the value may come from the file: one was read, and nothing overrides the value."""
         return bool(self._file) and path not in self._textual
 
     def where(self, path: KeyPath) -> str:
@@ -162,12 +165,14 @@ def _is_number(part: str) -> bool:
 
 
 def _is_broken_text(text: str) -> bool:
-    """The operating system hands over bytes that are no UTF-8 as surrogates."""
+    """Returns True if the text contains surrogates, which stand for bytes from the operating system that are no
+    UTF-8."""
     return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _list_position(part: str, items: list[Any], path: KeyPath, origin: str) -> int:
-    """An existing item's number, or the number one past the end (which adds a table)."""
+    """Returns the number of an existing item of the list, or the number one past its end (which adds a table). Raises
+    ConfigError."""
     if not _is_number(part) or int(part) > len(items):
         raise ConfigError(
             f"{origin}: {dotted(path)} has no item {part}",
@@ -180,7 +185,8 @@ def _list_position(part: str, items: list[Any], path: KeyPath, origin: str) -> i
 
 
 def _line_of(text: str, path: KeyPath) -> tuple[int | None, bool]:
-    """Line of the key in TOML text or of the nearest table around it, and whether it is the key's own."""
+    """Returns the line of the key in TOML text, or of the nearest table around it, and True if the line is the key's
+    own."""
     table: KeyPath = ()
     counts: dict[KeyPath, int] = {}
     best_length = 0
@@ -199,7 +205,7 @@ def _line_of(text: str, path: KeyPath) -> tuple[int | None, bool]:
 
 
 def _table_path(name: str, is_item: bool, counts: dict[KeyPath, int]) -> KeyPath:
-    """Path of a table header; `counts` remembers how many [[items]] each list has so far."""
+    """Returns the path of a table header; `counts` has the number of [[items]] of each list so far."""
     path: KeyPath = ()
     parts = _split_key(name)
     for part in parts[:-1]:
@@ -221,7 +227,7 @@ def _split_key(key: str) -> list[str]:
 
 
 def toml_value(value: Any) -> str:
-    """A value as it stands right of `=`: bool, int, str, tables inline, lists."""
+    """Returns a value in TOML, as it is written after `=`: bool, int, str, tables inline, lists."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -239,7 +245,8 @@ def _key(key: str) -> str:
 
 
 def _text(text: str) -> str:
-    """A basic string. JSON escapes are TOML escapes; DEL is the one character that only TOML forbids.
+    """Returns a text as a basic string of TOML. JSON escapes are TOML escapes; DEL is the one character that only TOML
+    forbids.
 
     Surrogates (bytes that were no text, in a value that is about to be refused) become question marks.
     """
