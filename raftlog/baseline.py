@@ -1,4 +1,4 @@
-"""The number at which formats begin, and the words with which another one is refused."""
+"""The lowest number of all formats and levels, and the words with which an unknown format is refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 BASELINE = 10
-"""The number of every format on disk and on the wire in RaftMQ 0.1.0, and of the level of commands. Builds before it
+"""The number of every format on disk and on the wire in RaftMQ 0.1.0, and of the level of commands. Builds before 0.1.0
 used lower ones, which nothing reads."""
 
 
@@ -32,8 +32,8 @@ def why_unknown(what: Path | str, found: object, known: int) -> tuple[str, str, 
 
 
 def why_above(what: Path | str, level: int, known: int) -> tuple[str, str, str]:
-    """Returns three lines for people: data, or a cluster, of a level that this version does not know. `level`: that of
-    the data; `known`: the newest that this version knows (`statemachine.commands.LEVEL`)."""
+    """Returns three lines for people that refuse data, or a cluster, of a level that this version does not know.
+    `level`: that of the data; `known`: the newest that this version knows (`statemachine.commands.LEVEL`)."""
     return (
         f"{what} has level {level}: a newer RaftMQ was finalized there",
         f"this version knows levels up to {known} and would misread it; nothing was changed",
@@ -42,18 +42,18 @@ def why_above(what: Path | str, level: int, known: int) -> tuple[str, str, str]:
 
 
 def refusal(what: Path | str, found: object, known: int) -> str:
-    """Returns the three lines as one text."""
+    """Returns the three lines of `why_unknown` as one text."""
     return "\n".join(why_unknown(what, found, known))
 
 
 def remark(what: str, found: object, known: int) -> str:
-    """Returns the first two lines as one line, for use inside another message."""
+    """Returns the first two lines of `why_unknown` as one line, for use inside another message."""
     return "; ".join(why_unknown(what, found, known)[:2])
 
 
 def uuid_in(value: Any) -> UUID:
-    """Returns the uuid that a field of a kept format has. Raises TypeError unless it is bytes, ValueError unless they
-    are 16: `UUID` itself asserts the type."""
+    """Returns a field of a stored format as a UUID. Raises TypeError unless it is bytes, ValueError unless they are 16:
+    `UUID` itself asserts the type."""
     if not isinstance(value, bytes):
         raise TypeError(f"a uuid is 16 bytes, not {value!r}")
     return UUID(bytes=value)

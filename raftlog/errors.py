@@ -60,7 +60,8 @@ class DamagedLogError(StorageError):
     """
 
     def __init__(self, text: str, *, position: int, first_index: int, last_index: int) -> None:
-        """`position`: where the read met damage; the indexes (inclusive) are those of the damaged range."""
+        """`position`: the place at which the read met damage; the indexes (inclusive) are those of the damaged
+        range."""
         super().__init__(text)
         self.position = position
         self.first_index = first_index
@@ -79,7 +80,7 @@ class ImplausibleMessageError(InvariantViolationError):
     """A peer sent a message that cannot be true; it was ignored. Final for its connection, not for the node."""
 
     peer = 0
-    """The sender."""
+    """The node id of the sender; 0 until it is known."""
 
 
 def out_of_space(error: OSError) -> bool:

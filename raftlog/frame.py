@@ -53,8 +53,8 @@ def make_entry(
     segment_size: int,
     roll: bool = False,
 ) -> Entry:
-    """Stamps the frame that follows `tail`. A frame that would not fit into the segment file opens the next one, and so
-    does one with `roll`.
+    """Makes the entry that follows `tail` and stamps its frame. A frame that would not fit into the segment file opens
+    the next one, and so does one with `roll`.
 
     Raises FrameError if the payload is too long. `timestamp_ms` is raised to the tail's: log time never goes back.
     """
@@ -119,7 +119,7 @@ def check_follows(tail: LogTail, entry: Entry) -> None:
 
 
 class FrameHeader:
-    """A decoded, CRC-checked header."""
+    """The decoded header of a frame; its CRC is checked."""
 
     __slots__ = (
         "flags",
@@ -137,7 +137,8 @@ class FrameHeader:
     )
 
     def __init__(self, raw: bytes, group_id: int | None = None) -> None:
-        """Decodes 64 bytes. Raises FrameError on a wrong length, magic, CRC, version, size, or group."""
+        """Decodes the 64 bytes of a header. Raises FrameError on a wrong length, magic, CRC, version, size, or
+        group."""
         if len(raw) != HEADER_SIZE:
             raise FrameError(f"a frame header has {HEADER_SIZE} bytes, not {len(raw)}")
         (
@@ -169,11 +170,11 @@ class FrameHeader:
         self.raw = raw
 
     def wrong_payload(self) -> FrameError:
-        """Returns the error to raise if the payload is not the one that was written."""
+        """Returns the error for a payload that is not the one that was written."""
         return FrameError(f"payload CRC mismatch at index {self.index}, position {self.position}")
 
     def entry(self, payload: bytes) -> Entry:
-        """The entry with `payload`; raises FrameError on a wrong length or payload CRC."""
+        """Returns the entry with this header and `payload`. Raises FrameError on a wrong length or payload CRC."""
         if len(payload) != self.frame_length - HEADER_SIZE:
             raise FrameError(f"payload has {len(payload)} bytes, the header says {self.frame_length - HEADER_SIZE}")
         if crc32c(payload) != self.payload_crc:
@@ -194,8 +195,8 @@ class FrameHeader:
 
 
 def headers_in(room: memoryview, group_id: int | None = None) -> Iterator[FrameHeader]:
-    """Returns the headers of back-to-back frames. Both CRCs of each are checked, and no payload is copied. Raises
-    FrameError as `decode_entries` does."""
+    """Yields the headers of back-to-back frames. Both CRCs of each are checked, and no payload is copied. Raises
+    FrameError like `decode_entries`."""
     at = 0
     end = len(room)
     while at < end:
@@ -223,7 +224,7 @@ def decode_entries(data: bytes, group_id: int | None = None) -> Iterator[Entry]:
 
 
 def genesis_entry(payload: bytes, *, timestamp_ms: int, group_id: int) -> Entry:
-    """The frame at index 0, position 0, term 0; identical on every initial voter."""
+    """Makes the entry GENESIS, the frame at index 0, position 0, term 0; identical on every initial voter."""
     return make_entry(
         EMPTY_TAIL,
         term=0,

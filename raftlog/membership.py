@@ -1,10 +1,10 @@
 """MEMBERSHIP: the entry that defines the members from its index on. The newest one in the log counts; if there is none,
 GENESIS does.
 
-Payload: a msgpack map, docs/disk-format.md "MEMBERSHIP". While the group runs, its leader writes one entry per change,
-one member at a time (Ongaro's thesis, chapter 4); the functions here make the next value from the one in force. Two
-commands write it while no node runs: a restore (new nodes over the log of a backup) and unsafe-recover (one survivor
-continues alone). Both give the cluster a new uuid, so that no node of the old cluster is ever accepted.
+The payload is a msgpack map, docs/disk-format.md "MEMBERSHIP". While the group runs, its leader writes one entry per
+change, one member at a time (Ongaro's thesis, chapter 4); the functions here make the next value from the one in force.
+Two commands write such an entry while no node runs: a restore (new nodes over the log of a backup) and unsafe-recover
+(one survivor continues alone). Both give the cluster a new uuid, so that no node of the old cluster is ever accepted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REMOVE = "remove"
 ADDRESS = "address"
 
 REMOVED_KEPT = 64
-"""Former members that are remembered, so that their ids are not reused."""
+"""The number of former members that are remembered, so that their ids are not reused."""
 
 
 class Address(NamedTuple):
@@ -39,31 +39,32 @@ class Address(NamedTuple):
     host: str
     port: int
     admin: str = ""
-    """The "host:port" of its HTTP API; "" if others cannot reach it."""
+    """The "host:port" of the member's HTTP API; "" if others cannot reach it."""
     listeners: tuple[tuple[str, str], ...] = ()
-    """(listener name, advertised "host:port")."""
+    """The member's listeners: (name, advertised "host:port")."""
 
 
 class Membership(NamedTuple):
-    """The members, and the cluster that they belong to."""
+    """The members of a cluster, and the cluster's uuid."""
 
     cluster_uuid: UUID
     voters: tuple[Voter, ...]
     learners: tuple[Voter, ...] = ()
     """Members that receive the log and do not count, neither for elections nor for commits."""
     reason: str = GENESIS
-    """The change that made it: `genesis`, `restore`, `unsafe-recover`, `add`, `promote`, `remove` or `address`."""
+    """The kind of change that made this membership: `genesis`, `restore`, `unsafe-recover`, `add`, `promote`, `remove`
+    or `address`."""
     detail: str = ""
     """A text for people: what was done, and what may have been lost."""
     index: int = 0  # type: ignore[assignment]
-    """Index of the entry; not in the payload."""
+    """The index of the MEMBERSHIP entry; not in the payload."""
     addresses: tuple[Address, ...] = ()
-    """Node id -> addresses, where they are known. Each node's own configuration has the addresses that are missing
+    """The members' addresses, as far as entries set them. Each node's own configuration has those that are missing
     here."""
     removed: tuple[Voter, ...] = ()
-    """The newest members that left, oldest first."""
+    """The last members that left, oldest first, at most REMOVED_KEPT."""
     manual: tuple[NodeId, ...] = ()
-    """Learners that stay learners until an operator promotes them."""
+    """The ids of learners that stay learners until an operator promotes them."""
 
     @property
     def node_uuids(self) -> dict[NodeId, UUID]:
@@ -82,7 +83,7 @@ class Membership(NamedTuple):
 
     @property
     def highest_id(self) -> NodeId:
-        """The highest id that a member has or had, as far as remembered. A new node gets the next one."""
+        """The highest id that a member has or had, as far as it is remembered. A new node gets the next one."""
         return max(member.id for member in (*self.voters, *self.learners, *self.removed))
 
     def address(self, node: NodeId) -> Address | None:
@@ -91,11 +92,11 @@ class Membership(NamedTuple):
 
 
 class Constants(Protocol):
-    """The constants of the cluster that GENESIS holds (raftlog/storage/files/genesis.py)."""
+    """The constants of a cluster, as GENESIS contains them (raftlog/storage/files/genesis.py)."""
 
     @property
     def cluster_uuid(self) -> UUID:
-        """The cluster's id."""
+        """The uuid of the cluster."""
 
     @property
     def voters(self) -> tuple[Voter, ...]:
@@ -111,7 +112,7 @@ def of_genesis(genesis: Constants) -> Membership:
 
 
 def with_learner(old: Membership, voter: Voter, address: Address, *, manual: bool = False) -> Membership:
-    """Returns the members with `voter` as a new learner, which receives the log. With `manual`, only an operator
+    """Returns the members with `voter` added as a new learner, which receives the log. With `manual`, only an operator
     promotes it.
 
     Raises MembershipError if its id is or was another node's, or it is a member already.
@@ -209,7 +210,8 @@ def _with_address(old: Membership, address: Address) -> tuple[Address, ...]:
 
 
 def encode(membership: Membership) -> bytes:
-    """The payload. Raises ValueError unless there is a voter and every id is positive and named once."""
+    """Returns the payload of the MEMBERSHIP entry. Raises ValueError unless there is a voter and every id is positive
+    and named once."""
     ids = [int(member.id) for member in (*membership.voters, *membership.learners)]
     if not membership.voters or min(ids) < 1 or len(set(ids)) < len(ids):
         raise ValueError(f"members must be distinct positive ids with at least one voter among them, not {ids}")

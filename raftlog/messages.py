@@ -1,4 +1,5 @@
-"""The RPCs of the group as values. `term` is the sender's current term unless a field says otherwise.
+"""The messages (RPCs) between members of a Raft group, as values. `term` is the sender's current term unless a field
+says otherwise.
 
 Names: Raft paper figure 2; PreVote and the reasons for it: thesis 9.6; TimeoutNow: thesis 3.10.
 """
@@ -25,7 +26,7 @@ class RequestVote(NamedTuple):
 
 class RequestVoteReply(NamedTuple):
     """The answer to RequestVote. `clock_ms` is the voter's wall clock: the new leader's log time starts at the median
-    of the clocks of those that granted."""
+    of the clocks of the voters that granted."""
 
     from_id: NodeId
     to_id: NodeId
@@ -36,7 +37,7 @@ class RequestVoteReply(NamedTuple):
 
 
 class AppendEntries(NamedTuple):
-    """Replicates `entries` after `prev`. Without entries it is a probe."""
+    """Replicates `entries`, which follow `prev`, to a follower. Without entries it is a probe."""
 
     from_id: NodeId
     to_id: NodeId
@@ -64,8 +65,8 @@ class AppendEntriesReply(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """Maintains leadership. `context` confirms ReadIndex rounds. `commit_index` is never above the follower's match
-    index."""
+    """Maintains the leader's leadership. `context` confirms ReadIndex rounds. `commit_index` is never above the
+    follower's match index."""
 
     from_id: NodeId
     to_id: NodeId
@@ -75,8 +76,8 @@ class Heartbeat(NamedTuple):
 
 
 class HeartbeatReply(NamedTuple):
-    """Echoes the heartbeat's `context`. `clock_ms` is the follower's wall clock; `fit` is True if it could lead as a
-    voter."""
+    """The answer to Heartbeat, which echoes its `context`. `clock_ms` is the follower's wall clock; `fit` is True if it
+    could lead as a voter."""
 
     from_id: NodeId
     to_id: NodeId
@@ -95,8 +96,8 @@ class TimeoutNow(NamedTuple):
 
 
 class InstallSnapshot(NamedTuple):
-    """Offers a snapshot, because entries that the follower needs are trimmed. It carries no data: the follower fetches
-    the snapshot (thesis 5.1 sends chunks).
+    """Offers a follower a snapshot, because entries that it needs are trimmed. The message carries no data: the
+    follower fetches the snapshot (thesis 5.1 sends chunks).
 
     The leader's log begins at `first_index`; a checkpoint at or above `first_index - 1` exists.
     """

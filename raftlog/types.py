@@ -11,13 +11,13 @@ from typing import NamedTuple, NewType
 from uuid import UUID
 
 NodeId = NewType("NodeId", int)
-"""A small positive integer naming a member of the group. 0 means "nobody"."""
+"""The id of a member of the group, a small positive integer. 0 means "nobody"."""
 
 NOBODY = NodeId(0)
 
 
 class Voter(NamedTuple):
-    """A member: its id in the group, and the uuid minted once with its data directory."""
+    """A member of the group: its id, and the uuid that was made once with its data directory."""
 
     id: NodeId
     uuid: UUID
@@ -34,15 +34,15 @@ class EntryType(IntEnum):
     MEMBERSHIP = 5
     TRIM = 6
     CHANGE = 7
-    """Commands with their author. From level 12 of the cluster on (`statemachine.commands`)."""
+    """Commands with their author. Used from level 12 of the cluster on (`statemachine.commands`)."""
 
 
 FLAG_ROLL = 0x0001
-"""The frame is the first of a new segment file, on every replica."""
+"""The flag of a frame that is the first of a new segment file, on every replica."""
 
 
 class EntryId(NamedTuple):
-    """Names one entry: equal ids at two replicas mean equal entries (Raft paper, 5.3)."""
+    """The id of an entry, (term, index). Equal ids at two replicas mean equal entries (Raft paper, 5.3)."""
 
     term: int
     index: int  # type: ignore[assignment]
@@ -59,11 +59,11 @@ class Entry(NamedTuple):
     type: int
     flags: int
     position: int
-    """Logical byte offset of the frame's first header byte."""
+    """Logical byte offset in the log of the frame's first header byte."""
     timestamp_ms: int
     """Log time, milliseconds since the Unix epoch; never decreases along the log."""
     parent: int
-    """`header_crc` of the frame before (0 for GENESIS)."""
+    """The `header_crc` of the frame before; 0 for GENESIS."""
     header_crc: int
     header: bytes
     payload: bytes
@@ -72,29 +72,29 @@ class Entry(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Frame length in bytes, header included."""
+        """The length of the frame in bytes, header included."""
         return 64 + len(self.payload)
 
     @property
     def id(self) -> EntryId:
-        """(term, index)."""
+        """The entry's (term, index)."""
         return EntryId(self.term, self.index)
 
 
 class LogTail(NamedTuple):
-    """Everything needed to stamp or to check the next frame."""
+    """The end of the log: everything needed to stamp or to check the next frame."""
 
     term: int
     index: int  # type: ignore[assignment]
     end_position: int
     header_crc: int
     segment_base: int
-    """Position of the first frame of the segment file the tail lies in."""
+    """Position of the first frame of the segment file in which the tail lies."""
     timestamp_ms: int
 
     @property
     def id(self) -> EntryId:
-        """(term, index) of the last frame."""
+        """The (term, index) of the last frame."""
         return EntryId(self.term, self.index)
 
 
@@ -114,7 +114,7 @@ class HardState(NamedTuple):
 
 
 class Role(IntEnum):
-    """Roles of a member in a term. Learner and voter are membership, not roles."""
+    """The role of a member in a term. Learner and voter are kinds of members, not roles."""
 
     FOLLOWER = 0
     PRE_CANDIDATE = 1
@@ -123,7 +123,7 @@ class Role(IntEnum):
 
 
 class SoftState(NamedTuple):
-    """Volatile facts, for status and for routing."""
+    """The leader and this member's role: volatile facts, for status and for routing."""
 
     leader_id: NodeId
     role: Role

@@ -1,11 +1,12 @@
-"""The meter of work: who does work whose size a client or the data decides charges it here, before doing it.
+"""The meter of work: code whose work has a size that a client or the data decides charges that work here, before doing
+it.
 
 One unit is about one microsecond of a slow core. The meter only counts. It never refuses, reads no clock and knows no
 bound: `cluster.runtime.turns.work.Turns` compares it with a turn's share, the simulator with the bound of a callback,
-and a live node's watch with the CPU time that a turn took. It lies at the bottom because the state machine and the log
-charge it too, at the seams where rows and bytes are read.
+and a live node's watch with the CPU time that a turn took. The module is at the bottom because the state machine and
+the log charge it too, where rows and bytes are read.
 
-Each thread has a count of its own: what a lane does is no work of the event loop's turn.
+Each thread has a count of its own: the work of a lane (worker thread) does not count for the event loop's turn.
 """
 
 from __future__ import annotations
@@ -17,23 +18,25 @@ from typing import TypeVar
 T = TypeVar("T")
 
 ROW_UNITS = 3
-"""Reading, writing or removing one row of the store."""
+"""The cost of reading, writing or removing one row of the store."""
 SEEK_UNITS = 8
-"""Finding where a scan of the store begins, or handing over one batch to it."""
+"""The cost of finding where a scan of the store begins, or of handing over one batch to it."""
 CALL_UNITS = 5
-"""One call of the system: a read or write of a file or a socket, whatever its size."""
+"""The cost of one system call: a read or write of a file or a socket, whatever its size."""
 FRAME_UNITS = 15
-"""One request, or message of a peer, whatever it asks for. Sends that are handled as a batch cost ITEM_UNITS each."""
+"""The cost of one request, or message of a peer, whatever it asks for. Sends that are handled as a batch cost
+ITEM_UNITS each."""
 KIB_UNITS = 1
-"""1,024 bytes that are read, copied, checked or sent. As JSON or msgpack they cost more (`TEXT_KIB_UNITS`)."""
+"""The cost of 1,024 bytes that are read, copied, checked or sent. As JSON or msgpack they cost more (`TEXT_KIB_UNITS`).
+"""
 TEXT_KIB_UNITS = 16
-"""1,024 bytes of JSON or msgpack that are parsed or built."""
+"""The cost of 1,024 bytes of JSON or msgpack that are parsed or built."""
 ITEM_UNITS = 2
-"""One step of a loop over something that a client or the data made long."""
+"""The cost of one step of a loop over something that a client or the data made long."""
 
 
 class Meter(threading.local):
-    """Units that this thread has charged since it began; only differences mean anything."""
+    """The units that a thread has charged since it began; only differences mean anything."""
 
     units: int = 0
 
@@ -42,22 +45,22 @@ METER = Meter()
 
 
 def charge(units: int) -> None:
-    """Counts work that is about to be done."""
+    """Charges work that is about to be done."""
     METER.units += units
 
 
 def charge_bytes(size: int) -> None:
-    """Counts bytes that are read, copied, checked or sent."""
+    """Charges bytes that are about to be read, copied, checked or sent."""
     METER.units += (size >> 10) * KIB_UNITS
 
 
 def charge_text(size: int) -> None:
-    """Counts bytes of JSON or msgpack that are parsed or built."""
+    """Charges bytes of JSON or msgpack that are about to be parsed or built."""
     METER.units += 1 + (size >> 10) * TEXT_KIB_UNITS
 
 
 def at_once(steps: Generator[object, None, T]) -> T:
-    """Does work that is cut into steps in one go; returns what it comes to."""
+    """Runs all steps of work without a pause; returns their result."""
     while True:
         try:
             next(steps)

@@ -1,1 +1,1 @@
-"""Sans-IO Raft: no clock, socket, thread or unseeded randomness."""
+"""The Raft core without any I/O: no clock, socket, thread or unseeded randomness."""

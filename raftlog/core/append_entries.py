@@ -1,5 +1,5 @@
-"""AppendEntries and its reply (Raft paper 5.3), pipelined as in the thesis, 10.2.1. `replication.py` decides which
-entries are sent."""
+"""Handles AppendEntries and its reply (Raft paper 5.3), pipelined as in the thesis, 10.2.1. `replication.py` decides
+which entries are sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _NO_HINT = EntryId(0, -1)
 
 
 def on_append_entries(raft: Raft, message: AppendEntries) -> None:
-    """Appends what is new, accepts up to the last entry of the message, or refuses with a hint.
+    """Handles a leader's AppendEntries: appends entries that are new and acknowledges up to the message's last entry,
+    or refuses with a hint.
 
     The entry before a conflict has to be read. While it is damaged on disk, nothing is changed and nothing is answered:
     the node fetches the range from a peer, and the leader sends again after each heartbeat reply.
@@ -56,13 +57,13 @@ def _append_above_commit(raft: Raft, message: AppendEntries) -> int:
 
 
 def accept(raft: Raft, leader: NodeId, match_index: int) -> None:
-    """Acknowledges to `leader` the entries up to `match_index`. The message leaves once this node's disk holds them."""
+    """Acknowledges to `leader` the entries up to `match_index`. The reply is sent once they are on this node's disk."""
     raft.send_after_persist(AppendEntriesReply(raft.id, leader, raft.term, False, match_index, _NO_HINT))
 
 
 def hear_leader(raft: Raft, leader: NodeId) -> None:
-    """Follows the leader of the current term that sent a message; a candidate of this term becomes a follower (Raft
-    paper 5.2).
+    """Records that the leader of the current term sent a message, and follows it; a candidate of this term becomes a
+    follower (Raft paper 5.2).
 
     Raises InvariantViolationError if the term already has another leader.
     """
@@ -79,7 +80,7 @@ def hear_leader(raft: Raft, leader: NodeId) -> None:
 
 
 def on_append_entries_reply(raft: Raft, message: AppendEntriesReply) -> None:
-    """Records the follower's progress and advances the commit index if a majority has it."""
+    """Records a follower's progress, and advances the commit index if a majority has the entries."""
     progress = raft.members.peers.get(message.from_id)
     if raft.role is not Role.LEADER or progress is None:
         return

@@ -1,4 +1,4 @@
-"""The commit rule."""
+"""The commit rule: when a leader advances its commit index."""
 
 from __future__ import annotations
 

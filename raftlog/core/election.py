@@ -1,7 +1,8 @@
-"""Pre-vote, RequestVote and their replies (Raft paper 5.2, 5.4.1; thesis 9.6 for pre-vote).
+"""Handles elections: pre-vote, RequestVote and their replies (Raft paper 5.2, 5.4.1; thesis 9.6 for pre-vote).
 
-Terms in pre-votes: the request and a *granted* reply carry the term the sender would campaign in, so that an answer to
-an older attempt is recognised; a refusal carries the voter's own term. Requests and grants change no node's term.
+Terms in pre-votes: the request and a *granted* reply carry the term in which the sender would campaign, so that an
+answer to an older attempt is recognised; a refusal carries the voter's own term. Requests and grants change no node's
+term.
 
 When two followers detect at the same moment that the leader is gone, both pre-votes succeed and the votes split.
 Therefore a pre-candidate that receives a request of a better one (longer log, then larger id) withdraws. Withdrawing is
@@ -37,13 +38,14 @@ def tick(raft: Raft) -> None:
 
 
 def on_peer_closed(raft: Raft, peer: NodeId) -> None:
-    """The connection from `peer` closed. If `peer` led, do not wait for the timeout: timers are for partitions.
+    """Handles that the connection from `peer` closed. If `peer` led, the member does not wait for the election timeout,
+    which is for partitions.
 
     The pre-vote starts after a random delay of a few ticks. If the leader is alive, its next message stops the
     pre-vote, and followers that still hear the leader do not answer it.
 
-    A leader counts the peer as dead until it hears from it again: removing another voter at that moment could leave
-    no majority (membership_change.py). Check-quorum continues to use the time of the last message.
+    A leader counts the peer as dead until it hears from it again: removing another voter at that moment could leave no
+    majority (membership_change.py). Check-quorum continues to use the time of the last message.
     """
     if raft.role is Role.LEADER and (progress := raft.members.peers.get(peer)) is not None:
         progress.gone = True
@@ -58,7 +60,7 @@ def on_peer_closed(raft: Raft, peer: NodeId) -> None:
 
 
 def has_quorum_contact(raft: Raft) -> bool:
-    """Check-quorum: returns True if a majority of voters was heard since the last call (thesis 6.2)."""
+    """Returns True if a majority of voters was heard since the last call (check-quorum, thesis 6.2)."""
     return raft.members.active_voters() >= raft.members.quorum
 
 
@@ -85,7 +87,8 @@ def _pre_campaign(raft: Raft) -> None:
 
 
 def campaign(raft: Raft, *, transfer: bool) -> None:
-    """Starts a new term. The request and the node's own vote are sent only when term and vote are on disk."""
+    """Starts a new term as a candidate. The request and the node's own vote are sent only when term and vote are on
+    disk."""
     raft.become_candidate()
     raft.transfer = transfer
     raft.asked_ms = raft.monotonic_ms
@@ -94,7 +97,8 @@ def campaign(raft: Raft, *, transfer: bool) -> None:
 
 
 def _ask_votes(raft: Raft) -> None:
-    """Asks every voter that has not answered; repeated each heartbeat interval (5.1: RPCs are retried)."""
+    """Sends RequestVote to every voter that has not answered; repeated each heartbeat interval (5.1: RPCs are
+    retried)."""
     pre_vote = raft.role is Role.PRE_CANDIDATE
     term = raft.term + 1 if pre_vote else raft.term
     send = raft.send if pre_vote else raft.send_after_persist
@@ -122,7 +126,7 @@ def on_request_vote_reply(raft: Raft, message: RequestVoteReply) -> None:
 
 
 def _count(raft: Raft) -> bool:
-    """Counts the answers so far. Returns True if they decide the campaign, either way."""
+    """Counts the voters' answers so far. Returns True if they decide the campaign, either way."""
     granted = sum(raft.votes.values())
     quorum = raft.members.quorum
     if granted >= quorum:

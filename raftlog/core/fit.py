@@ -1,9 +1,10 @@
-"""Members that must not lead, or not even vote, because their disk lost data.
+"""Decides whether a member is fit to lead, or even to vote, after its disk lost data.
 
-**Damage in the middle** (`holds`): entries below the durable point cannot be read, but the last (term, index) is known.
-Such a member votes truthfully, appends and acknowledges. It does not campaign, because a leader must be able to read
-what it replicates (Protocol-Aware Recovery, FAST'18). The same applies to a suspect state machine, to segments that are
-still being fetched, and to any other reason of the node. Each reason holds independently of the others.
+**Damage in the middle** (`holds`, reasons against campaigns): entries below the durable point cannot be read, but the
+last (term, index) is known. Such a member votes truthfully, appends and acknowledges. It does not campaign, because a
+leader must be able to read what it replicates (Protocol-Aware Recovery, FAST'18). The same applies to a suspect state
+machine, to segments that are still being fetched, and to any other reason of the node. Each reason holds independently
+of the others.
 
 **A lost end** (`vote_withheld_since`): entries that the member acknowledged may be gone. They may be committed, with
 this member's ack as the deciding one, and a vote for a candidate without them would lose them. The member therefore
@@ -31,12 +32,12 @@ def may_vote(raft: Raft) -> bool:
 
 
 def is_fit(raft: Raft) -> bool:
-    """Returns True if nothing prevents this member from leading, except perhaps that it is not a voter."""
+    """Returns True if the state of its disk, and of the node, lets this member lead. It may still not be a voter."""
     return not raft.holds and may_vote(raft)
 
 
 def may_campaign(raft: Raft) -> bool:
-    """Returns True if the member may vote and may lead: a campaign begins with a vote for itself."""
+    """Returns True if the member may lead and is a voter: a campaign begins with a vote for itself."""
     return is_fit(raft) and membership_change.may_stand(raft)
 
 

@@ -1,4 +1,4 @@
-"""Heartbeats: they maintain leadership, carry the commit index, confirm reads, and detect lost messages."""
+"""Handles heartbeats: they maintain leadership, carry the commit index, confirm reads, and detect lost messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def tick_leader(raft: Raft) -> None:
 
 
 def on_heartbeat(raft: Raft, message: Heartbeat) -> None:
-    """Follows the sender, advances the commit index, and echoes the heartbeat's round number."""
+    """Handles a leader's heartbeat: follows the sender, advances the commit index, and echoes the heartbeat's round
+    number."""
     append_entries.hear_leader(raft, message.from_id)
     raft.log.commit_to(message.commit_index)
     reply = HeartbeatReply(raft.id, message.from_id, raft.term, message.context, raft.wall_ms, fit.is_fit(raft))
@@ -36,7 +37,7 @@ def on_heartbeat(raft: Raft, message: Heartbeat) -> None:
 
 
 def on_heartbeat_reply(raft: Raft, message: HeartbeatReply) -> None:
-    """Notes that the follower is alive, which confirms reads. If the follower lacks entries, checks whether a message
+    """Records that a follower is alive, which confirms reads. If the follower lacks entries, checks whether a message
     to it was lost, at most once per heartbeat interval."""
     progress = raft.members.peers.get(message.from_id)
     if raft.role is not Role.LEADER or progress is None:

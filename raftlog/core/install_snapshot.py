@@ -1,5 +1,5 @@
-"""A follower's answer to the offer of a snapshot (Raft paper 7, thesis 5.1). `replication.py` decides when a leader
-makes the offer.
+"""Handles the leader's offer of a snapshot on a follower (Raft paper 7, thesis 5.1). `replication.py` decides when a
+leader makes the offer.
 
 The offer carries no data. The follower fetches a checkpoint and the log after it from a peer of its choice, and keeps
 voting meanwhile. It then starts from a log that reaches the beginning of the leader's log, and reports its end.
@@ -14,11 +14,12 @@ from raftlog.messages import InstallSnapshot
 
 
 def on_install_snapshot(raft: Raft, message: InstallSnapshot) -> None:
-    """Answers how far the log matches, if the leader's log can continue it; else tells the driver to install.
+    """Handles the offer of a snapshot. If the leader's log can continue this one, answers how far the logs match;
+    otherwise tells the driver to install a snapshot.
 
-    Late and repeated offers are harmless. Trimmed entries are committed, so "if existing log entry has same index
-    and term as snapshot's last included entry, retain log entries following it and reply" (figure 13). An offer that
-    lies below the commit index is answered with the commit index.
+    Late and repeated offers are harmless. Trimmed entries are committed, so "if existing log entry has same index and
+    term as snapshot's last included entry, retain log entries following it and reply" (figure 13). An offer that lies
+    below the commit index is answered with the commit index.
     """
     hear_leader(raft, message.from_id)
     log, last = raft.log, message.last

@@ -1,4 +1,4 @@
-"""Changes of the members, one at a time (Ongaro's thesis, chapter 4). What is in force: members.py.
+"""Changes the members, one at a time (Ongaro's thesis, chapter 4). members.py holds the members in force.
 
 A leader appends a MEMBERSHIP entry, which takes effect at once, on the leader and wherever it is appended. Two rules
 ensure that any two majorities that can decide anything overlap:
@@ -62,13 +62,14 @@ def _take_effect(raft: Raft, entry: Entry) -> None:
 
 
 def on_proposed(raft: Raft, entry: Entry) -> None:
-    """The leader appended the MEMBERSHIP `entry`: it now sends the log to the members in force only."""
+    """Puts the members of a MEMBERSHIP entry in force that the leader has just appended: it now sends the log to them
+    only."""
     _take_effect(raft, entry)
     raft.members.meet_peers(entry.index)
 
 
 def check(raft: Raft, new: Membership) -> None:
-    """Raises MembershipError unless the leader may propose `new` now."""
+    """Raises MembershipError unless the leader may propose the members `new` now."""
     members, log = raft.members, raft.log
     current = members.current
     if current.index > log.commit_index:
@@ -119,8 +120,8 @@ def _check_live(raft: Raft, new: Membership) -> None:
 
 
 def step_down_if_removed(raft: Raft) -> None:
-    """A leader that is no longer a voter keeps leading without counting itself ("does not count itself in majorities")
-    and steps down "once the Cnew entry is committed" (thesis 4.2.2).
+    """Makes a leader that is no longer a voter step down "once the Cnew entry is committed" (thesis 4.2.2). Until then
+    it leads without counting itself ("does not count itself in majorities").
 
     It sends the commit index to the others and asks the one with the longest log to take over, without a timeout.
     """
@@ -139,7 +140,8 @@ def step_down_if_removed(raft: Raft) -> None:
 
 
 def may_stand(raft: Raft) -> bool:
-    """Returns True if this node is a voter, or was one until a removal that is not known to be committed.
+    """Returns True if this node may campaign as far as membership goes: it is a voter, or was one until a removal that
+    is not known to be committed.
 
     "A server that is not part of its own latest configuration should still start new elections, as it might still be
     needed until the Cnew entry is committed" (thesis 4.2.2): it alone may hold that entry. It does not count itself.

@@ -27,10 +27,10 @@ from raftlog.messages import (
 from raftlog.types import EntryId, NodeId, Role
 
 TERM_MAX = 1 << 62
-"""The highest term: half the range of its fields. A thousand elections a second reach it after 146 million years."""
+"""The highest term, half the range of its fields. A thousand elections a second reach it after 146 million years."""
 TERM_STEP_MAX = 1 << 24
-"""Terms that a message may be ahead of this node. A node that was away while others held two elections a second for
-three months is accepted again; a message that would use up the terms is not."""
+"""The most terms that a message may be ahead of this node. A node that was away while others held two elections a
+second for three months is accepted again; a message that would use up the terms is not."""
 
 
 def check_term(raft: Raft, term: int) -> None:
@@ -71,7 +71,8 @@ def _install(raft: Raft, message: InstallSnapshot) -> str:
 
 
 def _from_leader(raft: Raft, message: AppendEntries | InstallSnapshot, known: EntryId) -> str:
-    """Checks a message from a leader. `known` is an entry that the leader says it has, or had."""
+    """Checks a message from a leader; returns the reason why it cannot be true, or "". `known` is an entry that the
+    leader says it has, or had."""
     log = raft.log
     if (
         message.term >= raft.term

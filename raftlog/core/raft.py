@@ -1,4 +1,5 @@
-"""The state of one member and its transitions between roles; each message is handled in the file of its name.
+"""The state of one member of a Raft group and its transitions between roles. Each message is handled in the file of its
+name.
 
 Two rules of this package:
 
@@ -8,7 +9,7 @@ Two rules of this package:
    to `send`. The candidate's own RequestVote depends on its vote: a candidate that wins, replicates and crashes before
    its term is durable could win the same term again and put two entries at one (term, index).
 
-Handlers are functions `on_<message>(raft, message)`; `step.py` holds the table and the rules about terms.
+Handlers are functions `on_<message>(raft, message)`; `step.py` contains the table and the rules about terms.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from raftlog.types import NOBODY, HardState, NodeId, Role, SoftState
 
 
 class Raft:
-    """One member of one group."""
+    """The state of one member of a Raft group."""
 
     __slots__ = (
         "asked_ms",
@@ -80,7 +81,7 @@ class Raft:
         self.members = members
         self.rng = rng
         self.term = hard_state.term
-        """Never falls."""
+        """The current term; it never decreases."""
         self.vote = hard_state.vote
         """The node that got this node's vote in `term`. Set once per term; only a *higher* term clears it."""
         self.holds: set[str] = set()
@@ -88,7 +89,7 @@ class Raft:
         self.vote_withheld_since = vote_withheld_since
         """The term in which entries that this node had acknowledged were lost; None if none were (fit.py)."""
         self.catch_up_budget: int | None = None
-        """Bytes that may still be read from disk for followers; None for no limit. The driver grants them."""
+        """The bytes that may still be read from disk for followers; None for no limit. The driver grants them."""
         self.role = Role.FOLLOWER
         self.leader_id = NOBODY
         self.why = ""
@@ -99,27 +100,31 @@ class Raft:
         self.messages: list[Message] = []
         self.messages_after_persist: list[Message] = []
         self.install: InstallSnapshot | None = None
-        """The newest snapshot offer without which this log cannot continue; the driver takes it from here."""
+        """The newest snapshot offer that this log needs, because it cannot continue otherwise; the driver takes it from
+        here."""
         # elections
         self.votes: dict[NodeId, bool] = {}
-        """The voters' answers to the current campaign."""
+        """The voters' answers to the current campaign: node -> True if granted."""
         self.vote_clocks: dict[NodeId, int] = {}
         """Wall clock of each granting voter minus this node's monotonic clock (log_time.py)."""
         self.asked_ms = 0
         """Monotonic time at which the current campaign began."""
         self.transfer = False
-        """The leader asked for the current campaign."""
+        """True if the leader asked for the current campaign (leadership transfer)."""
         self.election_elapsed = 0
-        """Ticks since the leader was heard or a campaign began; on a leader, since the last check-quorum."""
+        """The number of ticks since the leader was heard or a campaign began; on a leader, since the last check-quorum.
+        """
         self.election_timeout = 0
         self.heard_ms = 0
-        """Monotonic time at which the leader was last heard. Ticks stop while the process is stopped, and this clock
-        does not. Promises to other nodes are therefore measured by this clock, and silence is measured in ticks."""
+        """The monotonic time at which the leader was last heard. Ticks stop while the process is stopped, and this
+        clock does not. Promises to other nodes are therefore measured by this clock, and silence is measured in ticks.
+        """
         # leading
         self.heartbeat_elapsed = 0
         self.log_time = LogTime()
         self.term_start_index = -1
-        """Index of the no-op of its own term: once it is committed, all earlier entries are (Raft paper 5.4.2, 8)."""
+        """Index of the no-op of the leader's own term: once it is committed, all earlier entries are (Raft paper 5.4.2,
+        8)."""
         self.reads = ReadQueue()
         self.transferee = NOBODY
         self.transfer_elapsed = 0
@@ -133,10 +138,10 @@ class Raft:
         if lost is not None and self.term <= lost:
             self.term, self.vote = lost + 1, NOBODY
         self.send_budget = self.config.turn_bytes_max
-        """Bytes of entries that may still be sent in this turn. A single message may exceed it."""
+        """The bytes of entries that may still be sent in this turn of the driver. A single message may exceed it."""
         self.unsent: dict[NodeId, None] = {}
-        """Followers that have room in their windows but must wait for another turn; the one that has waited longest
-        comes first."""
+        """Followers whose windows have room, but for which this turn's budget is used up; the one that has waited
+        longest comes first."""
         self.draw_election_timeout()
         if self.log.tail.term > self.term:
             raise InvariantViolationError(
@@ -152,11 +157,11 @@ class Raft:
     # -- output
 
     def send(self, message: Message) -> None:
-        """Queues a message that may leave at once."""
+        """Queues a message that may be sent at once."""
         self.messages.append(message)
 
     def send_after_persist(self, message: Message) -> None:
-        """Queues a message that may leave only when the hard state and every entry so far are on disk."""
+        """Queues a message that may be sent only when the hard state and every entry so far are on disk."""
         self.messages_after_persist.append(message)
 
     @property
@@ -201,7 +206,7 @@ class Raft:
         self.reads.clear()
 
     def become_follower(self, term: int, leader_id: NodeId) -> None:
-        """Follows `leader_id` (NOBODY if unknown) in `term`; in the same term the vote stays."""
+        """Becomes a follower of `leader_id` (NOBODY if unknown) in `term`; in the same term the vote stays."""
         self._reset(term)
         self.role = Role.FOLLOWER
         self.leader_id = leader_id
@@ -221,7 +226,7 @@ class Raft:
         self.role = Role.CANDIDATE
 
     def become_leader(self) -> None:
-        """Leads `term`. The caller appends the no-op. Only a candidate may call this."""
+        """Becomes the leader of its term. The caller appends the no-op. Only a candidate may call this."""
         if self.role is not Role.CANDIDATE:
             raise InvariantViolationError(f"{self.role.name} of term {self.term} would become its leader")
         self._reset(self.term)

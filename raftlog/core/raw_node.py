@@ -1,4 +1,4 @@
-"""The interface of the core: inputs are calls, outputs are one value, `Ready`."""
+"""The interface of the Raft core: inputs are calls, outputs are one value, `Ready`."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from raftlog.messages import InstallSnapshot, Message
 from raftlog.types import NOBODY, Entry, EntryId, EntryType, HardState, LogTail, NodeId, ReadState, Role, SoftState
 
 READS_AHEAD = 2
-"""Runs of committed entries that may be read from disk and not applied yet: one is being applied, the next one waits.
-Without this limit, a node that replays a long log would read as much as it may hold in one turn."""
+"""The most runs of committed entries that may be read from disk and not applied yet: one is being applied, the next one
+waits. Without this limit, a node that replays a long log would read as much as it may hold in one turn."""
 
 
 class Ready(NamedTuple):
@@ -65,9 +65,10 @@ class Ready(NamedTuple):
     """
 
     hard_state: HardState | None
-    """Changed term or vote, with the commit index; a changed commit index alone never needs a write."""
+    """The changed term or vote, with the commit index; None if neither changed. A changed commit index alone never
+    needs a write."""
     soft_state: SoftState | None
-    """Changed role or leader."""
+    """The changed role or leader; None if neither changed."""
     entries: list[Entry]
     messages: list[Message]
     messages_after_persist: list[Message]
@@ -95,10 +96,10 @@ class RawNode:
         rng: random.Random,
         vote_withheld_since: int | None = None,
     ) -> None:
-        """Starts as a follower. `applied_index`: what the state machine durably holds, -1 for nothing.
-        `members`: ascending by index, the newest that the state machine holds (else GENESIS), then all later ones
-        in the log. If the node is not one of them, it follows the leader and never campaigns.
-        `vote_withheld_since`: the hard state's term when the loss of acknowledged entries was detected (fit.py).
+        """Starts as a follower. `applied_index`: the last entry that the state machine durably contains, -1 for none.
+        `members`: ascending by index, the newest that the state machine contains (else GENESIS), then all later ones in
+        the log. If the node is not one of them, it follows the leader and never campaigns. `vote_withheld_since`: the
+        hard state's term when the loss of acknowledged entries was detected (fit.py).
 
         Raises ValueError on a bad configuration, InvariantViolationError if disk and state machine contradict.
         """
@@ -127,11 +128,8 @@ class RawNode:
     # -- inputs
 
     def set_clock(self, wall_ms: int, monotonic_ms: int) -> None:
-        """Begins a turn of the driver.
-
-        Sets the clocks, which only votes, heartbeat replies and log time use, and allows `turn_bytes_max` to be sent
-        again. Followers that had to wait are served first, with one message each.
-        """
+        """Begins a turn of the driver: sets the clocks, which only votes, heartbeat replies and log time use, and
+        allows `turn_bytes_max` to be sent again. Followers that had to wait are served first, with one message each."""
         raft = self.raft
         raft.wall_ms = wall_ms
         raft.monotonic_ms = monotonic_ms
@@ -144,7 +142,7 @@ class RawNode:
         step.tick(self.raft)
 
     def step(self, message: Message) -> None:
-        """Takes a message from a peer or (duty 3) from this node.
+        """Handles a message from a peer or (duty 3) from this node.
 
         Raises ImplausibleMessageError if the message cannot be true. At most term and leader have changed then.
         """
@@ -159,25 +157,27 @@ class RawNode:
             raise
 
     def campaign(self) -> None:
-        """Acts as if the election timeout had passed; nothing on a leader."""
+        """Acts as if the election timeout had passed; does nothing on a leader."""
         if self.raft.role is not Role.LEADER:
             election.start(self.raft)
 
     def propose(self, entry_type: int, payload: bytes, timestamp_ms: int, *, roll: bool = False) -> Entry:
-        """Stamps and appends one entry; its id shows later whether it was committed or replaced. With `roll` it begins
-        a new segment file on every replica, however full the last one is.
+        """Stamps and appends one entry as the leader; the entry's id shows later whether it was committed or replaced.
+        With `roll` it begins a new segment file on every replica, however full the last one is. The timestamp is raised
+        to the last entry's.
 
         Raises NotLeaderError or ProposalDroppedError (transfer under way): nothing was proposed; FrameError if the
-        payload is too long. The timestamp is raised to the last entry's.
+        payload is too long.
         """
         if entry_type == EntryType.MEMBERSHIP:
             raise ValueError("members change by propose_membership, which checks that they may")
         return self._append(entry_type, payload, timestamp_ms, roll)
 
     def propose_membership(self, new: Membership, timestamp_ms: int) -> Entry:
-        """Appends `new`, made from `membership` by a function of raftlog/membership.py; in force at once.
+        """Appends a MEMBERSHIP entry with `new`, made from `membership` by a function of raftlog/membership.py; the new
+        members are in force at once.
 
-        Raises as `propose` does, and MembershipError: another change is uncommitted, no entry of this term is committed
+        Raises like `propose`, and MembershipError: another change is uncommitted, no entry of this term is committed
         yet, it is more than one change, a learner is not ready to be promoted, or too few of the new voters answer.
         """
         self._check_may_propose()
@@ -215,7 +215,8 @@ class RawNode:
         return entry
 
     def read_index(self, context: int) -> None:
-        """Asks for a linearizable read; a ReadState with `context` follows. Raises NotLeaderError.
+        """Asks for a linearizable read (ReadIndex); a ReadState with `context` follows in a Ready. Raises
+        NotLeaderError.
 
         On a leader without a committed entry of its own term the read waits. It is dropped when leadership ends.
         """
@@ -226,13 +227,14 @@ class RawNode:
         transfer.start(self.raft, to)
 
     def resign(self) -> None:
-        """A leader becomes a follower without a leader; any other member does nothing."""
+        """Makes a leader step down, to a follower without a leader; does nothing on any other member."""
         if self.raft.role is Role.LEADER:
             reasons.resigned(self.raft)
             self.raft.become_follower(self.raft.term, NOBODY)
 
     def release_vote(self) -> None:
-        """Takes part in elections again. Raises InvariantViolationError unless `caught_up_with_leader`."""
+        """Ends the withholding of votes, so that this member takes part in elections again. Raises
+        InvariantViolationError unless `caught_up_with_leader`."""
         if not fit.has_caught_up(self.raft):
             raise InvariantViolationError(
                 f"node {self.raft.id} would vote in term {self.raft.term} before its log, which ends at "
@@ -241,20 +243,21 @@ class RawNode:
         self.raft.vote_withheld_since = None
 
     def hold_campaigns(self, reason: str, held: bool) -> None:
-        """Adds (True) or removes (False) `reason` as a hold on campaigns; other reasons may hold as well.
+        """Adds (True) or removes (False) `reason` as a hold, a reason not to campaign; other reasons may hold as well.
 
-        A hold ends the current campaign; a leader keeps leading. The leader learns of it and transfers leadership to
-        fit members only.
+        A hold ends the current campaign; a leader keeps leading. The leader learns of it and transfers leadership only
+        to members that are fit to lead.
         """
         fit.hold_campaigns(self.raft, reason, held)
 
     def trimmed(self) -> None:
-        """The first index of the LogReader moved: up, as entries were trimmed, or down, as older ones were restored."""
+        """Tells the core that the LogReader's first index moved: up, as entries were trimmed, or down, as older ones
+        were restored."""
         replication.trimmed(self.raft)
 
     def repaired(self) -> None:
-        """Tells the core that a damaged range of the log can be read again. Replication that waited for it
-        continues."""
+        """Tells the core that a damaged range of the log can be read again. Replication and apply that waited for it
+        continue."""
         self._apply_waits = False
         self.raft.replication_due = self.raft.replication_due or self.raft.role is Role.LEADER
 
@@ -271,7 +274,7 @@ class RawNode:
             commit.advance(raft)
 
     def applied(self, index: int) -> None:
-        """Tells the core that the state machine holds everything up to `index`. Raises InvariantViolationError if
+        """Tells the core that the state machine contains everything up to `index`. Raises InvariantViolationError if
         `index` was not given out."""
         self.raft.log.applied(index)
         applying = self._applying
@@ -299,7 +302,7 @@ class RawNode:
         )
 
     def ready(self) -> Ready:
-        """Takes all outputs. None is given out twice. The lists belong to the caller."""
+        """Takes all outputs of the core. No output is given out twice. The lists belong to the caller."""
         raft = self.raft
         log = raft.log
         if raft.replication_due:
@@ -357,17 +360,17 @@ class RawNode:
 
     @property
     def tail(self) -> LogTail:
-        """The last entry, persisted or not: the next one starts at `tail.end_position`."""
+        """The last entry of the log, persisted or not: the next one starts at `tail.end_position`."""
         return self.raft.log.tail
 
     @property
     def term(self) -> int:
-        """Current term."""
+        """The current term of this member."""
         return self.raft.term
 
     @property
     def role(self) -> Role:
-        """Current role."""
+        """The current role of this member."""
         return self.raft.role
 
     def leads_in(self, term: int) -> bool:
@@ -382,17 +385,18 @@ class RawNode:
 
     @property
     def leader_id(self) -> NodeId:
-        """Leader of the current term; 0 if unknown."""
+        """The leader of the current term; 0 if unknown."""
         return self.raft.leader_id
 
     @property
     def may_vote(self) -> bool:
-        """False from a start with `vote_withheld_since` until `release_vote`."""
+        """True if this member may vote; False from a start with `vote_withheld_since` until `release_vote`."""
         return fit.may_vote(self.raft)
 
     @property
     def may_campaign(self) -> bool:
-        """False for a learner or a removed member, during a hold on campaigns, and while the vote is withheld."""
+        """True if this member may campaign; False for a learner or a removed member, during a hold, and while the vote
+        is withheld."""
         return fit.may_campaign(self.raft)
 
     @property
@@ -402,7 +406,7 @@ class RawNode:
 
     @property
     def committed_membership_index(self) -> int:
-        """Index of the newest committed MEMBERSHIP entry; 0 stands for GENESIS."""
+        """Index of the newest committed MEMBERSHIP entry; 0, that of GENESIS, if there is none."""
         return self.raft.members.committed_index(self.raft.log.commit_index)
 
     @property
@@ -416,27 +420,28 @@ class RawNode:
 
     @property
     def caught_up_with_leader(self) -> bool:
-        """The vote is withheld, but the log again holds all that this node can have acknowledged: it may vote."""
+        """True if the vote is withheld, but the log again contains all that this node can have acknowledged: it may
+        vote again."""
         return fit.has_caught_up(self.raft)
 
     @property
     def commit_index(self) -> int:
-        """Highest index known to be on a majority's disks."""
+        """The highest index known to be on a majority's disks."""
         return self.raft.log.commit_index
 
     @property
     def persisted_index(self) -> int:
-        """Highest index on this node's disk."""
+        """The highest index on this node's disk."""
         return self.raft.log.persisted_index
 
     @property
     def applied_index(self) -> int:
-        """Highest index the state machine reported."""
+        """The highest index that the state machine has reported as applied."""
         return self.raft.log.applied_index
 
     @property
     def last_index(self) -> int:
-        """Highest index in the log, persisted or not."""
+        """The highest index in the log, persisted or not."""
         return self.raft.log.tail.index
 
     @property
@@ -446,7 +451,8 @@ class RawNode:
 
     @property
     def catch_up_budget(self) -> int | None:
-        """Bytes that may still be read from disk for followers, for entries too old for memory. None for no limit.
+        """The bytes that may still be read from disk for followers that need entries too old for memory; None for no
+        limit.
 
         The driver refills it as time passes; one message may bring it below 0. Entries in memory never wait for it.
         """
@@ -460,7 +466,7 @@ class RawNode:
 
     @property
     def catch_up_waits(self) -> bool:
-        """True if a follower waits for the budget."""
+        """True if a follower waits for the catch-up budget."""
         return self.raft.role is Role.LEADER and any(peer.held for peer in self.raft.members.peers.values())
 
     def log_time_ms(self) -> int:
@@ -471,5 +477,5 @@ class RawNode:
         return max(raft.log_time.now(raft.monotonic_ms), floor) if raft.role is Role.LEADER else floor
 
     def status(self) -> status.Status:
-        """The status for operators, as a value."""
+        """Returns the member's status for operators, as a value."""
         return status.of(self.raft)

@@ -24,12 +24,12 @@ def request(raft: Raft, context: int) -> None:
 
 
 def is_due(raft: Raft) -> bool:
-    """Returns True if reads wait and a round may start."""
+    """Returns True if reads wait and a round may start: an entry of the leader's own term is committed."""
     return bool(raft.reads.waiting) and raft.log.commit_index >= raft.term_start_index
 
 
 def start_round(raft: Raft) -> None:
-    """Starts one round for all waiting reads; a group of one needs no answers."""
+    """Starts one round of heartbeats for all waiting reads; a group of one needs no answers."""
     raft.reads.start_round(raft.log.commit_index)
     replication.broadcast_heartbeats(raft)
     confirm(raft)

@@ -15,7 +15,7 @@ _SINCE = ", and no leader has been elected since"
 
 
 def timed_out(raft: Raft) -> None:
-    """The election timeout passed."""
+    """Notes that the election timeout passed."""
     if raft.role is not Role.FOLLOWER:
         raft.why = f"no majority answered within {raft.election_elapsed} ticks"
     elif raft.leader_id != NOBODY:
@@ -27,39 +27,39 @@ def timed_out(raft: Raft) -> None:
 
 
 def leader_closed(raft: Raft, leader: NodeId) -> None:
-    """The leader's connection closed."""
+    """Notes that the leader's connection closed."""
     raft.why = f"the connection of the leader, node {leader}, closed"
 
 
 def refused(raft: Raft) -> None:
-    """The campaign cannot be won any more."""
+    """Notes that a majority refused the campaign, which cannot be won any more."""
     raft.why = f"a majority refused it ({_names(node for node, granted in raft.votes.items() if not granted)})"
 
 
 def withdrew(raft: Raft, better: NodeId) -> None:
-    """Another pre-candidate has the longer log, or the larger id."""
+    """Notes that the member withdrew for another pre-candidate, which has the longer log, or the larger id."""
     raft.why = f"it gave way to node {better}, which is a candidate too"
 
 
 def handed_over(raft: Raft, leader: NodeId) -> None:
-    """The leader told it to campaign."""
+    """Notes that the leader told the member to campaign."""
     raft.why = f"node {leader} transferred leadership"
 
 
 def higher_term(raft: Raft, node: NodeId, term: int) -> None:
-    """Another node is in a later term."""
+    """Notes that another node is in a later term."""
     raft.why = f"node {node} is in term {term}"
 
 
 def quorum_unheard(raft: Raft) -> None:
-    """Check-quorum: the leader did not hear from a majority."""
+    """Notes that the leader did not hear from a majority (check-quorum)."""
     silent = [node for node, peer in raft.members.peers.items() if not peer.was_active and raft.members.is_voter(node)]
     ticks = raft.config.election_ticks
     raft.why = f"it did not hear from a majority of the voters within {ticks} ticks ({_names(silent)})"
 
 
 def stood_aside(raft: Raft) -> None:
-    """The election timeout passed, but the member must not campaign."""
+    """Notes that the election timeout passed, but the member must not campaign."""
     if raft.holds:
         raft.why = f"it must not lead: {', '.join(sorted(raft.holds))}"
     elif raft.vote_withheld_since is not None:
@@ -69,12 +69,12 @@ def stood_aside(raft: Raft) -> None:
 
 
 def removed(raft: Raft) -> None:
-    """Its own removal is committed."""
+    """Notes that the member's own removal is committed."""
     raft.why = "it was removed from the cluster"
 
 
 def resigned(raft: Raft) -> None:
-    """The node told its core to resign."""
+    """Notes that the node told its core to resign."""
     raft.why = "it resigned"
 
 

@@ -1,4 +1,4 @@
-"""Sends what followers lack: entries, probes, heartbeats. Each follower's Progress limits how much and when."""
+"""Sends followers what they lack: entries, probes, heartbeats. Each follower's Progress limits how much and when."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def broadcast(raft: Raft) -> None:
 
 
 def fill_window(raft: Raft, node: NodeId, progress: Progress) -> None:
-    """Sends entries until the follower has them all, its window is full, or it has to wait for a budget."""
+    """Sends a follower entries until it has them all, its window is full, or it has to wait for a budget."""
     progress.held = False
     while progress.next_index <= raft.log.tail.index and not progress.paused:
         if raft.send_budget <= 0:
@@ -32,7 +32,8 @@ def fill_window(raft: Raft, node: NodeId, progress: Progress) -> None:
 
 
 def resume_waiting(raft: Raft) -> None:
-    """Begins a turn: each follower that had to wait gets one message, in the order in which they began to wait."""
+    """Sends one message to each follower that had to wait for another turn, in the order in which they began to
+    wait."""
     waiting = raft.unsent
     while waiting and raft.send_budget > 0:
         node = next(iter(waiting))
@@ -60,7 +61,7 @@ def resume_held(raft: Raft) -> None:
 
 
 def probe(raft: Raft, node: NodeId, progress: Progress) -> None:
-    """Always sends a message: entries if allowed, else an empty message that makes the follower report its state.
+    """Sends a follower entries if allowed, else an empty message that makes it report its state.
 
     Called when a message may have been lost. In REPLICATE an empty message after the last entry sent is enough: the
     follower accepts it if it has everything (only acks were lost) and refuses it otherwise. In SNAPSHOT the offer is
@@ -134,7 +135,8 @@ def _send_heartbeat(raft: Raft, node: NodeId, progress: Progress) -> None:
 
 
 def send_commit_notices(raft: Raft) -> None:
-    """Sends commit indexes that no AppendEntries has carried. Under load the next AppendEntries always carries them."""
+    """Sends followers commit indexes that no AppendEntries has carried. Under load the next AppendEntries always
+    carries them."""
     commit_index = raft.log.commit_index
     for node, progress in raft.members.peers.items():
         if progress.sent_commit < min(commit_index, progress.match_index):

@@ -10,29 +10,29 @@ from raftlog.types import NodeId, Role
 
 
 class PeerStatus(NamedTuple):
-    """One follower as the leader sees it."""
+    """The status of one follower, as the leader sees it."""
 
     node_id: NodeId
     match_index: int
     next_index: int
     state: str
-    """PROBE, REPLICATE or SNAPSHOT."""
+    """The name of the leader's way of sending to the follower: PROBE, REPLICATE or SNAPSHOT."""
     recent_active: bool
-    """True if it was heard since the last check-quorum."""
+    """True if the follower was heard since the last check-quorum."""
     lag: int
-    """Entries of the leader's log that are not known to be on the follower's disk."""
+    """The number of entries of the leader's log that are not known to be on the follower's disk."""
     inflight_messages: int
     inflight_bytes: int
     fit: bool
-    """True if it reported that it could lead: its log is intact, its state sound, its segments present."""
+    """True if the follower reported that it could lead: its log is intact, its state sound, its segments present."""
     caught_up: bool
-    """All committed entries were sent to it, and its window has room."""
+    """True if all committed entries were sent to the follower, and its window has room."""
     held: bool = False
-    """True if the follower waits for `RawNode.catch_up_budget`."""
+    """True if the follower waits for the leader's budget to read old entries from disk (`RawNode.catch_up_budget`)."""
 
 
 class Status(NamedTuple):
-    """The state of a member. `peers` is empty unless the member leads."""
+    """The status of a member of the Raft group. `peers` is empty unless the member leads."""
 
     node_id: NodeId
     group_id: int
@@ -55,7 +55,7 @@ class Status(NamedTuple):
 
 
 def of(raft: Raft) -> Status:
-    """The status of `raft` now."""
+    """Returns the present status of the member `raft`."""
     log = raft.log
     return Status(
         raft.id,

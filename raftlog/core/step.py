@@ -34,7 +34,7 @@ _REPLIES = (RequestVoteReply, AppendEntriesReply, HeartbeatReply)
 
 
 def step(raft: Raft, message: Message) -> None:
-    """Takes one message. Messages may be lost, repeated, reordered and late; every rule allows for that."""
+    """Handles one message. Messages may be lost, repeated, reordered and late; every rule allows for that."""
     if message.term > raft.term:
         if not _enter_higher_term(raft, message):
             return
@@ -70,8 +70,8 @@ def _enter_higher_term(raft: Raft, message: Message) -> bool:
 
 
 def _is_handed_over(raft: Raft, message: RequestVote) -> bool:
-    """Returns True if the live leader asked for this campaign: the candidate is a voter, in the term after the leader's
-    (thesis 3.10).
+    """Returns True if the live leader may have asked for this campaign: the candidate says so, is a voter, and is in
+    the term after the leader's (thesis 3.10).
 
     Any sender can claim that. A candidate that is not believed gets an answer once the leader is silent.
     """

@@ -1,4 +1,4 @@
-"""Leadership transfer and TimeoutNow (thesis 3.10).
+"""Transfers leadership by TimeoutNow (thesis 3.10).
 
 The leader stops taking proposals, waits until the target has its whole log on disk, and tells it to campaign at once.
 If the target does not take over within an election timeout, the leader continues as before.
@@ -39,7 +39,7 @@ def start(raft: Raft, target: NodeId) -> None:
 
 
 def hand_over_if_caught_up(raft: Raft) -> None:
-    """Sends TimeoutNow once the target's disk holds the whole log. Repeated messages are harmless, because the target's
+    """Sends TimeoutNow once the target's disk has the whole log. Repeated messages are harmless, because the target's
     term has moved on."""
     target = raft.transferee
     if target == NOBODY:
@@ -59,7 +59,7 @@ def tick(raft: Raft) -> None:
 
 
 def on_timeout_now(raft: Raft, message: TimeoutNow) -> None:
-    """Campaigns at once and without a pre-vote: the leader itself asked for it."""
+    """Handles TimeoutNow: campaigns at once and without a pre-vote, because the leader itself asked for it."""
     if raft.role is Role.FOLLOWER and raft.leader_id == message.from_id and fit.may_campaign(raft):
         reasons.handed_over(raft, message.from_id)
         election.campaign(raft, transfer=True)

@@ -17,31 +17,34 @@ class RaftConfig:
     node_id: NodeId
     group_id: int
     election_ticks: int = 10
-    """A follower that hears no leader campaigns after a random election_ticks..2*election_ticks-1 ticks. Within the
-    first election_ticks it ignores campaigns. A leader that hears from no majority for election_ticks steps down."""
+    """The minimum election timeout in ticks. A follower that hears no leader campaigns after a random
+    election_ticks..2*election_ticks-1 ticks. Within the first election_ticks it ignores campaigns. A leader that hears
+    from no majority for election_ticks steps down."""
     heartbeat_ticks: int = 2
     inflight_bytes_max: int = 8 * MIB
-    """Bytes sent to one follower and not yet acknowledged."""
+    """The most bytes sent to one follower and not yet acknowledged."""
     inflight_messages_max: int = 256
     append_bytes_max: int = 1 * MIB
-    """Bytes of entries in one AppendEntries; a larger entry is sent alone."""
+    """The most bytes of entries in one AppendEntries; a larger entry is sent alone."""
     turn_bytes_max: int = 1 << 60
-    """Bytes of entries for all followers together in one turn of the driver (`RawNode.set_clock`); a single message may
-    exceed it."""
+    """The most bytes of entries for all followers together in one turn of the driver (`RawNode.set_clock`); a single
+    message may exceed it."""
     cache_bytes_max: int = 32 * MIB
-    """Bytes of recent entries kept in memory; older ones are read through the LogReader. Entries that are not on the
-    node's own disk yet are kept whatever their size."""
+    """The bytes of recent entries kept in memory; older ones are read through the LogReader. Entries that are not on
+    the node's own disk yet are kept whatever their size."""
     apply_bytes_max: int = 8 * MIB
-    """Bytes of committed entries in one Ready; a larger entry is given out alone."""
+    """The most bytes of committed entries in one Ready; a larger entry is given out alone."""
     applying_bytes_max: int = 32 * MIB
-    """Bytes given out for apply and not reported by `applied` yet. Above this, Ready holds no committed entries."""
+    """The bytes given out for apply and not reported by `applied` yet, above which a Ready contains no committed
+    entries."""
     segment_size: int = 1024 * MIB
-    """Length at which the leader starts a new segment file (FLAG_ROLL); GENESIS sets it for the whole cluster."""
+    """The length in bytes at which the leader starts a new segment file (FLAG_ROLL); GENESIS sets it for the whole
+    cluster."""
     pre_vote: bool = True
     check_quorum: bool = True
 
     def validate(self) -> None:
-        """Raises ValueError, which names the field, its value and the accepted range."""
+        """Checks all fields. Raises ValueError, which names the field, its value and the accepted range."""
         if self.node_id <= NOBODY:
             raise ValueError(f"node_id is {self.node_id}: give a positive integer (0 means nobody)")
         if self.heartbeat_ticks < 1:

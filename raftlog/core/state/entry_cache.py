@@ -1,26 +1,27 @@
-"""The newest entries of the log, in memory, bounded in bytes."""
+"""The cache of the newest entries of the log, bounded in bytes."""
 
 from __future__ import annotations
 
 from raftlog.types import Entry
 
 _OVERHEAD = 512
-"""Memory of an Entry besides its payload: the tuple, its integers and the header (measured: 450-500 bytes)."""
+"""The bytes of memory that an Entry takes besides its payload: the tuple, its integers and the header (measured:
+450-500)."""
 
 
 class EntryCache:
-    """A contiguous run of entries that ends at the tail of the log.
+    """The newest entries of the log in memory: a run without gaps that ends at the log's tail.
 
-    A plain list: eviction drops an eighth of the limit at once, so that shifting the rest costs little per entry.
+    It is a plain list: eviction drops an eighth of the limit at once, so that shifting the rest costs little per entry.
     """
 
     __slots__ = ("_bytes_max", "_entries", "bytes", "first_index")
 
     def __init__(self, next_index: int, bytes_max: int) -> None:
         self.first_index = next_index
-        """Index of the oldest entry held; the next index if none is held."""
+        """Index of the oldest cached entry; the next index if none is cached."""
         self.bytes = 0
-        """Approximate memory of the entries held, in bytes."""
+        """The approximate memory of the cached entries, in bytes."""
         self._entries: list[Entry] = []
         self._bytes_max = bytes_max
 
@@ -30,7 +31,7 @@ class EntryCache:
         self.bytes += _OVERHEAD + len(entry.payload)
 
     def evict(self, persisted_index: int) -> None:
-        """Drops the oldest entries above the limit; never one that is not on disk yet."""
+        """Drops the oldest entries if the cache exceeds its limit; never one that is not on disk yet."""
         if self.bytes <= self._bytes_max:
             return
         target = self._bytes_max - self._bytes_max // 8
@@ -51,17 +52,17 @@ class EntryCache:
         self.first_index = min(self.first_index, index)
 
     def get(self, index: int) -> Entry | None:
-        """The entry at `index` if it is held."""
+        """Returns the entry at `index`; None if it is not cached."""
         at = index - self.first_index
         return self._entries[at] if 0 <= at < len(self._entries) else None
 
     def slice(self, low: int, high: int) -> list[Entry]:
-        """Entries [low, high), all held."""
+        """Returns the entries [low, high), all of which must be cached."""
         return self._entries[low - self.first_index : high - self.first_index]
 
     def slice_bytes(self, low: int, high: int, bytes_max: int) -> list[Entry]:
-        """Entries [low, high), all held. Stops before the entry that would exceed `bytes_max`, but returns at least
-        one."""
+        """Returns the entries [low, high), all of which must be cached. Stops before the entry that would exceed
+        `bytes_max`, but returns at least one."""
         entries = self._entries
         start = low - self.first_index
         end = high - self.first_index

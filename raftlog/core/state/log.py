@@ -28,34 +28,38 @@ from raftlog.types import FLAG_ROLL, Entry, EntryId, LogTail
 
 READ_ENTRIES, READ_BYTES = 1024, 1 << 20
 """The most entries, and bytes of them, that one call reads from disk on the driver's thread. Each entry takes some
-microseconds besides its bytes."""
+microseconds in addition to its bytes."""
 _ROLLS_KEPT = 64
 
 
 class LogReader(Protocol):
-    """The core's read port to the stored log. Called on the driver's thread, only for persisted entries."""
+    """The interface through which the core reads the stored log. Called on the driver's thread, only for persisted
+    entries."""
 
     @property
     def first_index(self) -> int:
-        """Lowest index still stored; 0 for an empty log."""
+        """The lowest index still stored; 0 for an empty log."""
 
     @property
     def previous(self) -> LogTail:
-        """The tail just before first_index, EMPTY_TAIL if that is 0. Read when the core starts and on `trimmed`."""
+        """The log's tail just before first_index, EMPTY_TAIL if that is 0. Read when the core starts and on
+        `trimmed`."""
 
     @property
     def tail(self) -> LogTail:
         """The last *persisted* entry; EMPTY_TAIL if there is none. Read once, when the core starts."""
 
     def term_ranges(self) -> list[tuple[int, int]]:
-        """[(first index, term)], ascending, covering first_index..tail.index. Read at start and on `trimmed`."""
+        """Returns the terms as [(first index, term)], ascending, covering first_index..tail.index. Read at start and on
+        `trimmed`."""
 
     def read_entries(self, low: int, high: int, bytes_max: int) -> list[Entry]:
-        """Entries [low, high). Stops before the entry that would exceed `bytes_max`, but returns at least one."""
+        """Returns the entries [low, high). Stops before the entry that would exceed `bytes_max`, but returns at least
+        one."""
 
 
 class _Write:
-    """Entries that one Ready gave to the disk."""
+    """Entries that one Ready gave out to be written to disk."""
 
     __slots__ = ("entries", "first_index", "valid_to")
 
@@ -63,7 +67,7 @@ class _Write:
         self.entries = entries
         self.first_index = entries[0].index
         self.valid_to = entries[-1].index
-        """The log still holds the entries up to this index that this write, and those before it, put on disk."""
+        """The highest index that this write, and those before it, put on disk and that the log still contains."""
 
     def holds(self, entry_id: EntryId) -> bool:
         at = entry_id.index - self.first_index
@@ -71,7 +75,8 @@ class _Write:
 
 
 class RaftLog:
-    """Holds the tail, the marks, the cache and the term ranges; reads older entries through `reader`."""
+    """The log as the core sees it: its tail, its marks, its cache and its term ranges. Reads older entries through
+    `reader`."""
 
     __slots__ = (
         "_rolls",
@@ -123,11 +128,12 @@ class RaftLog:
 
     @property
     def first_index(self) -> int:
-        """Lowest index in the log."""
+        """The lowest index in the log."""
         return self.previous.index + 1
 
     def term_at(self, index: int) -> int | None:
-        """Term of `index`; None above the tail and below `previous`. Index -1, before GENESIS, has term 0."""
+        """Returns the term of the entry at `index`; None above the tail and below `previous`. Index -1, before GENESIS,
+        has term 0."""
         if index == self.tail.index:
             return self.tail.term
         if index > self.tail.index:
@@ -138,7 +144,7 @@ class RaftLog:
         return self.terms.at(index)
 
     def matches(self, entry_id: EntryId) -> bool:
-        """Returns True if the log holds this entry. Index -1 is in every log."""
+        """Returns True if the log contains this entry. Index -1 is in every log."""
         return self.term_at(entry_id.index) == entry_id.term
 
     def is_up_to_date(self, last: EntryId) -> bool:
@@ -146,9 +152,10 @@ class RaftLog:
         return (last.term, last.index) >= (self.tail.term, self.tail.index)
 
     def last_not_above(self, index: int, term: int) -> EntryId:
-        """The largest entry with index <= `index` and term <= `term`: the conflict hint, on both sides.
+        """Returns the largest entry with index <= `index` and term <= `term`: the conflict hint, computed by leader and
+        follower.
 
-        `previous` if there is none in the log: entries below are trimmed, and only an offer can cover them.
+        Returns `previous` if there is none in the log: entries below are trimmed, and only a snapshot can cover them.
         """
         if index <= self.previous.index:
             return self.previous.id
@@ -156,7 +163,7 @@ class RaftLog:
         return EntryId(found_term, found_index) if found_index > self.previous.index else self.previous.id
 
     def read(self, low: int, high: int, bytes_max: int) -> list[Entry]:
-        """Entries [low, high) from memory, or the persisted beginning of that range from disk: then at most
+        """Returns the entries [low, high) from memory, or the persisted beginning of that range from disk, then at most
         READ_ENTRIES and READ_BYTES. Returns at least one."""
         first_cached = self.cache.first_index
         if low >= first_cached:
@@ -165,13 +172,14 @@ class RaftLog:
         return self.reader.read_entries(low, high, min(bytes_max, READ_BYTES))
 
     def entry(self, index: int) -> Entry:
-        """The entry at `index`, which the caller knows to be in the log."""
+        """Returns the entry at `index`, which must be in the log."""
         return self.cache.get(index) or self.reader.read_entries(index, index + 1, 1)[0]
 
     # -- appending
 
     def append(self, entry: Entry, tail: LogTail | None = None) -> None:
-        """Adds an entry that follows the log's tail. This node stamped it, as the leader, or its chain was checked.
+        """Appends an entry that follows the log's tail: one that this node stamped as the leader, or whose chain was
+        checked.
 
         `tail`: the tail after the entry, if the caller knows it.
         """
@@ -182,15 +190,16 @@ class RaftLog:
         self.cache.append(entry)
 
     def append_received(self, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """Adds entries that follow one this log holds (a follower, after the prev check); returns those that are new.
+        """Appends entries that a follower received, after the check of the entry before them; returns those that are
+        new.
 
-        The first of them replaced everything that the log held at its index and above.
+        The first of the returned entries replaced everything that the log had at its index and above.
 
         "If an existing entry conflicts with a new one (same index but different terms), delete the existing entry and
-        all that follow it; append any new entries not already in the log" (Raft paper, figure 2). Entries already
-        there are left alone: a late, shorter message must not cut what a newer one brought.
-        Raises ImplausibleMessageError if a committed entry conflicts, or if the chain of headers breaks, and
-        DamagedLogError if the entry before a conflict cannot be read. In both cases nothing was changed.
+        all that follow it; append any new entries not already in the log" (Raft paper, figure 2). Entries already there
+        are left alone: a late, shorter message must not cut what a newer one brought. Raises ImplausibleMessageError if
+        a committed entry conflicts, or if the chain of headers breaks, and DamagedLogError if the entry before a
+        conflict cannot be read. In both cases nothing was changed.
         """
         for at, entry in enumerate(entries):
             if entry.index > self.tail.index:
@@ -207,7 +216,8 @@ class RaftLog:
         return ()
 
     def _append_chained(self, tail: LogTail, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """Puts `entries` behind `tail`, replacing what is there. All of them are checked before the first is added."""
+        """Appends `entries` after `tail`, replacing what is there. All of them are checked before the first is
+        added."""
         tails: list[LogTail] = []
         try:
             for entry in entries:
@@ -250,7 +260,7 @@ class RaftLog:
         return LogTail(last.term, last.index, last.end_position, last.header_crc, base, last.timestamp_ms)
 
     def trimmed(self) -> None:
-        """Notes that the reader's first index moved: up, when entries were trimmed, or down, when older ones were
+        """Takes over the reader's first index, which moved up, when entries were trimmed, or down, when older ones were
         restored."""
         first, self.previous = self.first_index, self.reader.previous
         if self.first_index < first:
@@ -260,7 +270,7 @@ class RaftLog:
     # -- marks
 
     def hand_to_disk(self) -> list[Entry]:
-        """Returns the entries to persist now. The first may replace an entry that the disk holds at its index."""
+        """Returns the entries to persist now. The first may replace an entry that the disk has at its index."""
         low, high = self.handed_index + 1, self.tail.index + 1
         if low == high:
             return []
@@ -270,7 +280,7 @@ class RaftLog:
         return entries
 
     def persisted(self, entry_id: EntryId) -> bool:
-        """Notes that the write that ends at `entry_id`, and all writes before it, are on disk. Returns True if
+        """Records that the write that ends at `entry_id`, and all writes before it, are on disk. Returns True if
         `persisted_index` moved."""
         writes = self._writes
         for write in writes:
@@ -308,7 +318,7 @@ class RaftLog:
         return min(self.commit_index, self.persisted_index)
 
     def hand_to_apply(self, bytes_max: int) -> list[Entry]:
-        """Returns the next committed entries. Each is returned once, in order."""
+        """Returns the next committed entries to apply. Each is returned once, in order."""
         low, high = self.applying_index + 1, min(self.commit_index, self.persisted_index) + 1
         if low >= high:
             return []
@@ -317,7 +327,8 @@ class RaftLog:
         return entries
 
     def applied(self, index: int) -> None:
-        """Notes that the state machine holds everything up to `index`. Repeated calls are harmless."""
+        """Records that the state machine contains everything up to `index`. Repeated calls are harmless. Raises
+        InvariantViolationError if `index` was not given out."""
         if index > self.applying_index:
             raise InvariantViolationError(f"applied index {index} was never given out (applying {self.applying_index})")
         self.applied_index = max(self.applied_index, index)

@@ -19,7 +19,7 @@ from raftlog.types import NodeId
 
 
 class Members:
-    """The members in force and what the leader knows about each peer."""
+    """The members in force, and what the leader knows about each peer."""
 
     __slots__ = (
         "_bytes_max",
@@ -34,15 +34,15 @@ class Members:
     )
 
     def __init__(self, own_id: NodeId, history: Sequence[Membership], messages_max: int, bytes_max: int) -> None:
-        """`history`: ascending by index, the first of them committed. Raises ValueError."""
+        """`history`: memberships ascending by index, the first of them committed. Raises ValueError."""
         indexes = [membership.index for membership in history]
         if not history or indexes != sorted(set(indexes)):
             raise ValueError(f"members at the indexes {indexes}: give at least one, each at a higher index")
         self.own_id = own_id
         self.history = list(history)
-        """Never empty. The first is committed, the last is in force."""
+        """The memberships that may be in force, never empty. The first is committed, the last is in force."""
         self.voters: tuple[NodeId, ...] = ()
-        """Ascending ids."""
+        """The ids of the voters in force, ascending."""
         self.learners: tuple[NodeId, ...] = ()
         self.is_own_voter = False
         self.changed = False
@@ -61,16 +61,17 @@ class Members:
         return self.history[-1]
 
     def committed_index(self, commit_index: int) -> int:
-        """Index of the newest MEMBERSHIP entry at or below `commit_index`."""
+        """Returns the index of the newest MEMBERSHIP entry at or below `commit_index`; 0 if there is none."""
         return next((each.index for each in reversed(self.history) if each.index <= commit_index), 0)
 
     def that_count(self, commit_index: int) -> list[Membership]:
-        """The newest committed membership and all later ones: any of them may turn out to be the one in force."""
+        """Returns the newest committed membership and all later ones: any of them may turn out to be the one in
+        force."""
         committed = self.committed_index(commit_index)
         return [each for each in self.history if each.index >= committed]
 
     def append(self, membership: Membership, commit_index: int) -> None:
-        """Puts `membership` in force, whose entry was appended to the log."""
+        """Puts `membership`, whose entry was appended to the log, in force."""
         history = self.history
         while len(history) > 1 and history[1].index <= commit_index:
             del history[0]
@@ -78,8 +79,8 @@ class Members:
         self._take_effect()
 
     def truncate_from(self, index: int) -> None:
-        """Forgets the memberships at `index` and above, because the log was truncated there. The members before are in
-        force again."""
+        """Forgets the memberships at `index` and above, because the log was truncated there. The members of the last
+        one before are in force again."""
         if self.history[-1].index < index:
             return
         while self.history[-1].index >= index:
@@ -104,28 +105,30 @@ class Members:
         return node in self.voters
 
     def other_voters(self) -> list[NodeId]:
-        """The other voters, in the order of their ids."""
+        """Returns the voters except this node, in the order of their ids."""
         return [node for node in self.voters if node != self.own_id]
 
     def agreed_match(self, own_persisted: int) -> int:
-        """Largest index that a majority of voters has on disk; this node's own disk counts only if it is a voter."""
+        """Returns the largest index that a majority of voters has on disk; this node's own disk counts only if it is a
+        voter."""
         peers = self.peers
         own = self.own_id
         return agreed_value([own_persisted if node == own else peers[node].match_index for node in self.voters])
 
     def agreed_round(self, own_round: int) -> int:
-        """Newest heartbeat round that a majority of voters has confirmed."""
+        """Returns the newest heartbeat round that a majority of voters has confirmed."""
         peers = self.peers
         own = self.own_id
         return agreed_value([own_round if node == own else peers[node].acked_round for node in self.voters])
 
     def live(self, voters: Sequence[NodeId]) -> list[NodeId]:
-        """Returns the voters that were heard from recently, this node included."""
+        """Returns those of these voters that were heard from recently, this node included."""
         peers = self.peers
         return [node for node in voters if node == self.own_id or (node in peers and peers[node].is_live)]
 
     def active_voters(self) -> int:
-        """Returns the voters heard from since the last call, this node included, and starts a new observation."""
+        """Returns the number of voters heard from since the last call, this node included, and starts a new
+        observation."""
         active = 0
         for node in self.voters:
             active += node == self.own_id or self.peers[node].recent_active
@@ -136,12 +139,13 @@ class Members:
     # -- peers
 
     def reset(self, next_index: int) -> None:
-        """Starts a new term: nothing is known about any peer."""
+        """Forgets what is known about the peers, because a new term starts."""
         self.peers = {}
         self.meet_peers(next_index)
 
     def meet_peers(self, next_index: int) -> None:
-        """Keeps one Progress for each member in force. Members that stay keep theirs."""
+        """Makes a Progress for each new member in force, and drops those of former members. Members that stay keep
+        theirs."""
         known = self.peers
         self.peers = {
             node: known.get(node) or Progress(next_index, Inflights(self._messages_max, self._bytes_max))

@@ -41,24 +41,24 @@ class Inflights:
         return self.bytes >= self._bytes_max or len(self._sent) >= self._messages_max
 
     def add(self, last_index: int, size: int) -> None:
-        """A message with entries up to `last_index` (`size` bytes) was sent."""
+        """Adds a sent message with entries up to `last_index`, of `size` bytes."""
         self._sent.append((last_index, size))
         self.bytes += size
 
     def free_to(self, index: int) -> None:
-        """Everything up to `index` is acknowledged."""
+        """Removes the messages whose entries, up to `index`, are acknowledged."""
         sent = self._sent
         while sent and sent[0][0] <= index:
             self.bytes -= sent.popleft()[1]
 
     def clear(self) -> None:
-        """The leader counts nothing as in flight any more."""
+        """Removes all messages: nothing counts as in flight any more."""
         self._sent.clear()
         self.bytes = 0
 
 
 class Progress:
-    """One follower as its leader sees it.
+    """The leader's knowledge of one follower.
 
     Invariant: match_index < next_index; match_index never falls within a term.
     """
@@ -81,9 +81,9 @@ class Progress:
 
     def __init__(self, next_index: int, inflights: Inflights) -> None:
         self.match_index = -1
-        """Largest index known to be on the follower's disk and equal to the leader's log."""
+        """The largest index known to be on the follower's disk and equal to the leader's log."""
         self.next_index = next_index
-        """Index of the next entry to send."""
+        """The index of the next entry to send to the follower."""
         self.state = ProgressState.PROBE
         self.probe_sent = False
         """True while a probe is under way; used in PROBE only. The probe's reply clears it, and so does a heartbeat
@@ -102,16 +102,16 @@ class Progress:
         """True if the follower's last heartbeat reply said that it may lead. An unknown follower counts as fit, because
         each member checks itself (fit.py)."""
         self.sent_commit = -1
-        """Largest commit index sent in a message that the follower can act on; if lost, a heartbeat carries it."""
+        """The largest commit index sent in a message that the follower can act on; if lost, a heartbeat carries it."""
         self.acked_round = 0
-        """Newest heartbeat round (ReadIndex) that the follower echoed in this term."""
+        """The newest heartbeat round (ReadIndex) that the follower echoed in this term."""
         self.inflights = inflights
         self.held = False
         """True if the entries that the follower needs are on disk only, and the budget for reading them is used up."""
 
     @property
     def paused(self) -> bool:
-        """True if no entries may be sent now."""
+        """True if no entries may be sent to the follower now."""
         if self.state is ProgressState.REPLICATE:
             return self.inflights.full
         return self.probe_sent or self.state is ProgressState.SNAPSHOT
@@ -123,7 +123,7 @@ class Progress:
         return (self.recent_active or self.was_active) and not self.gone
 
     def caught_up(self, commit_index: int) -> bool:
-        """True if all committed entries were sent to the follower and its window has room. A majority with this
+        """Returns True if all committed entries were sent to the follower and its window has room. A majority with this
         follower would not have to wait for it."""
         replicates = self.state is ProgressState.REPLICATE and not self.inflights.full
         return replicates and self.is_live and self.next_index > commit_index
@@ -152,7 +152,7 @@ class Progress:
         self.state = ProgressState.PROBE
 
     def sent(self, last_index: int, size: int) -> None:
-        """Notes a message with entries up to `last_index` that was sent to the follower. `size` is in bytes, 0 for an
+        """Records a message with entries up to `last_index` that was sent to the follower. `size` is in bytes, 0 for an
         empty message."""
         if self.state is ProgressState.PROBE:
             self.probe_sent = True
@@ -161,7 +161,7 @@ class Progress:
             self.inflights.add(last_index, size)
 
     def accepted(self, match_index: int, first_index: int) -> bool:
-        """Notes that the follower has everything up to `match_index`. Returns False if that was known (a late or
+        """Records that the follower has everything up to `match_index`. Returns False if that was known (a late or
         repeated reply).
 
         `first_index`: the first index of the leader's log; SNAPSHOT lasts until the follower's log reaches it.
@@ -180,7 +180,7 @@ class Progress:
         return advanced
 
     def rejected(self, refused_index: int, hint_index: int) -> bool:
-        """Notes that the follower refused a message with prev index `refused_index`. Returns False if the reply is
+        """Records that the follower refused a message with prev index `refused_index`. Returns False if the reply is
         stale.
 
         In REPLICATE a refusal at or below `match_index` answers an old message. In PROBE only the refusal of the

@@ -11,13 +11,13 @@ def majority(voters: int) -> int:
 
 
 def agreed_value(values: Iterable[int]) -> int:
-    """The largest value that a majority of the voters has reached; `values` holds one number per voter."""
+    """Returns the largest value that a majority of the voters has reached; `values` has one number per voter."""
     ordered = sorted(values)
     return ordered[(len(ordered) - 1) // 2]
 
 
 def lower_median(values: Iterable[int]) -> int:
-    """The middle value; the lower of the two middle ones for an even count, so that log time runs late rather than
-    early."""
+    """Returns the middle value; the lower of the two middle ones for an even count, so that log time runs late rather
+    than early."""
     ordered = sorted(values)
     return ordered[(len(ordered) - 1) // 2]

@@ -1,4 +1,4 @@
-"""Reads that wait until a majority confirms that this leader still leads."""
+"""The queue of reads that wait until a majority confirms that this leader still leads (ReadIndex)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class _Round(NamedTuple):
 
 
 class ReadQueue:
-    """Reads not yet in a round, and rounds not yet confirmed.
+    """The reads that are not yet in a round, and the rounds that are not yet confirmed.
 
     A round is a heartbeat number. A follower that echoes number n confirms every round up to n, because that heartbeat
     was sent after they began. Numbers rise for the life of the process, and replies of older terms never get here.
@@ -26,10 +26,10 @@ class ReadQueue:
     def __init__(self) -> None:
         self.last_round = 0
         self.waiting: list[int] = []
-        """Contexts to put into the next round."""
+        """The contexts of the reads to put into the next round."""
         self.rounds: deque[_Round] = deque()
         self.states: list[ReadState] = []
-        """Answers for the next Ready."""
+        """The confirmed reads to give out in the next Ready."""
 
     def start_round(self, commit_index: int) -> None:
         """Puts all waiting reads into one round, answered with the current commit index."""
