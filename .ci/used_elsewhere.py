@@ -42,7 +42,7 @@ _.safe  # raftlog/storage/recovery/recovery_table.py, printed in docs/disk-forma
 _.pedigree  # of a planted bug: for the readers of its file
 _._crash, _._power_failure, _._pause, _._isolate, _._halves, _._one_way  # kinds of jepsen_like/core_sim/faults.py
 _._loss, _._duplicate, _._slow_link, _._slow_disk, _._clock, _._transfer, _._campaign, _._closed
-_._figure_8, _._stale_vote, _._stale_ack  # jepsen_like/core_sim/plays.py
+_._figure_8, _._stale_vote, _._stale_ack  # jepsen_like/core_sim/staged_faults.py
 _._double_vote, _._late_handover, _._stale_read
 
 # Called or read by the standard library.

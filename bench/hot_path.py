@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from pull_load import heartbeat_frame, pull_frame
 
 from cluster.config.config import Config
-from jepsen_like.sim.machines.lone import ELECTED_S, LoneNode, Unwatched, lone_options
+from jepsen_like.sim.machines.lone_node import ELECTED_S, LoneNode, Unwatched, lone_options
 from jepsen_like.sim.machines.loop import Process, SimLoop
 from jepsen_like.sim.machines.machine import BROKER_PORT, Machine, config_of
 from jepsen_like.sim.machines.network import EdgeConditions, Endpoint, Network

@@ -157,7 +157,7 @@ def _beside(wish: Wish, names: str) -> Wish:
     """Returns the request with the same attacks, each run by itself beside the named faults. Raises LocalError."""
     from cluster.config.source import nearest
     from jepsen_like.live.plan import all_hostile
-    from jepsen_like.live.stories.beside import BESIDE
+    from jepsen_like.live.stories.concurrent_events import BESIDE
     from raftmq_wire.errors import ExitCode, LocalError
 
     if wish.scenario is not None or not all_hostile(wish.nemeses):

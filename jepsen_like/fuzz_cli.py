@@ -111,7 +111,7 @@ def _with_cluster(folder: Path, seed: int, tell: Callable[[str], None], play: Ca
     from jepsen_like.fuzz.tls import make_files
     from jepsen_like.live.probes.tier_probe import STORE, environment
     from jepsen_like.live.session import NODES
-    from jepsen_like.live.subjects.owned import owning
+    from jepsen_like.live.subjects.owned_resources import owning
     from jepsen_like.live.subjects.processes import Processes
     from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 

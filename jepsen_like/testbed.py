@@ -40,7 +40,7 @@ def testbed(folder: Path, nodes: int) -> None:
     A test program talks to it by lines of JSON and its nodes end with that program. The pytest plugin of raftmq uses
     this command; docs/testing-with-raftmq.md lists the requests.
     """
-    from jepsen_like.live.subjects.owned import owning
+    from jepsen_like.live.subjects.owned_resources import owning
     from jepsen_like.live.subjects.processes import Processes
 
     for number in (signal.SIGINT, signal.SIGHUP):

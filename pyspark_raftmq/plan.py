@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import raftmq
 from pyspark_raftmq.errors import PlanError
-from pyspark_raftmq.narrowing import NOTHING, Narrowing, narrow
+from pyspark_raftmq.filter_bounds import NOTHING, Narrowing, narrow
 from pyspark_raftmq.options import ReadOptions
 from pyspark_raftmq.subscription_options import Topics
 from pyspark_raftmq.topic_bounds import TopicBounds

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.types import StructType
 
 from pyspark_raftmq.errors import OptionError
-from pyspark_raftmq.narrowing import NOTHING, narrowing_of
+from pyspark_raftmq.filter_bounds import NOTHING, narrowing_of
 from pyspark_raftmq.options import ReadOptions, parse_options
 from pyspark_raftmq.plan import plan, split
 from pyspark_raftmq.stream import TopicStream

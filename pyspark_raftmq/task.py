@@ -10,13 +10,13 @@ from pyspark.sql.datasource import InputPartition
 
 import raftmq
 from pyspark_raftmq.errors import PlanError, ReadError, SourceError
-from pyspark_raftmq.narrowing import NOTHING, Narrowing
+from pyspark_raftmq.filter_bounds import NOTHING, Narrowing
 from pyspark_raftmq.options import ReadOptions
 from pyspark_raftmq.plan import plan_copy
 from pyspark_raftmq.worker_end import end_quietly
 from raftmq.arrow.log_copy import CopyPart, CopySource, LogCopy
-from raftmq.arrow.pace import Pace
 from raftmq.arrow.ranges import QueueRange, Unreadable
+from raftmq.arrow.read_rate import Pace
 from raftmq.arrow.tables import FOLLOWER, followers_of, node_for
 from raftmq.server_home import use_formats
 from raftmq_wire.errors import LocalError

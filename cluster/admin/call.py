@@ -10,8 +10,8 @@ import msgspec
 
 from cluster.admin.access import STRANGER, Caller
 from cluster.admin.errors import ApiError, unknown_outcome
-from cluster.admin.pieces import Pieces
 from cluster.admin.port import AdminPort
+from cluster.admin.streamed_json import Pieces
 from cluster.replication.outcome import Done, Outcome
 from raftlog.types import EntryId
 from statemachine.commands import CommandResult

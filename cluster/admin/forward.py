@@ -15,9 +15,9 @@ from aiohttp import web
 from cluster.admin.access import STRANGER, Caller
 from cluster.admin.errors import ApiError, unknown_outcome
 from cluster.admin.node_session import NodeSession
-from cluster.admin.pieces import Pieces, in_pieces
 from cluster.admin.port import AdminPort
 from cluster.admin.route import CONSTANT_BYTES_MAX, Route
+from cluster.admin.streamed_json import Pieces, in_pieces
 from cluster.runtime.request_limits import TooLongError, read_at_most
 from raftlog.types import NodeId
 

@@ -2,7 +2,7 @@
 
 - At most CONNECTIONS_MAX connections are accepted: the node keeps descriptors for files
   (`cluster.runtime.host.descriptors`). From 80 % on, a client of another address takes the place of an idle one
-  (`cluster.runtime.host.places`).
+  (`cluster.runtime.host.connection_slots`).
 - When all are taken, SPARE_MAX more connections may ask if this node lives and is ready, for SPARE_S each: a probe must
   not take the node for dead because other clients keep it busy.
 - A connection has PATIENCE_S to finish a request, from its opening or the previous answer; idle ones are closed.
@@ -25,7 +25,7 @@ from aiohttp import web
 
 from cluster.admin.errors import ApiError
 from cluster.admin.forward import OF_NODE
-from cluster.runtime.host.places import PRESSED, Places
+from cluster.runtime.host.connection_slots import PRESSED, ConnectionSlots
 from cluster.runtime.room import Room, Share
 from cluster.runtime.turns.work import Turns
 
@@ -104,7 +104,7 @@ class Guard:
         self._connections: dict[asyncio.BaseTransport, Guarded] = {}
         self._spare: dict[Guarded, None] = {}
         """Spare connections, oldest first; they are also in `_connections`."""
-        self._places: Places[Guarded] = Places(self._idle_s)
+        self._places: ConnectionSlots[Guarded] = ConnectionSlots(self._idle_s)
         self.answers = Room(ANSWERS_BYTES_MAX, lambda callback: asyncio.get_running_loop().call_soon(callback))
         """Bytes of answers that are being made, or that no client has read."""
 

@@ -9,8 +9,8 @@ import msgspec
 from cluster.admin.body import number_of
 from cluster.admin.call import Call
 from cluster.admin.errors import ApiError
-from cluster.admin.pieces import Pieces
 from cluster.admin.route import PAGE_BYTES_MAX, PAGE_ITEMS_MAX
+from cluster.admin.streamed_json import Pieces
 from cluster.config.source import nearest
 from raftlog.work import charge, charge_text
 from statemachine.rows.sorted_map import SortedMap

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from cluster.retention.service import Retention
     from cluster.runtime.events import EventLog
     from cluster.runtime.failpoints.failpoints import FailpointSet
-    from cluster.runtime.tls.keeper import TlsKeeper
+    from cluster.runtime.tls.tls_maintenance import TlsMaintenance
     from cluster.state.scrub import Scrubber
     from cluster.tier.scrub.scrub_service import TierScrubs
     from cluster.tier.tier_service import Tier
@@ -232,7 +232,7 @@ class AdminPort:
     tier_scrubs: TierScrubs | None
     """Scrubs of the tier; None if no tier is configured."""
     access: HttpAccess
-    tls: TlsKeeper
+    tls: TlsMaintenance
     membership: MembersService
     changes: MemberChanges
     levels: Levels

@@ -31,10 +31,10 @@ from cluster.admin.guard import PATIENCE_S, Guard, guarded
 from cluster.admin.handlers.history import Sampler
 from cluster.admin.handlers.member_requests import member_id
 from cluster.admin.passes import PASS_HEADER
-from cluster.admin.pieces import Pieces, in_pieces, sent
 from cluster.admin.port import AdminPort
 from cluster.admin.route import Route, Serves
 from cluster.admin.routes import ROUTES
+from cluster.admin.streamed_json import Pieces, in_pieces, sent
 from cluster.config.config import split_address
 from cluster.config.source import ConfigError, nearest
 from cluster.runtime import metered_json

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from cluster.broker.access.secrets import Secrets, read_keys
 from cluster.broker.access.user_admin import Denials, FirstUser, UserAdmin
 from cluster.broker.groups.client_relay import ClientRelay
-from cluster.broker.groups.early_routes import EarlyRoutes
 from cluster.broker.groups.group_members import Members
 from cluster.broker.groups.offset_resets import OffsetResets
 from cluster.broker.groups.queue_locks import QueueLocks
+from cluster.broker.groups.route_refresh import EarlyRoutes
 from cluster.broker.pulls.pull_service import Pulls
 from cluster.broker.sends.redelivery import SendBacks
 from cluster.broker.sends.send_service import Sends

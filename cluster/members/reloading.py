@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cluster.config.config import Config
     from cluster.peer.secret import SecretKeeper
     from cluster.runtime.environment import Environment
-    from cluster.runtime.tls.keeper import TlsKeeper
+    from cluster.runtime.tls.tls_maintenance import TlsMaintenance
     from statemachine.settings import Settings
 
 
@@ -71,7 +71,7 @@ class Reloading:
     """Holds the configuration in force and replaces it. Event loop only."""
 
     def __init__(
-        self, config: Config, layers: LayeredConfig, environment: Environment, secret: SecretKeeper, tls: TlsKeeper
+        self, config: Config, layers: LayeredConfig, environment: Environment, secret: SecretKeeper, tls: TlsMaintenance
     ) -> None:
         """`config` is the configuration in force at the start."""
         self.config = config

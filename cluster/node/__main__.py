@@ -42,7 +42,7 @@ async def run(
     """Runs a node until SIGTERM or SIGINT (0) or a failure (1). On SIGHUP it reads its configuration again. `written`
     is explained at `Environment`."""
     # Not before the configuration is known to be good: these take a second to import.
-    from cluster.node.life import NodeLife
+    from cluster.node.node_runs import NodeRuns
     from cluster.runtime.environment import Environment
     from cluster.runtime.host.python_speed import finding_at_start
 
@@ -65,7 +65,7 @@ async def run(
     environment = Environment(
         read_config=read_config, written_keys=written, fit_config=usable, python_finding=finding_at_start()
     )
-    life = NodeLife(config, environment, started, closed=lambda node: manager.recovering())
+    life = NodeRuns(config, environment, started, closed=lambda node: manager.recovering())
     collector = Collector()
 
     def leads() -> bool:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from cluster.backup.service import Backups
 from cluster.broker.assembled import Broker
 from cluster.broker.reads.entry_reads import EntryReads
-from cluster.broker.sends.closings import Closings
-from cluster.broker.sends.send_fates import SendFates
+from cluster.broker.sends.closed_connections import ClosedConnections
+from cluster.broker.sends.send_outcomes import SendOutcomes
 from cluster.config.config import Config, split_address
 from cluster.config.loading import own_address
 from cluster.config.reload import ReloadView
@@ -56,16 +56,16 @@ from cluster.runtime.context import NodeContext
 from cluster.runtime.environment import Environment
 from cluster.runtime.events import EventLog
 from cluster.runtime.failpoints.failpoints import FailpointLane, FailpointSet, FailpointTransport
+from cluster.runtime.figures.counters import Rates, Totals
 from cluster.runtime.figures.stage_times import StageTimes
-from cluster.runtime.figures.tallies import Rates, Totals
 from cluster.runtime.lanes import Lane, LaneRunner
 from cluster.runtime.signal import Signal
 from cluster.runtime.succession import Succession
-from cluster.runtime.tls.keeper import TlsKeeper
+from cluster.runtime.tls.tls_maintenance import TlsMaintenance
 from cluster.runtime.turns.work import Turns
 from cluster.state.node_storage import NodeStorage
 from cluster.state.scrub import Scrubber
-from cluster.state.suspect import give_up
+from cluster.state.suspect_state import give_up
 from cluster.tier.tier_access import access_of, expiry_of, index_files_of, scrubs_of, tier_of
 from raftlog.types import Entry, NodeId
 
@@ -185,7 +185,7 @@ class Assembly:
         kept_in = self.storage.directory.path if environment.serves_admin else None
         self.events = EventLog(self.node_id, self._clock.wall_ms, kept_in)
         self.stopping = False
-        """True while the node stops and directs its clients to other nodes (`cluster.node.retirement`)."""
+        """True while the node stops and directs its clients to other nodes (`cluster.node.orderly_stop`)."""
         self.hurried = False
         """True after a second request to stop: the node no longer waits for anything."""
         self.failed: Signal[[BaseException]] = Signal()
@@ -224,7 +224,7 @@ class Assembly:
         self.membership = members = MembersService(
             context, identity, metrics.members, (voter.id for voter in log.genesis.voters), levels
         )
-        self.tls = TlsKeeper(config, self.alarms, context.clock.wall_ms)
+        self.tls = TlsMaintenance(config, self.alarms, context.clock.wall_ms)
         keyring = secret.load(context.fs, config)
         self.transport = transport = transport_of(
             context, members, keyring, levels, self.tls, lambda: storage.state.level
@@ -262,8 +262,8 @@ class Assembly:
         store_host = pack_host(*split_address(own_address(config)))
         self.retries = retries = RetryMemory()
         replies = SendReplyWriter(store_host, config.cluster.broker_name, metrics)
-        closings = Closings(context.loop.call_soon)
-        fates = SendFates(self._clock, state, retries, incarnation, replies, closings)
+        closings = ClosedConnections(context.loop.call_soon)
+        fates = SendOutcomes(self._clock, state, retries, incarnation, replies, closings)
         self.proposals = proposals = Proposals(
             context,
             state,

@@ -38,7 +38,7 @@ from cluster.replication.metrics import AppendMetrics, HaMetrics, ModeMetrics
 from cluster.replication.outcome import Outcome
 from cluster.replication.slow_requests import code_name
 from cluster.retention.metrics import RetentionMetrics
-from cluster.runtime.figures.tallies import Spread, Tallies, Tally, buckets
+from cluster.runtime.figures.counters import Spread, Tallies, Tally, buckets
 from cluster.runtime.host.versions import versions
 from cluster.runtime.turns.turn_watch import TurnMetrics
 from cluster.state.recovery_views import RecoveryMetrics

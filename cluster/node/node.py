@@ -16,12 +16,12 @@ from cluster.members.service import watch_event
 from cluster.node import node_view
 from cluster.node.admin_wiring import admin_of, port_of
 from cluster.node.assembly import Assembly
-from cluster.node.retirement import retire
+from cluster.node.orderly_stop import retire
 from cluster.peer.transport import Handlers
 from cluster.replication.apply_lane import Applied
 from cluster.runtime.chores import Chores, Every
 from cluster.runtime.environment import Environment
-from cluster.runtime.host.contained import contain_each
+from cluster.runtime.host.error_containment import contain_each
 from cluster.runtime.parts import Part, Parts
 from cluster.runtime.turns.turn_watch import LongTurn, LoopLagSampler, TurnWatch
 from raftlog.core.raw_node import RawNode

@@ -94,7 +94,8 @@ def after_read_index(services: Services, request: Request, answer: Callable[[Req
 
 # Answers with an unlimited number of rows, made in steps, fairly between clients (`cluster.broker.services`).
 #
-# Memory for them is reserved before (`cluster.remoting.connection.rooms`). RocketMQ's requests for lists have no pages.
+# Memory for them is reserved before (`cluster.remoting.connection.connection_memory`). RocketMQ's requests for lists
+# have no pages.
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from cluster.broker.sends.send_service import DEFAULT_TOPICS
 from cluster.broker.transactions.half_messages import CheckBack
 from cluster.config.loading import own_address
 from cluster.remoting.admission import Admission, Figures
+from cluster.remoting.connection.connection_memory import ConnectionMemory
 from cluster.remoting.connection.frame import Frame
-from cluster.remoting.connection.rooms import Rooms
 from cluster.remoting.forward.forwarder import Forwarder, PullForwards
 from cluster.remoting.handlers.assignment import Assignments
 from cluster.remoting.handlers.broker_figures import BrokerFigures
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     from cluster.broker.assembled import Broker
     from cluster.broker.reads.entry_reads import ReadEntries
-    from cluster.broker.sends.closings import Closings
-    from cluster.broker.sends.send_fates import SendFates
+    from cluster.broker.sends.closed_connections import ClosedConnections
+    from cluster.broker.sends.send_outcomes import SendOutcomes
     from cluster.broker.services import Services
     from cluster.config.config import TlsMode
     from cluster.peer.transport import PeerTransport
@@ -76,8 +76,8 @@ class Remoting:
         *,
         arrived: Signal[[Frame]],
         replies: SendReplyWriter,
-        closings: Closings,
-        fates: SendFates,
+        closings: ClosedConnections,
+        fates: SendOutcomes,
         figures: NamedFigures,
         read_entries: ReadEntries,
         log_begins: Callable[[], int],
@@ -92,7 +92,7 @@ class Remoting:
         self._context, self._broker, self._services = context, broker, services
         self._unreached, self._figures, self._read_entries, self._metrics = unreached, figures, read_entries, metrics
         config, state, handed = context.config, services.state, Signal[[Frame]]()
-        rooms = Rooms(config.limits, context.loop.call_soon, context.in_flight.clients)
+        rooms = ConnectionMemory(config.limits, context.loop.call_soon, context.in_flight.clients)
         sends = SendHandler(
             broker.sends, replies, partial(make_intake, proposals, broker.sends, retries), config.limits
         )

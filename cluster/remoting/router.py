@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from cluster.broker.refusal import Reason, Refused
 from cluster.config.config import Config, TlsMode
 from cluster.remoting.admission import Admission
+from cluster.remoting.connection.connection_memory import ConnectionMemory, sizes, with_room
 from cluster.remoting.connection.frame import Frame
-from cluster.remoting.connection.patience import IdleClients, Patience
 from cluster.remoting.connection.remoting_request import RemotingRequest
 from cluster.remoting.connection.reply_path import IN_LINE, SENDS
-from cluster.remoting.connection.rooms import Rooms, sizes, with_room
 from cluster.remoting.connection.server import Dispatch, RemotingConnection, unsupported
+from cluster.remoting.connection.stuck_clients import IdleClients, StuckClients
+from cluster.remoting.forward.committers import name_committers, name_standing
 from cluster.remoting.forward.forwarder import WRITES, ForwardedPath, Forwarder
-from cluster.remoting.forward.origins import name_committers, name_standing
 from cluster.remoting.handlers.send import SendHandler
 from cluster.remoting.handlers.send_reply import SendReplyWriter
 from cluster.remoting.needs import Codes
@@ -33,8 +33,8 @@ from raftmq_wire.codes import ABOUT_USERS, RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from cluster.broker.groups.group_members import Members
-    from cluster.broker.sends.closings import Closings
-    from cluster.broker.sends.send_fates import SendFates
+    from cluster.broker.sends.closed_connections import ClosedConnections
+    from cluster.broker.sends.send_outcomes import SendOutcomes
     from cluster.config.config import LimitsSection
     from cluster.replication.outcome import ReplyTo
     from cluster.replication.proposals import Proposals
@@ -94,15 +94,15 @@ class Router(Dispatch):
         proposals: Proposals,
         *,
         known_topic: Callable[[str], bool],
-        rooms: Rooms,
-        closings: Closings,
+        rooms: ConnectionMemory,
+        closings: ClosedConnections,
         turns: Turns,
         fenced: Callable[[], bool],
         log_begins: Callable[[], int],
         refuse: Callable[[Request], None],
         sends: SendHandler,
         replies: SendReplyWriter,
-        fates: SendFates,
+        fates: SendOutcomes,
         forwarder: Forwarder,
         codes: Codes,
         members: Members,
@@ -115,7 +115,7 @@ class Router(Dispatch):
         log that others have (`cluster.repair`), 0 if it has all. `refuse` answers a code without a handler."""
         self.rooms = rooms
         self.turns = turns
-        self.patience = Patience(self.rooms)
+        self.patience = StuckClients(self.rooms)
         self.follow = self.patience.follow  # type: ignore[method-assign]
         self.idle = IdleClients(self._is_used)
         self._limits = config.limits

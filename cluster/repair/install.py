@@ -3,7 +3,7 @@ restarts.
 
 The leader sends offers (`raftlog.messages.InstallSnapshot`, repeated as needed). The node fetches from the leader or
 from any other node (snapshot.py). Once the snapshot is complete and verified, the node records that and ends, and its
-process opens it again (`cluster.node.life`). The opening replaces log and state with the snapshot
+process opens it again (`cluster.node.node_runs`). The opening replaces log and state with the snapshot
 (`raftlog.storage.install`), unless a leader has brought the log forward to the same entry meanwhile, which is possible
 up to the last moment.
 """

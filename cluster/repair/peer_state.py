@@ -28,7 +28,7 @@ from cluster.repair.progress import InstallMetrics, Progress
 from cluster.repair.snapshot import Snapshot, SnapshotTake, Where
 from cluster.runtime.environment import Environment
 from cluster.runtime.figures.row_count import count_apart
-from cluster.state import suspect
+from cluster.state import suspect_state
 from cluster.state.checkpoints import FETCHED, Checkpoint, Checkpoints
 from cluster.state.opening import StateLostError, is_of_log
 from raftlog import membership as memberships
@@ -205,13 +205,13 @@ async def _snapshot(
 def note_answer(fs: FileSystem, directory: Path, taken: Checkpoint | None, said: str) -> bool:
     """Records for the next opening what peers supplied in place of a state with wrong rows; returns False if wrong rows
     are not what is wrong with it. Raises StorageError."""
-    known = suspect.suspicion_of(fs, directory)
+    known = suspect_state.suspicion_of(fs, directory)
     if known is None or known.sound_index is None:
         return False
     try:
-        suspect.peers_were_asked(fs, directory, taken.path.name if taken else "", said)
+        suspect_state.peers_were_asked(fs, directory, taken.path.name if taken else "", said)
     except OSError as error:
-        raise storage_error(fs, "writing", directory / suspect.SUSPECT, error) from error
+        raise storage_error(fs, "writing", directory / suspect_state.SUSPECT, error) from error
     return True
 
 

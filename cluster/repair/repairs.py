@@ -30,7 +30,7 @@ from cluster.runtime.context import NodeContext
 from cluster.runtime.parts import Part
 from cluster.runtime.signal import Signal
 from cluster.runtime.tls.dialling import Dialling
-from cluster.runtime.tls.keeper import TlsKeeper
+from cluster.runtime.tls.tls_maintenance import TlsMaintenance
 from raftlog.core.raw_node import RawNode
 from raftlog.errors import RaftLogError
 from raftlog.storage.files import vote_withheld
@@ -269,7 +269,7 @@ def transport_of(
     members: MembersService,
     keyring: Keyring,
     levels: dict[NodeId, int],
-    tls: TlsKeeper,
+    tls: TlsMaintenance,
     cluster_level: Callable[[], int],
 ) -> PeerTransport:
     """Not started. It follows `members`, and keeps in `levels` what peers announce."""

@@ -11,7 +11,7 @@ from math import inf
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from cluster.runtime.figures.tallies import buckets
+from cluster.runtime.figures.counters import buckets
 
 TRANSFER = "rocketmq_ha_transfer_byte_total"
 SLAVE_OFFSET = "rocketmq_ha_slave_max_offset"

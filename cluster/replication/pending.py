@@ -126,7 +126,7 @@ def encode(commands: list[Command]) -> bytes:
 
 
 class SendReplies(Protocol):
-    """Answers the client of a send with its outcome (see `cluster.broker.sends.send_fates`)."""
+    """Answers the client of a send with its outcome (see `cluster.broker.sends.send_outcomes`)."""
 
     def stored(self, sends: list[Send], built: Built, muted: set[int]) -> None:
         """Answers sends that are committed and applied, except those at the `muted` positions, which were already

@@ -44,7 +44,7 @@ from cluster.replication.pending import (
 )
 from cluster.replication.send_queue import SendQueue, slot_of
 from cluster.replication.slow_requests import ProposalFigures, ProposalMetrics
-from cluster.runtime.host.contained import contain, report_contained
+from cluster.runtime.host.error_containment import contain, report_contained
 from cluster.runtime.parts import Part
 from cluster.runtime.signal import Signal
 from raftlog.core.raw_node import RawNode

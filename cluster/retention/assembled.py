@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cluster.retention.carry import Carrier
+from cluster.retention.carry_forward import Carrier
 from cluster.retention.disk_space import DiskSpace
 from cluster.retention.service import Retention
 

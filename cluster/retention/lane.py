@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cluster.config.config import RetentionSection, TierSection
-from cluster.retention import consumers, pinned, policy
-from cluster.retention.pinned import Gather, Pin, Slice
+from cluster.retention import consumers, pinned_messages, policy
+from cluster.retention.pinned_messages import Gather, Pin, Slice
 from cluster.retention.policy import UNKNOWN_DISK, Decision, DiskFact, Facts, Floor, SegmentFact, decide
 from cluster.retention.tier_policy import TierDecision, facts_of
 from cluster.retention.tier_policy import decide as decide_tier
@@ -141,7 +141,7 @@ class RetentionLane(NeverIdle):
     def _do(self, job: Ask | Remove | Gather) -> Survey | Removed | Slice:
         if isinstance(job, Ask):
             return self._look(job)
-        return self._remove(job) if isinstance(job, Remove) else pinned.gather(self._state, self._log, job)
+        return self._remove(job) if isinstance(job, Remove) else pinned_messages.gather(self._state, self._log, job)
 
     # --- files -------------------------------------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class RetentionLane(NeverIdle):
     def _look(self, job: Ask) -> Survey:
         disk = self._disk(job.freed_bytes)
         counts, newest = self._checkpoints_now(disk)
-        pin = pinned.lowest(self._state, self._log)
+        pin = pinned_messages.lowest(self._state, self._log)
         found = Survey(disk, counts.index, newest.index, None, [], {}, None, pin)
         if not job.leads:
             return found

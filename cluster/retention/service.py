@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.config.config import Config, RetentionSection, TierSection
-from cluster.retention.carry import Carrier
+from cluster.retention.carry_forward import Carrier
 from cluster.retention.lane import CHECKPOINT, Ask, Held, Remove, Removed, RetentionLane, Survey
 from cluster.retention.leases import Leases
 from cluster.retention.metrics import RetentionMetrics
-from cluster.retention.pinned import Gather, PinAlarm, Slice
+from cluster.retention.pinned_messages import Gather, PinAlarm, Slice
 from cluster.retention.policy import Decision
 from cluster.retention.tier_policy import TierDecision
 from cluster.retention.views import LeaseView, RetentionView

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.state import suspect
+from cluster.state import suspect_state
 from cluster.state.checkpoints import Checkpoints
 from cluster.state.opening import doubtful, is_of_log, unusable
 from cluster.state.overlay_fs import OverlayFileSystem
@@ -118,7 +118,7 @@ class Fsck:
     def _rehearse_state(self, opened: NodeDir) -> str:
         """Returns the outcome that the table of state_case.py gives for the findings."""
         log, facts, run = opened.log, self._facts, self._run()
-        suspicion = suspect.suspicion_of(self._fs, self._directory)
+        suspicion = suspect_state.suspicion_of(self._fs, self._directory)
         found = self._found = classify(
             Facts(
                 log_first=log.first_index,

@@ -21,7 +21,7 @@ from cluster.runtime.signal import Signal
 from cluster.state.checkpointer import Checkpointer
 from cluster.state.opening import OpenState, StateLostError, StateOpening
 from cluster.state.recovery_views import CheckpointTimes, PreviousRun, RecoveryStatus, damage_views
-from cluster.state.suspect import mark_suspect
+from cluster.state.suspect_state import mark_suspect
 from raftlog.core.plausible import TERM_MAX
 from raftlog.core.raw_node import RawNode
 from raftlog.core.state.config import RaftConfig

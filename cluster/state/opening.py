@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from cluster.state import suspect
+from cluster.state import suspect_state
 from cluster.state.checkpoints import Checkpoint, Checkpoints
 from cluster.state.manifest import index_of
 from cluster.state.state_case import ALARMING, Done, Facts, StateCase, classify
@@ -87,7 +87,7 @@ def unusable(checkpoints: Checkpoints, name: str, log: SegmentedLog, above: int 
     return f"is damaged: {wrong[0].name} {wrong[1]}" if wrong else ""
 
 
-def doubtful(suspicion: suspect.Suspicion | None, name: str) -> str:
+def doubtful(suspicion: suspect_state.Suspicion | None, name: str) -> str:
     """Returns the reason why the rows of a checkpoint are not trusted, even if the CRCs of its files match; "" if they
     are trusted."""
     if suspicion is None or suspicion.sound_index is None or name == suspicion.peer_checkpoint:
@@ -101,7 +101,7 @@ def set_aside_doubtful(
     fs: FileSystem,
     directory: Path,
     checkpoints: Checkpoints,
-    suspicion: suspect.Suspicion | None,
+    suspicion: suspect_state.Suspicion | None,
     why: str,
     now_ms: int,
 ) -> list[str]:
@@ -109,7 +109,7 @@ def set_aside_doubtful(
     would trust them. Returns their names. Raises StorageError."""
     moved = [name for name in checkpoints.names() if doubtful(suspicion, name)]
     for name in moved:
-        suspect.set_aside(fs, directory, checkpoints.path / name, why, now_ms, index_of(name))
+        suspect_state.set_aside(fs, directory, checkpoints.path / name, why, now_ms, index_of(name))
     return moved
 
 
@@ -145,7 +145,7 @@ class StateOpening:
         self._known_level = known_level
         self._state = directory / layout.STATE
         self._checkpoints = Checkpoints(fs, directory, group_id)
-        self._suspicion = suspect.suspicion_of(fs, directory)
+        self._suspicion = suspect_state.suspicion_of(fs, directory)
         self._reasons: list[str] = []
         self._alarms: list[tuple[str, str]] = []
         self._applied = -1
@@ -275,7 +275,7 @@ class StateOpening:
             return ""
         detail = damage or (self._suspicion.why if self._suspicion else "")
         why = f"{found.what}; according to RUN, entries up to {self._synced} were synced. {detail}".rstrip()
-        where = suspect.set_aside(self._fs, self._directory, self._state, why, self._now_ms, self._applied)
+        where = suspect_state.set_aside(self._fs, self._directory, self._state, why, self._now_ms, self._applied)
         self._reasons.append(f"the state was set aside as {where.parent.name}/{where.name}")
         return f"{where.parent.name}/{where.name}"
 
@@ -285,9 +285,9 @@ class StateOpening:
         )
         self._reasons += [f"checkpoint {name} was set aside" for name in moved]
         try:
-            suspect.clear_suspicion(self._fs, self._directory)
+            suspect_state.clear_suspicion(self._fs, self._directory)
         except OSError as error:
-            raise storage_error(self._fs, "removing", self._directory / suspect.SUSPECT, error) from error
+            raise storage_error(self._fs, "removing", self._directory / suspect_state.SUSPECT, error) from error
 
     # --- what is said ------------------------------------------------------------------------------------------------
 

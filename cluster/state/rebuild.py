@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.state import suspect
+from cluster.state import suspect_state
 from cluster.state.checkpoints import Checkpoint, Checkpoints
 from cluster.state.opening import doubtful, set_aside_doubtful, unusable
 from raftlog.errors import RaftLogError
@@ -119,7 +119,7 @@ class Rebuild:
         state = self._directory / layout.STATE
         if self._fs.exists(state):
             why = f"raftmq rebuild: {'; '.join(plan.because)}"
-            where = str(suspect.set_aside(self._fs, self._directory, state, why, self._now_ms, plan.applied))
+            where = str(suspect_state.set_aside(self._fs, self._directory, state, why, self._now_ms, plan.applied))
         try:
             if plan.checkpoint:
                 chosen = self._checkpoints.load(plan.checkpoint)
@@ -133,7 +133,7 @@ class Rebuild:
             run = self._run_file.previous
             if run is not None:
                 self._run_file.write(run._replace(synced_index=plan.replay_from - 1, checkpoint_index=-1))
-            suspect.clear_suspicion(self._fs, self._directory)
+            suspect_state.clear_suspicion(self._fs, self._directory)
         except OSError as error:
             raise storage_error(self._fs, "rebuilding", state, error) from error
         return where
@@ -202,10 +202,10 @@ class Rebuild:
                 return self._checkpoints.load(name)
         return None
 
-    def _suspicion(self) -> suspect.Suspicion | None:
+    def _suspicion(self) -> suspect_state.Suspicion | None:
         """Returns the suspicion about the state as if the peers had answered: an operator who runs a rebuild does not
         wait for them."""
-        known = suspect.suspicion_of(self._fs, self._directory)
+        known = suspect_state.suspicion_of(self._fs, self._directory)
         return known._replace(peer_checkpoint=known.peer_checkpoint or "") if known else None
 
     def _newest_checkpoint(self) -> int:
@@ -217,4 +217,4 @@ class Rebuild:
         for one in self._checkpoints.all():
             if one.manifest.mark.index > last:
                 why = f"raftmq rebuild: newer than the log, which ends at {last}"
-                suspect.set_aside(self._fs, self._directory, one.path, why, self._now_ms, one.manifest.mark.index)
+                suspect_state.set_aside(self._fs, self._directory, one.path, why, self._now_ms, one.manifest.mark.index)

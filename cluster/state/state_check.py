@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from cluster.state import suspect, tables
+from cluster.state import suspect_state, tables
 from cluster.state.checkpoints import Checkpoints, stored_sums
 from cluster.state.tables import file_crc
 from raftlog.errors import RaftLogError
@@ -68,8 +68,8 @@ class StateCheck:
     def findings(self, log: SegmentedLog | None = None) -> Iterator[Finding]:
         """Yields all damage found. With `log`, every row of a queue is also compared with the message to which it
         points."""
-        if (why := suspect.why_suspect(self._fs, self._directory)) is not None:
-            path = self._directory / suspect.SUSPECT
+        if (why := suspect_state.why_suspect(self._fs, self._directory)) is not None:
+            path = self._directory / suspect_state.SUSPECT
             yield Finding(path, 0, 0, "state", Severity.REPAIRABLE, f"the last run met damage in the state: {why}")
         if not self._fs.exists(self._state):
             return

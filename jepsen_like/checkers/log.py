@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from jepsen_like.checkers.log_detail import judge_dumps
 from jepsen_like.checkers.messages import Dump, Messages, Send
-from jepsen_like.checkers.shelves import NEVER, NO_SENDS, Shelf
+from jepsen_like.checkers.send_columns import NEVER, NO_SENDS, SendColumns
 from jepsen_like.checkers.steps import Operations, Queue, place, queue_of, values_of
 from jepsen_like.checkers.verdict import Findings, Result
 from jepsen_like.checkers.workload import Workload
@@ -104,7 +104,7 @@ def statistics(messages: Messages) -> dict[str, Any]:
     }
 
 
-def _with_guests(shelf: Shelf, dump: Dump, waiting: dict[str, Send]) -> Shelf:
+def _with_guests(shelf: SendColumns, dump: Dump, waiting: dict[str, Send]) -> SendColumns:
     """Returns the shelf with the sends of unknown outcome (`waiting`, by id) that the dump shows, beside the
     acknowledged ones."""
     if not waiting or len(dump.ids) <= len(shelf.ids):
@@ -117,14 +117,14 @@ def _with_guests(shelf: Shelf, dump: Dump, waiting: dict[str, Send]) -> Shelf:
     return shelf.with_guests(offsets, ids, [send.invoked for send in guests], [send.topic for send in guests])
 
 
-def _note_found(shelf: Shelf, queue: Queue, waiting: dict[str, Send]) -> None:
+def _note_found(shelf: SendColumns, queue: Queue, waiting: dict[str, Send]) -> None:
     if waiting and NEVER in shelf.completed:
         for message_id, offset, completed in zip(shelf.ids, shelf.offsets, shelf.completed, strict=True):
             if completed == NEVER:
                 waiting.pop(message_id).found = (queue, offset)
 
 
-def _is_perfect(shelf: Shelf, queue: Queue, dumps: list[Dump]) -> bool:
+def _is_perfect(shelf: SendColumns, queue: Queue, dumps: list[Dump]) -> bool:
     """Returns True if every replica holds exactly the messages of this shelf in their places, sent before they were
     read. This usual case is checked in cheap passes; if it does not hold, the other functions find out why."""
     first = dumps[0]

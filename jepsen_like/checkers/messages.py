@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from jepsen_like.checkers.shelves import Rows, Shelf, no_rows
+from jepsen_like.checkers.send_columns import Rows, SendColumns, no_rows
 from jepsen_like.checkers.steps import MalformedStep, Operations, Queue, queue_of, values_of
 from jepsen_like.history import Operation, OpType
 
@@ -168,7 +168,7 @@ class Messages:
         self.failed: list[Send] = []
         self.repeats: list[Repeat] = []
         """Answers to repeated sends."""
-        self.shelves: dict[Queue, Shelf] = {}
+        self.shelves: dict[Queue, SendColumns] = {}
         """The acknowledged sends of each queue, by offset."""
         self._rows: dict[Queue, Rows] = {}
         self._answers: list[_Answer] = []
@@ -248,7 +248,7 @@ class Messages:
     def close(self) -> None:
         """Ends the gathering, after everything was added. Raises MalformedStep for an id that was sent twice."""
         self.unknown.sort(key=attrgetter("invoked"))
-        self.shelves = {queue: Shelf.of(rows) for queue, rows in self._rows.items()}
+        self.shelves = {queue: SendColumns.of(rows) for queue, rows in self._rows.items()}
         self._refuse_repeated_ids()
         for _, dump, offset, offsets, ids, ended, op in sorted(self._answers, key=itemgetter(0)):
             dump.extend(offset, offsets, ids, ended, op)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from multiprocessing import get_context
 
-from jepsen_like.core_sim.knobs import PLAYS
 from jepsen_like.core_sim.run import CoreResult, run_seed
+from jepsen_like.core_sim.run_options import PLAYS
 from jepsen_like.core_sim.world import MID_APPEND
 
 _CHUNK = 50

@@ -11,8 +11,8 @@ import random
 from uuid import UUID
 
 from jepsen_like.core_sim.faults import Faults
-from jepsen_like.core_sim.knobs import TICK_US
 from jepsen_like.core_sim.member import Member
+from jepsen_like.core_sim.run_options import TICK_US
 from jepsen_like.core_sim.world import World
 from raftlog.errors import MembershipError, NotLeaderError, ProposalDroppedError
 from raftlog.membership import Address, Membership, promoted, with_learner, without

@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 
-from jepsen_like.core_sim.knobs import TICK_US
 from jepsen_like.core_sim.member import Member
 from jepsen_like.core_sim.network import Link
+from jepsen_like.core_sim.run_options import TICK_US
 from jepsen_like.core_sim.world import MID_APPEND, World
 from raftlog.types import NodeId, Role
 

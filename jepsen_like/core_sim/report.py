@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from jepsen_like.core_sim.campaign import run_range
-from jepsen_like.core_sim.knobs import draw
 from jepsen_like.core_sim.run import run_seed
+from jepsen_like.core_sim.run_options import draw
 
 
 def report_range(first_seed: int, seeds: int, jobs: int) -> int:

@@ -7,11 +7,11 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from jepsen_like.core_sim import oracles
+from jepsen_like.core_sim import health_checks
 from jepsen_like.core_sim.churn import Churn
 from jepsen_like.core_sim.faults import Faults
-from jepsen_like.core_sim.knobs import TICK_US, Knobs, draw
-from jepsen_like.core_sim.plays import Plays
+from jepsen_like.core_sim.run_options import TICK_US, Knobs, draw
+from jepsen_like.core_sim.staged_faults import Plays
 from jepsen_like.core_sim.triggers import Triggers
 from jepsen_like.core_sim.violation import Violation
 from jepsen_like.core_sim.world import MID_APPEND, World
@@ -54,7 +54,7 @@ def run_seed(
     faults: Faults | None = None
     checker, detail = None, ""
     try:
-        oracles.calm_start(world)
+        health_checks.calm_start(world)
         world.network.fifo = knobs.fifo
         faults = Faults(world)
         Triggers(faults)
@@ -68,12 +68,12 @@ def run_seed(
             lambda: len(history.acked) >= goal and faults.begun >= _FAULTS_MIN and counts[MID_APPEND] > 0, deadline
         )
         faults.stop()
-        oracles.progress(world, goal)
-        oracles.quiescent_failover(world)
-        oracles.settle(world)
-        oracles.rejoin(world)
-        oracles.handover(world)
-        oracles.final(world)
+        health_checks.progress(world, goal)
+        health_checks.quiescent_failover(world)
+        health_checks.settle(world)
+        health_checks.rejoin(world)
+        health_checks.handover(world)
+        health_checks.final(world)
     except Violation as violation:
         # No client sees how many events a run takes, and virtual time is never short.
         if not (black_box and violation.checker == "event-budget"):

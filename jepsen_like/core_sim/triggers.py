@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 
 from jepsen_like.core_sim.faults import Faults
-from jepsen_like.core_sim.knobs import TICK_US
 from jepsen_like.core_sim.member import Member
+from jepsen_like.core_sim.run_options import TICK_US
 from jepsen_like.core_sim.world import MID_APPEND
 from raftlog.messages import AppendEntries, AppendEntriesReply, Message, RequestVoteReply
 from raftlog.types import Role, SoftState

@@ -13,10 +13,10 @@ from typing import Any
 
 from jepsen_like.core_sim.clients import Client, History
 from jepsen_like.core_sim.disk import SimDisk
-from jepsen_like.core_sim.knobs import TICK_US, Knobs
 from jepsen_like.core_sim.member import Member, members_of
 from jepsen_like.core_sim.monitor import FULL_EVERY, LOG_TIME_SLACK_MS, Monitor
 from jepsen_like.core_sim.network import Link, SimNetwork
+from jepsen_like.core_sim.run_options import TICK_US, Knobs
 from jepsen_like.core_sim.violation import Violation
 from raftlog.core.state.config import RaftConfig
 from raftlog.errors import ProposalDroppedError

@@ -20,9 +20,9 @@ from jepsen_like.fuzz import http, peers, remoting, tls
 from jepsen_like.fuzz.greeting import Greeting
 from jepsen_like.fuzz.lanes import Finding, HttpLane, PeerLane, RemotingLane
 from jepsen_like.fuzz.shot import Port, Shot, save
-from jepsen_like.hostile import mutate, nearly_right
+from jepsen_like.hostile import almost_valid, mutate
 from jepsen_like.hostile.wire import ask_http, request
-from jepsen_like.live.probes.given_back import wait_given_back
+from jepsen_like.live.probes.bytes_in_flight import wait_given_back
 from jepsen_like.live.probes.long_turns import TURN_MAX_S, ask_turns
 from jepsen_like.live.probes.tier_probe import STORE
 from jepsen_like.live.probes.watch import Watch
@@ -199,14 +199,14 @@ class Campaign:
         state = states[self._leader]
         self._term = state.term if state is not None else 1
         node = next(node for node in self._subject.nodes if node.id == self._leader)
-        for name in nearly_right.TOPICS:
+        for name in almost_valid.TOPICS:
             body = {"name": name, "read_queues": 4, "write_queues": 4}
             await ask_http(node.admin_port, "POST", "/v1/topics", json.dumps(body).encode())
         setup = [
             request(200, {}, json.dumps({"groupName": group}).encode(), opaque=n)
-            for n, group in enumerate(nearly_right.GROUPS, 1)
+            for n, group in enumerate(almost_valid.GROUPS, 1)
         ]
-        for n, topic in enumerate(nearly_right.TOPICS, 100):
+        for n, topic in enumerate(almost_valid.TOPICS, 100):
             ext = {"a": "g", "b": topic, "e": "0", "i": "UNIQ_KEY\1u\2KEYS\1k1\2TAGS\1a\2", "g": "1"}
             setup += [request(310, ext, b"seed", opaque=1000 * n + each) for each in range(30)]
         lane = RemotingLane(node.namesrv_port)
@@ -219,7 +219,7 @@ class Campaign:
         """Sends messages; returns when the tier holds some."""
         sends = []
         for number in range(FILL):
-            ext = {"a": "g", "b": nearly_right.TOPICS[number % 6], "e": str(number % 4), "i": "TAGS\1a\2", "g": "1"}
+            ext = {"a": "g", "b": almost_valid.TOPICS[number % 6], "e": str(number % 4), "i": "TAGS\1a\2", "g": "1"}
             sends.append(request(310, ext, bytes(FILL_BYTES), opaque=200_000 + number))
         await lane.fire([Shot(Port.REMOTING, "", data, opaque) for opaque, data in sends])
         if not await _is_tiered(admin_port, 1):

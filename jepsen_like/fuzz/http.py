@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from jepsen_like.fuzz.shot import Port, Shot
 from jepsen_like.hostile import mutate
-from jepsen_like.hostile.nearly_right import GROUPS, MADE, TOPICS
+from jepsen_like.hostile.almost_valid import GROUPS, MADE, TOPICS
 
 RAW = "HTTP that is none"
 _PARAMETER = re.compile(r"{(\w+)}")

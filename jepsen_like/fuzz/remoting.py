@@ -1,4 +1,4 @@
-"""The fuzzer's requests of the remoting protocol: those of `jepsen_like.hostile.nearly_right` as frames, and bytes that
+"""The fuzzer's requests of the remoting protocol: those of `jepsen_like.hostile.almost_valid` as frames, and bytes that
 are no frame."""
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from jepsen_like.fuzz.shot import Port, Shot
-from jepsen_like.hostile import mutate, nearly_right
-from jepsen_like.hostile.nearly_right import FIELDS, SENDS
+from jepsen_like.hostile import almost_valid, mutate
+from jepsen_like.hostile.almost_valid import FIELDS, SENDS
 from jepsen_like.hostile.wire import framed
 from raftmq_wire.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, encode_frame
 from raftmq_wire.codes import RequestCode
@@ -54,7 +54,7 @@ class Requests:
         if rng.random() < 0.01:
             return self._unknown()
         code = rng.choice(codes or _CODES)
-        _, fields, body = nearly_right.draw(rng, code)
+        _, fields, body = almost_valid.draw(rng, code)
         return self._shot(f"{int(code)} {RequestCode(code).name}", int(code), fields, body)
 
     def raw(self) -> Shot:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 from raftlog import membership as memberships
-from raftlog.core import fit
+from raftlog.core import eligibility
 from raftlog.core.raft import Raft
 from raftlog.errors import InvariantViolationError
 from raftlog.membership import Membership, is_single_change
@@ -103,8 +103,10 @@ class MemberInvariants:
 
 
 def _can_be_elected(raft: Raft, rafts: Sequence[Raft]) -> bool:
-    if not fit.may_campaign(raft):
+    if not eligibility.may_campaign(raft):
         return False
     last, voters = raft.log.tail.id, raft.members.current.voter_ids
-    would_vote = [each for each in rafts if each.id in voters and each.log.is_up_to_date(last) and fit.may_vote(each)]
+    would_vote = [
+        each for each in rafts if each.id in voters and each.log.is_up_to_date(last) and eligibility.may_vote(each)
+    ]
     return 2 * len(would_vote) > len(voters)

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from jepsen_like.live.harm.disk_shim import prepare
 from jepsen_like.live.harm.power import ShimError
-from jepsen_like.live.harm.shim import prepare
 from jepsen_like.live.session import FREE_BYTES_MIN
-from jepsen_like.live.subjects.owned import Owned, owning
+from jepsen_like.live.subjects.owned_resources import Owned, owning
 from jepsen_like.live.subjects.processes import Processes
 from jepsen_like.live.subjects.proxy import Fabric
 from raftmq_wire.errors import LocalError

@@ -19,7 +19,7 @@ from jepsen_like.live.nemeses.gates import Gate, applied_and_felt, gates, rounds
 from jepsen_like.live.nemeses.nemesis_seam import Effect, Nemesis, PowerCut, SkewsClocks, Stage
 from jepsen_like.live.outcome import HEAL_S, Outcome, Played, conclude
 from jepsen_like.live.plan import HOLD_S, PAUSE_S, QUIET_S, Deck, Plan, pace
-from jepsen_like.live.probes.given_back import wait_given_back
+from jepsen_like.live.probes.bytes_in_flight import wait_given_back
 from jepsen_like.live.probes.live_members import LiveMembers
 from jepsen_like.live.probes.log_workload import LogWorkload
 from jepsen_like.live.probes.monitor import PROCESS, Monitor

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jepsen_like.live.conclusion import Conclusion
+from jepsen_like.live.harm.disk_shim import Shim, ShimPower, prepare
 from jepsen_like.live.harm.power import ShimError
-from jepsen_like.live.harm.shim import Shim, ShimPower, prepare
 from jepsen_like.live.nemeses.gates import FULL_S
 from jepsen_like.live.nemeses.nemesis_seam import Nemesis
 from jepsen_like.live.nemeses.scenarios import Scenario
@@ -20,7 +20,7 @@ from jepsen_like.live.probes.tier_probe import STORE, environment
 from jepsen_like.live.run import Run, Tools
 from jepsen_like.live.stories.story import Story
 from jepsen_like.live.stories.story_table import STORIES
-from jepsen_like.live.subjects.owned import Owned, owning
+from jepsen_like.live.subjects.owned_resources import Owned, owning
 from jepsen_like.live.subjects.processes import Processes
 from jepsen_like.live.subjects.subject import Capability, Subject
 from raftmq_wire.errors import ExitCode, LocalError

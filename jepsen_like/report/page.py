@@ -11,10 +11,10 @@ from jepsen_like.checkers.messages import Messages
 from jepsen_like.checkers.steps import MalformedStep, Operations
 from jepsen_like.checkers.verdict import Anomaly, Result, Verdict
 from jepsen_like.history import Op, pair_up
+from jepsen_like.report.anomaly_drawing import Witnesses
 from jepsen_like.report.run_info import RunInfo
 from jepsen_like.report.style import STYLE
 from jepsen_like.report.timeline import Timeline
-from jepsen_like.report.witness import Witnesses
 
 SHOWN_PER_KIND = 3
 DOUBTS_SHOWN = 20

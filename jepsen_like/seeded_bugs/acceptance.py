@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jepsen_like.seeded_bugs import classics
-from jepsen_like.seeded_bugs.calm import CALM_MAX
+from jepsen_like.seeded_bugs import classical_bugs
+from jepsen_like.seeded_bugs.calm_verdicts import CALM_MAX
 from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT, Bug, patched
 from jepsen_like.seeded_bugs.matrix import Row
 from jepsen_like.seeded_bugs.recorded import NOTHING, PASS, KillRate, Recorded
@@ -28,7 +28,7 @@ class Standing(NamedTuple):
     line: tuple[str, int]
     """File and line number of the bug's first edit."""
     sourced: bool
-    """It is one of the classical bugs (classics.py)."""
+    """It is one of the classical bugs (classical_bugs.py)."""
     lacks: tuple[str, ...]
     """Columns that the bug does not fulfil; if empty, the bug counts."""
     random: KillRate | None
@@ -61,7 +61,7 @@ def standings(bugs: Sequence[Bug], rows: Sequence[Row], recorded: Mapping[str, R
     recorded one."""
     found: list[Standing] = []
     taken: dict[tuple[str, int], str] = {}
-    classical = classics.planted()
+    classical = classical_bugs.planted()
     for bug, row in zip(bugs, rows, strict=True):
         known, line = recorded.get(bug.id, NOTHING), line_of(bug)
         lacks = _lacks(row, known)

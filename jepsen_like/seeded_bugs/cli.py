@@ -133,11 +133,11 @@ def bugs(
     counts = SEEDS if seeds is None else dict.fromkeys(SEEDS, seeds)
     jobs = jobs or os.cpu_count() or 1
     if calm or unit_tests:
-        from jepsen_like.seeded_bugs import blatant
+        from jepsen_like.seeded_bugs import obvious_bugs
 
         if calm and unit_tests:
             raise click.UsageError("--calm and --unit-tests are two different measures: give one of them")
-        measure = blatant.report_calm if calm else blatant.report_unit_tests
+        measure = obvious_bugs.report_calm if calm else obvious_bugs.report_unit_tests
         sys.exit(measure(chosen, jobs, as_json=as_json))
     judged = not only and engine is None and not black_box
     sys.exit(report(chosen, counts, first_seed, jobs, as_json=as_json, black_box=black_box, judged=judged))

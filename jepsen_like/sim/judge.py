@@ -13,8 +13,8 @@ from jepsen_like.checkers.weak import cleared
 from jepsen_like.history import Op
 from jepsen_like.sim.checks.index_check import not_found
 from jepsen_like.sim.checks.send_order import overtaken
-from jepsen_like.sim.checks.trims import above, is_below
-from jepsen_like.sim.clients import delayed, failures, legacies, resets, writers
+from jepsen_like.sim.checks.trimmed_offsets import above, is_below
+from jepsen_like.sim.clients import delayed, deleted_topics, failures, resets, writers
 from jepsen_like.sim.clients.client_machines import (
     BRISK_TOPIC,
     FOREIGN_TOPIC,
@@ -27,7 +27,7 @@ from jepsen_like.sim.clients.client_machines import (
     read_queue,
 )
 from jepsen_like.sim.clients.readers import REGISTER_GROUP
-from jepsen_like.sim.clients.remakes import GROUP as REMAKES_GROUP
+from jepsen_like.sim.clients.recreated_topics import GROUP as REMAKES_GROUP
 from jepsen_like.sim.clients.transactors import visible
 from jepsen_like.sim.machines.machine import BROKER_PORT
 from jepsen_like.sim.options import Options
@@ -40,14 +40,14 @@ from statemachine.rows.kv import LOCKS
 
 if TYPE_CHECKING:
     from jepsen_like.sim.checks.monitor import Monitor
-    from jepsen_like.sim.checks.trims import Floors
+    from jepsen_like.sim.checks.trimmed_offsets import Floors
     from jepsen_like.sim.clients.client_machines import ClientHost
     from jepsen_like.sim.clients.delayed import Delayed
+    from jepsen_like.sim.clients.deleted_topics import DeletedTopics
     from jepsen_like.sim.clients.failures import Failures
-    from jepsen_like.sim.clients.legacies import Legacies
     from jepsen_like.sim.clients.readers import Catalogue, GroupReader
     from jepsen_like.sim.clients.recorder import Recorder
-    from jepsen_like.sim.clients.remakes import Remakes
+    from jepsen_like.sim.clients.recreated_topics import RecreatedTopics
     from jepsen_like.sim.clients.resets import Resets
     from jepsen_like.sim.clients.transactors import Transactors
     from jepsen_like.sim.clients.writers import Writers
@@ -63,12 +63,12 @@ class JudgedWorld(Protocol):
     auditor: ClientHost
     reader: GroupReader
     catalogue: Catalogue
-    remakes: Remakes | None
+    remakes: RecreatedTopics | None
     transactors: Transactors | None
     delayed: Delayed | None
     failures: Failures | None
     resets: Resets | None
-    legacies: Legacies | None
+    legacies: DeletedTopics | None
     writers: Writers | None
 
     def clocks_are_close(self) -> bool:
@@ -314,7 +314,7 @@ class Judge:
             exact = world.clocks_are_close()
             yield "failures", world.failures.judge.wrong(retried, trimmed=trimmed, exact=exact)
         if world.legacies is not None:
-            yield "legacies", legacies.found_wrong(machine, world.legacies.made)
+            yield "legacies", deleted_topics.found_wrong(machine, world.legacies.made)
         if world.writers is not None:
             rows, trimmed = writers.visible(machine)
             yield writers.CHECKER, world.writers.judge.wrong(rows, trimmed=trimmed)

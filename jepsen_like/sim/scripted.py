@@ -12,13 +12,13 @@ from cluster.node.node import Node
 from cluster.tier.scrub.scrubber import Wishes
 from jepsen_like.hostile.wire import Answer
 from jepsen_like.script import Interpreter, Line, ScriptError, lines_of, node_of
-from jepsen_like.sim.calm import Calm
+from jepsen_like.sim.calm_phase import Calm
 from jepsen_like.sim.checks.tier_check import FOLDER
 from jepsen_like.sim.clients.client_machines import TOPIC, Foreign
-from jepsen_like.sim.clients.hand import Hand
+from jepsen_like.sim.clients.offset_commits import OffsetCommits
 from jepsen_like.sim.clients.raw_client import RawConnection
-from jepsen_like.sim.clients.tides import Tide
-from jepsen_like.sim.hostile.vandal import MALFORMED
+from jepsen_like.sim.clients.scripted_client import ScriptedClient
+from jepsen_like.sim.hostile.garbage_client import MALFORMED
 from jepsen_like.sim.locks.lock_steps import LockSteps
 from jepsen_like.sim.machines.disk import Loss, loss_of
 from jepsen_like.sim.machines.machine import BROKER_PORT, Machine, host_of
@@ -51,7 +51,7 @@ class Stage(World, Interpreter):
         """Creates the world from the script's first line. Raises ScriptError if that does not begin with `nodes`."""
         self._lines = list(lines_of(script))
         super().__init__(_options(self._lines.pop(0) if self._lines else Line(0, ())), (), trace, black_box=black_box)
-        self.hand = Hand(self._add_host(), self.recorder, self.register)
+        self.hand = ScriptedClient(self._add_host(), self.recorder, self.register)
         self._reads = False
         self._locks: LockSteps | None = None
         self._users: UserSteps | None = None
@@ -118,7 +118,7 @@ class Stage(World, Interpreter):
         self.hand.query(self._machine(node).host, anew=bool(anew))
         self._operation(later)
 
-    # --- clients of tides.py, hostile_clients.py and remakes.py
+    # --- clients of offset_commits.py, hostile_clients.py and recreated_topics.py
     # --------------------------------------------------------------
 
     def do_tide(self, name: str, *kinds: str, later: str = "") -> None:
@@ -191,9 +191,11 @@ class Stage(World, Interpreter):
         self.upgrades.look()
         return self.upgrades
 
-    def _tide(self) -> Tide:
+    def _tide(self) -> OffsetCommits:
         if not self.tides:
-            self.tides.append(Tide("tide", self._add_host(), self.recorder, self.monitor.report, self._reign_of))
+            self.tides.append(
+                OffsetCommits("tide", self._add_host(), self.recorder, self.monitor.report, self._reign_of)
+            )
         return self.tides[0]
 
     def do_request(

@@ -14,11 +14,11 @@ from zlib import crc32
 from cluster.broker.groups.group_members import EXPIRY_MS, SCAN_MS
 from cluster.node.node import Node
 from cluster.remoting.connection import reply_path
-from jepsen_like.sim.calm import ANSWERS_S, Calm, Prober
+from jepsen_like.sim.calm_phase import ANSWERS_S, Calm, Prober
 from jepsen_like.sim.checks.monitor import Monitor, Violation
 from jepsen_like.sim.checks.refusals import Refusals
 from jepsen_like.sim.checks.tier_check import TierCheck
-from jepsen_like.sim.checks.trims import Floors, floors
+from jepsen_like.sim.checks.trimmed_offsets import Floors, floors
 from jepsen_like.sim.clients.client_machines import (
     OWN_ID,
     TOPIC,
@@ -29,15 +29,15 @@ from jepsen_like.sim.clients.client_machines import (
     OwnProducer,
 )
 from jepsen_like.sim.clients.delayed import Delayed
+from jepsen_like.sim.clients.deleted_topics import DeletedTopics
 from jepsen_like.sim.clients.failures import Failures
-from jepsen_like.sim.clients.legacies import Legacies
+from jepsen_like.sim.clients.offset_commits import OffsetCommits
 from jepsen_like.sim.clients.readers import Catalogue, GroupReader, OffsetRegister
 from jepsen_like.sim.clients.recorder import Recorder
-from jepsen_like.sim.clients.remakes import Remakes
+from jepsen_like.sim.clients.recreated_topics import RecreatedTopics
 from jepsen_like.sim.clients.repeats import Repeater
 from jepsen_like.sim.clients.resets import Resets
 from jepsen_like.sim.clients.seekers import Seeker
-from jepsen_like.sim.clients.tides import Tide
 from jepsen_like.sim.clients.transactors import Transactors
 from jepsen_like.sim.clients.waits import SUSPEND_MS, Waits
 from jepsen_like.sim.clients.writers import Writers
@@ -46,8 +46,8 @@ from jepsen_like.sim.faults.leader_faults import LEADER_FAULTS
 from jepsen_like.sim.faults.link_faults import LINK_FAULTS
 from jepsen_like.sim.faults.nemesis import Nemesis
 from jepsen_like.sim.faults.stall_faults import STALL_FAULTS, Stalls
+from jepsen_like.sim.hostile.garbage_client import GarbageClient
 from jepsen_like.sim.hostile.hostile_clients import Hostile
-from jepsen_like.sim.hostile.vandal import Vandal
 from jepsen_like.sim.judge import Judge, levels
 from jepsen_like.sim.locks.ordered import Ordered
 from jepsen_like.sim.machines.loop import EventBudgetError, Process, SimLoop, StuckError
@@ -193,12 +193,14 @@ class World:
         self.register = OffsetRegister(host(), recorder, report)
         self.catalogue = Catalogue(host(), recorder)
         self.auditor = host()
-        self.vandal = Vandal(host())
+        self.vandal = GarbageClient(host())
         self.judge = Judge(self)
         self.hostile: Hostile | None = Hostile(host(), report) if options.hostile else None
         self.prober: Prober | None = Prober(host(), recorder, report) if options.hostile else None
-        self.tides = [Tide(f"tide-{n}", host(), recorder, report, self._reign_of) for n in range(options.tides)]
-        self.remakes = Remakes(host(), recorder, report) if options.remakes else None
+        self.tides = [
+            OffsetCommits(f"tide-{n}", host(), recorder, report, self._reign_of) for n in range(options.tides)
+        ]
+        self.remakes = RecreatedTopics(host(), recorder, report) if options.remakes else None
         self.waits = Waits(host(), report) if options.waits else None
         self.seeker = Seeker(host(), recorder, report, self._floor) if options.seekers else None
         self.repeater = Repeater(host(), recorder, report) if options.repeats else None
@@ -208,7 +210,7 @@ class World:
         self.delayed = Delayed(host(), report) if options.delayed else None
         self.failures = Failures(host(), report, self._end_of, self._timers) if options.failures else None
         self.resets = Resets(host(), report, self._end_of, self._resets_of) if options.resets else None
-        self.legacies = Legacies(host(), report, self._open_transactions) if options.legacies else None
+        self.legacies = DeletedTopics(host(), report, self._open_transactions) if options.legacies else None
         self.writers = Writers(host(), report, self._draining) if options.writes else None
         self.users: UserStories | None = None
         self.revocation: Revocation | None = None

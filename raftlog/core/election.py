@@ -11,7 +11,7 @@ always safe, and lasts until the next election timeout.
 
 from __future__ import annotations
 
-from raftlog.core import fit, reasons, replication
+from raftlog.core import eligibility, reasons, replication
 from raftlog.core.raft import Raft
 from raftlog.core.state.log_time import voter_offset_ms
 from raftlog.frame import make_entry
@@ -70,8 +70,8 @@ def has_quorum_contact(raft: Raft) -> bool:
 def start(raft: Raft) -> None:
     """Starts an election after the election timeout: with a pre-vote, or with a campaign at once if pre-votes are
     off."""
-    if not fit.may_campaign(raft):
-        fit.stand_aside(raft)
+    if not eligibility.may_campaign(raft):
+        eligibility.stand_aside(raft)
     elif raft.config.pre_vote:
         _pre_campaign(raft)
     else:
@@ -173,7 +173,7 @@ def on_request_vote(raft: Raft, message: RequestVote) -> None:
     # "If votedFor is null or candidateId, and candidate's log is at least as up-to-date, grant vote" (figure 2);
     # a pre-vote for a future term is not binding.
     may_vote = free or (message.pre_vote and message.term > raft.term)
-    granted = may_vote and raft.log.is_up_to_date(message.last) and fit.may_vote(raft)
+    granted = may_vote and raft.log.is_up_to_date(message.last) and eligibility.may_vote(raft)
     if message.pre_vote:
         term = message.term if granted else raft.term
         raft.send(RequestVoteReply(raft.id, message.from_id, term, granted, True, raft.wall_ms))

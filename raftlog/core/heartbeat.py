@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.core import append_entries, election, fit, read_index, reasons, replication, transfer
+from raftlog.core import append_entries, election, eligibility, read_index, reasons, replication, transfer
 from raftlog.core.raft import Raft
 from raftlog.messages import Heartbeat, HeartbeatReply
 from raftlog.types import NOBODY, Role
@@ -32,7 +32,7 @@ def on_heartbeat(raft: Raft, message: Heartbeat) -> None:
     number."""
     append_entries.hear_leader(raft, message.from_id)
     raft.log.commit_to(message.commit_index)
-    reply = HeartbeatReply(raft.id, message.from_id, raft.term, message.context, raft.wall_ms, fit.is_fit(raft))
+    reply = HeartbeatReply(raft.id, message.from_id, raft.term, message.context, raft.wall_ms, eligibility.is_fit(raft))
     raft.send(reply)
 
 

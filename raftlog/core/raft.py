@@ -85,9 +85,9 @@ class Raft:
         self.vote = hard_state.vote
         """The node that got this node's vote in `term`. Set once per term; only a *higher* term clears it."""
         self.holds: set[str] = set()
-        """Reasons why this member must not campaign. It still grants votes truthfully (fit.py)."""
+        """Reasons why this member must not campaign. It still grants votes truthfully (eligibility.py)."""
         self.vote_withheld_since = vote_withheld_since
-        """The term in which entries that this node had acknowledged were lost; None if none were (fit.py)."""
+        """The term in which entries that this node had acknowledged were lost; None if none were (eligibility.py)."""
         self.catch_up_budget: int | None = None
         """The bytes that may still be read from disk for followers; None for no limit. The driver grants them."""
         self.role = Role.FOLLOWER

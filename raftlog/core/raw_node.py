@@ -11,7 +11,7 @@ from raftlog import membership as memberships
 from raftlog.core import (
     commit,
     election,
-    fit,
+    eligibility,
     membership_change,
     plausible,
     read_index,
@@ -235,7 +235,7 @@ class RawNode:
     def release_vote(self) -> None:
         """Ends the withholding of votes, so that this member takes part in elections again. Raises
         InvariantViolationError unless `caught_up_with_leader`."""
-        if not fit.has_caught_up(self.raft):
+        if not eligibility.has_caught_up(self.raft):
             raise InvariantViolationError(
                 f"node {self.raft.id} would vote in term {self.raft.term} before its log, which ends at "
                 f"{self.raft.log.tail.id} and was cut in term {self.raft.vote_withheld_since}, has caught up"
@@ -248,7 +248,7 @@ class RawNode:
         A hold ends the current campaign; a leader keeps leading. The leader learns of it and transfers leadership only
         to members that are fit to lead.
         """
-        fit.hold_campaigns(self.raft, reason, held)
+        eligibility.hold_campaigns(self.raft, reason, held)
 
     def trimmed(self) -> None:
         """Tells the core that the LogReader's first index moved: up, as entries were trimmed, or down, as older ones
@@ -391,13 +391,13 @@ class RawNode:
     @property
     def may_vote(self) -> bool:
         """True if this member may vote; False from a start with `vote_withheld_since` until `release_vote`."""
-        return fit.may_vote(self.raft)
+        return eligibility.may_vote(self.raft)
 
     @property
     def may_campaign(self) -> bool:
         """True if this member may campaign; False for a learner or a removed member, during a hold, and while the vote
         is withheld."""
-        return fit.may_campaign(self.raft)
+        return eligibility.may_campaign(self.raft)
 
     @property
     def membership(self) -> Membership:
@@ -422,7 +422,7 @@ class RawNode:
     def caught_up_with_leader(self) -> bool:
         """True if the vote is withheld, but the log again contains all that this node can have acknowledged: it may
         vote again."""
-        return fit.has_caught_up(self.raft)
+        return eligibility.has_caught_up(self.raft)
 
     @property
     def commit_index(self) -> int:

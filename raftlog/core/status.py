@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from raftlog.core import fit
+from raftlog.core import eligibility
 from raftlog.core.raft import Raft
 from raftlog.types import NodeId, Role
 
@@ -72,8 +72,8 @@ def of(raft: Raft) -> Status:
         log.persisted_index,
         log.commit_index,
         log.applied_index,
-        fit.may_vote(raft),
-        fit.may_campaign(raft),
+        eligibility.may_vote(raft),
+        eligibility.may_campaign(raft),
         _peers(raft) if raft.role is Role.LEADER else (),
     )
 

@@ -17,8 +17,8 @@ import numpy as np
 from raftmq.arrow.batches import to_batch
 from raftmq.arrow.columns import ENTRY_COLUMNS
 from raftmq.arrow.frames import Frames, are_of_topic, parse_frames
-from raftmq.arrow.pace import Pace
 from raftmq.arrow.ranges import QueueRange, Unreadable
+from raftmq.arrow.read_rate import Pace
 from raftmq.client.consuming.pull import PulledFrames, PullStatus
 from raftmq.client.errors import Failed, RaftMQError
 from raftmq_wire.message_format import MessageFormatError

@@ -16,7 +16,7 @@ from raftmq.arrow.batches import to_batch
 from raftmq.arrow.columns import ENTRY_COLUMNS
 from raftmq.arrow.frames import Frames, are_of_topic, parse_checked
 from raftmq.arrow.log_copy import CopyError, CopyPart, LogCopy, Place, place_of
-from raftmq.arrow.pace import Pace
+from raftmq.arrow.read_rate import Pace
 from raftmq.copies.entry_finder import EntryFinder
 from raftmq_wire.message_format import MessageFormatError
 from statemachine.payload import ITEM

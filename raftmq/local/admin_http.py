@@ -15,7 +15,7 @@ from cluster.config.local_layout import find_data_dir, read_cluster
 from raftmq.local.contexts import check_cluster, find_context, read_token
 from raftmq.local.credentials import addresses_of, node_at
 from raftmq.local.credentials import given as with_proof
-from raftmq.local.exchange import connected, exchanged
+from raftmq.local.http_exchange import connected, exchanged
 from raftmq.local.https import chosen_tls, forget_tls, speak_tls
 from raftmq_wire.errors import ExitCode, LocalError
 

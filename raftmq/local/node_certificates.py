@@ -54,7 +54,7 @@ def why_unfit(config: Config) -> str:
     """Returns what is wrong with a node's certificates now, or will be within 30 days; "" if nothing is."""
     from cluster.config.source import ConfigError
     from cluster.runtime.tls.contexts import load_contexts, told_day
-    from cluster.runtime.tls.keeper import EXPIRES_S
+    from cluster.runtime.tls.tls_maintenance import EXPIRES_S
 
     try:
         ends = load_contexts(config.tls).ends

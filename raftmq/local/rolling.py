@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from raftmq.client.discovery import split_address
-from raftmq.local import may_stop
+from raftmq.local import stop_check
 from raftmq.local.admin_http import AdminApi, drain_node
 from raftmq.local.status import fetch_ready, fetch_status
 from raftmq_wire.errors import ExitCode, LocalError
@@ -63,7 +63,7 @@ class RollingRestart:
     def _one(self, node: int, *, leads: bool) -> Restarted:
         self._tell(f"node {node}: may it be stopped?")
         everybody = list(self._addresses.values())
-        if may_stop.require(everybody, node, self._wait_s, lambda text: self._tell(f"node {node}: {text}")) is None:
+        if stop_check.require(everybody, node, self._wait_s, lambda text: self._tell(f"node {node}: {text}")) is None:
             why = "no leader answers, and who has complete copies is not known"
             raise LocalError(f"node {node} is not restarted", why, "raftmq status", ExitCode.REFUSED)
         before = self._status(node)

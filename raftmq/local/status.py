@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from cluster.config.local_layout import NodeRecord
 from raftmq.local.credentials import address_of, like
-from raftmq.local.exchange import exchange
+from raftmq.local.http_exchange import exchange
 from raftmq.local.process import is_running
 
 STATUS_SCHEMA = 1

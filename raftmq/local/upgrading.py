@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from raftmq.local import may_stop
+from raftmq.local import stop_check
 from raftmq.local.admin_http import AdminApi, ApiRefusal
 from raftmq.local.status import fetch_status
 from raftmq_wire.errors import ExitCode, LocalError
@@ -86,7 +86,7 @@ def _version_at(address: str | None) -> str:
 def _in_the_way(addresses: list[str], node: int) -> str:
     """Returns the reason why the node must not be stopped now; "" if it may be."""
     try:
-        answer = may_stop.ask(addresses, node)
+        answer = stop_check.ask(addresses, node)
     except ApiRefusal as error:
         return error.what
     if answer is None:

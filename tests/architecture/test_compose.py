@@ -16,7 +16,7 @@ import yaml
 
 from cluster.config.config import Config
 from cluster.config.loading import load
-from cluster.node.retirement import DRAIN_S, FAREWELL_S, HAND_OVER_S, SETTLE_S
+from cluster.node.orderly_stop import DRAIN_S, FAREWELL_S, HAND_OVER_S, SETTLE_S
 from raftmq.cli import cli
 
 ROOT = Path(__file__).parents[2]

@@ -32,7 +32,7 @@ COUNTED = {"bytes", "next_queue", "session"}
 ASSIGNED = {
     "cluster/admin/server.py record": "a logging.LogRecord: filters of the library change it",
     "cluster/peer/links.py raw.catch_up_budget": "a property of RawNode with a setter",
-    "cluster/remoting/connection/patience.py connection.finished": "a mark that the watcher takes off",
+    "cluster/remoting/connection/stuck_clients.py connection.finished": "a mark that the watcher takes off",
     "pyspark_raftmq/worker_end.py traceback.print_exc": "Spark's daemon has no other place to be told",
 }
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from cluster.config.loading import load
-from cluster.node.retirement import DRAIN_S, FAREWELL_S, HAND_OVER_S, SETTLE_S
+from cluster.node.orderly_stop import DRAIN_S, FAREWELL_S, HAND_OVER_S, SETTLE_S
 from tests.support.tools import needs
 
 ROOT = Path(__file__).parents[2]

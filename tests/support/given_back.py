@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from jepsen_like.live.probes.given_back import wait_given_back
+from jepsen_like.live.probes.bytes_in_flight import wait_given_back
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import is_running
 

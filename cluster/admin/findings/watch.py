@@ -7,11 +7,11 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from cluster.admin.findings.around import Around, shared_settings
 from cluster.admin.findings.catalogue import CODES, Code, command_of, runbook_of
 from cluster.admin.findings.finding import Condition, Finding, FindingsView, NodeReport
 from cluster.admin.findings.group_watch import GroupWatch
 from cluster.admin.findings.merge import merged
+from cluster.admin.findings.other_nodes import OtherNodes, shared_settings
 from cluster.admin.findings.rules import own_conditions
 from cluster.admin.port import AdminPort
 from cluster.config.local_layout import is_local
@@ -31,7 +31,7 @@ class FindingsWatch:
         self._port = port
         self._local = is_local(port.config.node.data_dir)
         self._memory = Memory(port.config.node.id, self._tell, local=self._local)
-        self._around = Around(port)
+        self._around = OtherNodes(port)
         self.groups = GroupWatch(port)
         self._own: list[Finding] = []
         self.scraping = asyncio.Lock()

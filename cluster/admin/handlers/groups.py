@@ -13,9 +13,9 @@ from cluster.admin.call import Call, ReadView
 from cluster.admin.errors import ApiError
 from cluster.admin.handlers.group_changes import find_group
 from cluster.admin.item_page import Page, after_of, limit_of
-from cluster.admin.pieces import Pieces
 from cluster.admin.port import MemberView
 from cluster.admin.route import PAGE_ITEMS_MAX, Route, Serves
+from cluster.admin.streamed_json import Pieces
 from cluster.broker.groups.assignment import owner
 from cluster.broker.groups.group_lag import QueueLag, lag_steps
 from statemachine.consuming.groups import GroupConfig

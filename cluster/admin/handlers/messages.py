@@ -16,8 +16,8 @@ from cluster.admin.call import Call, ReadView, told
 from cluster.admin.errors import ApiError
 from cluster.admin.handlers.topics import find_topic
 from cluster.admin.item_page import Page
-from cluster.admin.pieces import Pieces
 from cluster.admin.route import PAGE_BYTES_MAX, Cost, Route, Serves
+from cluster.admin.streamed_json import Pieces
 from cluster.broker.evicted.evicted_bounds import offset_by_time
 from cluster.broker.evicted.evicted_keys import EvictedPage, complete, is_evicted
 from cluster.broker.evicted.evicted_pulls import first_offset

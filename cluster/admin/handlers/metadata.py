@@ -11,9 +11,9 @@ import msgspec
 from cluster.admin import needs, route
 from cluster.admin.call import Call, ChangeView, applied, decided
 from cluster.admin.errors import ApiError
-from cluster.admin.pieces import Pieces
 from cluster.admin.port import AdminPort
 from cluster.admin.route import Cost, Route, Serves
+from cluster.admin.streamed_json import Pieces
 from cluster.backup.metadata import GroupRecord, Metadata, OffsetRecord, TopicRecord, commands_for, export
 from cluster.members.service import EVENT
 from cluster.runtime import metered_json

@@ -11,9 +11,9 @@ from cluster.admin import needs, route
 from cluster.admin.call import Call, Raw
 from cluster.admin.errors import ApiError
 from cluster.admin.item_page import Page
-from cluster.admin.pieces import Pieces
 from cluster.admin.port import AdminPort, ClientView, NodeStatus
 from cluster.admin.route import Route, Serves
+from cluster.admin.streamed_json import Pieces
 from cluster.peer.links import LinkView
 from cluster.runtime import logs
 from cluster.runtime.failpoints.failpoints import FailpointError, FailpointSet, PointState

@@ -11,8 +11,8 @@ from cluster.admin.body import flag_of, number_of
 from cluster.admin.call import DRY_RUN, Answer, Call, ChangeView, ReadView, applied
 from cluster.admin.errors import ApiError
 from cluster.admin.item_page import AFTER, Page, after_of, limit_of, neighbour
-from cluster.admin.pieces import Pieces
 from cluster.admin.route import Route, Serves
+from cluster.admin.streamed_json import Pieces
 from cluster.broker.evicted.evicted_pulls import first_offset
 from cluster.broker.reads.read_levels import ATTRIBUTE as TIER_READ
 from cluster.broker.refusal import Refused

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.refusal import Reason, Refused
-from cluster.runtime.host.contained import contain
+from cluster.runtime.host.error_containment import contain
 from cluster.runtime.lanes import NeverIdle
 from raftlog.errors import RaftLogError
 

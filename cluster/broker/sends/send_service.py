@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from cluster.broker.delays import Delays, addressed, half_of, is_half, without
 from cluster.broker.names import PERM_WRITE
 from cluster.broker.refusal import NotTaken, Reason, Refused, over_limit
-from cluster.broker.sends.send_wish import Origin, PlainBatches, SendPath, SendWish, redirected
+from cluster.broker.sends.send_request import DecodedSend, Origin, PlainBatches, SendPath, redirected
 from cluster.replication.acks.ack_levels import LevelError, ack_of
 from cluster.replication.identity import ConnectionSession, Identity, RetryMemory
 from cluster.replication.message_batch import BatchMessage, Send, TopicSlot, key_hash_of, normal_kind
@@ -97,7 +97,7 @@ class Sends(Generic[_Origin]):
 
     # --- entry -------------------------------------------------------------------------------------------------------
 
-    def send(self, origin: _Origin, wish: SendWish, *, oneway: bool) -> None:
+    def send(self, origin: _Origin, wish: DecodedSend, *, oneway: bool) -> None:
         """Stores a message, or a batch. `Proposals` tells its fate later. Raises Refused."""
         path, size, proposals = origin.path, origin.size, self._proposals
         refusing = proposals.refusing
@@ -127,7 +127,7 @@ class Sends(Generic[_Origin]):
     def _submit(
         self,
         origin: _Origin,
-        wish: SendWish,
+        wish: DecodedSend,
         oneway: bool,
         slot: TopicSlot,
         queue_id: int,
@@ -219,7 +219,7 @@ class Sends(Generic[_Origin]):
 
     # --- checks ------------------------------------------------------------------------------------------------------
 
-    def _held_already(self, wish: SendWish, given: Identity | None) -> bool:
+    def _held_already(self, wish: DecodedSend, given: Identity | None) -> bool:
         """Returns True if this send was stored or proposed before. Then the answer "busy" would deny something that
         happened or may still happen."""
         producer_id, sequence = (given.producer_id, given.sequence) if given is not None else (b"", 0)
@@ -341,7 +341,7 @@ class Sends(Generic[_Origin]):
 
     # --- topics that do not exist ------------------------------------------------------------------------------------
 
-    def _wait_for_topic(self, origin: _Origin, topic: str, wish: SendWish) -> None:
+    def _wait_for_topic(self, origin: _Origin, topic: str, wish: DecodedSend) -> None:
         """Creates the topic if the rules allow it. The send is handled again when the change is applied."""
         waiting = self._waiting.get(topic)
         if waiting is None:
@@ -375,7 +375,7 @@ class Sends(Generic[_Origin]):
         for settle in self._waiting.pop(topic, ()):
             settle(refused)
 
-    def _new_topic(self, topic: str, wish: SendWish) -> dict[str, object]:
+    def _new_topic(self, topic: str, wish: DecodedSend) -> dict[str, object]:
         """Returns the configuration of a topic that its first send creates (RocketMQ: TopicConfigManager). Raises
         Refused."""
         special = topic.startswith(("%RETRY%", "%DLQ%"))
@@ -400,7 +400,7 @@ class Sends(Generic[_Origin]):
 
     # --- identity ----------------------------------------------------------------------------------------------------
 
-    def name_held(self, origin: _Origin, wish: SendWish) -> Identity | None:
+    def name_held(self, origin: _Origin, wish: DecodedSend) -> Identity | None:
         """Returns the identity under which this node passes a client's send to one leader after another; None if the
         client has given it one."""
         if wish.producer_id:
@@ -408,13 +408,13 @@ class Sends(Generic[_Origin]):
         unique_key = "" if wish.is_batch else _unique_key(wish)
         return Identity(*self._identify(origin.path, wish.topic, wish, unique_key, origin.body, None))
 
-    def remember_held(self, origin: _Origin, wish: SendWish, identity: Identity) -> None:
+    def remember_held(self, origin: _Origin, wish: DecodedSend, identity: Identity) -> None:
         """Remembers the identity of a send that was passed on and never got a final answer."""
         if identity.producer_id.startswith(self._incarnation) and not wish.is_batch:
             self._retries.remember(wish.topic, _unique_key(wish), origin.body, identity, self._clock.monotonic_ms())
 
     def _identify(
-        self, path: SendPath, topic: str, wish: SendWish, unique_key: str, body: bytes, given: Identity | None
+        self, path: SendPath, topic: str, wish: DecodedSend, unique_key: str, body: bytes, given: Identity | None
     ) -> tuple[bytes, int, int]:
         """Returns the fields of the send's Identity: the client's own, one given by the node that holds the connection
         (`given`), that of the send that it repeats, or a new one of its connection."""
@@ -533,7 +533,7 @@ def _not_writable(slot: TopicSlot) -> Refused:
     return Refused(Reason.NO_PERMISSION, f"the topic[{slot.name}] is conflict with system topic.")
 
 
-def _unique_key(wish: SendWish) -> str:
+def _unique_key(wish: DecodedSend) -> str:
     return property_of(wish.properties.encode(), b"UNIQ_KEY\x01").decode("utf-8", "replace")
 
 

@@ -24,7 +24,7 @@ from statemachine.delivery.staged_writes import COMMITTED, FULL, Attempt, Attemp
 from statemachine.payload import RowKind
 
 if TYPE_CHECKING:
-    from cluster.broker.sends.send_wish import SendPath
+    from cluster.broker.sends.send_request import SendPath
     from cluster.broker.services import Services
     from cluster.replication.message_batch import BatchMessage, TopicSlot
     from cluster.replication.proposals import Proposals

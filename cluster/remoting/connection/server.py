@@ -4,9 +4,10 @@ All frames of one read are parsed in one loop; replies are collected per connect
 iteration. A malformed or oversized frame closes its connection, is logged once, and affects no other connection. An
 oversized one is answered first, by its header alone.
 
-The memory of a connection is reserved before the work (`cluster.remoting.connection.rooms`). Reading is paused while
-its client reads no answers, while an answer waits for memory, or while there is none for the arriving frame; received
-frames wait in order. A connection without progress for long is closed (`cluster.remoting.connection.patience`).
+The memory of a connection is reserved before the work (`cluster.remoting.connection.connection_memory`). Reading is
+paused while its client reads no answers, while an answer waits for memory, or while there is none for the arriving
+frame; received frames wait in order. A connection without progress for long is closed
+(`cluster.remoting.connection.stuck_clients`).
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from cluster.remoting.connection.frame import Frame
-from cluster.remoting.connection.reply_path import ReplyPath, pack_host
-from cluster.remoting.connection.rooms import (
+from cluster.remoting.connection.connection_memory import (
     CLOGGED_BYTES,
     COUNTED_BYTES,
     EARLY_BYTES,
     FIRST_ANSWER_BYTES,
     SMALL_FRAME_BYTES,
-    Rooms,
+    ConnectionMemory,
 )
+from cluster.remoting.connection.frame import Frame
+from cluster.remoting.connection.reply_path import ReplyPath, pack_host
 from cluster.remoting.request import Request, too_long
 from cluster.runtime.framing import FrameBuffer, FrameTooLargeError, LongFrame
 from cluster.runtime.room import Share, Waiter
@@ -71,7 +72,7 @@ def raw_frame(serialize_type: int, header: bytes, body: bytes) -> bytes:
 class Dispatch:
     """Receives the requests of all connections. The node's router implements it."""
 
-    rooms: Rooms
+    rooms: ConnectionMemory
     """The memory accounts of all connections."""
     turns: Turns
     """Shares the turns of the loop between connections."""
@@ -104,7 +105,7 @@ class Dispatch:
 
     def follow(self, connection: RemotingConnection) -> None:
         """Called when the connection has unfinished work, so that its progress is watched
-        (`cluster.remoting.connection.patience`)."""
+        (`cluster.remoting.connection.stuck_clients`)."""
         raise NotImplementedError
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from cluster.broker.refusal import over_limit
-from cluster.broker.sends.send_fates import leave_session, settle
+from cluster.broker.sends.send_outcomes import leave_session, settle
 from cluster.peer.wire import Kind, WireError
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.remoting_request import RemotingRequest
@@ -34,7 +34,7 @@ from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, decode_hea
 from raftmq_wire.codes import UNKNOWN_REMARK, RequestCode, ResponseCode
 
 if TYPE_CHECKING:
-    from cluster.broker.sends.closings import Closings
+    from cluster.broker.sends.closed_connections import ClosedConnections
     from cluster.config.config import Config
     from cluster.peer.transport import PeerTransport
     from cluster.replication.outcome import ReplyTo
@@ -199,7 +199,7 @@ class Forwarder:
         names: NamesSends,
         room: Room,
         in_flight: InFlight,
-        closings: Closings,
+        closings: ClosedConnections,
         soon: Soon,
         trusted: Callable[[], bool] = lambda: False,
         slow: SlowRequests | None = None,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from cluster.broker.services import Services
     from cluster.runtime.clock import Clock
-    from cluster.runtime.figures.tallies import Rates
+    from cluster.runtime.figures.counters import Rates
 
 
 class NodeFigures:

@@ -14,13 +14,13 @@ import msgspec
 
 from cluster.broker.filters.subscription import Subscription
 from cluster.broker.groups.group_members import BROADCASTING, CLUSTERING, Member, Members
-from cluster.broker.groups.group_news import GroupNews
+from cluster.broker.groups.group_registration import GroupRegistration
 from cluster.broker.groups.queue_locks import QueueLocks
 from cluster.broker.names import check_group_name
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.remoting.answers import after_read_index, in_steps, refuse, refusing
-from cluster.remoting.forward.origins import gives_up
+from cluster.remoting.forward.committers import gives_up
 from cluster.remoting.needs import READ, Code, Codes, of_heartbeat, of_unregistering, row
 from cluster.remoting.request import Request, text, too_long
 from cluster.replication.outcome import ProposeResult
@@ -106,7 +106,7 @@ class Heartbeats:
     def __init__(self, services: Services, members: Members, locks: QueueLocks) -> None:
         self._services = services
         self._members = members
-        self._news = GroupNews(services, members)
+        self._news = GroupRegistration(services, members)
         self._locks = locks
         self._lists = ConsumerLists()
 

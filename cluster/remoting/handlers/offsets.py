@@ -10,7 +10,7 @@ from cluster.broker.groups.queue_locks import other_holder
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.remoting.answers import after_read_index, refuse, refusing, reply_written
-from cluster.remoting.forward.origins import committers
+from cluster.remoting.forward.committers import committers
 from cluster.remoting.needs import READ, ROUTE, WRITE, Code, Codes, row
 from cluster.remoting.request import Handler, Request, integer, text
 from cluster.replication.outcome import ProposeResult

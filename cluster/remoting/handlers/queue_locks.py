@@ -17,7 +17,7 @@ from cluster.broker.groups.queue_locks import Granted, QueueLocks
 from cluster.broker.names import check_group_name
 from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.answers import refuse, refusing, reply_written
-from cluster.remoting.forward.origins import gives_up, standing_of
+from cluster.remoting.forward.committers import gives_up, standing_of
 from cluster.remoting.needs import Code, Codes, of_locks
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import ClientId, GroupName, TopicName, Unsigned31

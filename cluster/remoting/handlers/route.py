@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
-from cluster.broker.groups.early_routes import V4_0_0, EarlyRoutes
+from cluster.broker.groups.route_refresh import V4_0_0, EarlyRoutes
 from cluster.broker.names import PERM_INHERIT, PERM_READ, PERM_WRITE, RETRY_PREFIX, no_topic
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services

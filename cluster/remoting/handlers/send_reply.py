@@ -38,7 +38,7 @@ _REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 
 class SendReplyWriter:
-    """Writes the answers to sends. `cluster.broker.sends.send_fates` decides which answer a send gets."""
+    """Writes the answers to sends. `cluster.broker.sends.send_outcomes` decides which answer a send gets."""
 
     def __init__(self, store_host: bytes, broker_name: str, metrics: RequestFigures | None = None) -> None:
         """`broker_name` is the name by which clients find the cluster."""

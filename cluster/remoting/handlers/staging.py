@@ -23,7 +23,7 @@ from raftmq_wire.json_text import MALFORMED
 from statemachine.delivery.staged_writes import NAME_MAX, WINNERS_MAX
 
 if TYPE_CHECKING:
-    from cluster.broker.sends.send_wish import SendPath
+    from cluster.broker.sends.send_request import SendPath
     from cluster.remoting.request import Request
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]

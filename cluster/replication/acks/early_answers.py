@@ -15,7 +15,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.replication.acks.ack_levels import Ack, default_level
-from cluster.runtime.host.contained import contain
+from cluster.runtime.host.error_containment import contain
 from cluster.runtime.signal import Signal
 from raftlog.types import Entry, EntryId, NodeId, Role
 

@@ -13,7 +13,7 @@ import logging
 import socket
 from collections.abc import Callable
 
-from cluster.runtime.tls.arrivals import Arrivals
+from cluster.runtime.tls.accepted_sockets import AcceptedSockets
 from cluster.runtime.tls.security import PLAIN, Security
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Acceptor:
         self._room = room
         self._sockets: list[socket.socket] = []
         self._opening: set[asyncio.Task[object]] = set()
-        self._arrivals = None if security.mode == "disabled" else Arrivals(loop, security, factory, self._begin)
+        self._arrivals = None if security.mode == "disabled" else AcceptedSockets(loop, security, factory, self._begin)
         self._quiet_until = 0.0
         self._closed = False
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from cluster.config.config import TierSection
-from cluster.tier.store.cloud import CloudStore
+from cluster.tier.store.cloud_stores import CloudStore
 from cluster.tier.store.directory import DirectoryStore
 from cluster.tier.store.memory import MemoryStore
 from cluster.tier.store.object_store import ObjectStore

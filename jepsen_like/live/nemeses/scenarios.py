@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from cluster.config.source import nearest
-from jepsen_like.hostile import drawn, turns
+from jepsen_like.hostile import random_attacks, turns
 from jepsen_like.live.nemeses import (
     nemesis_disk,
     nemesis_hostile,
@@ -33,7 +33,7 @@ NEMESES: dict[str, Nemesis] = {
 FAMILIES: dict[str, tuple[str, ...]] = {
     "membership": tuple(nemesis.name for nemesis in nemesis_members.NEMESES),
     "hostile": tuple(nemesis.name for nemesis in nemesis_hostile.NEMESES),
-    "turns": tuple(attack.name for attack in (*turns.ATTACKS, *drawn.ATTACKS)),
+    "turns": tuple(attack.name for attack in (*turns.ATTACKS, *random_attacks.ATTACKS)),
 }
 """Names that stand for several faults."""
 _MEMBERS = FAMILIES["membership"]

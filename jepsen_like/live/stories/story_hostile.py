@@ -18,7 +18,7 @@ from jepsen_like.hostile.attack import EVERY_S
 from jepsen_like.live.harm.assault import Assault, Round, orders_for
 from jepsen_like.live.nemeses.nemesis_seam import Effect
 from jepsen_like.live.outcome import Played
-from jepsen_like.live.probes.honest import seen_in
+from jepsen_like.live.probes.honest_clients import seen_in
 from jepsen_like.live.probes.long_turns import TURN_MAX_S, Turns, ask_turns
 from jepsen_like.live.probes.watch import Watch
 from jepsen_like.live.stories.story import Scene, Story

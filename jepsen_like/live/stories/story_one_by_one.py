@@ -15,10 +15,10 @@ from typing import Any, Final
 from jepsen_like.live.harm.assault import Assault, Round, orders_for
 from jepsen_like.live.nemeses.nemesis_seam import Effect
 from jepsen_like.live.outcome import Played
-from jepsen_like.live.probes.honest import seen_in
+from jepsen_like.live.probes.honest_clients import seen_in
 from jepsen_like.live.probes.long_turns import TURN_MAX_S, Turns, ask_turns
 from jepsen_like.live.probes.watch import Change, Watch
-from jepsen_like.live.stories.beside import BESIDE, Beside
+from jepsen_like.live.stories.concurrent_events import BESIDE, Beside
 from jepsen_like.live.stories.story import Scene, Story, StoryEnds
 from jepsen_like.live.stories.story_hostile import MEMORY_MAX
 from jepsen_like.live.subjects.subject import LoadPlan

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from jepsen_like.live.subjects.owned import Owned
+from jepsen_like.live.subjects.owned_resources import Owned
 from raftmq.local.waiting import until
 
 _TERMINATE_S = 10.0

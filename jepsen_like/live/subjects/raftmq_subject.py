@@ -39,7 +39,7 @@ from jepsen_like.live.subjects.subject import (
 )
 from raftmq.client.errors import RaftMQError, Unknown
 from raftmq.local.credentials import address_of
-from raftmq.local.exchange import exchange
+from raftmq.local.http_exchange import exchange
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import NODE_MODULE, check_ports, free_base_port, log_tail
 from raftmq.local.status import fetch_status

@@ -13,11 +13,11 @@ from cluster.node.node import Node
 from cluster.replication.append_lane import Persisted, PersistJob
 from cluster.state.state_case import StateCase
 from jepsen_like.invariants.raft_group import Before, GroupInvariants, check_state
+from jepsen_like.sim.checks.allowed_losses import Excuses
 from jepsen_like.sim.checks.durable import DurableLog
-from jepsen_like.sim.checks.excuses import Excuses
-from jepsen_like.sim.checks.orderly import OrderlyStops
+from jepsen_like.sim.checks.handovers import Reigns
+from jepsen_like.sim.checks.orderly_stops import OrderlyStops
 from jepsen_like.sim.checks.refusals import Refusals
-from jepsen_like.sim.checks.reigns import Reigns
 from jepsen_like.sim.checks.removal_check import RemovalCheck
 from jepsen_like.sim.checks.tier_check import TierCheck
 from jepsen_like.sim.checks.trim_check import TrimCheck

@@ -1,7 +1,7 @@
 """Clients that mean harm and speak the protocol: odd requests, halves of frames, pulls that nobody reads.
 
 While faults go on they are only watched: no node ends by what they send, no request is answered twice. When all is
-healed they go on for a while (`sim/calm.py`), and then everything they asked must be answered, once.
+healed they go on for a while (`sim/calm_phase.py`), and then everything they asked must be answered, once.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from jepsen_like.hostile.fields import beat_body, pull_fields
 from jepsen_like.hostile.wire import Answer
 from jepsen_like.sim.clients.client_machines import SEND_CODE, TOPIC, Client, ClientHost, foreign_send
 from jepsen_like.sim.clients.raw_client import Asked, RawConnection, Report
-from jepsen_like.sim.hostile.odd import draw_odd
-from jepsen_like.sim.hostile.strangers import intrude
+from jepsen_like.sim.hostile.senseless_requests import draw_odd
+from jepsen_like.sim.hostile.unknown_peers import intrude
 from jepsen_like.sim.machines.machine import BROKER_PORT, NAMESRV_PORT
 from jepsen_like.sim.options import LONG_WORK_FROM, MANY_FROM
 from raftlog.types import NodeId

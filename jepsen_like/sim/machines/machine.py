@@ -33,8 +33,8 @@ from cluster.config.config import (
     TopicsSection,
     TransactionSection,
 )
-from cluster.node.life import NodeLife
 from cluster.node.node import Node
+from cluster.node.node_runs import NodeRuns
 from cluster.peer.keyring import encode
 from cluster.peer.secret import MARK, SECRET, mark_of
 from cluster.replication.append_lane import Persisted, PersistJob
@@ -166,7 +166,7 @@ class Machine:
         """Factor by which apply is slower, on top of the factor of all lanes."""
         self.node: Node | None = None
         self.process: Process | None = None
-        self.life: NodeLife | None = None
+        self.life: NodeRuns | None = None
         self.processes: list[Process] = []
         self.nodes: list[Node] = []
         """Every node object that was ever started on this machine."""
@@ -267,12 +267,12 @@ class Machine:
             read_key_file=(lambda _: (USER_KEY,)) if self.options.users else None,
         )
         self._look_for_install()
-        life = NodeLife(self.config, environment, self._started, self._opened, self._closed)
+        life = NodeRuns(self.config, environment, self._started, self._opened, self._closed)
         self.life = life
         process.on_power_cut = self._power_cut
         process.run(self.loop.create_task, self._live(process, life))
 
-    async def _live(self, process: Process, life: NodeLife) -> None:
+    async def _live(self, process: Process, life: NodeRuns) -> None:
         failure: BaseException | None = None
         try:
             node = await life.run()

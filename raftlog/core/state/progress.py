@@ -100,7 +100,7 @@ class Progress:
         """True if the follower's connection closed and the follower was not heard since."""
         self.fit = True
         """True if the follower's last heartbeat reply said that it may lead. An unknown follower counts as fit, because
-        each member checks itself (fit.py)."""
+        each member checks itself (eligibility.py)."""
         self.sent_commit = -1
         """The largest commit index sent in a message that the follower can act on; if lost, a heartbeat carries it."""
         self.acked_round = 0

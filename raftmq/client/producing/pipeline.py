@@ -26,7 +26,7 @@ from raftmq.client.message import SendResult, position_of
 from raftmq.client.producing.send_frame import FrameWriter, SendRequest, Submission, queue_of_key
 from raftmq.client.producing.send_window import AnyFuture, NextStep, Pending, SendWindow, never_sent
 from raftmq.client.retries import Retry
-from raftmq.client.room import Room
+from raftmq.client.send_room import Room
 from raftmq.client.view import ROUTE_LIFE_S, Backoff, ClusterView, why_not
 from raftmq_wire.codec import Header
 from raftmq_wire.codes import ResponseCode

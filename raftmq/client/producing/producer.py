@@ -18,7 +18,7 @@ from raftmq.client.producing.send_frame import (
     build_single,
     in_users_words,
 )
-from raftmq.client.room import Room
+from raftmq.client.send_room import Room
 from raftmq.client.view import ClusterView
 
 _T = TypeVar("_T", SendResult, list[SendResult])

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raftmq.commands.common import INTERRUPTED, connect, json_option, servers_option
-from raftmq.commands.messages.places import START, Start, StartType, walk
 from raftmq.commands.messages.printing import FormatType, printer
+from raftmq.commands.messages.start_positions import START, Start, StartType, walk
 from raftmq.commands.names import TOPIC, complete_groups, with_near_miss
 
 if TYPE_CHECKING:

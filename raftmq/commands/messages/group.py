@@ -8,7 +8,7 @@ from urllib.parse import quote
 import click
 
 from raftmq.commands.common import cluster_options, plain, print_json, print_pages, print_table, show
-from raftmq.commands.messages.places import moment
+from raftmq.commands.messages.start_positions import moment
 from raftmq.commands.names import complete_groups, complete_topics, near_name
 from raftmq.local.admin_http import AdminApi, admin_addresses
 

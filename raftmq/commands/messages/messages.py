@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raftmq.commands.common import connect, json_option, servers_option, show
-from raftmq.commands.messages.origins import send_copies
-from raftmq.commands.messages.places import START, MomentType, Start, StartType, walk
+from raftmq.commands.messages.message_copies import send_copies
 from raftmq.commands.messages.printing import FormatType, printer
+from raftmq.commands.messages.start_positions import START, MomentType, Start, StartType, walk
 from raftmq.commands.names import TOPIC, with_near_miss
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -115,7 +115,7 @@ def republish(
     Each copy names its origin in the property RAFTMQ_ORIGIN. What has a copy in the target topic already is left out:
     the same command, repeated, sends nothing twice, unless --again is given. Copies are not copied.
     """
-    from raftmq.commands.messages.origins import ORIGIN
+    from raftmq.commands.messages.message_copies import ORIGIN
 
     target = to or topic
     with connect(servers) as mq, mq.producer() as producer:

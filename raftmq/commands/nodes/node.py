@@ -23,7 +23,7 @@ from raftmq.commands.common import (
 )
 from raftmq.commands.names import complete_nodes
 from raftmq.commands.nodes.node_plan import ask_before, confirmed, show_plan
-from raftmq.local import may_stop
+from raftmq.local import stop_check
 from raftmq.local.admin_http import ADMIN_VARIABLE, AdminApi, F, admin_addresses, drain_node
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -389,7 +389,7 @@ def drain(node: int, undo: bool, grace_s: float, data: str | None, admin: str | 
         show(as_json, view, f"node {node} may lead again")
         return
     time.sleep(grace_s)
-    may = may_stop.ask(addresses, node)
+    may = stop_check.ask(addresses, node)
     warning = [f"do not stop it yet: {reason}" for reason in may["reasons"]] if may is not None else []
     drained = f"node {node} is drained: node {view['leader']} leads; undo: raftmq node drain {node} --undo"
     show(as_json, {**view, "can_stop": may}, drained, *warning)
@@ -400,7 +400,7 @@ def drain(node: int, undo: bool, grace_s: float, data: str | None, admin: str | 
 @cluster_options
 def can_stop(node: int, data: str | None, admin: str | None, as_json: bool) -> int:
     """Ask the cluster whether writes go on while NODE is stopped. Exits with 0 if they do, 5 if not."""
-    answer = may_stop.ask(admin_addresses(admin, data), node)
+    answer = stop_check.ask(admin_addresses(admin, data), node)
     if answer is None:
         raise LocalError(
             "no leader answers",

@@ -11,7 +11,7 @@ import msgspec
 
 from cluster.members.checks import SAFE_VOTERS, before_and_after, told
 from raftmq.commands.common import console, print_json
-from raftmq.local import may_stop
+from raftmq.local import stop_check
 from raftmq.local.admin_http import AdminApi, ApiRefusal
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -49,7 +49,7 @@ def show_plan(api: AdminApi, node: int, *, as_json: bool) -> None:
 def ask_before(api: AdminApi, addresses: Sequence[str], node: int) -> bool:
     """Shows the voters before and after on stderr, and asks at a terminal. Returns True if the answer was yes, False if
     there is no terminal. Raises LocalError if the cluster cannot do without the node now."""
-    may = may_stop.ask(addresses, node)
+    may = stop_check.ask(addresses, node)
     if may is None:
         return False  # no leader answers: the removal waits for one, or says why
     if not may["allowed"]:

@@ -8,7 +8,7 @@ import click
 
 from raftmq.commands.common import data_dir, data_option, json_option, show, size_of
 from raftmq.commands.names import complete_nodes
-from raftmq.local import may_stop
+from raftmq.local import stop_check
 from raftmq.local.admin_http import drain_node
 from raftmq.local.cluster import LocalCluster, bytes_in
 from raftmq.local.credentials import addresses_of
@@ -95,7 +95,7 @@ def restart(node: int, grace_s: float, force: bool, data: str | None, as_json: b
     cluster = LocalCluster(data_dir(data))
     addresses = addresses_of(cluster.nodes)
     if not force and any(is_running(each) for each in cluster.nodes if each.id == node):
-        may_stop.require(addresses, node, WAIT_S, otherwise=f"    (or raftmq restart {node} --force)")
+        stop_check.require(addresses, node, WAIT_S, otherwise=f"    (or raftmq restart {node} --force)")
     if grace_s:
         drain_node(node, addresses)
         time.sleep(grace_s)

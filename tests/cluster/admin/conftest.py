@@ -36,7 +36,7 @@ from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.events import EventLog
 from cluster.runtime.failpoints.failpoints import FailpointSet
-from cluster.runtime.tls.keeper import TlsKeeper
+from cluster.runtime.tls.tls_maintenance import TlsMaintenance
 from cluster.runtime.turns.work import Turns
 from cluster.state.recovery_views import RecoveryStatus
 from jepsen_like.fakes.memory_kv import MemoryKV
@@ -135,7 +135,7 @@ class FakeNode:
         self.alarms = Alarms(lambda: 1_700_000_000_000)
         self.events = EventLog(node_id, self.wall_ms)
         self.clients: Any = FakeClients()
-        self.tls = TlsKeeper(self.config, self.alarms, self.wall_ms)
+        self.tls = TlsMaintenance(self.config, self.alarms, self.wall_ms)
         self.repairs: Any = None
         self.consistency: Any = None
         self.scrubber: Any = None

@@ -15,9 +15,9 @@ from aiohttp.test_utils import TestServer
 
 from cluster.admin import forward
 from cluster.admin.guard import ANSWERS_BYTES_MAX
-from cluster.admin.pieces import SENT_BYTES, Pieces
 from cluster.admin.route import CONSTANT, CONSTANT_BYTES_MAX, PAGE_BYTES_MAX, Route, whole_message
 from cluster.admin.routes import ROUTES
+from cluster.admin.streamed_json import SENT_BYTES, Pieces
 from cluster.config.config import LimitsSection
 from cluster.runtime import room
 from raftlog.types import NodeId

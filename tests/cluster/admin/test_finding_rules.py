@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from cluster.admin.findings import rules
-from cluster.admin.findings.around import clock_conditions, setting_conditions
 from cluster.admin.findings.catalogue import CODES, code_of_alarm
 from cluster.admin.findings.finding import Condition
 from cluster.admin.findings.group_watch import GroupWatch
 from cluster.admin.findings.merge import merged
+from cluster.admin.findings.other_nodes import clock_conditions, setting_conditions
 from cluster.admin.findings.rules import MIXED_MS, own_conditions
 from cluster.admin.findings.watch import Memory
 from cluster.admin.port import MemberView

@@ -10,16 +10,16 @@ import aiohttp
 import msgspec
 import pytest
 
-from cluster.admin.findings.around import (
-    Around,
+from cluster.admin.findings.catalogue import BECAUSE_OF, CODES, code_of_alarm, command_of
+from cluster.admin.findings.finding import CLUSTER, Cause, Condition, Finding, link_object
+from cluster.admin.findings.merge import merged
+from cluster.admin.findings.other_nodes import (
+    OtherNodes,
     clock_conditions,
     clock_offset_ms,
     setting_conditions,
     why_silent,
 )
-from cluster.admin.findings.catalogue import BECAUSE_OF, CODES, code_of_alarm, command_of
-from cluster.admin.findings.finding import CLUSTER, Cause, Condition, Finding, link_object
-from cluster.admin.findings.merge import merged
 from cluster.admin.findings.rules import own_conditions, suspicion
 from cluster.admin.findings.watch import Memory
 from cluster.config.local_layout import is_local
@@ -316,7 +316,7 @@ def test_different_secrets_blame_neither_node_and_lead_to_the_secrets(node: Any)
 
 async def test_one_question_without_an_answer_is_not_silence(make_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes that are started together are not all there for the first one."""
-    around = Around(make_node(1))
+    around = OtherNodes(make_node(1))
     monkeypatch.setattr(around, "_addresses", lambda: {2: "127.0.0.1:1"})
     told = []
     for _ in range(3):

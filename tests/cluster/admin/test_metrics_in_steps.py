@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.runtime.figures.tallies import SERIES_MAX
+from cluster.runtime.figures.counters import SERIES_MAX
 from raftlog.work import METER
 
 STEP_MAX = 6_000

@@ -29,7 +29,7 @@ from raftlog.types import NodeId
 from raftmq_wire.errors import LocalError
 from statemachine.rows.kv import KVError
 from statemachine.rows.rocks import RocksKV
-from tests.support.patience import PATIENCE_S
+from tests.support.wait_until import PATIENCE_S
 
 
 class Clock:

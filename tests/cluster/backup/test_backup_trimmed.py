@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from cluster.backup import manifest as manifests
 from cluster.backup.create import create
 from cluster.backup.restore import restore
-from cluster.backup.survivor import look_at, recover
+from cluster.backup.sole_survivor import look_at, recover
 from cluster.backup.verify import verify
 from cluster.config.loading import load
 from raftlog.frame import make_entry

@@ -25,8 +25,8 @@ from raftmq.client import Client, connect
 from raftmq.client.errors import RaftMQError
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
-from tests.support.patience import PATIENCE_S
 from tests.support.small_segments import small_segments
+from tests.support.wait_until import PATIENCE_S
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 

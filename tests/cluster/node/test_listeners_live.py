@@ -17,7 +17,7 @@ import pytest
 from raftmq.local.process import free_base_port
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.codes import RequestCode
-from tests.support.patience import until
+from tests.support.wait_until import until
 
 pytestmark = pytest.mark.live
 

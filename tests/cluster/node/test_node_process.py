@@ -11,7 +11,7 @@ import pytest
 
 from cluster.config.config import Config
 from cluster.node import __main__ as process
-from cluster.node import life
+from cluster.node import node_runs
 from cluster.runtime import logs
 from cluster.runtime.environment import Environment
 from cluster.runtime.host import python_speed
@@ -28,7 +28,7 @@ async def test_the_node_is_told_of_a_slow_python(monkeypatch: pytest.MonkeyPatch
             return None
 
     monkeypatch.setattr(python_speed, "finding_at_start", lambda: "python is slow")
-    monkeypatch.setattr(life, "NodeLife", Life)
+    monkeypatch.setattr(node_runs, "NodeRuns", Life)
     assert await process.run(cast(Config, None)) == 0
     assert [environment.python_finding for environment in handed] == ["python is slow"]
 

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from cluster.config.loading import load
-from cluster.node.life import NodeLife
 from cluster.node.node import Node
+from cluster.node.node_runs import NodeRuns
 from cluster.runtime.environment import Environment
 from cluster.runtime.logs import extras
 from raftmq.client import connect
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
-from tests.support.patience import PATIENCE_S, until
 from tests.support.small_segments import LOG
+from tests.support.wait_until import PATIENCE_S, until
 
 pytestmark = pytest.mark.live
 POINT = "append.fdatasync"
@@ -42,7 +42,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
     )
     create_data_dirs([path])
     lives: list[Node] = []
-    life = NodeLife(load(path), Environment(), lives.append)
+    life = NodeRuns(load(path), Environment(), lives.append)
     running = asyncio.get_running_loop().create_task(life.run())
     await until(lambda: lives and lives[0].services.writes_open())
     yield Served(lives[0], f"127.0.0.1:{base + 1}")

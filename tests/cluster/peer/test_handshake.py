@@ -19,8 +19,8 @@ from cluster.runtime.framing import FrameBuffer
 from raftlog.messages import Heartbeat, Message
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port
-from tests.support.patience import PATIENCE_S, until
 from tests.support.plain_server import serving
+from tests.support.wait_until import PATIENCE_S, until
 
 ONE, TWO, FOUR = NodeId(1), NodeId(2), NodeId(4)
 UUIDS = {ONE: "uuid-1", TWO: "uuid-2", FOUR: "uuid-4"}

@@ -9,8 +9,8 @@ from cluster.peer.transport import BULK, CONTROL, Handlers, Membership, PeerTran
 from cluster.peer.wire import Kind, pack
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port
-from tests.support.patience import PATIENCE_S, until
 from tests.support.plain_server import serving
+from tests.support.wait_until import PATIENCE_S, until
 
 UUIDS = {NodeId(1): "uuid-1", NodeId(2): "uuid-2"}
 

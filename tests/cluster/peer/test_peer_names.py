@@ -13,7 +13,7 @@ from cluster.peer.transport import Handlers, Membership, PeerTransport
 from raftlog.messages import Heartbeat, Message
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port
-from tests.support.patience import until
+from tests.support.wait_until import until
 
 UUIDS = {NodeId(1): "uuid-1", NodeId(2): "uuid-2", NodeId(3): "uuid-3"}
 NAME = "node-2.raftmq.test"

@@ -15,8 +15,8 @@ from cluster.peer.transport import Handlers, PeerTransport
 from cluster.peer.wire import Kind, pack
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port
-from tests.support.patience import until
 from tests.support.plain_server import Listen
+from tests.support.wait_until import until
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 KEY, OTHER = Keyring((b"n" * 32,), demanded=True), Keyring((b"x" * 32,), demanded=True)

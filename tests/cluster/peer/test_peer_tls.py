@@ -18,13 +18,13 @@ from cluster.peer.probe import probe
 from cluster.peer.roster import Membership
 from cluster.peer.transport import BULK, CONTROL, PLAIN_REFUSAL, Handlers, PeerTransport
 from cluster.runtime.alarms import Alarms
-from cluster.runtime.tls.keeper import CHECK_AFTER_MS, TlsKeeper
+from cluster.runtime.tls.tls_maintenance import CHECK_AFTER_MS, TlsMaintenance
 from cluster.runtime.tls.transport import TlsTransport
 from raftlog.messages import Heartbeat, Message
 from raftlog.types import NodeId
 from raftmq.local.certificates import Pair, new_ca, new_client, new_node, write_pair
 from raftmq.local.process import free_base_port
-from tests.support.patience import PATIENCE_S, until
+from tests.support.wait_until import PATIENCE_S, until
 
 ONE, TWO = NodeId(1), NodeId(2)
 CLUSTER = "6f9a2f9e-52a7-4d0f-8f3c-0d6d3a1f0001"
@@ -55,7 +55,7 @@ class Pki:
         staged.write_bytes(b"".join(parts))
         staged.replace(self.folder / "ca.crt")
 
-    def keeper(self, node: NodeId, mode: TlsMode) -> TlsKeeper:
+    def keeper(self, node: NodeId, mode: TlsMode) -> TlsMaintenance:
         section = TlsSection(
             mode=mode if mode != "" else "disabled",
             cert_file=str(self.folder / f"node-{node}.crt"),
@@ -63,7 +63,7 @@ class Pki:
             ca_file=str(self.folder / "ca.crt"),
         )
         config = Config(node=NodeSection(id=node, data_dir="/nowhere"), tls=section)
-        return TlsKeeper(config, Alarms(lambda: 0), lambda: time.time_ns() // 1_000_000)
+        return TlsMaintenance(config, Alarms(lambda: 0), lambda: time.time_ns() // 1_000_000)
 
 
 class Peer:

@@ -16,7 +16,7 @@ from raftlog.frame import genesis_entry
 from raftlog.messages import AppendEntries, Heartbeat, Message
 from raftlog.types import EntryId, NodeId
 from raftmq.local.process import free_base_port
-from tests.support.patience import PATIENCE_S, until
+from tests.support.wait_until import PATIENCE_S, until
 
 GROUP = 1
 IDS = (NodeId(1), NodeId(2), NodeId(3))

@@ -7,7 +7,7 @@ from cluster.peer.transport import BULK, CONTROL, Handlers, HeartbeatNet, PeerTr
 from raftlog.messages import Heartbeat, Message
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port
-from tests.support.patience import until
+from tests.support.wait_until import until
 
 ONE, TWO, FOUR = NodeId(1), NodeId(2), NodeId(4)
 UUIDS = {ONE: "u1", TWO: "u2", FOUR: "u4"}

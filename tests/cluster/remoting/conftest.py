@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 from cluster.broker.groups.client_relay import ClientRelay
-from cluster.broker.groups.early_routes import EarlyRoutes
 from cluster.broker.groups.group_admin import Groups
 from cluster.broker.groups.group_members import Members
 from cluster.broker.groups.group_offsets import Offsets
 from cluster.broker.groups.offset_resets import OffsetResets
 from cluster.broker.groups.queue_locks import QueueLocks
+from cluster.broker.groups.route_refresh import EarlyRoutes
 from cluster.broker.pulls.pull_service import Pulls
 from cluster.broker.reads.entry_reads import runs_of
 from cluster.broker.services import ClientAnswer, ClientRequest

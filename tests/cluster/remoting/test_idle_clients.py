@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.remoting.connection.patience import IDLE_S, LEAVES_S, SLICE, IdleClients
+from cluster.remoting.connection.stuck_clients import IDLE_S, LEAVES_S, SLICE, IdleClients
 
 TICK_MS = 50
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.remoting.connection.rooms import sizes
+from cluster.remoting.connection.connection_memory import sizes
 from raftmq_wire.codes import RequestCode as Code
 from raftmq_wire.codes import ResponseCode
 

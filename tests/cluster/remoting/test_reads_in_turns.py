@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cluster.config.config import LimitsSection
+from cluster.remoting.connection.connection_memory import ConnectionMemory
 from cluster.remoting.connection.frame import Frame
-from cluster.remoting.connection.rooms import Rooms
 from cluster.remoting.connection.server import STEP_UNITS, Dispatch, RemotingConnection
 from cluster.runtime.in_flight import BytesInFlight
 from cluster.runtime.turns.work import Turns
@@ -51,7 +51,10 @@ class Counting(Dispatch):
     """Notes which request came of whom."""
 
     def __init__(self, loop: Loop) -> None:
-        self.rooms, self.turns = Rooms(LimitsSection(), loop.call_soon, BytesInFlight()), Turns(loop.call_soon, SHARE)
+        self.rooms, self.turns = (
+            ConnectionMemory(LimitsSection(), loop.call_soon, BytesInFlight()),
+            Turns(loop.call_soon, SHARE),
+        )
         self.seen: list[tuple[object, int]] = []
         self.costs = REQUEST_UNITS
 

@@ -24,8 +24,8 @@ from raftmq_wire.codec import FLAG_ONEWAY, HEADER_BYTES_MAX, decode_header, enco
 from raftmq_wire.codes import ResponseCode
 from tests.support.certificates import make_files
 from tests.support.first_leader import stand
-from tests.support.patience import PATIENCE_S, until
 from tests.support.small_segments import LOG
+from tests.support.wait_until import PATIENCE_S, until
 
 KIB, MIB = 1 << 10, 1 << 20
 MESSAGE = 60 * KIB

@@ -23,7 +23,7 @@ from raftlog.storage.files.genesis import Genesis, Voter
 from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftlog.types import Entry, EntryType, NodeId
-from tests.support.patience import until
+from tests.support.wait_until import until
 
 DATA = Path("/data")
 GROUP = 7

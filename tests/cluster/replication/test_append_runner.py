@@ -22,7 +22,7 @@ from cluster.replication.append_runner import (
 )
 from raftlog.types import FLAG_ROLL, Entry, HardState, NodeId
 from tests.support.node_kit import WINDOW_BYTES, no_ops
-from tests.support.patience import until
+from tests.support.wait_until import until
 
 
 def job(*of: Entry, hard_state: HardState | None = None) -> PersistJob:

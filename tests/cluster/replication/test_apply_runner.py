@@ -12,7 +12,7 @@ from cluster.replication.apply_lane import Applied, ApplyRunner
 from raftlog.types import Entry, EntryType
 from statemachine.broker_state import ApplyRun
 from tests.support.node_kit import WINDOW_BYTES, no_ops
-from tests.support.patience import until
+from tests.support.wait_until import until
 
 
 class Lane:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.runtime.figures.tallies import SAMPLES_MAX, Rates, Totals
+from cluster.runtime.figures.counters import SAMPLES_MAX, Rates, Totals
 
 
 class Node:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from cluster.broker.reads.message_lookup import message_at
 from cluster.broker.sends.redelivery import REPEATED_MS
-from cluster.retention.pinned import Slice
+from cluster.retention.pinned_messages import Slice
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.message_format import Message, decode_message, decode_message_id
 from statemachine import commands

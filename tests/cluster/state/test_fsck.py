@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cluster.state import suspect
+from cluster.state import suspect_state
 from cluster.state.fsck import Fsck
 from raftlog.storage.verify.verify_directory import Severity
 from raftmq.cli import run as raftmq
@@ -75,7 +75,7 @@ def test_every_part_of_the_state_is_looked_at(place: Place) -> None:
         assert kind in damaged_kinds(place), pattern
         shutil.rmtree(place.path)
         shutil.copytree(image, place.path)
-    suspect.mark_suspect(place.fs, place.path, "a reason", 1)
+    suspect_state.mark_suspect(place.fs, place.path, "a reason", 1)
     assert damaged_kinds(place) == {"state"}
 
 
@@ -83,11 +83,11 @@ def test_wrong_rows_are_left_to_the_peers(place: Place) -> None:
     place.run(20, checkpoint=True)
     place.run(20, checkpoint=True)
     newer, older = place.checkpoints().names()
-    suspect.mark_suspect(place.fs, place.path, "its rows (cq) differ", 1, 30)
+    suspect_state.mark_suspect(place.fs, place.path, "its rows (cq) differ", 1, 30)
     report = Fsck(place.path).run()
     assert report.start.endswith(f"20 entries to apply; without a peer: from checkpoint {older}")
     assert report.judged[0].cure == "start the node while its peers run: it takes a checkpoint of one of them"
-    suspect.peers_were_asked(place.fs, place.path, newer, "")
+    suspect_state.peers_were_asked(place.fs, place.path, newer, "")
     assert Fsck(place.path).run().start.endswith(f"0 entries to apply; without a peer: from checkpoint {newer}")
 
 

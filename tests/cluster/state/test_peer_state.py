@@ -14,7 +14,7 @@ from cluster.repair.fetch import LOG, STATE, Fetched, FetchError, Refused, Statu
 from cluster.repair.log_source import log_source, state_source
 from cluster.repair.peer_state import StateFetch, note_answer
 from cluster.state import manifest as manifests
-from cluster.state import suspect
+from cluster.state import suspect_state
 from cluster.state.checkpoints import Checkpoints
 from cluster.state.opening import StateLostError
 from raftlog.storage.node_dir import open_node_dir
@@ -318,16 +318,16 @@ def test_a_checkpoint_in_the_making_is_waited_for(pair: tuple[Place, Any]) -> No
 
 def test_the_answer_is_noted_for_wrong_rows_only(place: Place) -> None:
     assert not note_answer(place.fs, place.path, None, "no answer")
-    suspect.mark_suspect(place.fs, place.path, "a block", 1)
+    suspect_state.mark_suspect(place.fs, place.path, "a block", 1)
     assert not note_answer(place.fs, place.path, None, "no answer")
-    suspect.mark_suspect(place.fs, place.path, "its rows differ", 2, 30)
-    suspect.mark_suspect(place.fs, place.path, "again", 3, 40)
-    known = suspect.Suspicion("its rows differ", 2, 30)
-    assert suspect.suspicion_of(place.fs, place.path) == known
+    suspect_state.mark_suspect(place.fs, place.path, "its rows differ", 2, 30)
+    suspect_state.mark_suspect(place.fs, place.path, "again", 3, 40)
+    known = suspect_state.Suspicion("its rows differ", 2, 30)
+    assert suspect_state.suspicion_of(place.fs, place.path) == known
     assert note_answer(place.fs, place.path, None, "no answer")
-    assert suspect.suspicion_of(place.fs, place.path) == known._replace(peer_checkpoint="", said="no answer")
+    assert suspect_state.suspicion_of(place.fs, place.path) == known._replace(peer_checkpoint="", said="no answer")
     (place.path / "STATE_SUSPECT").write_text("{")
-    unreadable = suspect.suspicion_of(place.fs, place.path)
+    unreadable = suspect_state.suspicion_of(place.fs, place.path)
     assert unreadable is not None
     assert unreadable.sound_index == -1, "taken for the worse"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.state import suspect
+from cluster.state import suspect_state
 from cluster.state.overlay_fs import OverlayFileSystem
 from cluster.state.rebuild import SEGMENT, START, Rebuild, RebuildPlan
 from raftlog.storage.files import vote_withheld
@@ -112,7 +112,7 @@ def test_checkpoints_that_others_contradict_are_passed_over(place: Place, replay
     place.run(10, checkpoint=True)
     place.run(10, checkpoint=True)
     newer, older = place.checkpoints().names()
-    suspect.mark_suspect(place.fs, place.path, "its rows (cq) differ", 1, 15)
+    suspect_state.mark_suspect(place.fs, place.path, "its rows (cq) differ", 1, 15)
     plan = planned(place)
     assert plan.checkpoint == older
     assert any(f"{newer} may hold the same wrong rows" in reason for reason in plan.because)

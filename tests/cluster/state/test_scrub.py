@@ -18,7 +18,7 @@ from cluster.runtime.host import helper_process
 from cluster.state import scrub_worker
 from cluster.state.checkpoints import Checkpoints
 from cluster.state.scrub import FIRST_AFTER_MS, Scrubber
-from cluster.state.suspect import give_up
+from cluster.state.suspect_state import give_up
 from raftlog.frame import make_entry
 from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.files.genesis import Genesis, Voter
@@ -31,7 +31,7 @@ from statemachine.commands import pack
 from statemachine.rows import keys
 from statemachine.rows.kv import TOPICS, Batch
 from statemachine.rows.rocks import RocksKV
-from tests.support.patience import PATIENCE_S, until
+from tests.support.wait_until import PATIENCE_S, until
 
 GROUP = 1
 HOUR_MS = 3_600_000

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cluster.state import suspect
+from cluster.state import suspect_state
 from cluster.state.opening import StateLostError
 from cluster.state.state_case import Done, Facts, StateCase, classify
 from raftlog.errors import CorruptLogError
@@ -152,7 +152,7 @@ def test_damage_is_replaced_from_a_checkpoint(place: Place, replay_all: Replay, 
     elif damage == "missing":
         shutil.rmtree(state)
     else:
-        suspect.mark_suspect(place.fs, place.path, "a block failed its checksum", 5)
+        suspect_state.mark_suspect(place.fs, place.path, "a block failed its checksum", 5)
     storage = place.open()
     status = storage.recovery.status(storage.checkpointer.run)
     found = {"suspect": "suspect", "current": "missing", "missing": "missing"}.get(damage, "corrupt")
@@ -198,7 +198,7 @@ class WrongRows:
         place.run(15, checkpoint=True)
         place.run(10, checkpoint=False, clean=False)
         self.newer, self.older = place.checkpoints().names()
-        suspect.mark_suspect(place.fs, place.path, "its rows (cq) differ at index 30", 5, 20)
+        suspect_state.mark_suspect(place.fs, place.path, "its rows (cq) differ at index 30", 5, 20)
 
     def peer(self, tmp_path: Path) -> str:
         """Adopts a checkpoint of a peer as a fetch leaves it; returns its name."""
@@ -221,7 +221,7 @@ def test_wrong_rows_are_replaced_by_a_peers(place: Place, tmp_path: Path, replay
         place.open()
     assert place.trash() == []
     name = wrong.peer(tmp_path)
-    suspect.peers_were_asked(place.fs, place.path, name, "")
+    suspect_state.peers_were_asked(place.fs, place.path, name, "")
     storage = place.open()
     status = storage.recovery.status(storage.checkpointer.run)
     assert (status.state_found, status.state_source, status.state_checkpoint) == ("wrong_rows", "peer", name)
@@ -229,7 +229,7 @@ def test_wrong_rows_are_replaced_by_a_peers(place: Place, tmp_path: Path, replay
     assert [alarm for alarm in status.alarms if "its rows (cq) differ at index 30" in alarm]
     assert [moved for moved, _ in place.trash()] == ["000001-state", f"000002-{wrong.newer}"]
     assert place.checkpoints().names() == [name, wrong.older]
-    assert suspect.why_suspect(place.fs, place.path) is None
+    assert suspect_state.why_suspect(place.fs, place.path) is None
     replay_all(storage)
     assert digest(storage.kv) == place.expected(40)
     storage.close(clean=True)
@@ -239,7 +239,7 @@ def test_wrong_rows_are_replaced_by_own_ones_that_others_had_if_no_peer_gives_an
     place: Place, replay_all: Replay
 ) -> None:
     wrong = WrongRows(place)
-    suspect.peers_were_asked(place.fs, place.path, "", "node 2 does not give state: no answer")
+    suspect_state.peers_were_asked(place.fs, place.path, "", "node 2 does not give state: no answer")
     storage = place.open()
     status = storage.recovery.status(storage.checkpointer.run)
     assert (status.state_source, status.state_checkpoint) == ("checkpoint", wrong.older)
@@ -252,8 +252,8 @@ def test_wrong_rows_are_replaced_by_own_ones_that_others_had_if_no_peer_gives_an
 
 def test_wrong_rows_that_nobody_agreed_with_are_never_used(place: Place) -> None:
     place.run(15, checkpoint=True)
-    suspect.mark_suspect(place.fs, place.path, "its rows (cq) differ at index 9", 5, -1)
-    suspect.peers_were_asked(place.fs, place.path, "", "node 2 does not give state: no answer")
+    suspect_state.mark_suspect(place.fs, place.path, "its rows (cq) differ at index 9", 5, -1)
+    suspect_state.peers_were_asked(place.fs, place.path, "", "node 2 does not give state: no answer")
     with pytest.raises(StateLostError, match=r"(?s)may hold the same.*The peers were asked: node 2 .*rebuild"):
         place.open()
     assert place.trash() == []
@@ -351,11 +351,11 @@ def test_damage_met_while_running_stops_the_node_and_the_next_start_replaces_the
     with pytest.raises(KVCorruptError):
         digest(storage.kv)
     assert len(told) == 1
-    assert "checksum" in str(suspect.why_suspect(place.fs, place.path))
+    assert "checksum" in str(suspect_state.why_suspect(place.fs, place.path))
     storage.close(clean=False)
     storage = place.open()
     status = storage.recovery.status(storage.checkpointer.run)
     assert (status.state_found, status.state_source) == ("suspect", "checkpoint")
-    assert suspect.why_suspect(place.fs, place.path) is None
+    assert suspect_state.why_suspect(place.fs, place.path) is None
     assert digest(storage.kv) == place.expected(20)
     storage.close(clean=True)

@@ -15,12 +15,12 @@ from jepsen_like.checkers import log as log_checker
 from jepsen_like.checkers.log import _real_time
 from jepsen_like.checkers.messages import Send
 from jepsen_like.checkers.script import Script
-from jepsen_like.checkers.shelves import Shelf, no_rows
+from jepsen_like.checkers.send_columns import SendColumns, no_rows
 from jepsen_like.checkers.verdict import Findings
 from jepsen_like.history import History, HistoryWriter, OpType, read_history
 
 
-def shelf_of(sends: list[Send]) -> Shelf:
+def shelf_of(sends: list[Send]) -> SendColumns:
     rows = no_rows()
     for send in sends:
         rows.offsets.append(send.offset)
@@ -29,7 +29,7 @@ def shelf_of(sends: list[Send]) -> Shelf:
         rows.producers.append(send.producer)
         rows.invoked.append(send.invoked)
         rows.completed.append(send.completed)
-    return Shelf.of(rows)
+    return SendColumns.of(rows)
 
 
 def test_real_time_is_judged_alike_by_the_quick_and_the_thorough_pass() -> None:

@@ -20,7 +20,7 @@ from cluster.remoting import router
 from jepsen_like.fuzz import http, peers, remoting, tls
 from jepsen_like.fuzz.lanes import Line
 from jepsen_like.fuzz.shot import Port, Shot, load, save
-from jepsen_like.hostile import nearly_right
+from jepsen_like.hostile import almost_valid
 from raftlog.core.plausible import TERM_STEP_MAX
 from raftmq_wire.codec import CodecError, decode_header, encode_frame, ext_of
 from raftmq_wire.codes import RequestCode
@@ -53,8 +53,8 @@ def test_every_request_that_a_node_handles_is_fuzzed() -> None:
         for path in Path(router.__file__).parent.glob("*.py")
         for name in re.findall(r"RequestCode\.([A-Z_0-9]+)", path.read_text(encoding="utf-8"))
     }
-    known = nearly_right.FIELDS.keys() | nearly_right.NOT_FUZZED.keys()
-    assert named <= known, "give the new code a row in jepsen_like/hostile/nearly_right.py"
+    known = almost_valid.FIELDS.keys() | almost_valid.NOT_FUZZED.keys()
+    assert named <= known, "give the new code a row in jepsen_like/hostile/almost_valid.py"
     assert known == set(RequestCode)
 
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from jepsen_like.hostile import hogs, requests, wire
+from jepsen_like.hostile import requests, resource_hogs, wire
 from jepsen_like.hostile.attack import Arena, Report
 from jepsen_like.hostile.attacks import ATTACKS
 from jepsen_like.hostile.wire import Target, Wire
@@ -102,9 +102,9 @@ async def test_sends_without_fields_want_words() -> None:
 async def test_halves_of_frames_are_whole_attacks_beside_a_client_that_is_served() -> None:
     held: list[int] = []
     async with pretended(lambda code, ext, oneway: (held.append(code), (0, {}))[1]) as node:
-        hogs.HOLD_S = 0.05  # type: ignore[attr-defined]
+        resource_hogs.HOLD_S = 0.05  # type: ignore[attr-defined]
         report = Report()
-        await hogs.halves(arena(node), node, report)
+        await resource_hogs.halves(arena(node), node, report)
     assert held == [RequestCode.HEART_BEAT] * 2, "no half was a request"
     assert report.wrong == []
 

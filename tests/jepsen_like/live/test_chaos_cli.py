@@ -12,7 +12,7 @@ from jepsen_like.live.nemeses.scenarios import NEMESES, SCENARIOS, nemeses_named
 from jepsen_like.live.plan import HOSTILE, ONE_BY_ONE, Deck, choose
 from jepsen_like.live.session import Wish, check_space, run_folder, space_needed
 from jepsen_like.live.stories.story_table import STORIES
-from jepsen_like.live.subjects.owned import FOLDER_VARIABLE
+from jepsen_like.live.subjects.owned_resources import FOLDER_VARIABLE
 from jepsen_like.live.subjects.subject import Capability
 from raftmq.cli import run
 from raftmq_wire.errors import LocalError
@@ -143,7 +143,7 @@ def test_each_fault_comes_before_any_comes_again() -> None:
 
 
 def test_the_state_folder_is_read_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from jepsen_like.live.subjects.owned import state_folder
+    from jepsen_like.live.subjects.owned_resources import state_folder
 
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "s"))
     assert state_folder() == tmp_path / "s"

@@ -19,7 +19,7 @@ from jepsen_like.live.nemeses.scenarios import NEMESES
 from jepsen_like.live.outcome import Played, conclude
 from jepsen_like.live.plan import Plan
 from jepsen_like.live.probes.monitor import Monitor
-from jepsen_like.live.subjects.owned import Owned
+from jepsen_like.live.subjects.owned_resources import Owned
 from jepsen_like.live.subjects.payload import SIZES, body_of, id_of
 from jepsen_like.live.subjects.processes import Processes
 from jepsen_like.live.subjects.proxy import Pair, Traffic

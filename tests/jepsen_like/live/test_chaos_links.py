@@ -19,7 +19,7 @@ from cluster.runtime.clock import SystemClock
 from jepsen_like.live.subjects.proxy import Fabric
 from raftlog.types import NodeId, Role
 from raftmq.local.process import free_base_port
-from tests.support.patience import until
+from tests.support.wait_until import until
 
 ONE, TWO = NodeId(1), NodeId(2)
 UUIDS = {ONE: "u1", TWO: "u2"}

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jepsen_like.live.subjects.owned import FOLDER_VARIABLE, Owned, state_folder, sweep
+from jepsen_like.live.subjects.owned_resources import FOLDER_VARIABLE, Owned, state_folder, sweep
 from raftmq_wire.errors import LocalError
 
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from jepsen_like.history import read_history
-from jepsen_like.live.subjects.owned import FOLDER_VARIABLE
+from jepsen_like.live.subjects.owned_resources import FOLDER_VARIABLE
 
 pytestmark = pytest.mark.live
 

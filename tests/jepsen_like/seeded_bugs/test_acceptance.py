@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from jepsen_like.seeded_bugs import acceptance, classics, recorded
+from jepsen_like.seeded_bugs import acceptance, classical_bugs, recorded
 from jepsen_like.seeded_bugs.acceptance import Standing
 from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT, Bug, load_all
 from jepsen_like.seeded_bugs.cli import bugs as command
@@ -48,17 +48,17 @@ def test_the_recorded_bugs_are_enough_if_their_schedules_kill() -> None:
 
 
 def test_the_classical_bugs_are_planted_or_say_why_not() -> None:
-    found = classics.load()
-    assert classics.planted() <= {bug.id for bug in BUGS}
+    found = classical_bugs.load()
+    assert classical_bugs.planted() <= {bug.id for bug in BUGS}
     assert len({classic.id for classic in found if classic.bugs}) >= acceptance.SOURCED_MIN
 
 
 @pytest.mark.parametrize("fields", ["bugs = []", "bugs = ['C01']\nwhy = 'it is planted'"])
 def test_a_classical_bug_is_planted_or_has_a_reason(fields: str, tmp_path: Path) -> None:
-    path = tmp_path / "classics.toml"
+    path = tmp_path / "classical_bugs.toml"
     path.write_text(f"[Z01]\ntitle = 'a bug'\n{fields}\n")
     with pytest.raises(ValueError, match="Z01"):
-        classics.load(path)
+        classical_bugs.load(path)
 
 
 def test_who_dies_in_its_schedule_before_clients_needs_no_random_seed() -> None:

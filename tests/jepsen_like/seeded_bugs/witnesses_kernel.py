@@ -9,8 +9,8 @@ from typing import Any
 
 from google_crc32c import value as crc32c
 
-from cluster.broker.sends.closings import Closings
-from cluster.broker.sends.send_fates import SendFates
+from cluster.broker.sends.closed_connections import ClosedConnections
+from cluster.broker.sends.send_outcomes import SendOutcomes
 from cluster.remoting.handlers.send_reply import SendReplyWriter
 from cluster.replication import message_batch
 from cluster.replication.identity import Identity
@@ -46,7 +46,7 @@ def answers(node: Node, sends: list[Send], entry: Built) -> bytes:
     node.path.write = node.path.write_all = written.append
     nothing: Any = None
     writer = SendReplyWriter(STORE_HOST, "broker")
-    SendFates(nothing, nothing, node.retries, INCARNATION, writer, Closings(lambda look: None)).stored(
+    SendOutcomes(nothing, nothing, node.retries, INCARNATION, writer, ClosedConnections(lambda look: None)).stored(
         sends, entry, set()
     )
     return b"".join(written)

@@ -10,7 +10,7 @@ from uuid import UUID
 from prometheus_client import CollectorRegistry
 
 from cluster.config.config import HaSection
-from cluster.node.retirement import Retirement
+from cluster.node.orderly_stop import Retirement
 from cluster.peer.connections import BULK, CONTROL
 from cluster.peer.link_state import LinkMetrics
 from cluster.peer.links import CatchUp, Links

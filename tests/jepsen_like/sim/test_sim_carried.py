@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.retention import pinned
+from cluster.retention import pinned_messages
 from jepsen_like.sim.options import draw
 from jepsen_like.sim.scripted import play
 from statemachine.delivery.half_messages import HalfMessages
@@ -54,7 +54,7 @@ def test_some_seeds_have_such_a_log() -> None:
 
 def forgotten(patch: pytest.MonkeyPatch) -> None:
     """Retention asks nobody what waits."""
-    patch.setattr(pinned, "lowest", lambda state, log: None)
+    patch.setattr(pinned_messages, "lowest", lambda state, log: None)
 
 
 def in_addition(patch: pytest.MonkeyPatch) -> None:

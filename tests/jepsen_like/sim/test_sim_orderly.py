@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.state.checkpointer import Checkpointer
-from jepsen_like.sim.checks.reigns import Reigns
+from jepsen_like.sim.checks.handovers import Reigns
 from jepsen_like.sim.scripted import play
 from raftlog.core import transfer
 from raftlog.core.raft import Raft

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.state.suspect import why_suspect
+from cluster.state.suspect_state import why_suspect
 from jepsen_like.sim.machines.machine import DATA
 from jepsen_like.sim.scripted import Stage
 from raftlog.types import NodeId

@@ -17,7 +17,7 @@ from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.files.genesis import Genesis
 from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.types import Entry
-from tests.support.beside import beside
+from tests.support.background_threads import beside
 
 Frames = Callable[..., list[Entry]]
 STABLE = 40

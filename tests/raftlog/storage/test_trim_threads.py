@@ -13,7 +13,7 @@ from raftlog.storage.files.genesis import Genesis
 from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.log_build import SegmentBuild
 from raftlog.types import Entry, LogTail
-from tests.support.beside import beside
+from tests.support.background_threads import beside
 
 Frames = Callable[..., list[Entry]]
 ROUNDS = 8

@@ -9,8 +9,8 @@ import pytest
 
 import raftmq
 from raftmq import PullStatus
-from raftmq.arrow.pace import Pace
 from raftmq.arrow.ranges import QueueRange, Unreadable
+from raftmq.arrow.read_rate import Pace
 from raftmq.arrow.reading import LAG_PATIENCE_S, MAX_BATCH_BYTES, RangeReader
 from raftmq.client.consuming.pull import PulledFrames
 from raftmq_wire.message_format import Message, encode_message

@@ -17,8 +17,8 @@ from raftmq.cli import cli
 from raftmq.client import connect
 from raftmq.client.message import Message
 from raftmq.commands.messages import printing
-from raftmq.commands.messages.origins import ORIGIN
-from raftmq.commands.messages.places import StartType, moment
+from raftmq.commands.messages.message_copies import ORIGIN
+from raftmq.commands.messages.start_positions import StartType, moment
 
 live = pytest.mark.live
 

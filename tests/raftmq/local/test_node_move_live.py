@@ -15,7 +15,7 @@ from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 from raftmq_wire.errors import ExitCode
 from tests.support.node_commands import node_command
-from tests.support.patience import PATIENCE_S
+from tests.support.wait_until import PATIENCE_S
 
 pytestmark = pytest.mark.live
 

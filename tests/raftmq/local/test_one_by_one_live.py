@@ -20,7 +20,7 @@ import pytest
 from raftmq import cli
 from raftmq.client import connect
 from raftmq.local.process import free_base_port
-from tests.support.patience import until
+from tests.support.wait_until import until
 
 pytestmark = pytest.mark.live
 

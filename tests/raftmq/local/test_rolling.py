@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raftmq.local import may_stop, rolling
+from raftmq.local import rolling, stop_check
 from raftmq.local.admin_http import AdminApi, ApiRefusal
 from raftmq.local.rolling import RollingRestart, by_command
 from raftmq_wire.errors import ExitCode, LocalError
@@ -24,9 +24,9 @@ class FakeCluster:
         self.answers: list[dict[str, Any] | None] = []
         self.started_s: dict[int, float] = {}
         self.returns = True
-        monkeypatch.setattr(may_stop, "POLL_S", 0.001)
+        monkeypatch.setattr(stop_check, "POLL_S", 0.001)
         monkeypatch.setattr(rolling, "POLL_S", 0.001)
-        monkeypatch.setattr(may_stop, "ask", self.ask)
+        monkeypatch.setattr(stop_check, "ask", self.ask)
         monkeypatch.setattr(rolling, "drain_node", self.drain)
         monkeypatch.setattr(rolling, "fetch_status", self.status)
         monkeypatch.setattr(rolling, "fetch_ready", lambda address: True)
@@ -110,5 +110,5 @@ def test_without_a_leader_nobody_can_say(monkeypatch: pytest.MonkeyPatch) -> Non
         raise ApiRefusal("no_leader", "no leader is known", "", "", ExitCode.REFUSED)
 
     monkeypatch.setattr(AdminApi, "local", local)
-    assert may_stop.ask(["127.0.0.1:1"], 1) is None
-    assert may_stop.require(["127.0.0.1:1"], 1, 0.0) is None
+    assert stop_check.ask(["127.0.0.1:1"], 1) is None
+    assert stop_check.require(["127.0.0.1:1"], 1, 0.0) is None

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cluster.broker.sends.closings import Closings
-from cluster.broker.sends.send_fates import SendFates
+from cluster.broker.sends.closed_connections import ClosedConnections
+from cluster.broker.sends.send_outcomes import SendOutcomes
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.handlers.send_reply import SendReplyWriter
 from cluster.replication import message_batch
@@ -319,7 +319,7 @@ def test_entry_and_answers_are_those_of_the_twins(each: list[bytes]) -> None:
         if node is long:
             answers.acknowledge_plain = lambda _, __, at: at
         nothing: Any = None
-        fates = SendFates(nothing, nothing, node.retries, INCARNATION, answers, Closings(lambda look: None))
+        fates = SendOutcomes(nothing, nothing, node.retries, INCARNATION, answers, ClosedConnections(lambda look: None))
         fates.stored(some, built, set())
         written.append(b"".join(parts))
         assert node.path.in_flight.bytes == sum(send.size for send in node.queue.waiting) - sum(s.size for s in some)

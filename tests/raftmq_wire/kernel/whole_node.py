@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from jepsen_like.sim.machines.lone import LoneNode, lone_options
+from jepsen_like.sim.machines.lone_node import LoneNode, lone_options
 from raftmq_wire import kernel
 
 CONNECTED_S, SETTLED_S = 0.01, 0.2

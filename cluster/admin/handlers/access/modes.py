@@ -12,8 +12,8 @@ from cluster.admin.call import Call, ReadView
 from cluster.admin.errors import ApiError
 from cluster.admin.handlers.access.changes import changed
 from cluster.admin.item_page import Page
-from cluster.admin.pieces import Pieces
 from cluster.admin.route import Route, Serves
+from cluster.admin.streamed_json import Pieces
 from cluster.runtime.events import rfc3339
 from cluster.runtime.request_limits import INT64_MAX
 from raftlog.work import charge

@@ -11,8 +11,8 @@ from cluster.admin.call import Call, ReadView
 from cluster.admin.errors import ApiError
 from cluster.admin.handlers.access.changes import changed, user_of
 from cluster.admin.item_page import Page
-from cluster.admin.pieces import Pieces
 from cluster.admin.route import Route, Serves
+from cluster.admin.streamed_json import Pieces
 from cluster.runtime.request_limits import Word
 from statemachine.access.judging import Allowed, judge
 from statemachine.access.rules import (

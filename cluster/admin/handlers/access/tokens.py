@@ -17,8 +17,8 @@ from cluster.admin.call import Call, ReadView, comes_true
 from cluster.admin.errors import STATUS, ApiError, ErrorView
 from cluster.admin.handlers.access.changes import changed, user_of
 from cluster.admin.item_page import Page
-from cluster.admin.pieces import Pieces
 from cluster.admin.route import Route, Serves
+from cluster.admin.streamed_json import Pieces
 from cluster.runtime.events import rfc3339
 from cluster.runtime.request_limits import Unsigned63
 from statemachine.access.users import TOKENS_OF_USER_MAX

@@ -10,8 +10,8 @@ from cluster.admin import needs, route
 from cluster.admin.call import Call, ReadView
 from cluster.admin.handlers.access.changes import changed, user_of
 from cluster.admin.item_page import PAGE_QUERY, Page, after_of, limit_of
-from cluster.admin.pieces import Pieces
 from cluster.admin.route import Route, Serves
+from cluster.admin.streamed_json import Pieces
 from cluster.runtime.events import rfc3339
 from statemachine.access.users import User
 

@@ -17,8 +17,8 @@ from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
 from tests.support.certificates import CLUSTER, NODE, Files, make_files
 from tests.support.first_leader import stand
-from tests.support.patience import until
 from tests.support.small_segments import LOG
+from tests.support.wait_until import until
 
 
 class Running(NamedTuple):

@@ -17,7 +17,7 @@ from cluster.config.config import TlsSection
 from cluster.runtime.tls.contexts import Contexts, load_contexts
 from cluster.runtime.tls.transport import TlsTransport
 from tests.support.certificates import make_files
-from tests.support.patience import until
+from tests.support.wait_until import until
 
 MIB = 1 << 20
 

@@ -1,0 +1,215 @@
+"""Fetches the findings of the other nodes over their HTTP APIs, and finds problems that only a comparison with them
+shows.
+
+A node that does not answer never delays an answer of this node for longer than WAIT_S, and only once: while it stays
+silent, no request waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+import aiohttp
+import msgspec
+
+from cluster.admin.findings.finding import CLUSTER, Condition, FindingsView, NodeReport, node_object
+from cluster.admin.node_session import NodeSession
+from cluster.admin.port import AdminPort
+from cluster.config.cluster_keys import cluster_values
+from cluster.config.source import toml_value
+from cluster.runtime.request_limits import TooLongError, read_at_most
+from raftlog.core.state.quorum import lower_median
+from raftlog.types import NodeId
+
+logger = logging.getLogger(__name__)
+
+PATH: Final = "/v1/findings"
+ASK_S: Final = 2.0
+"""Seconds that one node may take to answer in the background."""
+WAIT_S: Final = 0.5
+"""Seconds that a request to this node waits for the other nodes at most."""
+FRESH_S: Final = 1.0
+"""Seconds. A round that began within this time is not repeated."""
+OLD_S: Final = 15.0
+"""Seconds after which a node's last answer no longer counts."""
+SILENT_HOLD_MS: Final = 3_000
+SILENT_TIMES: Final = 3
+"""Questions in a row without an answer after which a node counts as silent. One is not enough: nodes that start
+together do not all answer the first."""
+CLOCK_HOLD_MS: Final = 2_000
+ANSWER_BYTES_MAX: Final = 1 << 20
+
+
+class Heard(NamedTuple):
+    """The last answer of a node."""
+
+    view: FindingsView
+    at_s: float
+    """Time of the answer, by the loop's clock."""
+    clock_off_ms: int
+    """Its wall clock minus this node's. Within the uncertainty of the request's duration, the value nearest to 0 is
+    assumed."""
+
+
+class OtherNodes:
+    """The other members, as their HTTP APIs report. Event loop only."""
+
+    def __init__(self, port: AdminPort) -> None:
+        self._port = port
+        self._session = NodeSession(port.tls.http_dialling())
+        self._heard: dict[int, Heard] = {}
+        self._silent: dict[int, str] = {}
+        """Node -> the reason why it did not answer when it was last asked."""
+        self._failed: dict[int, int] = {}
+        """Node -> number of questions in a row that it did not answer."""
+        self._round: asyncio.Task[None] | None = None
+        self._asked_s = float("-inf")
+
+    async def close(self) -> None:
+        """Cancels questions in progress and closes connections."""
+        if self._round is not None:
+            self._round.cancel()
+            await asyncio.gather(self._round, return_exceptions=True)
+        await self._session.close()
+
+    async def refresh(self, wait_s: float = WAIT_S) -> None:
+        """Asks every other member again unless that was done just now, and waits for those that usually answer."""
+        loop = asyncio.get_running_loop()
+        if self._round is None or (self._round.done() and loop.time() - self._asked_s >= FRESH_S):
+            self._asked_s = loop.time()
+            self._round = loop.create_task(self._ask_all(), name="findings")
+        expected = [node for node in self._addresses() if node not in self._silent]
+        if not self._round.done() and expected:
+            await asyncio.wait([self._round], timeout=wait_s)
+
+    @property
+    def doubts(self) -> bool:
+        """True if a node did not answer when it was last asked, so that it should be asked again soon."""
+        return bool(self._silent)
+
+    def views(self) -> dict[int, FindingsView]:
+        """Returns node -> its findings, for nodes that answered recently."""
+        now_s, members = asyncio.get_running_loop().time(), self._addresses()
+        return {
+            node: heard.view
+            for node, heard in self._heard.items()
+            if node in members and node not in self._silent and now_s - heard.at_s < OLD_S
+        }
+
+    def reports(self) -> list[NodeReport]:
+        """Returns a report on every other member, with or without a known address."""
+        now_s, views = asyncio.get_running_loop().time(), self.views()
+        nodes = sorted(set(self._port.membership.in_force.node_uuids) - {self._port.config.node.id})
+        ages = {node: int(1000 * (now_s - heard.at_s)) for node, heard in self._heard.items()}
+        return [NodeReport(node=node, answers=node in views, age_ms=ages.get(node)) for node in nodes]
+
+    def conditions(self) -> Iterator[Condition]:
+        """Yields the conditions that a comparison with the others shows."""
+        for node, why in self._silent.items():
+            if self._failed[node] < SILENT_TIMES:
+                continue
+            says = f"the HTTP API of node {node} does not answer: {why}; its findings are not known"
+            yield Condition("node_silent", node_object(node), says, hold_ms=SILENT_HOLD_MS)
+        views, own = self.views(), self._port.config.node.id
+        offsets = {own: 0} | {node: self._heard[node].clock_off_ms for node in views}
+        yield from clock_conditions(offsets, self._port.config.health.clock_off_ms)
+        if not self._port.state.settings.version:  # else they come from the log, and what differs is in one file
+            settings = {own: shared_settings(self._port)} | {node: view.settings for node, view in views.items()}
+            yield from setting_conditions(settings)
+
+    def _addresses(self) -> dict[int, str]:
+        """Returns node -> address of its HTTP API, for other members with a known one."""
+        service, own = self._port.membership, self._port.config.node.id
+        known = {node: service.addresses.get(NodeId(node)) for node in service.in_force.node_uuids if node != own}
+        return {int(node): each.admin for node, each in known.items() if each is not None and each.admin}
+
+    async def _ask_all(self) -> None:
+        addresses = self._addresses()
+        for gone in [node for node in (*self._heard, *self._silent) if node not in addresses]:
+            self._heard.pop(gone, None)
+            self._silent.pop(gone, None)
+            self._failed.pop(gone, None)
+        await asyncio.gather(*(self._ask(node, address) for node, address in addresses.items()))
+
+    async def _ask(self, node: int, address: str) -> None:
+        loop = asyncio.get_running_loop()
+        began_s, before_ms = loop.time(), self._port.wall_ms()
+        try:
+            headers = self._port.access.own_pass(node, PATH)
+            asks = self._session.request(
+                "GET", address, PATH, headers=headers, limits=aiohttp.ClientTimeout(total=ASK_S)
+            )
+            async with asks as answer:
+                body = b"".join(await read_at_most(answer.content, ANSWER_BYTES_MAX))
+            if answer.status != 200:
+                raise ValueError(f"it answers with status {answer.status}")
+            view = msgspec.json.decode(body, type=FindingsView)
+            if view.node != node:
+                raise ValueError(f"node {view.node} answers at its address")
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, TooLongError, msgspec.DecodeError) as error:
+            self._silent[node] = why_silent(error)
+            self._failed[node] = self._failed.get(node, 0) + 1
+            return
+        self._silent.pop(node, None)
+        self._failed.pop(node, None)
+        took_ms = int(1000 * (loop.time() - began_s))
+        self._heard[node] = Heard(view, loop.time(), clock_offset_ms(view.wall_ms, before_ms, took_ms))
+
+
+def why_silent(error: Exception) -> str:
+    """Describes the error for people, in one line."""
+    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno:
+        return f"{error.host}:{error.port}: {os.strerror(error.os_error.errno)}"
+    return " ".join((str(error) or f"no answer for {ASK_S:g} s").split())[:200]
+
+
+def clock_offset_ms(theirs_ms: int, asked_ms: int, took_ms: int) -> int:
+    """Returns their clock minus this node's, which read `asked_ms` when it asked. Of the offsets that are possible
+    after `took_ms`, it returns the one nearest to 0."""
+    least, most = theirs_ms - asked_ms - took_ms, theirs_ms - asked_ms
+    return max(least, min(0, most))
+
+
+def clock_conditions(offsets_ms: Mapping[int, int], bound_ms: int) -> Iterator[Condition]:
+    """Yields conditions for nodes whose clock is further than `bound_ms` from the median of all. With two nodes it is
+    unknown which clock is wrong."""
+    median = lower_median(offsets_ms.values())
+    off = {node: offset - median for node, offset in sorted(offsets_ms.items()) if abs(offset - median) > bound_ms}
+    if off and len(offsets_ms) == 2:
+        one, other = sorted(offsets_ms)
+        apart = abs(offsets_ms[one] - offsets_ms[other])
+        yield Condition(
+            "clock_off",
+            CLUSTER,
+            f"the clocks of nodes {one} and {other} are {apart} ms apart; only a third could show which is wrong",
+            hold_ms=CLOCK_HOLD_MS,
+        )
+        return
+    for node, offset in off.items():
+        way = "ahead of" if offset > 0 else "behind"
+        yield Condition(
+            "clock_off",
+            node_object(node),
+            f"the clock of node {node} is {abs(offset)} ms {way} the others' (health.clock_off_ms = {bound_ms})",
+            hold_ms=CLOCK_HOLD_MS,
+        )
+
+
+def setting_conditions(settings: Mapping[int, Mapping[str, str]]) -> Iterator[Condition]:
+    """Yields conditions for keys whose values differ between the nodes that answer. A key that only some versions know
+    is not compared."""
+    for key in sorted(set.intersection(*(set(own) for own in settings.values()))):
+        values = {node: own[key] for node, own in sorted(settings.items())}
+        if len(set(values.values())) > 1:
+            told = ", ".join(f"{value} on node {node}" for node, value in values.items())
+            says = f"{key} differs: {told}; the leader's counts until another node leads. Make them equal in every file"
+            yield Condition("config_differs", f"setting {key}", says)
+
+
+def shared_settings(port: AdminPort) -> dict[str, str]:
+    """Returns key -> value in force, as TOML, for keys that should be equal on all nodes."""
+    return {key: toml_value(value) for key, value in cluster_values(port.config).items()}

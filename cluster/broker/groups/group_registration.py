@@ -1,0 +1,115 @@
+"""Proposes, once, the facts about a consumer group that the log lacks: the group, its %RETRY% topic, its subscriptions.
+
+The members of a group tell every node their subscriptions; the leader brings the applied state up to date.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+
+from cluster.broker.groups.group_members import ConsumerGroup, Members
+from cluster.broker.names import RETRY_PREFIX
+from cluster.broker.services import Services
+from cluster.replication.outcome import ProposeResult
+from raftlog.work import ITEM_UNITS, charge
+from statemachine import commands
+
+ROWS_MAX = 1_000
+"""The approximate number of groups and subscriptions in one entry, because its apply must be short."""
+Subscribed = Mapping[str, tuple[str, str, int]]
+"""Topic -> expression type, expression, version, as in the log."""
+
+
+class GroupRegistration:
+    """Proposes news about the groups of this node's `Members`, one proposal per group at a time."""
+
+    def __init__(self, services: Services, members: Members) -> None:
+        self._services = services
+        self._members = members
+        self._proposing: set[str] = set()
+
+    def propose(self, groups: list[str], done: Callable[[ProposeResult | None], None]) -> Generator[None]:
+        """Calls `done` when the log knows these groups, or could not be told of them; with None if this node had
+        nothing to propose. Yields between two groups."""
+        telling = _Telling(done)
+        news: list[commands.Command] = []
+        proposed: list[str] = []
+        rows = 0
+        for group in groups if self._services.writes_open() else ():
+            found = self._members.consumers.get(group)
+            size = 1 + len(found.subscriptions) if found is not None else 1
+            charge(ITEM_UNITS * size)
+            if found is not None and group not in self._proposing and (new := self._news_of(group, found)):
+                self._proposing.add(group)
+                news += new
+                proposed.append(group)
+                rows += size
+                if rows >= ROWS_MAX:
+                    self._send(news, proposed, telling)
+                    news, proposed, rows = [], [], 0
+            yield
+        if news:
+            self._send(news, proposed, telling)
+        telling.all_sent()
+
+    def _send(self, news: list[commands.Command], groups: list[str], telling: _Telling) -> None:
+        telling.sent += 1
+
+        def proposal_done(result: ProposeResult) -> None:
+            self._proposing.difference_update(groups)
+            telling.ended(result)
+
+        self._services.propose(news, proposal_done)
+
+    def _news_of(self, group: str, found: ConsumerGroup) -> list[commands.Command]:
+        """Returns the commands that bring the applied state up to date with the group's members; [] most of the
+        time."""
+        state = self._services.state
+        news: list[commands.Command] = []
+        config = state.groups.get(group)
+        if config is None:
+            news.append([commands.PUT_GROUP, {"name": group}, True])
+        retry_topic = RETRY_PREFIX + group
+        if retry_topic not in state.topics:
+            retry = {"name": retry_topic, "read_queues": 1, "write_queues": 1, "perm": 6}
+            news.append([commands.CREATE_TOPIC, retry, True])
+        stored = config.subscriptions if config is not None else {}
+        wanted = _wanted_subscriptions(found, stored)
+        if wanted != stored:
+            news.append([commands.SUBSCRIBE, group, [[topic, *row] for topic, row in sorted(wanted.items())]])
+        return news
+
+
+class _Telling:
+    """The entries that tell the log about one heartbeat's groups, until all of them have ended."""
+
+    def __init__(self, done: Callable[[ProposeResult | None], None]) -> None:
+        self._done = done
+        self._result: ProposeResult | None = None
+        """The first result that is not acceptable, else the first result."""
+        self.sent = 1
+        """One more than the number of entries under way, until `all_sent`."""
+
+    def ended(self, result: ProposeResult) -> None:
+        """Notes that one of the entries has ended."""
+        if self._result is None or (result.unacceptable and not self._result.unacceptable):
+            self._result = result
+        self.all_sent()
+
+    def all_sent(self) -> None:
+        """Notes that no more entries will come. It is also called for each that ended."""
+        self.sent -= 1
+        if not self.sent:
+            self._done(self._result)
+
+
+def _wanted_subscriptions(found: ConsumerGroup, stored: Subscribed) -> Subscribed:
+    """Returns the subscriptions that the log should have: the members' list, but never an older version than the stored
+    one."""
+    if not found.subscribed:
+        return stored
+    wanted: dict[str, tuple[str, str, int]] = {}
+    for topic, expression_type, sub_string, version in found.subscriptions.values():
+        old = stored.get(topic)
+        wanted[topic] = old if old is not None and old[2] >= version else (expression_type, sub_string, version)
+    return wanted

@@ -1,0 +1,51 @@
+"""Collects connections that closed while sends of theirs were under way, until one search through all sends under way
+finds these sends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cluster.replication.outcome import ReplyTo
+    from cluster.runtime.room import Soon
+
+
+class ClosedConnections:
+    """The closed connections that were not searched for yet.
+
+    The search comes in the next turn of the loop, or before the next request, which may repeat one of these sends.
+    There is one search for all connections that closed meanwhile, because it costs as much as there are sends under
+    way.
+    """
+
+    def __init__(self, soon: Soon) -> None:
+        """`soon` calls a function in a later turn of the loop."""
+        self._soon = soon
+        self._listeners: list[Callable[[Collection[ReplyTo]], None]] = []
+        self.waiting: dict[ReplyTo, None] = {}
+        """Connections that were not searched for yet, oldest first. If one of their sends is decided meanwhile, its
+        fate is remembered at that moment."""
+
+    def listen(self, told: Callable[[Collection[ReplyTo]], None]) -> None:
+        """Calls `told` at each search with the connections that closed since the last one. Several listeners are called
+        in turn."""
+        self._listeners.append(told)
+
+    def add(self, path: ReplyTo) -> None:
+        """Notes that this connection has closed."""
+        if not self.waiting:
+            self._soon(self.look)
+        self.waiting[path] = None
+
+    def look(self) -> None:
+        """Calls the listeners with all closed connections that wait, if there are any."""
+        closed, self.waiting = self.waiting, {}
+        if closed:
+            for told in self._listeners:
+                told(closed)
+
+    def hears(self, path: ReplyTo) -> bool:
+        """Returns True if the fate of a send through `path` must still be told or remembered. Otherwise the search has
+        done that."""
+        return not path.closed or path in self.waiting

@@ -1,0 +1,162 @@
+"""Decides the answer to each send, and whether its identity is settled or kept for a repeated send (`identity`).
+
+A send that was not answered, or was answered UNKNOWN, is *unanswered*: its identity is remembered, so that its
+repetition is recognised. A send that got a final answer is settled, and never remembered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from cluster.broker.refusal import Reason, Refused
+from cluster.replication.identity import Identity
+from cluster.replication.outcome import Outcome
+from cluster.runtime.host.error_containment import contain
+
+if TYPE_CHECKING:
+    from cluster.broker.sends.closed_connections import ClosedConnections
+    from cluster.replication.identity import RetryMemory
+    from cluster.replication.message_batch import Built, Send
+    from cluster.replication.outcome import ReplyTo
+    from cluster.runtime.clock import Clock
+    from statemachine.broker_state import BrokerState
+
+
+class SendAnswers(Protocol):
+    """Answers the clients' sends."""
+
+    def acknowledge(self, send: Send, queue_id: int, offset: int, positions: tuple[int, ...] | int) -> None:
+        """Answers that the message is stored: its queue, queue offset and position, or those of a batch."""
+
+    def acknowledge_plain(self, sends: list[Send], built: Built, at: int) -> int:
+        """Answers all plain sends from `at` on, and settles their sessions. Returns the index of the first send that
+        needs more."""
+
+    def fail(self, send: Send, refused: Refused) -> None:
+        """Answers that the message was not stored; with the reason UNKNOWN, that the outcome is not known."""
+
+
+class SendOutcomes:
+    """Implements `cluster.replication.pending.SendReplies`."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        state: BrokerState,
+        retries: RetryMemory,
+        incarnation: bytes,
+        answers: SendAnswers,
+        closings: ClosedConnections,
+    ) -> None:
+        """`incarnation` is the prefix of the producer ids that this node has assigned."""
+        self._clock = clock
+        self._state = state
+        self._retries = retries
+        self._incarnation = incarnation
+        self._answers = answers
+        self._closings = closings
+
+    def stored(self, sends: list[Send], built: Built, muted: set[int]) -> None:
+        """Acknowledges a send that is committed and applied. No other code acknowledges a send."""
+        if self._closings.waiting:
+            self._remember_closing(sends, muted)
+        count, after = len(sends), 0
+        while (at := after if muted else self._answers.acknowledge_plain(sends, built, after)) < count:
+            send = sends[at]
+            after = at + 1
+            path = send.connection
+            if muted and at in muted:
+                continue
+            path.in_flight.give_back(send.size)
+            if send.oneway:
+                settle(path, send.producer_id, send.sequence)
+                if send.done is not None:
+                    contain("ending a copy", send.done, Outcome.OK)
+            elif not path.closed:  # else it was remembered when its connection closed
+                settle(path, send.producer_id, send.sequence)
+                if send.schedule is not None:
+                    self._name_due(send, built.positions[at])
+                self._answers.acknowledge(send, send.queue_id, built.offsets[at], built.positions[at])
+
+    def stored_before(self, send: Send, topic_id: int, queue_id: int, queue_offset: int, position: int) -> None:
+        """Answers a repeated send with the result of the first one, which the log holds."""
+        settle(send.connection, send.producer_id, send.sequence)
+        positions: tuple[int, ...] | int = position
+        if send.batch:
+            items = self._state.fetch(topic_id, queue_id, queue_offset, len(send.batch))
+            positions = tuple(item.position for item in items)
+        if send.schedule is not None:
+            self._name_due(send, position)
+        self._answers.acknowledge(send, queue_id, queue_offset, positions)
+
+    def _name_due(self, send: Send, position: tuple[int, ...] | int) -> None:
+        """Looks up the due time of a repeated scheduled send: no entry was built from the request itself."""
+        if not send.due_ms and type(position) is int and send.schedule is not None and send.schedule.names_due:
+            found = self._state.timers.at(position)
+            send.due_ms = 0 if found is None else found[0].due_ms
+
+    def refused(self, send: Send, remark: str) -> None:
+        """Answers a send that was never proposed, or is proved lost. It may be sent again anywhere."""
+        self._fail(send, Refused(Reason.UNAVAILABLE, remark))
+
+    def unbuildable(self, send: Send, remark: str) -> None:
+        """Answers a send of which no entry could be made, because of a fault of this node. Repeating it leads to the
+        same answer."""
+        self._fail(send, Refused(Reason.ERROR, remark))
+
+    def _fail(self, send: Send, refused: Refused) -> None:
+        path = send.connection
+        path.in_flight.give_back(send.size)
+        if send.done is not None:
+            send.done(Outcome.FAIL)
+            return
+        if not settle(path, send.producer_id, send.sequence) and self._closings.hears(path):
+            self._remember(send)  # a refused retry says nothing about the first attempt
+        self._answers.fail(send, refused)
+
+    def unknown(self, send: Send, remark: str) -> None:
+        """Answers a send that was proposed and is undecided."""
+        send.connection.in_flight.give_back(send.size)
+        if send.done is not None:
+            send.done(Outcome.UNKNOWN)
+            return
+        if self._closings.hears(send.connection):
+            self._remember(send)
+        self._answers.fail(send, Refused(Reason.UNKNOWN, remark))
+
+    def connections_closed(self, unanswered: list[Send]) -> None:
+        """Remembers the sends of closed connections, whose clients can no longer hear an answer. Each may come again,
+        perhaps before the log has decided."""
+        for send in unanswered:
+            self._remember(send)
+
+    def _remember_closing(self, sends: list[Send], muted: set[int]) -> None:
+        closed = self._closings.waiting
+        for at, send in enumerate(sends):
+            if send.connection in closed and at not in muted:
+                self._remember(send)
+
+    def _remember(self, send: Send) -> None:
+        """Keeps the identity of a foreign client's unanswered send."""
+        if send.oneway or not send.unique_key or send.producer_id[:8] != self._incarnation:
+            return
+        identity = Identity(send.producer_id, send.sequence, send.low_sequence)
+        self._retries.remember(send.slot.name, send.unique_key, send.body, identity, self._clock.monotonic_ms())
+        leave_session(send.connection, send.producer_id)
+
+
+def settle(path: ReplyTo, producer_id: bytes, sequence: int) -> bool:
+    """Settles a send that got a final answer. Returns False if its identity belongs to an earlier session: then the
+    send was a repetition."""
+    session = path.session
+    if session is None or session.producer_id != producer_id:
+        return False
+    session.settle(sequence)
+    return True
+
+
+def leave_session(path: ReplyTo, producer_id: bytes) -> None:
+    """Ends the connection's session, if this is its present producer id. The connection continues under a new id, so
+    that a repetition of the send is recognised by the old one."""
+    if path.session is not None and path.session.producer_id == producer_id:
+        path.session = None

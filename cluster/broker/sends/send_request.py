@@ -1,0 +1,137 @@
+"""A producer's send in decoded form, and the request in which it came: the values that a protocol front passes to
+`Sends`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from cluster.broker.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from cluster.replication.identity import Identity
+from cluster.replication.outcome import ReplyTo
+from raftmq_wire.kernel import twin
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cluster.config.config import LimitsSection
+    from cluster.replication.message_batch import BatchMessage
+    from statemachine.consuming.groups import GroupConfig
+
+
+class SendPath(ReplyTo, Protocol):
+    """The connection over which a send came, or its stand-in."""
+
+    @property
+    def born_host(self) -> bytes:
+        """The client's own ip (4 or 16 bytes) and int32 port."""
+
+
+class Origin(Protocol):
+    """A send request in the form that its front keeps. The broker reads these attributes and hands the object back."""
+
+    identity: Identity | None
+    """The identity given by the node that holds the client's connection. The client's own takes precedence."""
+
+    @property
+    def path(self) -> SendPath:
+        """The connection over which it came, and over which its answer goes back."""
+
+    @property
+    def version(self) -> int:
+        """The version of the client's protocol."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that count against the limits until it is answered."""
+
+    @property
+    def body(self) -> bytes:
+        """The body of the message, or the messages of a batch as clients pack them."""
+
+
+class DecodedSend(Protocol):
+    """A producer's send, decoded and not yet checked."""
+
+    topic: str
+    queue_id: int
+    """The queue; -1 if the broker chooses one."""
+    properties: str
+    message_flag: int
+    sys_flag: int
+    born_ms: int
+    reconsume_times: int | None
+    max_reconsume_times: int | None
+    default_queues: int
+    """The number of queues of a topic that the send creates."""
+    is_batch: bool | None
+    producer_id: str
+    """The producer's own identity, 32 hex digits; "" if it has none."""
+    sequence: int
+    low_sequence: int
+
+
+@twin
+class PlainBatches:
+    """Divides batches whose messages are all plain: each has a UNIQ_KEY, and none has a property on which the broker
+    acts. The Python twin divides no batch, because `Sends.split_batch` is as short a way."""
+
+    def __init__(self, limits: LimitsSection, suffix: bytes) -> None:
+        """`suffix`: properties that the broker adds to every message."""
+
+    def split(self, body: bytes) -> tuple[BatchMessage, ...] | None:
+        """Returns the messages of a batch request to a topic without dedup=strict; None if one is not plain, does not
+        fit the limits or is malformed."""
+        return None
+
+
+# Sends to `%RETRY%group`: a consumer whose request 36 was refused sends the message there itself.
+#
+# It asks for a delay (property DELAY) and states how often the message was tried. Past the maximum the message goes to
+# the dead letters of the group, without a delay. Source: RocketMQ's SendMessageProcessor.handleRetryAndDLQ.
+#
+# An orderly Java consumer sends a message here when it gives the message up, after the maximum of tries. Up to version
+# 5.1.0 it counts only the tries before the last, so that its count never passes the maximum. A concurrent consumer with
+# the same count has one try left. The delay that they ask for tells them apart: both ask for the level `3 + tries
+# before`, and the concurrent one's count is one ahead. RocketMQ 4.9 looks at the count alone, and takes the last try
+# from concurrent consumers; from 5.1.1 on it takes every send to this topic for a dead letter while any queue of the
+# group is locked, which no client needs.
+
+V5_1_1 = 435
+"""Protocol version of the first RocketMQ whose orderly consumers count the last try (MQVersion.V5_1_1)."""
+_FIRST_LEVEL = 3
+_DELAY = re.compile(r"(?:^|\x02)DELAY\x01(\d{1,9})(?:\x02|$)")
+_DELAYS = ("DELAY\x01", "TIMER_DELIVER_MS\x01", "TIMER_DELAY_SEC\x01", "TIMER_DELAY_MS\x01")
+
+
+class Target(NamedTuple):
+    """The topic and queue that a send goes to, and its properties there."""
+
+    topic: str
+    queue_id: int
+    properties: str
+
+
+def redirected(wish: DecodedSend, groups: Mapping[str, GroupConfig], version: int) -> Target:
+    """Returns the target of a send: for a send to a %RETRY% topic as the comment above says, for any other the one that
+    it asks for. `version`: the version of the client's protocol."""
+    properties = wish.properties
+    if not wish.topic.startswith(RETRY_PREFIX):
+        return Target(wish.topic, wish.queue_id, properties)
+    name = wish.topic.removeprefix(RETRY_PREFIX)
+    group = groups.get(name)
+    if group is not None:
+        named = wish.max_reconsume_times
+        maximum = named if named is not None and named >= 0 else group.retry_max_times
+        tries = wish.reconsume_times or 0
+        if tries > maximum or (tries == maximum and version < V5_1_1 and _is_given_up(properties, tries)):
+            kept = [part for part in properties.split("\x02") if part and not part.startswith(_DELAYS)]
+            properties = "".join(part + "\x02" for part in kept)
+            return Target(DEAD_LETTER_PREFIX + name, 0, properties)
+    return Target(wish.topic, wish.queue_id, properties)
+
+
+def _is_given_up(properties: str, tries: int) -> bool:
+    """Returns True if only a consumer that has no try left can have sent this."""
+    asked = _DELAY.search(properties)
+    return asked is None or int(asked[1]) >= _FIRST_LEVEL + tries

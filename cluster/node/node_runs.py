@@ -1,0 +1,154 @@
+"""The runs of a node in one process: each is opened, run and closed. A new one follows if the node asked for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from cluster.config.config import Config
+from cluster.config.exposure import open_folder, open_ports
+from cluster.node.node import Node
+from cluster.repair.peer_state import restore_from_peers
+from cluster.retention.disk_space import is_full, wait_for_space
+from cluster.runtime.environment import Environment
+from cluster.runtime.host.versions import versions
+from cluster.state.opening import StateLostError
+from raftlog.errors import StorageError
+from raftmq_wire import kernel
+
+logger = logging.getLogger(__name__)
+
+
+class NodeRuns:
+    """Runs the node again and again until it must stop. To clients and peers, a restart inside the process looks like
+    any other. Event loop only."""
+
+    def __init__(
+        self,
+        config: Config,
+        environment: Environment,
+        started: Callable[[Node], object] = lambda node: None,
+        opened: Callable[[Node], object] = lambda node: None,
+        closed: Callable[[Node], object] = lambda node: None,
+    ) -> None:
+        """The callbacks receive the node of each run: `opened` when its directory is open, `started` when its ports
+        are, `closed` at its end."""
+        self._config, self._rules = config, config.retention
+        self._environment = environment
+        self._started = started
+        self._opened = opened
+        self._closed = closed
+        self._stopped = False
+        self._restoring: asyncio.Task[None] | None = None
+        self.node: Node | None = None
+        """The node of the present run, or of the last; None before the first was opened."""
+
+    def stop(self) -> None:
+        """Ends the node permanently, whatever it is doing."""
+        self._stopped = True
+        if self._restoring is not None:
+            self._restoring.cancel()
+        elif self.node is not None:
+            self.node.stop()
+
+    async def run(self) -> Node | None:
+        """Returns the last node that ran, closed; None if `stop` came before one ran. Raises as Node and Node.start do,
+        and StateLostError if no peer can supply a state. A node that ended for lack of space is opened again when there
+        is space."""
+        while not self._ended():
+            self.node = node = await self._open()
+            if node is None:
+                break
+            self._opened(node)
+            await node.start()
+            tell_start(node)
+            self._started(node)
+            if self._ended():
+                node.stop()
+            await node.finished
+            await node.close()
+            self._config, self._rules = node.layers.own, node.config.retention  # as they were last read
+            self._closed(node)
+            again = await self._space_again(node.failure) if node.failure is not None else bool(node.restarting)
+            if not again:
+                break
+            logger.warning("the node starts again in its process, %s", node.restarting or "there is space again")
+        return self.node
+
+    def _ended(self) -> bool:
+        return self._stopped
+
+    async def _space_again(self, failure: BaseException) -> bool:
+        """Returns True once there is enough space again for a node that ended for lack of it; False if it ended for
+        another reason, or is stopped meanwhile."""
+        if not is_full(failure):
+            return False
+        logger.critical("the node is stopped until there is space on the disk of %s", self._config.node.data_dir)
+        directory = Path(self._config.node.data_dir)
+        return await wait_for_space(self._environment.fs, directory, self._rules, self._ended)
+
+    async def _open(self) -> Node | None:
+        """Opens the node; returns None if it was stopped meanwhile."""
+        while self.node is not None:
+            try:
+                return await self._open_once()
+            except StorageError as error:
+                if not is_full(error):
+                    raise
+                if not await self._space_again(error):
+                    return None
+        return await self._open_once()
+
+    async def _open_once(self) -> Node | None:
+        try:
+            return Node(self._config, self._environment)
+        except StateLostError as lost:
+            restoring = restore_from_peers(self._config, self._environment, lost)
+            self._restoring = asyncio.get_running_loop().create_task(restoring, name="restore")
+        try:
+            await asyncio.wait([self._restoring])
+            if self._restoring.cancelled():
+                return None
+            self._restoring.result()
+        finally:
+            self._restoring = None
+        return Node(self._config, self._environment)
+
+
+def tell_start(node: Node) -> None:
+    """Logs the versions, the addresses, and the position of the node's log and state, once it serves clients."""
+    config, raft, identity = node.config, node.raw, node.storage.directory.identity
+    used = versions()
+    ports = ", ".join(
+        [
+            *(f"{each.name} {each.bind}:{each.port}" for each in config.listeners),
+            f"peer {config.peer.bind}:{config.peer.port}",
+            f"admin {config.admin.bind}:{config.admin.port}",
+        ]
+    )
+    logger.info(
+        "node %d of cluster %s (%s) serves: raftmq %s, python %s, %s kernel; %s; directory %s; term %d, "
+        "log up to index %d, applied up to %d; voters %s",
+        node.node_id,
+        config.cluster.name,
+        identity.cluster_uuid,
+        used["raftmq"],
+        used["python"],
+        kernel.NAME,
+        ports,
+        node.storage.directory.path,
+        raft.term,
+        raft.tail.index,
+        raft.applied_index,
+        ", ".join(map(str, sorted(node.membership.in_force.voter_ids))),
+    )
+    if node.environment.python_finding:
+        logger.warning("node %d: %s", node.node_id, node.environment.python_finding)
+    if ports := open_ports(config):
+        logger.warning("%s", ports)
+    if folder := open_folder(node.storage.directory.path):
+        logger.warning("node %d: %s", node.node_id, folder.says)
+    if kernel.WHY:
+        logger.info("node %d uses the kernel in Python: %s", node.node_id, kernel.WHY)

@@ -1,0 +1,144 @@
+"""Bounds the memory that the connections of a node hold together, and decides when one of them waits.
+
+There are two accounts (`cluster.runtime.room`): bytes of answers that clients have not read yet, and bytes of frames
+that have not arrived completely. Memory is reserved in both before the work. A client without room is not refused:
+nothing more is read from its connection until there is room. A connection that holds nothing always has room for a
+small frame and a small answer, whatever others hold. One that holds much and makes no progress is closed, which frees
+its room.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from cluster.broker.reads.message_lookup import BYTES_MAX
+from cluster.remoting.request import Handler, Request
+from cluster.runtime.room import Room, Soon
+from raftmq_wire.codes import RequestCode, ResponseCode
+
+if TYPE_CHECKING:
+    from cluster.config.config import LimitsSection
+    from cluster.runtime.in_flight import BytesInFlight
+    from statemachine.broker_state import BrokerState
+
+
+SMALL_FRAME_BYTES = 256 << 10
+"""Frames up to this many bytes are read whatever others hold, because each connection has at most one."""
+EARLY_BYTES = 64 << 10
+"""Bytes of a larger frame that must arrive before room is reserved for it, because it costs a sender nothing to
+announce a length."""
+FIRST_ANSWER_BYTES = 256 << 10
+"""An answer up to this many bytes is made whatever others hold, for a client that has read all earlier answers."""
+COUNTED_BYTES = 16 << 10
+"""Answers above this many bytes are counted when they are made, smaller ones once per turn of the loop."""
+CLOGGED_BYTES = 64 << 10
+"""Bytes that a transport buffers for a client before it reports that the client is slow (asyncio's high-water mark)."""
+FRAME_HEAD_BYTES = 64 << 10
+"""Bytes allowed for a header besides a message."""
+PROGRESS_BYTES = 4 << 10
+"""Bytes of an unfinished frame that a client must send within `limits.stalled_ms`, unless it finishes one."""
+PRESSED_MS, PRESSED_BYTES = 1_000, 64 << 10
+"""The stricter demand on a client that holds room while others wait for it: it must send so many bytes within so many
+milliseconds."""
+PRESSED_TAKES_MS = 2_000
+"""Milliseconds within which a client must read some of its answers while others wait for room (besides
+`limits.stalled_ms`)."""
+
+
+class ConnectionMemory:
+    """The accounts of one node. Time advances only with `tick`."""
+
+    def __init__(self, limits: LimitsSection, soon: Soon, in_flight: BytesInFlight) -> None:
+        self.in_flight = in_flight
+        """Bytes of unanswered requests of all connections."""
+        self.unsent = Room(limits.node_unsent_bytes_max, soon)
+        """Bytes of answers that were made, or are about to be, and that no client has read."""
+        self.unfinished = Room(limits.node_inflight_bytes_max, soon)
+        """Bytes of frames that have arrived in part."""
+        self._oversize = self.unfinished.inside(limits.node_inflight_bytes_max)
+        """The part of `unfinished` for frames larger than any message, so that these never take the place of
+        messages."""
+        self.reload(limits)
+
+    def reload(self, limits: LimitsSection) -> None:
+        """Takes other limits. The limit on unsent bytes of an open connection stays."""
+        self.connection_unsent_max = limits.connection_unsent_bytes_max
+        self.stalled_ms = limits.stalled_ms
+        self._message_frame_max = limits.message_bytes_max + FRAME_HEAD_BYTES
+        largest = limits.frame_bytes_max + 4
+        self.unsent.resize(limits.node_unsent_bytes_max)
+        self.unfinished.resize(limits.node_inflight_bytes_max)
+        self._oversize.resize(max(largest, limits.node_inflight_bytes_max // 4))
+
+    def frame_room(self, size: int) -> Room:
+        """Returns the account for an unfinished frame of that size."""
+        return self.unfinished if size <= self._message_frame_max else self._oversize
+
+    @property
+    def pressed(self) -> bool:
+        """True if an unfinished frame waits for room that others hold."""
+        return bool(self.unfinished.waiting or self._oversize.waiting)
+
+
+# Requests whose answer may be much larger than the request: they wait for memory before anything is read.
+#
+# The size of the answer is estimated, and so many bytes are reserved until it is given. Pulls have a better estimate
+# and reserve memory themselves (`cluster.broker.pulls.pull_service`).
+
+logger = logging.getLogger(__name__)
+
+TOPIC_BYTES, GROUP_BYTES = 80, 640
+"""Estimated bytes of one topic's name in a list, and of one group's settings."""
+QUEUE_BYTES, STATS_ROWS_MAX = 240, 10_000
+"""Estimated bytes of one queue's offsets, and the most queues in one answer."""
+ROUTE_BYTES = 16 << 10
+CONSUMERS_BYTES = 64 << 10
+
+Sizes = Mapping[int, Callable[[], int]]
+"""Request code -> a function that estimates the present size of its answer in bytes."""
+
+
+def sizes(state: BrokerState, limits: Callable[[], LimitsSection]) -> Sizes:
+    """Returns the estimate for each request with a large answer. `limits` returns those in force."""
+
+    def topics() -> int:
+        return TOPIC_BYTES * len(state.topics)
+
+    return {
+        RequestCode.GET_KVLIST_BY_NAMESPACE: topics,
+        RequestCode.GET_CONSUME_STATS: lambda: QUEUE_BYTES * min(STATS_ROWS_MAX, state.queue_count),
+        RequestCode.GET_TOPIC_STATS_INFO: lambda: QUEUE_BYTES * min(STATS_ROWS_MAX, state.queue_count),
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: lambda: TOPIC_BYTES * len(state.groups),
+        RequestCode.GET_CONSUMER_CONNECTION_LIST: lambda: CONSUMERS_BYTES,
+        RequestCode.GET_PRODUCER_CONNECTION_LIST: lambda: CONSUMERS_BYTES,
+        RequestCode.QUERY_MESSAGE: lambda: BYTES_MAX + limits().message_bytes_max,
+        RequestCode.VIEW_MESSAGE_BY_ID: lambda: limits().message_bytes_max + limits().properties_bytes_max,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: topics,
+        RequestCode.GET_TOPICS_BY_CLUSTER: topics,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: lambda: GROUP_BYTES * len(state.groups),
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP: lambda: CONSUMERS_BYTES,
+        RequestCode.GET_ROUTEINFO_BY_TOPIC: lambda: ROUTE_BYTES,
+        RequestCode.GET_TOPIC_CONFIG: lambda: ROUTE_BYTES,
+        RequestCode.GET_BROKER_CLUSTER_INFO: lambda: ROUTE_BYTES,
+    }
+
+
+def with_room(handlers: Mapping[int, Handler], sizes: Sizes) -> dict[int, Handler]:
+    """Returns the handlers; those with large answers wait for memory first."""
+    return {code: _waiting(handler, sizes[code]) if code in sizes else handler for code, handler in handlers.items()}
+
+
+def _waiting(handler: Handler, size: Callable[[], int]) -> Handler:
+    def handle(request: Request) -> None:
+        if not request.room_for(size(), lambda: handle(request)):
+            return
+        request.promise(size())
+        try:
+            handler(request)
+        except Exception as error:  # it may run long after its request came, and its room must come back
+            logger.exception("request code %d failed", request.code)
+            request.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+
+    return handle

@@ -1,0 +1,259 @@
+"""Accepted sockets before they become connections: each waits for its first byte, and TLS for its handshake.
+
+The first byte is peeked at: 0x16 is TLS, anything else plain text. Strangers cost little and are bounded. A waiting
+socket holds only its descriptor, and at most ARRIVALS_MAX wait. At most HANDSHAKES_MAX handshakes are open, ADDRESS_MAX
+of one address. The others wait unread, one address after the other, so a client that floods a port delays only itself.
+When too many wait, the address with the most of them loses its oldest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from cluster.runtime.host.connection_slots import ConnectionSlots
+from cluster.runtime.logs import Seldom
+from cluster.runtime.tls.security import HELLO, Security, why_failed
+from cluster.runtime.tls.transport import TlsTransport
+from raftlog.work import METER
+
+logger = logging.getLogger(__name__)
+
+ARRIVALS_MAX = 1024
+"""The most sockets of one port that wait, for a byte or for their handshake."""
+HANDSHAKES_MAX, ADDRESS_MAX = 64, 8
+STARTS_PER_TURN = 4
+"""Handshakes begun in one turn of the loop: each signs once, which takes up to 0.3 ms with RSA."""
+HANDSHAKE_UNITS = 500
+FIRST_BYTE_S = HANDSHAKE_S = TURN_S = 5.0
+"""Seconds for the first byte, for the handshake, and for the wait between them."""
+SWEEP_S = 0.5
+
+Factory = Callable[[], asyncio.BaseProtocol]
+
+
+class AcceptedSocket(NamedTuple):
+    """A socket that waits."""
+
+    connection: socket.socket
+    address: tuple[str, int]
+    until_s: float
+
+
+class AcceptedSockets:
+    """The waiting sockets of one port. Event loop only."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        security: Security,
+        factory: Factory,
+        open_plain: Callable[[socket.socket], None],
+    ) -> None:
+        """`open_plain` takes a socket that speaks plain text. A TLS socket becomes a connection here."""
+        self._loop = loop
+        self._security = security
+        self._factory = factory
+        self._open_plain = open_plain
+        self._silent: dict[int, AcceptedSocket] = {}
+        """Descriptor -> a socket that has sent no byte, the oldest first."""
+        self._queued: dict[int, AcceptedSocket] = {}
+        """Descriptor -> a socket that waits for its handshake, the oldest first."""
+        self._lines: dict[str, deque[int]] = {}
+        """Address -> descriptors of its queued sockets; the address that is next comes first."""
+        self._shaking: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unbegun: set[socket.socket] = set()
+        """Sockets whose handshake has a task that has not run yet."""
+        self._places: ConnectionSlots[int] = ConnectionSlots(lambda _: 0.0)
+        self._told = Seldom(logger)
+        self._starts = False
+        self._sweep: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._silent) + len(self._queued) + self._shaking.total()
+
+    @property
+    def shaking(self) -> int:
+        """The number of open handshakes."""
+        return self._shaking.total()
+
+    def take(self, connection: socket.socket, address: tuple[str, int]) -> None:
+        """Takes an accepted, non-blocking socket."""
+        host, number = address[0], connection.fileno()
+        if len(self._silent) + len(self._queued) >= ARRIVALS_MAX:
+            victim = self._places.victim(host)
+            self._tell(address, "too many connections wait for a first byte or for a handshake")
+            if victim is None:
+                connection.close()
+                return
+            self._drop(victim)
+        self._silent[number] = AcceptedSocket(connection, address, self._loop.time() + FIRST_BYTE_S)
+        self._places.add(host, number)
+        self._loop.add_reader(number, self._look, number)
+        if self._sweep is None:
+            self._sweep = self._loop.call_later(SWEEP_S, self._look_at_all)
+
+    def close(self) -> None:
+        """Closes all waiting sockets."""
+        self._closed = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for number in [*self._silent, *self._queued]:
+            self._drop(number)
+        for task in self._tasks:
+            task.cancel()
+        for connection in self._unbegun:
+            connection.close()
+
+    def _look(self, number: int) -> None:
+        """Handles the first byte of a socket, or its end."""
+        arrival = self._silent[number]
+        try:
+            first = arrival.connection.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            first = b""
+        mode = self._security.mode
+        if not first:
+            self._drop(number)
+        elif first[0] == HELLO:
+            self._loop.remove_reader(number)
+            del self._silent[number]
+            self._queued[number] = arrival._replace(until_s=self._loop.time() + TURN_S)
+            self._lines.setdefault(arrival.address[0], deque()).append(number)
+            self._start_soon()
+        elif mode == "enforcing":
+            self._tell(arrival.address, "it speaks plain text, and this port takes TLS only")
+            _answer(arrival.connection, self._security.refusal)
+            self._drop(number)
+        else:
+            self._open_plain(self._leave(number).connection)
+
+    def _leave(self, number: int) -> AcceptedSocket:
+        """Removes a socket from the waiting ones."""
+        silent = self._silent.pop(number, None)
+        if silent is not None:
+            self._loop.remove_reader(number)
+        arrival = silent or self._queued.pop(number)
+        self._places.remove(arrival.address[0], number)
+        return arrival
+
+    def _drop(self, number: int) -> None:
+        arrival = self._leave(number)
+        line = self._lines.get(arrival.address[0])
+        if line is not None and number in line:
+            line.remove(number)
+            if not line:
+                del self._lines[arrival.address[0]]
+        arrival.connection.close()
+
+    def _start_soon(self) -> None:
+        if not self._starts:
+            self._starts = True
+            self._loop.call_soon(self._start)
+
+    def _start(self) -> None:
+        """Begins handshakes, a few in each turn of the loop."""
+        self._starts = False
+        for _ in range(STARTS_PER_TURN):
+            number = self._next()
+            if number is None:
+                return
+            self._shake(self._leave(number))
+        if self._lines:
+            self._start_soon()
+
+    def _next(self) -> int | None:
+        """Returns the socket that is next; None if none may begin. Passes over at most HANDSHAKES_MAX / ADDRESS_MAX
+        addresses."""
+        if self._shaking.total() >= HANDSHAKES_MAX or self._closed:
+            return None
+        host = next((each for each in self._lines if self._shaking[each] < ADDRESS_MAX), None)
+        if host is None:
+            return None
+        line = self._lines.pop(host)
+        number = line.popleft()
+        if line:
+            self._lines[host] = line
+        return number
+
+    def _shake(self, arrival: AcceptedSocket) -> None:
+        METER.units += HANDSHAKE_UNITS
+        self._shaking[arrival.address[0]] += 1
+        self._unbegun.add(arrival.connection)
+        task = self._loop.create_task(self._connect(arrival))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self, arrival: AcceptedSocket) -> None:
+        self._unbegun.discard(arrival.connection)
+        ended: asyncio.Future[Exception | None] = self._loop.create_future()
+
+        def done(transport: TlsTransport, error: Exception | None) -> None:
+            if not ended.done():
+                ended.set_result(error)
+            if error is None:
+                self._security.accepted(transport)
+
+        made = TlsTransport(self._loop, self._security.context(), self._factory, done, server_side=True)
+        error: Exception | None
+        try:
+            await self._loop.connect_accepted_socket(lambda: made, arrival.connection)
+            async with asyncio.timeout(HANDSHAKE_S):
+                error = await ended
+        except TimeoutError:
+            error = TimeoutError(f"the handshake was not over after {HANDSHAKE_S:g} s")
+            made.give_up(error)
+        except OSError as failed:
+            error = failed
+            arrival.connection.close()
+        except asyncio.CancelledError:
+            made.abort()
+            if made.get_extra_info("socket") is None:  # no transport has it yet
+                arrival.connection.close()
+            raise
+        finally:
+            self._shaking[arrival.address[0]] -= 1
+            if not self._shaking[arrival.address[0]]:
+                del self._shaking[arrival.address[0]]
+            self._start_soon()
+        if error is not None:
+            self._tell(arrival.address, why_failed(error))
+
+    def _look_at_all(self) -> None:
+        """Closes sockets that have waited for too long."""
+        now_s = self._loop.time()
+        for waiting, why in (
+            (self._silent, f"it has sent nothing for {FIRST_BYTE_S:g} s"),
+            (self._queued, f"{HANDSHAKES_MAX} handshakes, or {ADDRESS_MAX} of its address, are open"),
+        ):
+            while waiting:
+                number, arrival = next(iter(waiting.items()))
+                if arrival.until_s > now_s:
+                    break
+                self._tell(arrival.address, why)
+                self._drop(number)
+        waits = bool(self._silent or self._queued)
+        self._sweep = self._loop.call_later(SWEEP_S, self._look_at_all) if waits and not self._closed else None
+
+    def _tell(self, address: tuple[str, int], why: str) -> None:
+        self._told.warn(f"a connection from {address[0]} to port {self._security.name} is closed", why)
+
+
+def _answer(connection: socket.socket, data: bytes) -> None:
+    """Sends a few bytes, if the socket takes them at once, and reads what arrived, so that the answer is not lost."""
+    if not data:
+        return
+    try:
+        connection.send(data)
+        connection.shutdown(socket.SHUT_WR)
+        connection.recv(64 << 10)
+    except OSError:
+        pass

@@ -1,0 +1,238 @@
+"""This node's TLS while it runs: reads changed files again, warns before certificates expire, and closes connections
+whose certificate or CA is no longer valid.
+
+The files are checked every few seconds, and by `raftmq reload`. If only one half of a pair was replaced, the old pair
+stays in use and a finding reports it. A connection is closed when the other side's certificate expires, or when its CA
+is no longer in `tls.ca_file`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import ssl
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from cluster.config.config import Config, TlsMode
+from cluster.config.source import ConfigError
+from cluster.runtime.alarms import Alarms
+from cluster.runtime.parts import Part
+from cluster.runtime.signal import Signal
+from cluster.runtime.tls.contexts import Contexts, issued_by_one_of, load_contexts, told_day
+from cluster.runtime.tls.dialling import PLAIN_DIALLING, Dialling
+from cluster.runtime.tls.security import PLAIN, Security
+from cluster.runtime.tls.transport import TlsTransport
+
+logger = logging.getLogger(__name__)
+
+FILES_ALARM = "tls_files"
+EXPIRES_ALARM, EXPIRES_SOON_ALARM = "tls_expires", "tls_expires_soon"
+DAY_S = 86_400
+EXPIRES_S, EXPIRES_SOON_S = 30 * DAY_S, 7 * DAY_S
+LOOK_EVERY_MS = 5_000
+ENDS_EVERY_MS = 1_000
+RENEW_S = 30.0
+"""Seconds before the expiry of a certificate at which links to other nodes are made again."""
+CHECK_AFTER_MS = 3_000
+"""Milliseconds for making links with other certificates, before those under a removed CA are closed."""
+CHECKED_PER_TICK = 64
+"""Open connections that are checked against new CAs in one tick: each takes a verification, about 0.1 ms."""
+_Seen = tuple[tuple[int, int, int] | None, ...]
+
+
+class TlsMaintenance:
+    """The TLS contexts of one node, and the connections that use them. Event loop only."""
+
+    def __init__(self, config: Config, alarms: Alarms, wall_ms: Callable[[], int]) -> None:
+        """Raises ConfigError if the node must use TLS and its files cannot be used."""
+        self._config = config
+        self._alarms = alarms
+        self._wall_ms = wall_ms
+        self._seen: _Seen = ()
+        self._contexts: Contexts | None = None
+        self.changed: Signal[[]] = Signal()
+        """Sent when other files are in use, and when certificates on links to other nodes expire soon: open links
+        should be made again."""
+        self._open: weakref.WeakSet[TlsTransport] = weakref.WeakSet()
+        """Connections whose other side presented a certificate."""
+        self._ends: list[tuple[float, int, weakref.ref[TlsTransport]]] = []
+        """A heap of (expiry of the certificate in seconds since the epoch, a number, the connection)."""
+        self._numbers = itertools.count()
+        self._renewals: set[float] = set()
+        """Seconds since the epoch at which links must be made again."""
+        self._checks: Iterator[TlsTransport] = iter(())
+        """Connections that have yet to be checked against other CAs."""
+        self._checks_due_ms: int | None = None
+        self._now_ms = self._look_due_ms = self._ends_due_ms = 0
+        if config.speaks_tls:
+            self._seen = self._look()
+            self._contexts = load_contexts(config.tls)
+            self._tell_ends()
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(name="tls", tick=self.tick)
+
+    @property
+    def contexts(self) -> Contexts:
+        """The newest contexts; only if this node uses TLS."""
+        assert self._contexts is not None
+        return self._contexts
+
+    @property
+    def view(self) -> str:
+        """The expiry of each certificate in the files in use, for people."""
+        return "; ".join(f"{each.subject} until {told_day(each.at_s)}" for each in self.contexts.ends)
+
+    def security(self, name: str, wanted: TlsMode, refusal: bytes = b"") -> Security:
+        """Returns the security of the listener with that name, whose own key is `wanted`."""
+        mode = self._config.tls_mode(wanted)
+        if mode == "disabled":
+            return PLAIN
+        return Security(name, mode, lambda: self.contexts.clients, self.opened, refusal)
+
+    def peer_security(self, refusal: bytes) -> Security:
+        """Returns the security of the peer port. `refusal` is the answer to plain text if TLS is required."""
+        mode = self._config.tls_mode(self._config.peer.tls)
+        return PLAIN if mode == "disabled" else Security("peer", mode, self._peers, self.opened, refusal)
+
+    def peer_dialling(self) -> Dialling:
+        """Returns the way to dial other nodes."""
+        mode = self._config.tls_mode(self._config.peer.tls)
+        return PLAIN_DIALLING if mode == "disabled" else Dialling(mode, self._dialling, self._dialled)
+
+    def http_dialling(self) -> Dialling:
+        """Returns the way to connect to the HTTP APIs of other nodes."""
+        mode = self._config.tls_mode(self._config.admin.tls)
+        return PLAIN_DIALLING if mode == "disabled" else Dialling(mode, lambda: self.contexts.asking)
+
+    def _peers(self) -> ssl.SSLContext:
+        assert self.contexts.peers is not None  # the rules of the configuration ask for tls.ca_file
+        return self.contexts.peers
+
+    def _dialling(self) -> ssl.SSLContext:
+        assert self.contexts.dialling is not None
+        return self.contexts.dialling
+
+    def _dialled(self, connection: TlsTransport) -> None:
+        """Registers a link whose handshake this node began and completed; it is made again before its certificate
+        expires."""
+        self.opened(connection)
+        told = connection.get_extra_info("peercert")
+        renew_s = ssl.cert_time_to_seconds(told["notAfter"]) - RENEW_S
+        if renew_s * 1000 > self._wall_ms():
+            self._renewals.add(renew_s)
+
+    def opened(self, connection: TlsTransport) -> None:
+        """Registers a connection with a completed handshake. If the other side presented a certificate, the connection
+        is closed when that expires."""
+        told = connection.get_extra_info("peercert")
+        if not told:
+            return
+        end_s = ssl.cert_time_to_seconds(told["notAfter"])
+        self._open.add(connection)
+        heapq.heappush(self._ends, (end_s, next(self._numbers), weakref.ref(connection)))
+        if end_s * 1000 <= self._wall_ms():
+            connection.abort()
+
+    def reload(self) -> bool:
+        """Reads the files again; returns True if others are in use now. Raises ConfigError, having changed nothing."""
+        if self._contexts is None:
+            return False
+        seen = self._look()
+        contexts = load_contexts(self._config.tls)
+        if self._look() != seen:
+            raise ConfigError(
+                "[tls]: the files changed while they were read", "somebody writes them", "reload again in a moment"
+            )
+        different = seen != self._seen
+        self._seen = seen
+        self._alarms.clear(FILES_ALARM)
+        if different:
+            before, self._contexts = self._contexts, contexts
+            if set(before.authorities) - set(contexts.authorities):
+                self._checks_due_ms = self._now_ms + CHECK_AFTER_MS
+            logger.info("TLS: other files are in use")
+            self.changed()
+            self._tell_ends()
+        return different
+
+    def tick(self, now_ms: int) -> None:
+        """Checks for changed files and expired certificates. Called periodically."""
+        if self._contexts is None:
+            return
+        self._now_ms = now_ms
+        if self._checks_due_ms is not None and now_ms >= self._checks_due_ms:
+            self._checks_due_ms, self._checks = None, iter(list(self._open))
+        for connection in itertools.islice(self._checks, CHECKED_PER_TICK):
+            self._check(connection)
+        if now_ms >= self._ends_due_ms:
+            self._ends_due_ms = now_ms + ENDS_EVERY_MS
+            self._end_connections()
+        if now_ms >= self._look_due_ms:
+            self._look_due_ms = now_ms + LOOK_EVERY_MS
+            if self._look() != self._seen:
+                self._try_to_reload()
+            self._tell_ends()
+
+    def _try_to_reload(self) -> None:
+        try:
+            self.reload()
+        except ConfigError as error:
+            self._alarms.raise_alarm(
+                FILES_ALARM,
+                f"the files of [tls] changed and cannot be used, the former ones are: {error.what}: {error.why}",
+            )
+
+    def _look(self) -> _Seen:
+        """Returns properties of the files that differ when a file was replaced."""
+        tls = self._config.tls
+        return tuple(_stat(path) for path in (tls.cert_file, tls.key_file, tls.ca_file) if path)
+
+    def _check(self, connection: TlsTransport) -> None:
+        certificate = connection.certificate
+        if not connection.is_closing() and certificate and not issued_by_one_of(certificate, self.contexts.authorities):
+            logger.warning("TLS: a connection ends, the CA of its certificate is no longer in tls.ca_file")
+            connection.abort()
+
+    def _end_connections(self) -> None:
+        now_s = self._wall_ms() / 1000
+        due = {each for each in self._renewals if each <= now_s}
+        if due:
+            self._renewals -= due
+            self.changed()
+        ends = self._ends
+        while ends and (ends[0][0] <= now_s or ends[0][2]() is None):
+            connection = heapq.heappop(ends)[2]()
+            if connection is not None and not connection.is_closing():
+                logger.warning("TLS: a connection ends with the certificate of its other side")
+                connection.abort()
+        if len(ends) > 2 * len(self._open) + 64:  # most of these are closed
+            self._ends = [each for each in ends if each[2]() is not None]
+            heapq.heapify(self._ends)
+
+    def _tell_ends(self) -> None:
+        """Raises and clears the alarms about certificates that expire."""
+        first = min(self.contexts.ends, key=lambda each: each.at_s)
+        left_s = first.at_s - self._wall_ms() / 1000
+        what = "has ended" if left_s <= 0 else "ends"
+        says = f"the certificate of {first.subject} in {first.file} {what} on {told_day(first.at_s)}: put another there"
+        if left_s <= EXPIRES_SOON_S:
+            self._alarms.raise_alarm(EXPIRES_SOON_ALARM, says)
+        else:
+            self._alarms.clear(EXPIRES_SOON_ALARM)
+        if EXPIRES_SOON_S < left_s <= EXPIRES_S:
+            self._alarms.raise_alarm(EXPIRES_ALARM, says)
+        else:
+            self._alarms.clear(EXPIRES_ALARM)
+
+
+def _stat(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns

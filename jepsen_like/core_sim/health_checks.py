@@ -1,0 +1,314 @@
+"""Checks of a healthy group besides safety: little traffic, progress, and a read after a failover without writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from jepsen_like.core_sim.member import Member
+from jepsen_like.core_sim.run_options import TICK_US
+from jepsen_like.core_sim.violation import Violation
+from jepsen_like.core_sim.world import World, entries_in
+from raftlog.messages import AppendEntries, AppendEntriesReply, Message
+from raftlog.types import Role, SoftState
+
+_CALM_OPERATIONS = 12
+_ELECTION_TICKS = 400
+_PROGRESS_TICKS = 1_500
+_READ_TICKS = 100
+
+
+class Traffic:
+    """Counts the messages of a leader while there are no faults."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.entries = self.appends = self.rejections = 0
+        world.on_send.append(self._sent)
+
+    def _sent(self, member: Member, message: Message) -> None:
+        if isinstance(message, AppendEntries):
+            self.appends += 1
+            self.entries += entries_in(message)
+        elif isinstance(message, AppendEntriesReply):
+            self.rejections += message.rejected
+
+    def stop(self) -> None:
+        """Stops counting."""
+        self.world.on_send.remove(self._sent)
+
+
+def calm_start(world: World) -> None:
+    """Runs the first operations without a fault, on fast links: each entry is sent once per follower, and none is
+    refused.
+
+    Raises Violation "no-progress" or "message-budget".
+    """
+    knobs = world.knobs
+    network = world.network
+    _quick(world)
+    traffic = Traffic(world)
+    acked = world.history.acked
+    if not world.run_until(lambda: len(acked) >= _CALM_OPERATIONS, world.now + _ELECTION_TICKS * TICK_US):
+        raise Violation("no-progress", f"{len(acked)} acknowledged in {_ELECTION_TICKS} ticks without faults")
+    traffic.stop()
+    network.link_us, network.jitter_us = knobs.link_us, knobs.jitter_us
+    world.disk_us = dict.fromkeys(world.members, knobs.disk_us)
+    if len(world.leader_terms) == 1 and world.monitor is not None:
+        _check_traffic(world, traffic)
+
+
+def _check_traffic(world: World, traffic: Traffic) -> None:
+    followers = world.knobs.nodes - 1
+    leader = world.leader()
+    if leader is None:
+        return
+    allowed = followers * leader.raw.last_index
+    if traffic.rejections or traffic.entries > allowed:
+        raise Violation(
+            "message-budget",
+            f"{traffic.entries} entries sent, {allowed} needed, {traffic.rejections} refusals, without any fault",
+        )
+
+
+def progress(world: World, goal: int) -> None:
+    """After the heal, waits until the clients have the rest of their answers, and every member has applied the same.
+    Raises Violation."""
+    history = world.history
+    goal = max(goal, len(history.acked) + 5)
+    if not world.run_until(lambda: len(history.acked) >= goal, world.now + _PROGRESS_TICKS * TICK_US):
+        raise Violation("no-progress", f"{len(history.acked)} of {goal} acknowledged {_PROGRESS_TICKS} calm ticks on")
+    world.writing = False
+    settle(world)
+    world.run_until(lambda: False, world.quiet_from)
+
+
+def settle(world: World) -> None:
+    """Waits, without writes, until all members have the same applied index and may lead, and nodes that left are
+    stopped.
+
+    Raises Violation "no-progress".
+    """
+
+    def equal() -> bool:
+        leader = world.leader()
+        if leader is None:
+            return False
+        last = leader.raw.last_index
+        left = {voter.id for voter in world.newest.removed} & {member.id for member in world.up()}
+        up = [member for member in world.group() if member.up]
+        return not left and all(member.raw.applied_index == last and not member.backfilling for member in up)
+
+    if not _in_time(world, equal):
+        state = [(m.id, m.raw.role.name, m.raw.term, m.raw.last_index, m.raw.applied_index) for m in world.up()]
+        raise Violation("no-progress", f"the members do not come together: {state}")
+
+
+def _leader_at_last(world: World) -> Member:
+    """Returns the leader, waiting for one if necessary: without pre-vote a member with a fast clock may depose the
+    leader also in calm times. Raises Violation."""
+    leader = world.leader()
+    if leader is None:
+        world.run_until(lambda: world.leader() is not None, world.now + _ELECTION_TICKS * TICK_US)
+        leader = world.leader()
+    if leader is None:
+        raise Violation("no-progress", f"no leader {_ELECTION_TICKS} ticks after healing")
+    return leader
+
+
+def _in_time(world: World, done: Callable[[], bool]) -> bool:
+    """Returns True if `done` becomes true within an election's time, or while some member makes progress: a learner
+    behind a narrow window takes long."""
+    before, applied = -1, 0
+    while applied > before:
+        if world.run_until(done, world.now + _ELECTION_TICKS * TICK_US):
+            return True
+        before, applied = applied, sum(member.raw.applied_index for member in world.up())
+    return False
+
+
+def quiescent_failover(world: World) -> None:
+    """Crashes the leader or cuts it off while there are no writes: a linearizable read must succeed at the next leader,
+    although nothing new is written."""
+    leader = _leader_at_last(world)
+    if not _stands_a_loss(world):
+        return
+    if world.seed % 2 == 0:
+        world.tell(f"failover from {leader.id}, which crashes")
+        world.crash(leader)
+    else:
+        world.tell(f"failover from {leader.id}, which is cut off")
+        _cut_off(world, leader)
+    others = [member for member in world.voters() if member is not leader]
+
+    def led() -> bool:
+        return any(member.raw.role is Role.LEADER for member in others if member.up)
+
+    if not world.run_until(led, world.now + _ELECTION_TICKS * TICK_US):
+        raise Violation("no-progress", f"no new leader {_ELECTION_TICKS} ticks after node {leader.id} went")
+    deadline = world.now + _READ_TICKS * TICK_US
+    asked: list[int] = []
+
+    def ask(successor: Member) -> None:
+        if successor.up and successor.raw.role is Role.LEADER:
+            asked[:] = [world.ask_read(successor)]
+
+    def on_role(member: Member, soft: SoftState) -> None:
+        if soft.role is Role.LEADER:
+            world.at(0, ask, member)
+
+    world.on_role.append(on_role)
+    successor = max(
+        (member for member in others if member.up and member.raw.role is Role.LEADER),
+        key=lambda member: member.raw.term,
+        default=None,
+    )
+    if successor is not None:
+        ask(successor)
+    answered = world.run_until(lambda: bool(asked) and asked[0] not in world.reads, deadline)
+    world.on_role.remove(on_role)
+    if not answered:
+        raise Violation("quiescent-failover", f"a read at the new leader is not answered within {_READ_TICKS} ticks")
+    _ask_among_learners(world, leader)
+    world.network.heal()
+    world.start(leader)
+
+
+def _stands_a_loss(world: World) -> bool:
+    """Returns True if the group can lose a voter; a group of two voters cannot."""
+    return len(world.newest.voters) >= 3
+
+
+def _cut_off(world: World, leader: Member) -> None:
+    """Checks check-quorum: a leader that hears at most learners steps down within two election timeouts.
+
+    Raises "stale-leader".
+    """
+    world.network.cut(world.links_of([leader.id, *world.newest.learner_ids]))
+    if not world.knobs.raft["check_quorum"]:
+        return
+    _client_writes(world, leader)  # nobody will acknowledge them
+    ticks = 2 * int(world.knobs.raft["election_ticks"]) + 2
+    term = leader.raw.term
+
+    if not world.run_until(lambda: not _leads(leader, term), world.now + ticks * world.tick_us[leader.id]):
+        raise Violation("stale-leader", f"node {leader.id} leads {ticks} ticks after it was cut off from all voters")
+
+
+def _ask_among_learners(world: World, deposed: Member) -> None:
+    """Checks that a leader which only learners hear does not answer a read once others have written. Raises
+    "stale-read"."""
+    successor = world.leader()
+    if successor is None or successor is deposed:
+        return
+    if not world.newest.learner_ids or not _leads(deposed, deposed.raw.term):
+        return
+    written = set(_client_writes(world, successor))
+    world.run_until(lambda: world.history.acked.keys() >= written, world.now + _READ_TICKS * TICK_US)
+    if _leads(deposed, deposed.raw.term):
+        world.ask_read(deposed)
+        world.run_until(lambda: False, world.now + int(world.knobs.raft["election_ticks"]) * TICK_US)
+
+
+def _leads(leader: Member, term: int) -> bool:
+    """Returns True if `leader` is up and leads this term, as a client that asks it to write would learn."""
+    return leader.up and leader.raw.role is Role.LEADER and leader.raw.term == term
+
+
+def rejoin(world: World) -> None:
+    """Checks that with pre-vote and check-quorum a member that was away for long disturbs nobody. Raises
+    "disruption"."""
+    raft = world.knobs.raft
+    leader = world.leader()
+    if leader is None or not (raft["pre_vote"] and raft["check_quorum"]) or world.seed % 4 >= 2:
+        return
+    if not (_heartbeats_in_time(world) and _stands_a_loss(world)):
+        return
+    election_us = int(raft["election_ticks"]) * TICK_US
+    away = [member.id for member in world.voters() if member is not leader][:1]
+    term = leader.raw.term
+    world.tell(f"rejoin of {away[0]}")
+    world.network.cut(world.links_of(away))
+    if world.run_until(lambda: not _leads(leader, term), world.now + 4 * election_us):
+        raise Violation("disruption", f"leader {leader.id} steps down while node {away[0]} is away")
+    world.network.heal()
+    if world.run_until(lambda: not _leads(leader, term), world.now + 2 * election_us):
+        raise Violation("disruption", f"leader {leader.id} steps down as node {away[0]} comes back")
+    terms = {int(member.id): member.raw.term for member in world.group() if member.up}
+    if world.monitor is not None and set(terms.values()) != {term}:
+        raise Violation("disruption", f"terms {terms} after node {away[0]} came back, {term} before")
+
+
+def handover(world: World) -> None:
+    """Checks that leadership moves to a member that lags a little when that is asked for, and that no client is left
+    without an answer.
+
+    Raises "handover".
+    """
+    leader = world.leader()
+    raft = world.knobs.raft
+    if leader is None or world.seed % 4 != 2 or raft["election_ticks"] < 2 * raft["heartbeat_ticks"] + 2:
+        return
+    if not _stands_a_loss(world):
+        return
+    _quick(world)
+    target = next(member for member in world.voters() if member is not leader)
+    world.tell(f"handover from {leader.id} to {target.id}")
+    term = leader.raw.term
+    world.network.cut(world.links_of([target.id]))
+    before = _client_writes(world, leader)
+    world.run_until(lambda: world.history.acked.keys() >= set(before), world.now + TICK_US)
+    world.network.heal()
+    leader.act(leader.raw.transfer_leadership, target.id)
+    late: list[int] = []
+    for _ in range(2 * int(raft["election_ticks"])):
+        late += _client_writes(world, leader)
+        if world.run_until(lambda: not _leads(leader, term), world.now + TICK_US // 4):
+            break
+    lost = [operation for operation in late if operation not in world.history.acked]
+    if lost and not _leads(leader, term):
+        raise Violation("handover", f"leader {leader.id} took {len(lost)} operations it was handing over and lost them")
+    if not world.run_until(lambda: target.raw.role is Role.LEADER, world.now + int(raft["election_ticks"]) * TICK_US):
+        raise Violation("handover", f"node {target.id} does not lead, although node {leader.id} was asked to hand over")
+
+
+def _quick(world: World) -> None:
+    world.network.link_us, world.network.jitter_us = 200, 100
+    world.disk_us = dict.fromkeys(world.members, 200)
+
+
+def _client_writes(world: World, leader: Member) -> list[int]:
+    """Proposes a new operation of every client at `leader`; returns those that it accepted."""
+    for client in world.clients:
+        client.fresh(1)
+        leader.act(world.propose, leader, client)
+    taken = {operation for _, operation, _ in world.pending[leader.id].values()}
+    return [client.batch[0] for client in world.clients if client.batch[0] in taken]
+
+
+def _heartbeats_in_time(world: World) -> bool:
+    """Returns True if the heartbeats of the slowest clock reach the fastest clock within its election timeout, whatever
+    the links do."""
+    raft, network, ticks = world.knobs.raft, world.network, world.tick_us.values()
+    interval_us = int(raft["heartbeat_ticks"]) * max(ticks)
+    quickest_us = (int(raft["election_ticks"]) - 1) * min(ticks)  # the first tick may come right after the heartbeat
+    return interval_us + network.link_us + network.jitter_us < quickest_us
+
+
+def final(world: World) -> None:
+    """Checks, when all members are up again, that they have the same list, with everything acknowledged in it. Raises
+    Violation."""
+    settle(world)
+    if world.monitor is not None:
+        world.monitor.full(list(world.members.values()))
+    group = world.group()
+    first = group[0].machine.values
+    for member in world.members.values():
+        values = member.machine.values
+        if member.halted:
+            raise Violation("halted", f"node {member.id} stopped on an assertion of its own")
+        if member not in group and values != first[: len(values)]:
+            raise Violation("state-machine-safety", f"node {member.id}, no member, holds what node {group[0].id} lacks")
+    for member in group:
+        if member.machine.values != first:
+            raise Violation("state-machine-safety", f"nodes {group[0].id} and {member.id} hold different lists")
+        world.history.check_final(member.id, member.machine.values)

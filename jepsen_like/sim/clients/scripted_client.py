@@ -1,0 +1,173 @@
+"""The client of a written schedule: one send, one question, one commit at a time, each told to which node."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from jepsen_like.history import Op
+from jepsen_like.sim.clients.client_machines import (
+    FOREIGN_TOPIC,
+    SEND_CODE,
+    TOPIC,
+    Attempt,
+    ClientHost,
+    Foreign,
+    body_of,
+    foreign_send,
+    promise_of,
+)
+from jepsen_like.sim.clients.readers import OffsetRegister
+from jepsen_like.sim.clients.recorder import Recorder
+from jepsen_like.sim.machines.machine import BROKER_PORT, Machine
+from raftmq.client.connection import Connection, ConnectionPool, Reply, dial
+from raftmq.client.errors import RaftMQError, is_unknown
+from raftmq.client.producing.producer import AsyncProducer
+
+ATTEMPT_S, TIMEOUT_S = 0.6, 4.0
+"""Seconds after which our client gives an attempt up, and the whole send."""
+
+
+class ScriptedClient:
+    """The client of a schedule. `open`: number of operations that are not over. Every operation is recorded and judged
+    as those of a random run.
+    """
+
+    def __init__(self, host: ClientHost, recorder: Recorder, register: OffsetRegister) -> None:
+        self.host, self.recorder, self.register = host, recorder, register
+        self.open = 0
+        self.retried: list[Foreign] = []
+        self._sent = 0
+        self._named: dict[int, Op] = {}
+        self._stored: set[int] = set()
+        self._producer: AsyncProducer | None = None
+        self._links: ConnectionPool | None = None
+
+    @property
+    def address(self) -> str:
+        """The address of the client's machine."""
+        return self.host.process.host
+
+    def _begin(self, work: Callable[[], Awaitable[None]]) -> None:
+        self.open += 1
+
+        async def run() -> None:
+            try:
+                await work()
+            finally:
+                self.open -= 1
+
+        self.host.spawn(run)
+
+    # --- our client --------------------------------------------------------------------------------------------------
+
+    def send(self, count: int, size: int) -> None:
+        """Our client sends so many messages, each when the one before is settled, wherever it finds the leader."""
+        self._begin(partial(self._send_all, count, size))
+
+    async def _send_all(self, count: int, size: int) -> None:
+        if self._producer is None:
+            self._producer = self.host.client(timeout_s=TIMEOUT_S).producer(attempt_timeout_s=ATTEMPT_S)
+        for _ in range(count):
+            op = self._invoke()
+            try:
+                result = await self._producer.send(TOPIC, body_of(op.value["id"], size), queue_id=0)
+            except (RaftMQError, OSError) as error:
+                self.recorder.failed(op, error)
+            else:
+                self.recorder.stored(op, result.queue_id, result.queue_offset)
+
+    def _invoke(self, level: str = "") -> Op:
+        self._sent += 1
+        return self.recorder.invoke("send", {"id": f"hand-{self._sent}", "topic": TOPIC, **promise_of(level)})
+
+    # --- a client of others, at one node -----------------------------------------------------------------------------
+
+    def ask(self, node: str, count: int, size: int, level: str = "") -> None:
+        """Sends so many messages to one node, all at once, each once."""
+        for _ in range(count):
+            self._begin(partial(self._ask, node, self._invoke(level), size, level))
+
+    async def _ask(self, node: str, op: Op, size: int, level: str) -> None:
+        try:
+            reply = await self._call(node, TOPIC, op.value["id"], size, level)
+        except OSError as error:
+            self.recorder.failed(op, error)
+        else:
+            self.recorder.answered(op, reply)
+
+    def offer(self, machine: Machine, message_id: str) -> None:
+        """Sends a message with this UNIQ_KEY to one node, perhaps not for the first time."""
+        foreign = next((one for one in self.retried if one.message_id == message_id), None)
+        if foreign is None:
+            foreign = Foreign(message_id, [])
+            self.retried.append(foreign)
+        self._begin(partial(self._offer, machine, foreign))
+
+    async def _offer(self, machine: Machine, foreign: Foreign) -> None:
+        incarnation = len(machine.processes)
+        try:
+            reply = await self._call(machine.host, FOREIGN_TOPIC, foreign.message_id, 10)
+        except OSError:
+            ended = "silence"
+        else:
+            unknown = is_unknown(reply.code, reply.remark)
+            ended = "ok" if reply.code == 0 else "unknown" if unknown else "no"
+        foreign.attempts.append(Attempt(machine.host, incarnation, ended))
+
+    async def _call(self, node: str, topic: str, message_id: str, size: int, level: str = "") -> Reply:
+        link, fields = await self._link(node), foreign_send(topic, message_id, 0, level)
+        return await link.call(SEND_CODE, fields, body_of(message_id, size), timeout_s=4.0)
+
+    async def _link(self, node: str) -> Connection:
+        if self._links is None:
+            self._links = ConnectionPool(self.host.environment)
+        return await self._links.get(f"{node}:{BROKER_PORT}")
+
+    # --- a client that names its sends -------------------------------------------------------------------------------
+
+    def named(self, node: str, sequences: list[int], low: int) -> None:
+        """Sends messages under one producer id, whose answers it may not have noticed before: at most one copy each."""
+        for sequence in sequences:
+            op = self._named.get(sequence)
+            if op is None:
+                value = {"id": f"named-{sequence}", "topic": TOPIC}
+                op = self._named[sequence] = self.recorder.invoke("send", value)
+            self._begin(partial(self._name, node, op, sequence, low))
+
+    async def _name(self, node: str, op: Op, sequence: int, low: int) -> None:
+        ext = foreign_send(TOPIC, op.value["id"], 0)
+        ext |= {"raftmqPid": "ab" * 16, "raftmqSeq": str(sequence), "raftmqLow": str(low)}
+        try:
+            reply = await (await self._link(node)).call(SEND_CODE, ext, body_of(op.value["id"], 10), timeout_s=4.0)
+        except OSError:
+            return
+        if reply.code == 0 and sequence not in self._stored:
+            self._stored.add(sequence)
+            self.recorder.answered(op, reply)
+
+    # --- the register ------------------------------------------------------------------------------------------------
+
+    def commit(self, node: str) -> None:
+        """Commits the register's next value through a node."""
+        self._begin(partial(self._commit, node))
+
+    async def _commit(self, node: str) -> None:
+        try:
+            await self.register.write(partial(self._link, node), 4.0)
+        except OSError:
+            return
+
+    def query(self, node: str, *, anew: bool) -> None:
+        """Reads the register through a node: nothing older than what is acknowledged by now.
+
+        `anew`: on a connection of its own, whose requests are counted from one again.
+        """
+        self._begin(partial(self._query, node, self.register.acked, anew))
+
+    async def _query(self, node: str, low: int, anew: bool) -> None:
+        try:
+            own = dial(self.host.environment, Connection(f"{node}:{BROKER_PORT}")) if anew else self._link(node)
+            await self.register.ask(await own, low)
+        except OSError:
+            return

@@ -1,0 +1,70 @@
+"""Copies of messages: each carries its origin as a property, so that a second run recognises the copies that the first
+one sent.
+
+The origin is `TOPIC/QUEUE/OFFSET@POSITION`. Offsets begin again when a topic is deleted and created; positions in the
+log do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from raftmq.commands.messages.start_positions import walk
+
+if TYPE_CHECKING:
+    from raftmq.client import Client, Message, Producer
+
+ORIGIN = "RAFTMQ_ORIGIN"
+NOT_COPIED = frozenset(
+    ("UNIQ_KEY", "KEYS", "TAGS", "WAIT", "DELAY", "MSG_REGION", "TRACE_ON", "CLUSTER", "REAL_TOPIC", "REAL_QID", ORIGIN)
+)
+"""Properties that are not copied, because the client or the broker sets them anew."""
+TIMERS = "TIMER_"
+_CLOCKS_MS = 60_000
+"""Milliseconds subtracted from the time of the oldest original when copies are searched. Log time never goes back, but
+the times of two messages may be equal; a minute costs nothing."""
+
+
+def origin_of(one: Message) -> str:
+    """Returns the place of the message, in the form in which its copies name it."""
+    return f"{one.topic}/{one.queue_id}/{one.queue_offset}@{one.position}"
+
+
+def copied_before(mq: Client, to: str, originals: Iterable[Message]) -> set[str]:
+    """Returns the origins that messages of the topic `to` name, reading only messages that can be copies of these
+    originals: a copy is stored after its original. Empty if the topic does not exist."""
+    import datetime
+
+    from raftmq.client.errors import NotFound
+
+    oldest = min((one.store_ms for one in originals), default=None)
+    if oldest is None:
+        return set()
+    start = datetime.datetime.fromtimestamp(max(0, oldest - _CLOCKS_MS) / 1000, datetime.UTC)
+    try:
+        return {one.properties[ORIGIN] for one in walk(mq, to, start) if ORIGIN in one.properties}
+    except NotFound:
+        return set()
+
+
+def send_copies(
+    mq: Client, producer: Producer, to: str, originals: list[Message], *, again: bool, queue_id: int | None = None
+) -> int:
+    """Sends copies of the originals that have none in the topic `to` yet, or of all with `again`; returns the number of
+    copies. Raises RaftMQError; a repetition then sends the rest."""
+    known = set() if again else copied_before(mq, to, originals)
+    sent = 0
+    for one in originals:
+        origin = origin_of(one)
+        if origin in known:
+            continue
+        kept = {name: value for name, value in one.properties.items() if is_copied(name)}
+        producer.send(to, one.body, queue_id=queue_id, key=one.key, tag=one.tag, properties=kept | {ORIGIN: origin})
+        sent += 1
+    return sent
+
+
+def is_copied(name: str) -> bool:
+    """Returns True for a property that belongs to the message itself, not to its delivery."""
+    return name not in NOT_COPIED and not name.startswith(TIMERS)

@@ -1,0 +1,278 @@
+"""A port that may take TLS: what the first byte decides, and how strangers that say nothing, or shake hands without an
+end, are bounded. Real sockets; addresses of one machine stand for many."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from cluster.config.config import TlsMode, TlsSection
+from cluster.runtime.tls import accepted_sockets
+from cluster.runtime.tls.accepted_sockets import ADDRESS_MAX, HANDSHAKES_MAX
+from cluster.runtime.tls.acceptor import Acceptor
+from cluster.runtime.tls.contexts import load_contexts
+from cluster.runtime.tls.security import Security
+from tests.support.certificates import Files, make_files, write_chain
+from tests.support.wait_until import PATIENCE_S, until
+
+
+class Echo(asyncio.Protocol):
+    """Answers with what it gets."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment] # uvloop's is no subclass
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)
+
+
+class Port:
+    """An acceptor and what clients of it need."""
+
+    def __init__(self, files: Files, mode: TlsMode, client_certificates: str = "none") -> None:
+        keys = {"cert_file": "node.crt", "key_file": "node.key", "ca_file": "ca.crt"}
+        section = TlsSection(
+            mode="enforcing",
+            client_certificates=client_certificates,  # type: ignore[arg-type] # a literal of the test
+            **{key: files.path(name) for key, name in keys.items()},
+        )
+        contexts = load_contexts(section)
+        security = Security("test", mode, lambda: contexts.clients, refusal=b"TLS only\n")
+        self.acceptor = Acceptor(asyncio.get_running_loop(), Echo, lambda opening, address: "", security)
+
+    async def open(self) -> None:
+        await self.acceptor.open("0.0.0.0", 0)
+        self.number: int = self.acceptor._sockets[0].getsockname()[1]
+
+    @property
+    def arrivals(self) -> accepted_sockets.AcceptedSockets:
+        found = self.acceptor._arrivals
+        assert found is not None
+        return found
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return make_files(tmp_path_factory.mktemp("tls"))
+
+
+Open = Callable[..., Port]
+
+
+@pytest.fixture
+async def ports(files: Files) -> AsyncIterator[Open]:
+    made: list[Port] = []
+
+    def make(mode: TlsMode, client_certificates: str = "none") -> Port:
+        made.append(Port(files, mode, client_certificates))
+        return made[-1]
+
+    yield make
+    for port in made:
+        port.acceptor.close()
+
+
+def trusting(files: Files, *, cert: str = "") -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=files.path("ca.crt"))
+    if cert:
+        context.load_cert_chain(files.path(f"{cert}.crt"), files.path(f"{cert}.key"))
+    return context
+
+
+async def says_hello(port: int, context: ssl.SSLContext | None, *, source: str = "127.0.0.1") -> bytes:
+    """What a client gets for b"hello", until it is all there or the connection ends."""
+    secure = {"ssl": context, "server_hostname": "localhost"} if context is not None else {}
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0), **secure)  # type: ignore[arg-type]
+    try:
+        writer.write(b"hello")
+        async with asyncio.timeout(PATIENCE_S):
+            return await reader.read(100)
+    finally:
+        writer.transport.abort()
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_one_port_takes_both(files: Files, ports: Open) -> None:
+    port = ports("permissive")
+    await port.open()
+    assert await says_hello(port.number, None) == b"hello"
+    assert await says_hello(port.number, trusting(files)) == b"hello"
+    await until(lambda: len(port.arrivals) == 0)
+
+
+async def test_plain_text_is_refused_where_tls_is_enforced(
+    files: Files, ports: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = ports("enforcing")
+    await port.open()
+    assert await says_hello(port.number, None) == b"TLS only\n"
+    assert await says_hello(port.number, trusting(files)) == b"hello"
+    (told,) = warnings(caplog)
+    assert "plain text" in told
+
+
+async def test_a_client_shows_a_certificate_where_one_is_required(
+    files: Files, ports: Open, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    port = ports("enforcing", "required")
+    await port.open()
+    assert await says_hello(port.number, trusting(files, cert="client")) == b"hello"
+    assert not warnings(caplog)
+    foreign = make_files(tmp_path / "other")
+    wrong = trusting(files)
+    wrong.load_cert_chain(foreign.path("client.crt"), foreign.path("client.key"))
+    for context in (trusting(files), wrong):
+        with contextlib.suppress(ssl.SSLError, ConnectionError):
+            assert await says_hello(port.number, context) == b""
+    await until(lambda: len(warnings(caplog)) == 2)
+
+
+@pytest.mark.parametrize(
+    ("days", "links", "says"),
+    [
+        ((-20, -10), 0, "certificate has expired"),
+        ((10, 20), 0, "certificate is not yet valid"),
+        ((-1, 10), 1, "path length constraint exceeded"),
+        ((-1, 10), 400, "excessive message size"),
+    ],
+    ids=["expired", "not yet valid", "not issued by the CA itself", "a chain too long"],
+)
+async def test_a_certificate_that_does_not_count_is_refused(
+    files: Files,
+    ports: Open,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    days: tuple[int, int],
+    links: int,
+    says: str,
+) -> None:
+    port = ports("enforcing", "required")
+    await port.open()
+    wrong = trusting(files)
+    wrong.load_cert_chain(*write_chain(files.ca, tmp_path, days, links))
+    with contextlib.suppress(ssl.SSLError, ConnectionError):
+        assert await says_hello(port.number, wrong) == b""
+    await until(lambda: len(warnings(caplog)) == 1)
+    assert says in warnings(caplog)[0]
+    assert await says_hello(port.number, trusting(files, cert="client")) == b"hello"
+
+
+async def test_a_hello_may_come_byte_by_byte(files: Files, ports: Open) -> None:
+    port = ports("enforcing")
+    await port.open()
+    loop = asyncio.get_running_loop()
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = trusting(files).wrap_bio(incoming, outgoing, server_hostname="localhost")
+    plain = socket.create_connection(("127.0.0.1", port.number))
+    plain.setblocking(False)
+    while True:
+        try:
+            client.do_handshake()
+            break
+        except ssl.SSLWantReadError:
+            for each in outgoing.read():
+                await loop.sock_sendall(plain, bytes([each]))
+                await asyncio.sleep(0)
+            incoming.write(await loop.sock_recv(plain, 65536))
+    client.write(b"hello")
+    await loop.sock_sendall(plain, outgoing.read())
+    incoming.write(await loop.sock_recv(plain, 65536))
+    assert client.read() == b"hello"
+    plain.close()
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"\x16\x03\x01\xff\xff" + b"\x00" * 64,
+        b"\x16\x03\x01\x7f\xff\xff\xff" + b"\x01" * 200,
+        b"\x16\x16\x16\x16\x16\x16\x16\x16\x16",
+        b"\x16\x03\x01\x00\x04\x01\xff\xff\xff" + b"\x16\x03\x01\x40\x00" + b"\x00" * 16384,
+    ],
+    ids=["longest record", "no record", "no version", "hello of 16 MiB"],
+)
+async def test_what_begins_as_tls_and_is_none_is_closed(
+    begun: bytes, ports: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(accepted_sockets, "HANDSHAKE_S", 0.5)
+    port = ports("permissive")
+    await port.open()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port.number)
+    writer.write(begun)
+    async with asyncio.timeout(PATIENCE_S):
+        await reader.read()
+    writer.close()
+    assert len(warnings(caplog)) == 1
+
+
+async def test_a_connection_without_a_byte_ends_in_time(ports: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accepted_sockets, "FIRST_BYTE_S", 0.2)
+    port = ports("permissive")
+    await port.open()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port.number)
+    async with asyncio.timeout(PATIENCE_S):
+        assert await reader.read() == b""
+    writer.close()
+    assert len(port.arrivals) == 0
+
+
+async def test_strangers_hold_no_more_handshakes_than_allowed(files: Files, ports: Open) -> None:
+    """And an address that holds none of them is served at once, whatever others hold."""
+    port = ports("enforcing")
+    await port.open()
+    begun = b"\x16\x03\x01\x02\x00\x01"
+    strangers = []
+    for number in range(2, 5):
+        for _ in range(100):
+            stranger = socket.create_connection(("127.0.0.1", port.number), source_address=(f"127.0.0.{number}", 0))
+            stranger.sendall(begun)
+            strangers.append(stranger)
+            await asyncio.sleep(0)
+    await until(lambda: port.arrivals.shaking == 3 * ADDRESS_MAX)
+    assert await says_hello(port.number, trusting(files)) == b"hello"
+    assert port.arrivals.shaking <= 3 * ADDRESS_MAX <= HANDSHAKES_MAX
+    for stranger in strangers:
+        stranger.close()
+    await until(lambda: len(port.arrivals) == 0)
+
+
+async def test_who_floods_a_port_loses_its_own(files: Files, ports: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accepted_sockets, "ARRIVALS_MAX", 50)
+    port = ports("enforcing")
+    await port.open()
+    quiet = socket.create_connection(("127.0.0.1", port.number), source_address=("127.0.0.9", 0))
+    await until(lambda: len(port.arrivals) == 1)
+    flood = []
+    for _ in range(200):
+        flood.append(socket.create_connection(("127.0.0.1", port.number), source_address=("127.0.0.2", 0)))
+        await asyncio.sleep(0)
+    await until(lambda: len(port.arrivals) <= 50)
+    assert await says_hello(port.number, trusting(files)) == b"hello"
+    quiet.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        quiet.recv(1)
+    for each in [quiet, *flood]:
+        each.close()
+    await until(lambda: len(port.arrivals) == 0)
+
+
+async def test_a_client_that_leaves_while_it_waits_is_forgotten(ports: Open) -> None:
+    port = ports("permissive")
+    await port.open()
+    for _ in range(20):
+        socket.create_connection(("127.0.0.1", port.number)).close()
+    await asyncio.sleep(0.05)
+    await until(lambda: len(port.arrivals) == 0)
