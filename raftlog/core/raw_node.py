@@ -99,7 +99,7 @@ class RawNode:
         """Starts as a follower. `applied_index`: the last entry that the state machine durably contains, -1 for none.
         `members`: ascending by index, the newest that the state machine contains (else GENESIS), then all later ones in
         the log. If the node is not one of them, it follows the leader and never campaigns. `vote_withheld_since`: the
-        hard state's term when the loss of acknowledged entries was detected (fit.py).
+        hard state's term when the loss of acknowledged entries was detected (eligibility.py).
 
         Raises ValueError on a bad configuration, InvariantViolationError if disk and state machine contradict.
         """
