@@ -32,22 +32,23 @@ from raftlog.types import NOBODY, HardState
 
 
 class Installed(NamedTuple):
-    """The result of an opening with DATA/INSTALL."""
+    """The result of opening a directory with DATA/INSTALL."""
 
     done: bool
-    """The log is the new one; else the old one stayed."""
+    """True if the log was replaced by the new one; False if the old one stayed."""
     why: str
-    """The reason, for people."""
+    """The reason why the log was replaced or stayed, for people."""
     checkpoint: str = ""
-    """Name of the checkpoint that belongs to the new log; "" if it is no longer known."""
+    """The name of the checkpoint that belongs to the new log; "" if it is no longer known."""
     set_aside: str = ""
-    """Name in trash/ of the old log; "" if an earlier opening moved it."""
+    """The name of the old log in trash/; "" if an earlier opening moved it."""
 
 
 def finish_install(
     fs: FileSystem, directory: Path, group_id: int, hard_state: HardStateStore, now_ms: int = 0
 ) -> Installed | None:
-    """Completes or abandons the decision in INSTALL; None if there is none. The directory is locked.
+    """Completes or abandons the replacement that DATA/INSTALL decides; returns None if there is none. The directory
+    must be locked.
 
     `hard_state` is raised to the term of the new log. Raises CorruptLogError on a newer format, StorageError, OSError.
     """
@@ -94,8 +95,8 @@ def _why_it_stays(
 ) -> str:
     """Returns the reason why the old log must stay; "" if it may be replaced.
 
-    If the old log cannot be opened, nobody knows what it holds above the new log, or whether that was acknowledged. The
-    vote is therefore withheld first.
+    If the old log cannot be opened, nobody knows what it contains above the new log, or whether that was acknowledged.
+    The vote is therefore withheld first.
     """
     if install is None:
         return "INSTALL is damaged: the log stays, and a new one is fetched if it is needed"
@@ -113,7 +114,7 @@ def _why_it_stays(
 
 
 def holds(log: SegmentedLog, install: Install) -> str:
-    """Returns a text for people if the log holds the last entry of the install or begins above it; "" if neither."""
+    """Returns a text for people if the log contains the last entry of the install or begins above it; "" if neither."""
     index = install.last.index
     if index < log.first_index:
         return f"the log was brought forward meanwhile: it begins above entry {index}, with {log.first_index}"
@@ -135,7 +136,7 @@ def _give_up(fs: FileSystem, directory: Path, why: str) -> Installed:
 
 
 def _raise_term(hard_state: HardStateStore, term: int) -> None:
-    """Raises the saved term: a term is on disk before its entries."""
+    """Raises the saved term to `term`: a term must be on disk before its entries."""
     saved = hard_state.load()
     if term > saved.term:
         hard_state.save(HardState(term, NOBODY, saved.commit_index))

@@ -24,7 +24,7 @@ SYNC_BYTES = 1 << 20
 
 
 class FrameStream:
-    """Cuts a stream of bytes into entries, each checked by both CRCs, and against the one before it."""
+    """Cuts a stream of bytes into entries, each checked by both CRCs, and against the entry before it."""
 
     __slots__ = ("_group_id", "_rest", "tail")
 
@@ -32,20 +32,21 @@ class FrameStream:
         self._group_id = group_id
         self._rest = b""
         self.tail = tail
-        """The tail after the last whole frame."""
+        """The log's tail after the last whole frame."""
 
     @property
     def next_position(self) -> int:
-        """Log position of the next byte."""
+        """The position in the log of the next byte that the stream needs."""
         return self.tail.end_position + len(self._rest)
 
     def restart(self, tail: LogTail) -> None:
-        """Starts again after `tail`."""
+        """Starts the stream again after `tail`."""
         self.tail, self._rest = tail, b""
 
     def feed(self, data: bytes) -> list[Entry]:
-        """Returns the entries that are complete now. Raises FrameError at the first one that is damaged or does not
-        follow. The bytes from there on are dropped, and the stream continues at `next_position`."""
+        """Adds bytes to the stream; returns the entries that are complete now. Raises FrameError at the first one that
+        is damaged or does not follow. The bytes from there on are dropped, and the stream continues at `next_position`.
+        """
         data, self._rest = self._rest + data, b""
         entries: list[Entry] = []
         tail, at = self.tail, 0
@@ -65,7 +66,7 @@ class FrameStream:
 
 
 class LogBuild:
-    """A log under construction. One thread."""
+    """A log under construction in DATA/install. Used by one thread."""
 
     def __init__(self, fs: FileSystem, data_dir: Path, group_id: int, previous: LogTail, log: SegmentedLog | None):
         """Callers use `begin` or `resume`."""
@@ -75,14 +76,14 @@ class LogBuild:
         self._group_id = group_id
         self._log = log
         self.previous = previous
-        """The tail before its first entry."""
+        """The log's tail before the first entry of the build."""
         self._stream = FrameStream(group_id, log.tail if log else previous)
 
     @classmethod
     def begin(cls, fs: FileSystem, data_dir: Path, group_id: int, previous: LogTail) -> LogBuild:
         """Starts a new build, with the segment file whose first frame follows `previous`; removes an earlier build.
 
-        Raises StorageError, FrameError if GENESIS cannot be read.
+        Raises StorageError, and FrameError if GENESIS cannot be read.
         """
         directory = data_dir / layout.INSTALL_DIR
         first = data_dir / layout.LOG / layout.segment_name(0)
@@ -102,7 +103,7 @@ class LogBuild:
 
     @classmethod
     def resume(cls, fs: FileSystem, data_dir: Path, group_id: int) -> LogBuild | None:
-        """Continues a build after a stop or a crash; None if there is none that can be continued.
+        """Continues a build after a stop or a crash; returns None if there is none that can be continued.
 
         Raises StorageError.
         """
@@ -129,16 +130,16 @@ class LogBuild:
 
     @property
     def tail(self) -> LogTail:
-        """The tail after the last entry that is durable; `previous` while there is none."""
+        """The log's tail after the last entry that is durable in the build; `previous` while there is none."""
         return self._log.tail if self._log else self.previous
 
     @property
     def next_position(self) -> int:
-        """Log position of the byte that `append_raw` wants next."""
+        """The position in the log of the byte that `append_raw` needs next."""
         return self._stream.next_position
 
     def append_raw(self, data: bytes) -> None:
-        """Takes the next bytes of the log, which may end anywhere within a frame. Returns when the whole frames are
+        """Appends the next bytes of the log, which may end anywhere within a frame. Returns when the whole frames are
         durable.
 
         Raises FrameError if they are not the frames that follow: nothing of `data` is kept, and `next_position` tells
@@ -156,7 +157,7 @@ class LogBuild:
             raise
 
     def _create(self, first: Entry) -> SegmentedLog:
-        """Makes the first segment file, durably, with its first frame in it."""
+        """Makes the first segment file of the build, durably, with its first frame in it."""
         if not first.flags & FLAG_ROLL:
             raise FrameError(f"entry {first.index} does not begin a segment file")
         log = self._directory / layout.LOG
@@ -174,10 +175,10 @@ class LogBuild:
         return SegmentedLog.open(self._fs, self._directory, group_id=self._group_id)
 
     def commit(self, checkpoint: str, index: int, header_crc: int, now_ms: int = 0) -> None:
-        """Closes the build and writes the decision: the next opening of the directory replaces the log by it.
+        """Closes the build and writes DATA/INSTALL: the next opening of the directory replaces the log by the build.
 
-        `checkpoint`: name of the checkpoint whose last applied entry is `index` with `header_crc`; the build must hold
-        exactly that entry, and none above it, because only up to there all of it is known to be committed.
+        `checkpoint`: name of the checkpoint whose last applied entry is `index` with `header_crc`; the build must
+        contain exactly that entry, and none above it, because only up to there all of it is known to be committed.
         Raises FrameError if it does not, StorageError.
         """
         log = self._log
@@ -197,12 +198,12 @@ class LogBuild:
             raise storage_error(self._fs, "deciding to install", self._directory, error) from error
 
     def close(self) -> None:
-        """Closes the files; `resume` continues. Raises StorageError."""
+        """Closes the files of the build; `resume` continues it. Raises StorageError."""
         if self._log is not None:
             self._log.close(clean=True)
 
     def discard(self) -> None:
-        """Removes everything built. Raises StorageError."""
+        """Removes the whole build. Raises StorageError."""
         if self._log is not None:
             self._log.close(clean=False)
         discard(self._fs, self._data_dir)
@@ -219,11 +220,12 @@ def discard(fs: FileSystem, data_dir: Path) -> None:
 
 
 class SegmentBuild:
-    """One sealed segment file under construction, for `SegmentedLog.prepend`. One thread. Nothing counts as durable
-    before `finish`, and yet it is synced every SYNC_BYTES: one large sync would hold up those of the log."""
+    """One sealed segment file under construction, for `SegmentedLog.prepend`. Used by one thread. Nothing counts as
+    durable before `finish`, and yet the file is synced every SYNC_BYTES: one large sync would delay those of the log.
+    """
 
     def __init__(self, fs: FileSystem, path: Path, group_id: int, previous: LogTail) -> None:
-        """Starts again with an empty file. `previous`: the tail before the file's first frame (SegmentedLog.segment_at
+        """Starts with an empty file. `previous`: the log's tail before the file's first frame (SegmentedLog.segment_at
         of the peer that sends the file).
 
         Raises StorageError.
@@ -243,11 +245,11 @@ class SegmentBuild:
         self._stream = stream
         self._unsynced = 0
         self.previous = previous
-        """The tail before its first entry."""
+        """The log's tail before the file's first frame."""
 
     @classmethod
     def resume(cls, fs: FileSystem, path: Path, group_id: int) -> SegmentBuild | None:
-        """Goes on with the file at `path`; None if there is none with a local header. Raises StorageError."""
+        """Continues with the file at `path`; returns None if there is none with a local header. Raises StorageError."""
         try:
             if not fs.exists(path):
                 return None
@@ -268,16 +270,16 @@ class SegmentBuild:
 
     @property
     def tail(self) -> LogTail:
-        """The tail after the last whole frame."""
+        """The log's tail after the last whole frame."""
         return self._stream.tail
 
     @property
     def next_position(self) -> int:
-        """Log position of the byte that `append_raw` wants next."""
+        """The position in the log of the byte that `append_raw` needs next."""
         return self._stream.next_position
 
     def append_raw(self, data: bytes) -> None:
-        """Takes the next bytes, which may end anywhere within a frame. Raises FrameError (as LogBuild.append_raw does)
+        """Appends the next bytes, which may end anywhere within a frame. Raises FrameError (like LogBuild.append_raw)
         and StorageError; after both it continues from `next_position`."""
         before = self._stream.tail
         try:

@@ -1,6 +1,6 @@
-"""The members when a directory is opened: the applied ones, else GENESIS, and every later MEMBERSHIP entry of the log.
-The newest is in force, committed or not (Ongaro's thesis, 4.1); the one before it is in force again if the newest is
-truncated."""
+"""Finds the members when a directory is opened: the applied ones, else those of GENESIS, and every later MEMBERSHIP
+entry of the log. The newest is in force, committed or not (Ongaro's thesis, 4.1); the one before it is in force again
+if the newest is truncated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from raftlog.types import EntryType
 
 
 def newest_above(log: SegmentedLog, index: int) -> Membership | None:
-    """Returns the newest MEMBERSHIP entry above `index`; None if there is none. `all_above` describes what it reads."""
+    """Returns the newest MEMBERSHIP entry above `index`; None if there is none. Reads like `all_above`."""
     return next(_above(log, index), None)
 
 
@@ -53,12 +53,12 @@ def members_at_opening(
     applied: Membership | None,
     applied_index: int,
 ) -> list[Membership]:
-    """The members of the group, as RawNode takes them: ascending, the last one in force. `applied`: the newest
-    MEMBERSHIP that the state has applied, up to `applied_index`.
+    """Returns the memberships of the group as RawNode takes them: ascending, the last one in force. `applied`: the
+    newest MEMBERSHIP that the state has applied, up to `applied_index`.
 
-    This node need not be one of them: it may not know yet that it joined, or it left; then it neither votes for itself
-    nor campaigns. Raises IdentityError if they are of another cluster than IDENTITY, or know this node's id as another
-    node's.
+    This node need not be one of the members: it may not know yet that it joined, or it left; then it neither votes for
+    itself nor campaigns. Raises IdentityError if they are of another cluster than IDENTITY, or know this node's id as
+    another node's.
     """
     base = applied or memberships.of_genesis(genesis)
     found = [base, *all_above(log, applied_index)]

@@ -1,4 +1,4 @@
-"""A node's data directory: lock, identity, hard state, log; created once, opened at every start."""
+"""A node's data directory: lock, identity, hard state and log. It is created once and opened at every start."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class NodeDir(NamedTuple):
     hard_state_store: HardStateStore
     log: SegmentedLog
     installed: Installed | None = None
-    """The result of replacing the log by a fetched one (install.py)."""
+    """The result of replacing the log by a fetched one (install.py); None if that was not due."""
 
     def close(self, clean: bool) -> None:
-        """Closes the log, then the hard state, then releases the lock. `clean` is for an orderly stop only."""
+        """Closes the log, then the hard state, then releases the lock. `clean` is True for an orderly stop only."""
         try:
             self.log.close(clean)
             self.hard_state_store.close()
@@ -117,7 +117,7 @@ def open_node_dir(
     hard_state_fs: FileSystem | None = None,
     now_ms: int = 0,
 ) -> NodeDir:
-    """Locks, identifies, loads and recovers the directory, in this order.
+    """Opens the directory: locks, identifies, loads and recovers it, in this order.
 
     `hard_state_fs`: another way to the same disk, for the hard state alone, so that tests can inject faults there
     separately. `now_ms`: wall clock, for the reports on files that are set aside.

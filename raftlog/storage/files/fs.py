@@ -26,20 +26,21 @@ from raftlog.work import CALL_UNITS, ITEM_UNITS, METER
 T = TypeVar("T")
 
 IOV_MAX = 1024
-"""Buffers per pwritev (Linux UIO_MAXIOV)."""
+"""The most buffers of one pwritev (Linux UIO_MAXIOV)."""
 ZERO_CHUNK = bytes(1024 * 1024)
-"""Bytes per write of zero-filling: short enough not to delay an append on the same disk."""
+"""The zeroes that are written at once when a file is zero-filled: few enough not to delay an append on the same disk.
+"""
 
 Buffers = Sequence[bytes]
 
 
 class File(Protocol):
-    """An open file. Offsets and sizes in bytes. Safe to read from several threads while one writes."""
+    """An open file. Offsets and sizes are in bytes. Safe to read from several threads while one writes."""
 
     path: Path
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Up to `size` bytes at `offset`; shorter only at the end of the file."""
+        """Returns up to `size` bytes at `offset`; fewer only at the end of the file."""
 
     def pread_into(self, room: memoryview, offset: int) -> int:
         """Fills `room` with the bytes from `offset` on. Returns their number, which is less than the size of `room`
@@ -49,67 +50,71 @@ class File(Protocol):
         """Writes all buffers back to back at `offset`, extending the file if need be."""
 
     def fdatasync(self) -> None:
-        """Returns when all writes are on disk. A failure is final: the result of another call must not be trusted."""
+        """Syncs the file: returns when all writes are on disk. A failure is final: the result of another call must not
+        be trusted."""
 
     def drop_cached(self, size: int | None) -> None:
-        """Frees the memory that caches the first `size` bytes (None: all), where they are on disk; the next read
-        fetches them from there."""
+        """Drops the first `size` bytes of the file (None: all) from the page cache, where they are on disk; the next
+        read fetches them from there."""
 
     def truncate(self, size: int) -> None:
-        """Sets the length; new bytes are zero."""
+        """Sets the length of the file; new bytes are zero."""
 
     def size(self) -> int:
-        """Length in bytes."""
+        """Returns the length of the file in bytes."""
 
     def close(self) -> None:
         """Closes; idempotent."""
 
 
 class FileSystem(Protocol):
-    """Files by path."""
+    """The operations on files and directories, by path."""
 
     def open(self, path: Path, *, create: bool = False) -> File:
-        """Opens for reading and writing; with `create`, makes an empty file if there is none."""
+        """Opens a file for reading and writing; with `create`, makes an empty file if there is none."""
 
     def lock(self, path: Path, owner: str) -> File:
-        """Opens (creating) and locks for as long as the File is open, then stores `owner` in it.
+        """Opens a lock file, which is made if need be, and locks it for as long as the File is open; then stores
+        `owner` in it.
 
-        Raises BlockingIOError if another holder has it.
+        Raises BlockingIOError if another holder has the lock.
         """
 
     def exists(self, path: Path) -> bool:
         """Returns True if a file or directory has this name."""
 
     def listdir(self, path: Path) -> list[str]:
-        """Names in the directory, sorted."""
+        """Returns the names in the directory, sorted."""
 
     def mkdir(self, path: Path) -> None:
-        """Makes the directory and its parents durably; no error if it is there."""
+        """Makes the directory and its parents durably; no error if it exists."""
 
     def rename(self, source: Path, target: Path) -> None:
         """Atomically gives the file or directory `source` the name `target`, replacing a file of that name."""
 
     def link(self, source: Path, target: Path) -> None:
-        """Gives the file a second name; both stay when one is removed. Raises FileExistsError if there is one."""
+        """Gives the file a second name (hard link); both stay when one is removed. Raises FileExistsError if the name
+        is taken."""
 
     def remove_tree(self, path: Path) -> None:
         """Removes the directory with all that is in it; a crash may leave a part of it."""
 
     def unlink(self, path: Path) -> None:
-        """Removes the name."""
+        """Removes the name of a file."""
 
     def fsync_dir(self, path: Path) -> None:
-        """Returns when the directory's names are on disk."""
+        """Syncs the directory: returns when its names are on disk."""
 
     def free_bytes(self, path: Path) -> int:
-        """Bytes left for data on the file system that holds `path`."""
+        """Returns the bytes left for data on the file system that contains `path`."""
 
     def total_bytes(self, path: Path) -> int:
-        """Bytes that an empty file system would offer, without the space that only root may use."""
+        """Returns the bytes that this file system would offer if it were empty, without the space that only root may
+        use."""
 
 
 class OsFile:
-    """A File over a descriptor."""
+    """A File over a descriptor of the operating system."""
 
     __slots__ = ("_fd", "path")
 
@@ -294,7 +299,8 @@ def if_readable(read: Callable[[], T], *damage: type[Exception]) -> T | None:
 
 
 def _remedy(path: Path, error: OSError) -> str:
-    """Returns the remedy, in words. If the file system's rights refused the call, nothing is wrong with the disk."""
+    """Returns the remedy for a failed call, in words. If the file system's rights refused the call, nothing is wrong
+    with the disk."""
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"run it as the user who owns {path} and its directory, or give both to the node's user"
     if error.errno == errno.EROFS:
@@ -305,7 +311,7 @@ def _remedy(path: Path, error: OSError) -> str:
 def storage_error(fs: FileSystem, doing: str, path: Path, error: OSError, *, again: bool = False) -> StorageError:
     """Returns the StorageError for a failed call, with the call and its path; DiskFullError for ENOSPC and EDQUOT.
 
-    With `again`, the call may be repeated once there is space: OutOfSpaceError.
+    With `again`, the call may be repeated once there is space: OutOfSpaceError instead of DiskFullError.
     """
     if not out_of_space(error):
         why = error.strerror or str(error)

@@ -23,7 +23,7 @@ SEGMENT_SIZE_MAX = 2 * 1024**3
 
 
 class Genesis(NamedTuple):
-    """The cluster's constants. `segment_size` is bytes of frames per segment file."""
+    """The constants of the cluster. `segment_size` is bytes of frames per segment file."""
 
     cluster_uuid: UUID
     group_id: int
@@ -32,12 +32,12 @@ class Genesis(NamedTuple):
     voters: tuple[Voter, ...]
 
     def entry(self) -> Entry:
-        """The frame at index 0."""
+        """Returns the entry with these constants, the frame at index 0."""
         return genesis_entry(encode(self), timestamp_ms=self.created_ms, group_id=self.group_id)
 
 
 def encode(genesis: Genesis) -> bytes:
-    """The payload. Raises ValueError for invalid values."""
+    """Returns the payload of GENESIS. Raises ValueError for invalid values."""
     if not SEGMENT_SIZE_MIN <= genesis.segment_size <= SEGMENT_SIZE_MAX:
         raise ValueError(
             f"segment_size {genesis.segment_size} is not between {SEGMENT_SIZE_MIN} and {SEGMENT_SIZE_MAX} bytes"
@@ -59,7 +59,8 @@ def encode(genesis: Genesis) -> bytes:
 
 
 def decode(entry: Entry) -> Genesis:
-    """Reads the entry at index 0. Raises FrameError if it is not a GENESIS this version can read."""
+    """Reads the constants from the entry at index 0. Raises FrameError if it is not a GENESIS that this version can
+    read."""
     if entry.index != 0 or entry.type != EntryType.GENESIS or len(entry.payload) > FRAME_LENGTH_MAX:
         raise FrameError(f"entry {entry.index} of type {entry.type} is not GENESIS")
     try:

@@ -1,4 +1,5 @@
-"""Term and vote on disk: one file, two CRC'd slots a page apart, both written and synced at every save.
+"""The hard state (term and vote) on disk: one file, two CRC'd slots a page apart, both written and synced at every
+save.
 
 Slot (64 bytes, big-endian, at offsets 0 and 4096)::
 
@@ -51,7 +52,8 @@ def decode_slot(data: bytes, group_id: int) -> _Slot | None:
 
 
 class HardStateStore:
-    """Owns DATA/hard_state. One thread. After a StorageError other than OutOfSpaceError it refuses every call."""
+    """The file DATA/hard_state, open for reading and writing. Used by one thread. After a StorageError other than
+    OutOfSpaceError it refuses every call."""
 
     __slots__ = ("_failed", "_file", "_fs", "_group_id", "_newest", "_state", "_version", "healed")
 
@@ -81,14 +83,15 @@ class HardStateStore:
 
     @classmethod
     def create(cls, fs: FileSystem, path: Path, group_id: int) -> HardStateStore:
-        """Writes the state of a node that never voted: term 0."""
+        """Makes the file with the hard state of a node that never voted: term 0."""
         slot = encode_slot(1, HardState(0, NOBODY, 0), group_id)
         write_file(fs, path, slot.ljust(SLOT_OFFSETS[1], b"\0") + slot.ljust(4096, b"\0"))
         return cls.open(fs, path, group_id)
 
     @classmethod
     def open(cls, fs: FileSystem, path: Path, group_id: int) -> HardStateStore:
-        """Loads the newest good slot and repairs the other. Raises CorruptLogError if neither is good."""
+        """Opens the file: loads the newest good slot and repairs the other. Raises CorruptLogError if neither is
+        good."""
         if not fs.exists(path):
             raise CorruptLogError(
                 f"{path} is missing: this node no longer knows its term and vote, so it must not vote again under its "
@@ -100,11 +103,11 @@ class HardStateStore:
             raise storage_error(fs, "opening", path, error) from error
 
     def load(self) -> HardState:
-        """The last saved state."""
+        """Returns the hard state that was saved last."""
         return self._state
 
     def save(self, hard_state: HardState) -> None:
-        """Returns when `hard_state` is in both slots on disk (two fdatasyncs).
+        """Saves `hard_state`: returns when it is in both slots on disk (two fdatasyncs).
 
         A change of the commit hint alone is kept in memory and written with the next save or by `close`. Raises
         StorageError, OutOfSpaceError if the same save may be made again, and InvariantViolationError for a term that

@@ -1,4 +1,5 @@
-"""The owner of a data directory. DATA/IDENTITY, big-endian, written last when a directory is made::
+"""The identity of a data directory: its cluster and node. DATA/IDENTITY, big-endian, written last when a directory is
+made::
 
      0 magic u32 "RMQI" | 4 crc u32 of bytes 8..end of file | 8 format u16 | 10 reserved u16 | 12 group_id u32
     16 node_id u64 | 24 created_ms u64 | 32 cluster_uuid 16 | 48 node_uuid 16
@@ -30,14 +31,14 @@ _SIZE = HEAD_SIZE + _REST.size
 
 
 class Ancestor(NamedTuple):
-    """A cluster that this one continues, with its log up to `last_index`."""
+    """An earlier cluster that this one continues, with its log up to `last_index`."""
 
     cluster_uuid: UUID
     last_index: int
 
 
 class Identity(NamedTuple):
-    """`node_uuid` is minted once, with the directory."""
+    """The cluster and node to which a data directory belongs. `node_uuid` is made once, with the directory."""
 
     cluster_uuid: UUID
     group_id: int
@@ -45,8 +46,8 @@ class Identity(NamedTuple):
     node_uuid: UUID
     created_ms: int
     origin: tuple[Ancestor, ...] = ()
-    """Oldest first: the cluster of GENESIS, then one for each restore or unsafe-recover since. Empty for a cluster that
-    began with its own GENESIS."""
+    """The clusters that this one continues, oldest first: the cluster of GENESIS, then one for each restore or
+    unsafe-recover since. Empty for a cluster that began with its own GENESIS."""
 
 
 class Expected(NamedTuple):
@@ -58,7 +59,7 @@ class Expected(NamedTuple):
 
 
 def encode(identity: Identity) -> bytes:
-    """The file's bytes."""
+    """Returns the bytes of DATA/IDENTITY."""
     rest = _REST.pack(
         FORMAT,
         0,
@@ -74,7 +75,7 @@ def encode(identity: Identity) -> bytes:
 
 
 def decode(data: bytes, path: Path) -> Identity:
-    """Reads the file's bytes. Raises IdentityError if damaged or of another format."""
+    """Reads the bytes of DATA/IDENTITY. Raises IdentityError if they are damaged or of another format."""
     if len(data) < _SIZE or not is_intact(MAGIC, data):
         raise _damaged(path)
     fmt, _, group_id, node_id, created_ms, cluster_uuid, node_uuid = _REST.unpack_from(data, HEAD_SIZE)
@@ -140,7 +141,7 @@ def load(fs: FileSystem, directory: Path) -> Identity:
 
 
 def check(identity: Identity, expected: Expected, directory: Path) -> None:
-    """Raises IdentityError unless the directory is the one that the configuration means."""
+    """Raises IdentityError unless the directory is the one that the configuration demands."""
     facts = (
         ("cluster", identity.cluster_uuid, expected.cluster_uuid),
         ("group", identity.group_id, expected.group_id),

@@ -17,7 +17,7 @@ FORMAT = 10
 
 
 class Install(NamedTuple):
-    """The log to install: up to and including the last entry of a checkpoint."""
+    """The decision to install a log: its extent, up to and including the last entry of a checkpoint."""
 
     checkpoint: str
     first_index: int
@@ -31,7 +31,7 @@ class Install(NamedTuple):
 
 
 def encode(install: Install, group_id: int) -> bytes:
-    """The file's bytes."""
+    """Returns the bytes of DATA/INSTALL."""
     fields = {
         "checkpoint": install.checkpoint,
         "first_index": install.first_index,
@@ -46,7 +46,8 @@ def encode(install: Install, group_id: int) -> bytes:
 
 
 def decode(data: bytes, group_id: int) -> Install | None:
-    """Returns the file's content; None if damaged or of another group. Raises CorruptLogError if of a newer format."""
+    """Reads the bytes of DATA/INSTALL; returns None if they are damaged or of another group. Raises CorruptLogError if
+    their format is newer."""
     fields = unseal(data, MAGIC, FORMAT, group_id, layout.INSTALL)
     if fields is None:
         return None

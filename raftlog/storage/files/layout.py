@@ -44,35 +44,35 @@ INSTALL = "INSTALL"
 CLEAN = "CLEAN"
 FIRST = "FIRST"
 NEXT_SEGMENT = "next.tmp"
-"""The next segment's file, zero-filled in the background. It never holds frames: frames are written only under the
-final name."""
+"""The name of the next segment's file while it is zero-filled in the background. It never contains frames: frames are
+written only under the final name."""
 ROLL_SEGMENT = "roll.tmp"
-"""A segment's file that the append thread made itself, because the background one was not ready. It never holds
-frames."""
+"""The name of a segment's file that the append thread makes itself, because the background one is not ready. It never
+contains frames."""
 SEGMENT_SUFFIX = ".seg"
 INDEX_SUFFIX = ".idx"
 ACTIVE_INDEX = "active.idx"
-"""The index of the active segment up to some entry. The next start begins its scan there."""
+"""The name of the file with the index of the active segment up to some entry. The next start begins its scan there."""
 
 
 def segment_name(base_position: int) -> str:
-    """File name of the segment whose first frame is at `base_position`."""
+    """Returns the file name of the segment whose first frame is at `base_position`."""
     return f"{base_position:020d}{SEGMENT_SUFFIX}"
 
 
 def index_name(base_position: int) -> str:
-    """File name of the segment's index sidecar."""
+    """Returns the file name of the index sidecar of the segment at `base_position`."""
     return f"{base_position:020d}{INDEX_SUFFIX}"
 
 
 def segment_bases(names: list[str]) -> list[int]:
-    """Base positions of the segment files among `names`, ascending."""
+    """Returns the base positions of the segment files among `names`, ascending."""
     stems = [name.removesuffix(SEGMENT_SUFFIX) for name in names if name.endswith(SEGMENT_SUFFIX)]
     return sorted(int(stem) for stem in stems if len(stem) == 20 and stem.isascii() and stem.isdigit())
 
 
 def lock_directory(fs: FileSystem, directory: Path) -> File:
-    """Takes DATA/LOCK. Raises IdentityError, which names the process that holds it."""
+    """Locks the data directory by DATA/LOCK. Raises IdentityError, which names the process that has the lock."""
     path = directory / LOCK
     try:
         return fs.lock(path, str(os.getpid()))

@@ -26,7 +26,7 @@ SIZE = HEAD_SIZE + _REST.size
 
 
 def encode(previous: LogTail, group_id: int) -> bytes:
-    """The file's bytes. `previous`: the tail before the first entry."""
+    """Returns the bytes of log/FIRST. `previous`: the log's tail before its first entry."""
     rest = _REST.pack(
         FORMAT,
         0,
@@ -43,7 +43,8 @@ def encode(previous: LogTail, group_id: int) -> bytes:
 
 
 def decode(data: bytes, group_id: int) -> LogTail | None:
-    """The tail before the first entry; None if damaged or of another group. Raises CorruptLogError if newer."""
+    """Returns the log's tail before its first entry from the bytes of FIRST; None if they are damaged or of another
+    group. Raises CorruptLogError if their format is newer."""
     if len(data) != SIZE or not is_intact(MAGIC, data):
         return None
     fmt, _, group, position, index, term, timestamp_ms, header_crc, segment_base, _ = _REST.unpack_from(data, HEAD_SIZE)
@@ -52,8 +53,8 @@ def decode(data: bytes, group_id: int) -> LogTail | None:
 
 
 def load(fs: FileSystem, log: Path, group_id: int) -> LogTail | None:
-    """Returns the content of FIRST: EMPTY_TAIL if there is none, None if it is damaged. Raises OSError, and
-    CorruptLogError if its format is newer."""
+    """Reads FIRST. Returns the log's tail before its first entry: EMPTY_TAIL if there is no such file, None if it is
+    damaged. Raises OSError, and CorruptLogError if its format is newer."""
     path = log / layout.FIRST
     if not fs.exists(path):
         return EMPTY_TAIL
@@ -61,5 +62,5 @@ def load(fs: FileSystem, log: Path, group_id: int) -> LogTail | None:
 
 
 def save(fs: FileSystem, log: Path, previous: LogTail, group_id: int) -> None:
-    """Returns when FIRST is on disk with this content. Raises OSError."""
+    """Writes FIRST with this content; returns when it is on disk. Raises OSError."""
     write_file(fs, log / layout.FIRST, encode(previous, group_id))

@@ -32,11 +32,11 @@ _REST = struct.Struct(">HBxIQII16sQqQQQQq")
 
 
 class RunState(IntEnum):
-    """The state of a run. On disk: never renumber."""
+    """The state of a run of the node. Values are on disk: never renumber."""
 
     RUNNING = 1
     STOPPED = 2
-    """An orderly stop: everything was synced and closed."""
+    """The run ended with an orderly stop: everything was synced and closed."""
 
 
 class Run(NamedTuple):
@@ -48,19 +48,19 @@ class Run(NamedTuple):
     """The machine's boot id, 16 bytes. A different one means that the machine was restarted since."""
     started_ms: int
     synced_index: int = -1
-    """Index of the last entry whose rows RocksDB is known to have on disk; the next two fields are its term and its
-    header's CRC."""
+    """Index of the last entry whose rows RocksDB is known to have on disk; the next two fields are that entry's term
+    and its header's CRC."""
     synced_term: int = 0
     synced_header_crc: int = 0
     log_flushed_ms: int = 0
     queues_flushed_ms: int = 0
     index_flushed_ms: int = 0
     checkpoint_index: int = -1
-    """Applied index of the newest checkpoint."""
+    """Applied index of the newest checkpoint of the state."""
 
 
 def encode_slot(run: Run, seq: int, group_id: int) -> bytes:
-    """The 512 bytes of slot `seq % 2`."""
+    """Returns the 512 bytes of slot `seq % 2`."""
     rest = _REST.pack(
         FORMAT,
         run.state,
@@ -81,7 +81,8 @@ def encode_slot(run: Run, seq: int, group_id: int) -> bytes:
 
 
 def decode_slot(data: bytes, group_id: int) -> tuple[int, Run] | None:
-    """(seq, run), or None if damaged or of another group. Raises CorruptLogError on a newer format."""
+    """Returns (seq, run) of a slot; None if it is damaged or of another group. Raises CorruptLogError on a newer
+    format."""
     if len(data) != SLOT_SIZE or not is_intact(MAGIC, data):
         return None
     (
@@ -125,7 +126,7 @@ def load_run(fs: FileSystem, directory: Path, group_id: int) -> Run | None:
 
 
 class RunFile:
-    """DATA/RUN, open for writing. Used by one thread at a time."""
+    """The file DATA/RUN, open for writing. Used by one thread at a time."""
 
     __slots__ = ("_file", "_fs", "_group_id", "_seq", "previous")
 
@@ -144,12 +145,12 @@ class RunFile:
             raise storage_error(fs, "opening", path, error) from error
         self._seq = newest[0] if newest else 0
         self.previous: Run | None = newest[1] if newest else None
-        """The previous run; None if unknown, which counts as an unclean stop."""
+        """The run before this one; None if it is unknown, which counts as an unclean stop."""
 
     def write(self, run: Run) -> None:
-        """Returns when `run` is on disk; a crash meanwhile leaves the previous content.
+        """Writes `run` and returns when it is on disk; a crash meanwhile leaves the previous content.
 
-        Raises StorageError, OutOfSpaceError if there is no room for it now.
+        Raises StorageError; OutOfSpaceError if there is no space for it now.
         """
         seq = self._seq + 1
         again = False
@@ -165,10 +166,10 @@ class RunFile:
             raise storage_error(self._fs, "writing", self._file.path, error, again=again) from error
 
     def close(self) -> None:
-        """Closes; writes nothing."""
+        """Closes the file; writes nothing."""
         self._file.close()
 
 
 def stopped_in_order(run: Run | None) -> bool:
-    """Returns True if the run ended in order."""
+    """Returns True if the run ended with an orderly stop; False if it is unknown."""
     return run is not None and run.state == RunState.STOPPED

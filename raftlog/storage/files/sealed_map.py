@@ -21,13 +21,13 @@ _MAP_AT = HEAD_SIZE + _REST.size
 
 
 def seal(magic: int, fmt: int, group_id: int, content: dict[str, Any]) -> bytes:
-    """Returns the file's bytes."""
+    """Returns the bytes of a file with this content."""
     return sealed_record.seal(magic, _REST.pack(fmt, 0, group_id) + msgpack.packb(content))
 
 
 def unseal(data: bytes, magic: int, fmt: int, group_id: int, path: Path | str) -> dict[str, Any] | None:
-    """Returns the map; None if the bytes are damaged, or of another group or kind. Raises CorruptLogError if `path` has
-    a newer format."""
+    """Returns the map in the bytes of a file; None if they are damaged, or of another group or kind. Raises
+    CorruptLogError if `path` has a newer format."""
     if len(data) <= _MAP_AT or not is_intact(magic, data):
         return None
     found, _, group = _REST.unpack_from(data, HEAD_SIZE)

@@ -19,7 +19,7 @@ HEAD_SIZE = _HEAD.size
 
 
 def seal(magic: int, rest: bytes) -> bytes:
-    """The record's bytes, head first."""
+    """Returns the bytes of a record: its head, then `rest`."""
     return _HEAD.pack(magic, crc32c(rest)) + rest
 
 

@@ -16,19 +16,20 @@ REPORT_SUFFIX = ".json"
 
 
 class TrashReport(NamedTuple):
-    """The reason why something was set aside. Positions and indexes are of the log; None where they do not apply."""
+    """The report on something that was set aside: why, and where in the log it was. Positions and indexes are None
+    where they do not apply."""
 
     why: str
     now_ms: int = 0
-    """Wall clock given by the caller; 0 if unknown."""
+    """The wall clock in milliseconds, given by the caller; 0 if unknown."""
     position: int | None = None
     index: int | None = None  # type: ignore[assignment]
     length: int | None = None
-    """Bytes of the log."""
+    """The number of bytes of the log that were set aside."""
 
 
 def set_aside(fs: FileSystem, path: Path, trash: Path, report: TrashReport) -> Path:
-    """Moves a file or directory durably under a new name `<n>-<name>`; returns where it is now."""
+    """Moves a file or directory durably to trash/ under a new name `<n>-<name>`; returns its path there."""
     target = _next_name(fs, trash, path.name)
     _write_report(fs, target, report)
     fs.rename(path, target)
@@ -40,7 +41,8 @@ def set_aside(fs: FileSystem, path: Path, trash: Path, report: TrashReport) -> P
 def set_aside_bytes(
     fs: FileSystem, file: File, offset: int, size: int, trash: Path, report: TrashReport, name: str = ""
 ) -> Path:
-    """Copies `size` bytes of a file durably to `<n>-<name>`, by default `<file>.from-<offset>`; returns where."""
+    """Copies `size` bytes of a file durably to trash/ as `<n>-<name>`, by default `<file>.from-<offset>`; returns the
+    path of the copy."""
     target = _next_name(fs, trash, name or f"{file.path.name}.from-{offset}")
     _write_report(fs, target, report)
     copy = fs.open(target, create=True)

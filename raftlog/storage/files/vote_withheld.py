@@ -25,22 +25,23 @@ FORMAT = 10
 
 
 class VoteWithheld(NamedTuple):
-    """The reason, and the end of the durable log as far as it is known (index -1: unknown)."""
+    """The reason why the vote is withheld, and the end of the durable log as far as it is known (index -1: unknown)."""
 
     reason: str
     index: int  # type: ignore[assignment]
     term: int
     since_ms: int = 0
-    """The time when it was first withheld, ms, given by the caller; 0 if unknown."""
+    """The time at which the vote was first withheld, in milliseconds, given by the caller; 0 if unknown."""
 
 
 def encode(withheld: VoteWithheld, group_id: int) -> bytes:
-    """The file's bytes."""
+    """Returns the bytes of DATA/VOTE_WITHHELD."""
     return seal(MAGIC, FORMAT, group_id, withheld._asdict())
 
 
 def decode(data: bytes, group_id: int) -> VoteWithheld | None:
-    """Returns the file's content; None if damaged or of another group. Raises CorruptLogError on a newer format."""
+    """Reads the bytes of DATA/VOTE_WITHHELD; returns None if they are damaged or of another group. Raises
+    CorruptLogError on a newer format."""
     fields = unseal(data, MAGIC, FORMAT, group_id, layout.VOTE_WITHHELD)
     if fields is None:
         return None
@@ -63,7 +64,8 @@ def load(fs: FileSystem, directory: Path, group_id: int) -> VoteWithheld | None:
 
 
 def withhold(fs: FileSystem, directory: Path, withheld: VoteWithheld, group_id: int) -> VoteWithheld:
-    """Returns when the vote is withheld on disk. One that is withheld already stays so up to the larger (term, index).
+    """Withholds the vote: returns when the file is on disk. If the vote is withheld already, it stays so up to the
+    larger (term, index).
 
     Raises StorageError; then nothing may be cut.
     """
@@ -82,7 +84,8 @@ def withhold(fs: FileSystem, directory: Path, withheld: VoteWithheld, group_id: 
 
 
 def release(fs: FileSystem, directory: Path) -> None:
-    """Returns when the vote is free again on disk, also if it was not withheld. Raises StorageError."""
+    """Frees the vote again: returns when the file is gone from the disk, also if there was none. Raises
+    StorageError."""
     path = directory / layout.VOTE_WITHHELD
     try:
         if fs.exists(path):

@@ -18,7 +18,7 @@ from raftlog.types import Entry
 
 
 def read_copy(fs: FileSystem, directory: Path, group_id: int | None = None) -> Entry:
-    """The frame in DATA/GENESIS. Raises FrameError if it is missing, damaged, or of another group."""
+    """Returns the entry in DATA/GENESIS. Raises FrameError if it is missing, damaged, or of another group."""
     path = directory / layout.GENESIS
     if not fs.exists(path):
         raise FrameError(f"{path} is missing")
@@ -29,7 +29,7 @@ def read_copy(fs: FileSystem, directory: Path, group_id: int | None = None) -> E
 
 
 def keep_copy(fs: FileSystem, segment: Path, group_id: int) -> None:
-    """Ensures that the copy exists before the segment file that begins with GENESIS is removed.
+    """Ensures that DATA/GENESIS exists before the segment file that begins with GENESIS is removed.
 
     Raises CorruptLogError if neither is good, OSError (a full disk, when the copy was due earlier and is written now).
     """
@@ -52,7 +52,8 @@ def keep_copy(fs: FileSystem, segment: Path, group_id: int) -> None:
 
 
 def load_genesis(fs: FileSystem, directory: Path, log: LogReader, group_id: int) -> Genesis:
-    """GENESIS from the log, else from its copy; writes or repairs the copy. Raises CorruptLogError if both are lost."""
+    """Returns the cluster's constants from GENESIS in the log, else from its copy; writes or repairs the copy. Raises
+    CorruptLogError if both are lost."""
     try:
         copy: Entry | None = read_copy(fs, directory, group_id)
     except FrameError:

@@ -1,4 +1,5 @@
-"""Cuts a conflict: entries at the end of the log that were never committed give way to a leader's (Raft paper, 5.3)."""
+"""Cuts conflicts: entries at the end of the log that were never committed and that a leader's entries replace (Raft
+paper, 5.3)."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from raftlog.types import Entry, LogTail
 
 
 class LogCutter:
-    """Cuts conflicts from the log. Everything here belongs to the appending thread."""
+    """Cuts conflicts from the log. All methods are for the appending thread only."""
 
     __slots__ = ("_marks", "_reader", "_state")
 
@@ -28,7 +29,8 @@ class LogCutter:
         self._marks = marks
 
     def resolve_overlap(self, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """Skips entries that the log already holds. At the first one that differs, cuts the log before it."""
+        """Skips entries that the log already contains. At the first one that differs, cuts the log before it. Returns
+        the entries to append."""
         state = self._state
         low = entries[0].index
         if low < state.first_index:
@@ -49,8 +51,8 @@ class LogCutter:
         return ()
 
     def _is_here(self, entry: Entry) -> bool:
-        """Returns True if the log holds this entry. For a damaged entry the term decides: one term has one entry at an
-        index."""
+        """Returns True if the log contains this entry. For a damaged entry the term decides: one term has one entry at
+        an index."""
         state = self._state
         damaged = state.damage.at_index(entry.index)
         if damaged is None:

@@ -1,5 +1,5 @@
-"""Prepares in the background what the next roll and the next start need: the next segment's file at its full length,
-synced sidecars, active.idx, and free pages in the page cache."""
+"""Prepares in the background what the next roll (change to a new segment file) and the next start need: the next
+segment's file at its full length, synced sidecars, active.idx, and free pages in the page cache."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftlog.storage.segments.segment_index import SegmentIndex
 
 _PREPARE_SYNC_CHUNKS = 8
-"""Chunks of zeroes written between two syncs, so that the disk never has much to write when an append wants to sync."""
+"""The number of chunks of zeroes written between two syncs, so that the disk never has much to write when an append
+wants to sync."""
 
 
 class LogPreparer:
-    """Prepares files for the log. `prepare_next` belongs to one background thread, everything else to the appending
+    """Prepares files for the log. `prepare_next` is for one background thread, everything else for the appending
     thread."""
 
     __slots__ = (
@@ -37,19 +38,20 @@ class LogPreparer:
     )
 
     def __init__(self, state: LogState, segment_size: int, kept_end: int) -> None:
-        """`kept_end`: the position up to which active.idx covers the log already, or does not have to."""
+        """`kept_end`: the position up to which active.idx covers the log already, or need not cover it."""
         self._state = state
         self._segment_size = segment_size
         self._kept_end = kept_end
         self.page_cache = PageCacheLimit(state)
         self.prepared: File | None = None
-        """The next segment's file: made by the background thread, taken by the appending thread at a roll."""
+        """The next segment's file, if it is prepared: made by the background thread, taken by the appending thread at a
+        roll."""
         self.loose_sidecars: deque[Path] = deque()
         """Sidecars that were written at a roll and are not synced yet. The appending thread adds to them, the
-        background thread removes."""
+        background thread removes them."""
         self.preparing = threading.Lock()
-        """Held while the next file is zero-filled. `close` waits for it; otherwise a later owner's file could be
-        zeroed."""
+        """A lock held while the next file is zero-filled. `close` waits for it; otherwise the file of a later owner
+        could be zeroed."""
         self.closed = False
 
     def needs_next(self) -> bool:
@@ -71,7 +73,7 @@ class LogPreparer:
         for, and drops older bytes of the log from the page cache. One background thread calls it, in parallel with
         appends.
 
-        `zeroed`: the file's blocks are written, so that later syncs need no allocation; otherwise the file is a hole,
+        `zeroed`: the file's blocks are written, so that later syncs need no allocation; otherwise the file is sparse,
         which costs nothing now. Raises StorageError or DiskFullError; the log continues without the file, and makes it
         at the roll.
         """
@@ -110,8 +112,8 @@ class LogPreparer:
                 raise storage_error(state.fs, "dropping cached pages of", state.log, error) from error
 
     def _index_now(self) -> active_index.Point | None:
-        """Returns a copy of the active segment's index up to the tail; None if the segment is empty or the place of an
-        entry is unknown."""
+        """Returns a copy of the active segment's index up to the tail; None if the segment is empty or the position of
+        an entry is unknown."""
         state = self._state
         with state.cutting:
             tail, active = state.tail, state.segments[-1]
@@ -126,7 +128,8 @@ class LogPreparer:
             return active_index.Point(tail, segment_index)
 
     def _full_length_file(self, path: Path, *, zeroed: bool) -> File | None:
-        """Returns a synced file that reads as zeroes; None if the log was closed meanwhile."""
+        """Returns a synced file of the segment's full length that reads as zeroes; None if the log was closed
+        meanwhile."""
         fs = self._state.fs
         file: File | None = None
         try:
@@ -148,11 +151,11 @@ class LogPreparer:
         return file
 
     def give_up(self) -> None:
-        """Forgets the prepared file: it became a file of the log, or the log is closed."""
+        """Forgets the prepared file, because it became a file of the log, or the log is closed."""
         self.prepared = None
 
     def close(self) -> None:
-        """Waits for the write that is under way. It ends after at most one chunk of zeroes."""
+        """Waits for the preparation that is under way. It ends after at most one chunk of zeroes."""
         self.closed = True
         with self.preparing:
             pass

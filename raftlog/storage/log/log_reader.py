@@ -1,7 +1,7 @@
-"""The read half of the log: entries by index, bytes by position; for any thread while one other appends.
+"""Reads the log: entries by index, bytes by position; for any thread while one other appends.
 
-Readers look only below the tail. What may change there, and what a reader does about it: LogState. Damage is recorded
-frame by frame; whatever touches it raises DamagedLogError from then on, everything else is served.
+Readers look only below the tail. LogState says what may change there, and what a reader does about it. Damage is
+recorded frame by frame; whatever touches it raises DamagedLogError from then on, everything else is served.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from raftlog.types import Entry, LogTail
 _Read = TypeVar("_Read")
 
 _LOOKS = 8
-"""The number of times that a read tries bytes that were not frames. Each attempt records the damage that it met."""
+"""The number of times that a read tries again after it met bytes that were not frames. Each attempt records the damage
+that it met."""
 _LOOKED_AT_ONCE = 64
-"""Entries that a search for damage reads at once. No conflict can be cut meanwhile."""
+"""The number of entries that a search for damage reads at once. No conflict can be cut meanwhile."""
 
 
 class SegmentSpan(NamedTuple):
-    """One segment file's part of the log."""
+    """The part of the log that one segment file contains."""
 
     previous: LogTail
-    """The log's tail just before its first frame; `EMPTY_TAIL` in the first file of all."""
+    """The log's tail just before the file's first frame; `EMPTY_TAIL` in the first file of all."""
     end_position: int
-    """The position at which its last frame ends, as far as it is written."""
+    """The position at which the file's last frame ends, as far as it is written."""
     sealed: bool
-    """True if another file follows: nothing is added any more."""
+    """True if another file follows, so that nothing is added to this one any more."""
 
 
 class EntrySpan(NamedTuple):
@@ -49,7 +50,7 @@ class EntrySpan(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Entries [low, stop) of one segment."""
+    """Consecutive entries [low, stop) of one segment."""
 
     segment: Segment
     low: int
@@ -59,7 +60,8 @@ class _Run(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Entries [low, stop) of one segment, none if `stop` is `low`: their frames are the log's bytes [start, end)."""
+    """The entries [low, stop) of one segment with the place of their frames, the log's bytes [start, end). There are
+    none if `stop` is `low`."""
 
     segment: Segment
     low: int
@@ -87,7 +89,7 @@ class LogReader:
         self._state = state
 
     def term_ranges(self) -> list[tuple[int, int]]:
-        """(first index, term) of each run of entries with one term, ascending; held in memory, no scan."""
+        """Returns (first index, term) of each run of entries with one term, ascending; from memory, without a scan."""
         state = self._state
         ranges: list[tuple[int, int]] = []
         last = state.tail.index
@@ -98,16 +100,16 @@ class LogReader:
         return ranges
 
     def membership_indexes(self) -> list[int]:
-        """Returns the indexes of MEMBERSHIP entries that the segments' indexes know, ascending; held in memory, no
-        scan. A segment's index from before members could change while the group runs lists none: every MEMBERSHIP
-        entry there is the first of its term."""
+        """Returns the indexes of the MEMBERSHIP entries that the segments' indexes list, ascending; from memory,
+        without a scan. A segment's index from before members could change while the group runs lists none: every
+        MEMBERSHIP entry there is the first of its term."""
         state = self._state
         last = state.tail.index
         return [number for segment in state.segments for number in tuple(segment.members) if number <= last]
 
     def read_entries(self, low: int, high: int, bytes_max: int) -> list[Entry]:
-        """Entries [low, high), both CRCs checked. Stops before damage, and before the entry that would exceed
-        `bytes_max` bytes of frames, but returns at least one.
+        """Returns the entries [low, high), both CRCs checked. Stops before damage, and before the entry that would
+        exceed `bytes_max` bytes of frames, but returns at least one.
 
         Raises OutOfRangeError unless first_index <= low and high <= tail.index + 1, and DamagedLogError if entry `low`
         is damaged.
@@ -115,7 +117,8 @@ class LogReader:
         return self._looked(low, high, lambda stop: self._read_entries(low, stop, bytes_max))
 
     def _looked(self, low: int, high: int, read: Callable[[int], _Read]) -> _Read:
-        """Returns the result of `read` for the entries from `low` up to `high`, or up to the first damage."""
+        """Returns the result of `read` for the entries from `low` up to `high`, or up to the first damage. Records
+        damage that `read` meets, and tries again."""
         state = self._state
         for _look in range(_LOOKS):
             try:
@@ -128,7 +131,8 @@ class LogReader:
         raise CorruptLogError(f"{state.log}: damage in entries {low}..{high - 1}: {failed}") from failed
 
     def _sound_below(self, low: int, high: int) -> int:
-        """The end of the readable range that begins at `low`. Raises DamagedLogError if it is empty."""
+        """Returns the end of the undamaged range of entries that begins at `low`, at most `high`. Raises
+        DamagedLogError if it is empty."""
         damaged = self._state.damage.first_in(low, high)
         if damaged is None:
             return high
@@ -164,7 +168,7 @@ class LogReader:
         return _Run(segments[number - 1], low, following.base_index, following.base_position)
 
     def _read_run(self, run: _Run, bytes_max: int, *, at_least_one: bool) -> tuple[list[Entry], bytes]:
-        """Returns as many entries of the run as fit, and the bytes of their frames."""
+        """Returns as many entries of the run as `bytes_max` allows, and the bytes of their frames."""
         part = self._fitting(run, bytes_max, at_least_one=at_least_one)
         if part.stop <= part.low:
             return [], b""
@@ -240,7 +244,7 @@ class LogReader:
         return b"".join(parts)
 
     def _read_in(self, segment: Segment, position: int, size: int) -> bytes:
-        """Returns bytes that lie in one file. Raises as `read_at` does."""
+        """Returns bytes that lie in one file. Raises like `read_at`."""
         state = self._state
         try:
             file = segment.file or state.open_sealed(segment)
@@ -255,15 +259,15 @@ class LogReader:
         return data
 
     def _failed_read(self, segment: Segment, error: OSError) -> RaftLogError:
-        """Handles a read that failed. A lost file or an unreadable sector is damage like any other; every other error
-        is final."""
+        """Returns the error for a read that failed. A lost file or an unreadable sector is damage like any other; every
+        other error is final."""
         if unreadable(error):
             return FrameError(f"reading {segment.path} failed: {error.strerror}")
         return storage_error(self._state.fs, "reading", segment.path, error)
 
     def _damaged_at(self, position: int, size: int) -> DamagedLogError | None:
-        """Returns the error of a read of damaged bytes. Raises OutOfRangeError if the position was trimmed
-        meanwhile."""
+        """Returns the error for a read of damaged bytes; None if they are intact. Raises OutOfRangeError if the
+        position was trimmed meanwhile."""
         state = self._state
         if position < state.first_position:
             raise state.trimmed(position)
@@ -281,14 +285,14 @@ class LogReader:
         return self._looked(first, high, lambda stop: read(self._run(first, stop), size_max, at_least_one=True)[1])
 
     def read_raw_into(self, position: int, room: memoryview) -> int:
-        """Does the same as `read_raw`, into the writable buffer `room`. Returns the number of bytes; 0 if the first
-        frame does not fit."""
+        """Reads the same frames as `read_raw` into the writable buffer `room`. Returns the number of bytes; 0 if the
+        first frame does not fit."""
         first, high = self._frames_from(position)
         return self._looked(first, high, lambda stop: self._read_run_into(self._run(first, stop), room))
 
     def _frames_from(self, position: int) -> tuple[int, int]:
-        """Returns the index of the entry whose frame begins at the position, and the position at which its segment's
-        frames end. Raises as `read_raw` does."""
+        """Returns the index of the entry whose frame begins at the position, and the index after the last entry of its
+        segment. Raises like `read_raw`."""
         state = self._state
         if not state.first_position <= position < state.tail.end_position:
             raise OutOfRangeError(
@@ -304,12 +308,12 @@ class LogReader:
         return first, segments[number].header.base_index if number < len(segments) else tail.index + 1
 
     def segment_at(self, position: int) -> SegmentSpan:
-        """The segment file that holds `position`. Raises OutOfRangeError."""
+        """Returns the extent of the segment file that contains `position`. Raises OutOfRangeError."""
         segment, end, sealed = self._segment_with(position)
         return SegmentSpan(segment.header.previous, end, sealed)
 
     def _segment_with(self, position: int) -> tuple[Segment, int, bool]:
-        """Returns the segment that holds `position`, the position at which it ends, and True if another segment
+        """Returns the segment that contains `position`, the position at which it ends, and True if another segment
         follows. Raises OutOfRangeError."""
         tail, segments = self._state.tail, self._state.segments
         if not segments[0].base <= position < tail.end_position:
@@ -321,7 +325,8 @@ class LogReader:
         return segments[after - 1], segments[after].base if sealed else tail.end_position, sealed
 
     def position_of(self, index: int) -> int:
-        """Position of the entry's frame. Raises OutOfRangeError, and DamagedLogError if that position was lost."""
+        """Returns the position of the entry's frame. Raises OutOfRangeError, and DamagedLogError if that position was
+        lost."""
         state = self._state
         if index < state.first_index or index > state.tail.index:
             raise OutOfRangeError(f"entry {index} is not in the log, which has {state.first_index}..{state.tail.index}")
@@ -331,7 +336,8 @@ class LogReader:
         return segment_index.position(index)
 
     def entry_at(self, position: int) -> EntrySpan:
-        """The entry whose frame holds the byte at `position`, according to the index of its segment: no frame is read.
+        """Returns the place of the entry whose frame contains the byte at `position`, according to the index of its
+        segment: no frame is read.
 
         Raises OutOfRangeError, and DamagedLogError if the positions of the entries were lost.
         """
@@ -347,8 +353,8 @@ class LogReader:
         return EntrySpan(index, places.term(index), places.position(index), end)
 
     def tail_at(self, index: int) -> LogTail:
-        """Returns the log's tail as it was after entry `index`. Raises OutOfRangeError, and DamagedLogError if its
-        header is lost."""
+        """Returns the log's tail as it was after entry `index`. Raises OutOfRangeError, and DamagedLogError if the
+        entry's header is lost."""
         state = self._state
         base = state.segment_of(index).base
         position = self.position_of(index)
@@ -381,7 +387,8 @@ class LogReader:
         return self.find_damage(self._index_at(position), self._index_at(last) + 1)
 
     def find_damage(self, low: int, high: int) -> DamagedRange | None:
-        """Reads entries [low, high) one by one up to the first damaged range, known or new, which it records."""
+        """Reads the entries [low, high) one by one up to the first damaged range, known or new, which it records and
+        returns; None if there is none."""
         state = self._state
         while low < high:
             with state.cutting:
@@ -426,8 +433,8 @@ class LogReader:
 
 
 def _check_chain(entries: Sequence[Entry | FrameHeader], last_term: int) -> None:
-    """Raises FrameError unless these intact frames belong to one history and the first of them is in its place. A disk
-    that wrote to the wrong place, or not at all, leaves intact frames of other entries, or of former terms.
+    """Raises FrameError unless these intact frames belong to one history and are in their place. A disk that wrote to
+    the wrong place, or not at all, leaves intact frames of other entries, or of former terms.
 
     A frame that a lost write left behind is followed by one that names another parent; at the end, the term of the last
     frame shows it.

@@ -1,4 +1,4 @@
-"""Puts a peer's copy in place where the log is damaged. The copy is proved first, then written.
+"""Repairs a damaged range of the log by a peer's copy. The copy is proved first, then written.
 
 The peer's bytes are staged in `log/repair-N.tmp`, one file per segment file of the range, laid out as that segment.
 Nothing is put in place before the last frame has arrived and the chain leads from the frame before the range to the
@@ -24,18 +24,20 @@ STAGED = "repair-{}.tmp"
 
 
 class Part(NamedTuple):
-    """The range's frames in one segment file. `previous`: the tail before the first of them."""
+    """The frames of a range under repair that lie in one segment file. `previous`: the log's tail before the first of
+    them."""
 
     file: File
     previous: LogTail
     segment_index: SegmentIndex
     """The index of these frames only."""
     whole: bool
-    """True if the frames are a whole file: its first frame has the flag ROLL."""
+    """True if the frames are those of a whole file: its first frame has the flag ROLL."""
 
 
 class RangeRepair:
-    """One range under repair. Used by one thread at a time; `finish` may block appends for the time of its writes.
+    """The repair of one damaged range. Used by one thread at a time; `finish` may block appends for the time of its
+    writes.
 
     The caller feeds frames in order, in pieces of any size, from `next_position` on.
     """
@@ -54,7 +56,7 @@ class RangeRepair:
         self.damaged = damaged
         self.parts: list[Part] = []
         self.tail = previous
-        """The tail after the last valid frame that arrived."""
+        """The log's tail after the last valid frame that arrived."""
         self._fs = fs
         self._log = log
         self._group_id = group_id
@@ -64,7 +66,8 @@ class RangeRepair:
 
     @property
     def next_position(self) -> int:
-        """The position from which frames are wanted next. The bytes of a frame that arrived only in part are kept."""
+        """The position in the log from which bytes are wanted next. The bytes of a frame that arrived only in part are
+        kept."""
         return self.tail.end_position + len(self._rest)
 
     @property
@@ -103,10 +106,10 @@ class RangeRepair:
             raise storage_error(self._fs, "staging a repair in", self._log, error) from error
 
     def finish(self) -> None:
-        """Puts the frames in place, durably, and drops the range from the damage.
+        """Puts the frames in place, durably, and removes the range from the damage.
 
-        Raises FrameError if frames are missing or lead elsewhere, OutOfRangeError if the log changed there meanwhile
-        (a conflict was cut, another repair finished), StorageError if the disk fails: the range stays damaged then.
+        Raises FrameError if frames are missing or lead elsewhere, OutOfRangeError if the log changed there meanwhile (a
+        conflict was cut, another repair finished), StorageError if the disk fails: the range stays damaged then.
         """
         damaged, tail = self.damaged, self.tail
         try:
@@ -175,7 +178,7 @@ class RangeRepair:
 
 
 def copy_frames(part: Part, size: int, target: File, offset: int) -> None:
-    """Writes the part's frames, `size` bytes, to `target` and syncs it.
+    """Writes the part's frames, `size` bytes, to the file `target` and syncs it.
 
     Each piece ends at the end of a page. Otherwise the kernel would have to read the rest of the page first, and that
     may be a bad sector.

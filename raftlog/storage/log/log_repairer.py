@@ -1,4 +1,4 @@
-"""Takes a peer's copy of a damaged range of the log (log_repair.py) and puts it in its place."""
+"""Puts a peer's copy of a damaged range of the log (log_repair.py) in its place in the open log."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from raftlog.types import LogTail
 
 
 class LogRepairer:
-    """Repairs damaged ranges. `repairing`, `repair` and the objects that they return belong to one thread at a time,
-    which may be any thread."""
+    """Repairs damaged ranges of the log. `repairing`, `repair` and the objects that they return are for one thread at a
+    time, which may be any thread."""
 
     __slots__ = ("_state",)
 
@@ -35,14 +35,14 @@ class LogRepairer:
         self._state = state
 
     def repair(self, damaged: DamagedRange, frames: bytes) -> None:
-        """Puts a peer's copy of the whole range in place, durably. Raises as RangeRepair.feed and finish do; after any
+        """Puts a peer's copy of the whole range in place, durably. Raises like RangeRepair.feed and finish; after any
         error the log is as it was."""
         repair = self.repairing(damaged)
         repair.feed(frames)
         repair.finish()
 
     def repairing(self, damaged: DamagedRange) -> RangeRepair:
-        """Begins the repair of a range in pieces; feed it from `next_position` on, then `finish`.
+        """Begins the repair of a range in pieces; the caller feeds it from `next_position` on, then calls `finish`.
 
         Raises OutOfRangeError unless `damaged` is one of `damage.ranges`.
         """
@@ -79,8 +79,8 @@ class LogRepairer:
             state.damage.drop(repair.damaged)
 
     def _file_of(self, part: Part) -> int:
-        """Base position of the file that holds the part. A frame with the flag ROLL begins a file; other frames lie in
-        the last file that begins below them."""
+        """Returns the base position of the file that contains the part. A frame with the flag ROLL begins a file; other
+        frames lie in the last file that begins below them."""
         state = self._state
         if part.whole:
             return part.segment_index.base

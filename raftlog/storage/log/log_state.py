@@ -1,6 +1,6 @@
-"""State that the parts of one open log share: its segments, its tail, its damage, and the locks that guard them.
+"""The state that the parts of one open log share: its segments, its tail, its damage, and the locks that guard them.
 
-The reader, the writer, the cutter, the trimmer and the repairer (log_reader.py and so on) each hold the one LogState of
+The reader, the writer, the cutter, the trimmer and the repairer (log_reader.py and so on) each have the one LogState of
 their log. SegmentedLog puts them together.
 """
 
@@ -22,9 +22,9 @@ from raftlog.storage.segments.segment_index import SegmentIndex
 from raftlog.types import LogTail
 
 _OPEN_FILES = 128
-"""Sealed segment files kept open for reading."""
+"""The most sealed segment files that are kept open for reading."""
 _LOADED_INDEXES = 16
-"""Sidecars of sealed segments kept in memory."""
+"""The most sidecars of sealed segments that are kept in memory."""
 
 
 class LogState:
@@ -65,7 +65,7 @@ class LogState:
     def __init__(
         self, fs: FileSystem, directory: Path, group_id: int, segments: Sequence[Segment], tail: LogTail
     ) -> None:
-        """`directory` is DATA."""
+        """`directory` is the data directory (DATA)."""
         self.fs = fs
         self.directory = directory
         self.log = directory / layout.LOG
@@ -73,18 +73,19 @@ class LogState:
         self.segments = tuple(segments)
         self.tail = tail
         self.damage = DamageMap()
-        """Frames below the tail that cannot be read intact. Whatever touches them raises DamagedLogError; all else is
-        served."""
+        """The frames below the tail that cannot be read intact. Whatever touches them raises DamagedLogError; all else
+        is served."""
         self.damage.begin_at(self.previous)
         self.failure: str | None = None
         """The reason why the log refuses to be written; None while it can be written."""
         self.filing = threading.Lock()
-        """Held while files in front of the log's first entry are added or removed."""
+        """A lock held while files in front of the log's first entry are added or removed."""
         self.cutting = threading.Lock()
-        """Held while bytes below the tail change, because a conflict is cut or a repair is put in place; and while a
-        reader looks for damage."""
+        """A lock held while bytes below the tail change, because a conflict is cut or a repair is put in place; and
+        while a reader looks for damage."""
         self.publishing = threading.Lock()
-        """Held while `segments` is replaced: by a roll, a cut, a repair, a trim, or a file that is put in front."""
+        """A lock held while `segments` is replaced: by a roll, a cut, a repair, a trim, or a file that is put in front.
+        """
         # Keyed by the Segment object: one that was cut and made again under the same name is another key.
         self.open_sealed = lru_cache(_OPEN_FILES)(self._open_sealed)
         self.load_sealed = lru_cache(_LOADED_INDEXES)(self._load_sealed)
@@ -105,7 +106,7 @@ class LogState:
         return self.segments[0].header.previous
 
     def segment_of(self, index: int) -> Segment:
-        """The segment that holds the entry. Raises OutOfRangeError if it was trimmed."""
+        """Returns the segment that contains the entry. Raises OutOfRangeError if it was trimmed."""
         segments = self.segments
         number = bisect_right(segments, index, key=base_index_of) - 1
         if number < 0:
@@ -152,10 +153,10 @@ class LogState:
 
 
 def base_index_of(segment: Segment) -> int:
-    """Index of its first entry, as a key for bisect."""
+    """Returns the index of the segment's first entry, as a key for bisect."""
     return segment.header.base_index
 
 
 def base_position_of(segment: Segment) -> int:
-    """Position of its first entry, as a key for bisect."""
+    """Returns the position of the segment's first entry, as a key for bisect."""
     return segment.header.base_position

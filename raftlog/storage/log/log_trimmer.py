@@ -1,4 +1,4 @@
-"""Removes old segment files from the log, and takes them back from a peer.
+"""Removes old segment files from the log, and puts older ones from a peer back in front of it.
 
 Trimmed entries disappear from all readers first. Their files are unlinked later, oldest first, after log/FIRST is on
 disk with the position at which the log must begin (log_first.py). A crash in between leaves a log that begins lower, or
@@ -35,12 +35,12 @@ class LogTrimmer:
         self._state = state
 
     def trim(self, position: int) -> list[Path]:
-        """Forgets the segment files that end at or below `position`, but never the active one. Returns the files to
-        remove (`remove_files`).
+        """Removes the segment files that end at or below `position` from the open log, but never the active one.
+        Returns their paths, to be given to `remove_files`.
 
         The caller knows that the entry at `position` is committed, because the first entry of a log is never replaced
-        in a conflict. Never waits: while a conflict is cut or a repair is put in place nothing is trimmed, and the list
-        is empty. A reader of trimmed bytes, in any thread, gets them whole or OutOfRangeError.
+        in a conflict. The call never waits: while a conflict is cut or a repair is put in place nothing is trimmed, and
+        the list is empty. A reader of trimmed bytes, in any thread, gets them whole or OutOfRangeError.
         """
         state = self._state
         if not state.cutting.acquire(blocking=False):
@@ -64,7 +64,7 @@ class LogTrimmer:
         were removed.
 
         A file that is gone, or is part of the log again, is skipped. Raises StorageError: the remaining files are
-        harmless, and the next trim after a start names them again.
+        harmless, and the next trim after a start returns them again.
         """
         state = self._state
         removed = 0
@@ -104,12 +104,12 @@ class LogTrimmer:
             log_first.save(state.fs, state.log, previous, state.group_id)
 
     def prepend(self, path: Path) -> None:
-        """Puts a complete segment file in front of the log and takes its name away from `path`; returns when it is
-        durable and read from.
+        """Puts a complete segment file in front of the log, under its final name instead of `path`; returns when that
+        is durable and the file is part of the log.
 
         The file's frames are checked one by one, payloads too. Raises FrameError if they are not the ones just before
-        the log, CorruptLogError if the file is none of this group: the log is as it was then. Raises StorageError: it
-        is as it was, or has the file (`first_position` tells).
+        the log, CorruptLogError if the file is not one of this group: the log is as it was then. Raises StorageError:
+        the log is as it was, or has the file (`first_position` tells).
         """
         state = self._state
         with state.filing:
@@ -138,8 +138,8 @@ class LogTrimmer:
         self._save_first(lower=True)  # until then, a start takes what joins below FIRST without a gap
 
     def _proved(self, path: Path, file: File) -> tuple[Segment, SegmentIndex, LogTail]:
-        """Returns the Segment for the file, its index and its end. Raises FrameError unless the log begins where the
-        file ends."""
+        """Returns the Segment for the file, its index and its end. Raises FrameError unless the file ends where the log
+        begins."""
         state = self._state
         end = state.previous
         header = decode_header(file.pread(LOCAL_HEADER_SIZE, 0), path, state.group_id)

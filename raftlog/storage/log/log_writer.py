@@ -1,4 +1,4 @@
-"""Appends to the log, rolls to the next segment file, and closes. Everything here belongs to the appending thread.
+"""Appends to the log, rolls to the next segment file, and closes it. Everything here is for the appending thread only.
 
 Durability. The data of batch n and the sync mark of batch n-1 are written under one fdatasync. A file gets its final
 name only when everything in the file before it is on disk, so only the last file can be torn. Every failed call is
@@ -30,7 +30,7 @@ from raftlog.types import FLAG_ROLL, Entry, EntryId, LogTail
 
 
 class LogWriter:
-    """Writes entries exactly as the caller built them; their bytes are never copied."""
+    """Appends entries to the log, exactly as the caller built them; their bytes are never copied."""
 
     __slots__ = ("_clock_s", "_cutter", "_marks", "_on_written", "_preparer", "_state", "synced_s")
 
@@ -42,25 +42,27 @@ class LogWriter:
         self._on_written: Callable[[EntryId], None] | None = None
         self._clock_s: Callable[[], float] | None = None
         self.synced_s = 0.0
-        """Seconds that syncs have taken since `time_syncs` was called."""
+        """The seconds that syncs have taken since `time_syncs` was called."""
 
     def time_syncs(self, clock_s: Callable[[], float]) -> None:
-        """Measures syncs with this clock from now on; the log itself has no clock. Called before the first append."""
+        """Measures later syncs with this clock, in seconds; the log itself has no clock. Called before the first
+        append."""
         self._clock_s = clock_s
 
     def tell_written(self, call: Callable[[EntryId], None] | None) -> None:
         """Calls `call` after each later write and before its sync, on the appending thread: everything up to the given
-        entry is with the operating system then. Replaces the previous listener; None removes it. Any thread may call
-        this."""
+        entry has then been passed to the operating system. Replaces the previous listener; None removes it. Any thread
+        may call this."""
         self._on_written = call
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Writes entries that follow the tail, or that replace a conflicting end of the log; returns when durable.
+        """Appends entries that follow the log's tail, or that replace a conflicting end of the log; returns when they
+        are durable.
 
-        Entries already here, byte for byte, are skipped: the log is cut only where it differs (Raft paper, 5.3).
-        Raises FrameError if the entries do not follow (nothing is written), OutOfSpaceError if there is no room for
-        them now (the tail may have moved to the end of a file), and any other StorageError if a call fails: then the
-        log refuses everything, what was durable before stays.
+        Entries that the log already has, byte for byte, are skipped: the log is cut only where it differs (Raft paper,
+        5.3). Raises FrameError if the entries do not follow (nothing is written), OutOfSpaceError if there is no space
+        for them now (the tail may have moved to the end of a file), and any other StorageError if a call fails: then
+        the log refuses everything, what was durable before stays.
         """
         state = self._state
         if state.failure is not None:
@@ -122,7 +124,7 @@ class LogWriter:
             self.synced_s += clock_s() - began_s
 
     def _forget_unwritten(self) -> None:
-        """Removes entries from the index that are not on disk."""
+        """Removes entries that are not on disk from the active segment's index."""
         state = self._state
         index = state.segments[-1].index
         assert index is not None
@@ -130,8 +132,8 @@ class LogWriter:
             index.cut(state.tail.index + 1)
 
     def write_idle_mark(self) -> None:
-        """Writes and syncs the mark of the last batch on its own, if it has none yet. The lane calls this when it is
-        idle."""
+        """Writes and syncs the sync mark of the last batch on its own, if the batch has none yet. The append lane calls
+        this when it is idle."""
         state = self._state
         if state.failure is not None:
             raise StorageError(state.failure)
@@ -156,7 +158,8 @@ class LogWriter:
     # Rolling
 
     def _roll(self, old: Segment, buffers: list[bytes], at: int, first: Entry) -> Segment:
-        """Seals `old` with `buffers` at its end and opens the file that begins with `first`."""
+        """Rolls to the next segment file: seals `old` with `buffers` at its end and opens the file that begins with
+        `first`."""
         state = self._state
         file = old.file
         assert file is not None
@@ -177,9 +180,9 @@ class LogWriter:
         return new
 
     def _give_back(self, file: File, end: int) -> None:
-        """Truncates a sealed file behind its last frame if more than half of the file is unused: a file that was closed
-        early was prepared at its full length. This only saves space, so a failure or a crash here costs nothing
-        else."""
+        """Truncates a sealed file after its last frame if more than half of the file is unused: a file that was closed
+        early was prepared at its full length. This only saves space, so a failure or a crash here costs nothing else.
+        """
         with suppress(OSError):
             if file.size() > 2 * end:
                 file.truncate(end)
@@ -218,8 +221,8 @@ class LogWriter:
         return segment
 
     def _write_loose_sidecar(self, segment: Segment, end: LogTail) -> None:
-        """Writes a sidecar without a sync, because a roll is on the hot path. The preparer syncs it; a sidecar that a
-        crash loses is rebuilt."""
+        """Writes the sidecar of a sealed segment without a sync, because a roll is on the hot path. The preparer syncs
+        it; a sidecar that a crash loses is rebuilt."""
         state = self._state
         assert segment.index is not None
         if not state.segment_index_known(segment):
@@ -229,7 +232,7 @@ class LogWriter:
         self._preparer.loose_sidecars.append(path)
 
     def close(self, clean: bool) -> None:
-        """Closes all files. With `clean`, first writes what spares the next opening a scan.
+        """Closes all files of the log. With `clean`, first writes the files that spare the next opening a scan.
 
         Raises StorageError if that fails: nothing is lost, and the next opening scans.
         """

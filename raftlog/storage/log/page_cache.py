@@ -12,12 +12,12 @@ from contextlib import suppress
 from raftlog.storage.log.log_state import LogState, base_position_of
 
 STEP_BYTES = 8 << 20
-"""Bytes that are dropped at once: enough to make it rare, and about a millisecond of work."""
+"""The bytes that are dropped at once: enough to make it rare, and about a millisecond of work."""
 
 
 class PageCacheLimit:
-    """Keeps only the newest bytes of the log in the page cache. `begin` comes before the first append; `drop_older`
-    belongs to one thread."""
+    """Keeps only the newest bytes of the log in the page cache. `begin` is called before the first append; `drop_older`
+    is for one thread only."""
 
     __slots__ = ("_bytes_max", "_dropped_to", "_state")
 
@@ -28,7 +28,7 @@ class PageCacheLimit:
         self._dropped_to = 0
 
     def begin(self, bytes_max: int) -> None:
-        """Keeps this many bytes in the page cache from now on. The operating system decides about what was in it
+        """Begins to keep only `bytes_max` bytes in the page cache. The operating system decides about what was in it
         before."""
         self._dropped_to = max(0, self._state.tail.end_position - bytes_max)
         self._bytes_max = bytes_max
@@ -39,7 +39,8 @@ class PageCacheLimit:
         return bytes_max is not None and self._state.tail.end_position - bytes_max - self._dropped_to >= STEP_BYTES
 
     def drop_older(self) -> None:
-        """Drops the bytes that are due. All of them are below the tail, hence on disk. Raises OSError."""
+        """Drops older bytes of the log from the page cache. All of them are below the tail, hence on disk. Raises
+        OSError."""
         assert self._bytes_max is not None
         state, low = self._state, self._dropped_to
         tail, segments = state.tail, state.segments  # in this order: see LogState

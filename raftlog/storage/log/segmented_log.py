@@ -1,8 +1,8 @@
 """The commit log on disk: segment files of dense frames, one writer, many readers.
 
-Threads. `append`, `write_idle_mark` and `close` belong to one thread (the append lane), `prepare_next` to one
-background thread, `repair` to one thread at a time. Any thread may read, and call `trim` and `tell_written`.
-log_state.py describes the shared state and its locks, log_writer.py describes durability.
+Threads. `append`, `write_idle_mark` and `close` are for one thread (the append lane), `prepare_next` for one background
+thread, `repair` for one thread at a time. Any thread may read, and call `trim` and `tell_written`. log_state.py
+describes the shared state and its locks, log_writer.py describes durability.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class SegmentedLog:
     )
 
     def __init__(self, fs: FileSystem, directory: Path, group_id: int, recovered: Recovered) -> None:
-        """Callers use `create` or `open`."""
+        """Puts the log together from what recovery found. Callers use `create` or `open`."""
         self.state = state = LogState(fs, directory, group_id, recovered.segments, recovered.tail)
         """The state that the parts share; tests and fault injection use it too."""
         self.damage = state.damage
@@ -119,7 +119,7 @@ class SegmentedLog:
     def create(cls, fs: FileSystem, directory: Path, *, genesis: Entry, segment_size: int) -> SegmentedLog:
         """Makes DATA/log with its first segment and GENESIS in it, durably.
 
-        Raises StorageError, and FrameError if `genesis` is not one for this segment size.
+        Raises StorageError, and FrameError if `genesis` is not for this segment size.
         """
         decoded = genesis_format.decode(genesis)
         if decoded.segment_size != segment_size:
@@ -146,10 +146,11 @@ class SegmentedLog:
     def open(
         cls, fs: FileSystem, directory: Path, *, group_id: int, now_ms: int = 0, committed_index: int = -1
     ) -> SegmentedLog:
-        """Recovers DATA/log (recovery_table.py has the table; `report` and `damage` say what was found and done).
+        """Opens and recovers DATA/log (recovery_table.py has the table; `report` and `damage` say what was found and
+        done).
 
-        `now_ms`: wall clock, for the reports in trash/. `committed_index`: what the caller knows to be committed.
-        Raises LogGoneError, CorruptLogError for what cannot be one log, and StorageError.
+        `now_ms`: wall clock, for the reports in trash/. `committed_index`: the highest index that the caller knows to
+        be committed. Raises LogGoneError, CorruptLogError for files that cannot be one log, and StorageError.
         """
         recovery = Recovery(fs, directory, group_id, now_ms=now_ms, committed_index=committed_index)
         try:

@@ -8,7 +8,7 @@ from raftlog.types import LogTail
 
 
 class SyncMarks:
-    """Knows the newest mark and writes the next one. The writer and the cutter share it, on one thread.
+    """Writes sync marks, and knows the newest one. The writer and the cutter share it, on one thread.
 
     Invariant: a mark is written only for bytes that were synced before, and never over the newest mark.
     """
@@ -17,7 +17,7 @@ class SyncMarks:
 
     def __init__(self, state: LogState, seq: int) -> None:
         """`seq`: the number of the newest mark in the active segment. The first append always writes a new mark,
-        because that outdates CLEAN."""
+        because that makes CLEAN invalid."""
         self._state = state
         self.seq = seq
         self.end_position = -1
@@ -25,13 +25,14 @@ class SyncMarks:
         must write one in any case."""
 
     def begin_file(self, end_position: int) -> None:
-        """Notes that the log rolled. The new file's header already has a mark for everything before it
-        (segment.encode_header)."""
+        """Begins with the marks of a new file, because the log rolled. The new file's header already has a mark for
+        everything before it (segment.encode_header)."""
         self.seq = 1
         self.end_position = end_position
 
     def go_on_from(self, seq: int) -> None:
-        """Notes that the file before is active again. `seq` is the number of its newest mark."""
+        """Continues with the marks of the file before, which is active again. `seq` is the number of its newest
+        mark."""
         self.seq = seq
 
     def expire(self) -> None:
@@ -39,7 +40,7 @@ class SyncMarks:
         self.end_position = -1
 
     def write(self, tail: LogTail) -> None:
-        """Writes, unsynced, the mark that everything up to `tail` is on disk. Raises OSError."""
+        """Writes the mark that everything up to `tail` is on disk, without a sync. Raises OSError."""
         file = self._state.segments[-1].file
         assert file is not None
         seq = self.seq + 1

@@ -1,4 +1,5 @@
-"""Second step of recovery: finds the end of the log. Reads the active segment from the newest point known as durable.
+"""Second step of recovery: finds the end of the log, by reading the active segment from the newest point known as
+durable.
 
 A frame below the sync mark was durable and may be acknowledged; an incomplete frame above it cannot be. Damage above
 the mark is therefore cut, and damage below it is kept and repaired from peers. If the mark itself, or every frame up to
@@ -30,13 +31,13 @@ from raftlog.storage.segments.segment_index import SegmentIndex, decode_index
 from raftlog.types import LogTail
 
 ZEROES_ENOUGH = 16 * 1024 * 1024
-"""Bytes of zeroes behind the last frame after which the search ends. Bytes behind them were never acknowledged and
+"""The bytes of zeroes after the last frame at which the search ends. Bytes after them were never acknowledged and
 cannot become part of the log, because a frame names the one before it as its parent."""
 
 
 def recover_active(run: RecoveryRun, active: Segment, page: bytes) -> tuple[LogTail, bool]:
-    """Returns the log's tail, and True if the last stop was orderly. Gives `active` its index. Changes only bytes above
-    the sync mark, unless the vote is withheld first."""
+    """Finds the end of the log in the active segment. Returns the log's tail, and True if the last stop was orderly;
+    gives `active` its index. Changes only bytes above the sync mark, unless the vote is withheld first."""
     file = active.file
     assert file is not None
     mark, kept = newest_mark(page), clean_mark(run)
@@ -55,14 +56,14 @@ def recover_active(run: RecoveryRun, active: Segment, page: bytes) -> tuple[LogT
 
 
 def clean_mark(run: RecoveryRun) -> SyncMark | None:
-    """Returns the newest mark, as an orderly stop copied it to CLEAN."""
+    """Returns the newest sync mark, as an orderly stop copied it to CLEAN; None if there is no such copy."""
     path = run.log / layout.CLEAN
     return decode_mark(read_file(run.fs, path)) if run.fs.exists(path) else None
 
 
 def _clean_tail(run: RecoveryRun, active: Segment, file: File, mark: SyncMark, kept: SyncMark | None) -> LogTail | None:
-    """Returns the tail after an orderly stop, else None. CLEAN is a copy of the last mark, so any append outdates
-    it."""
+    """Returns the log's tail if the last stop was orderly, else None. CLEAN is a copy of the last sync mark, so any
+    append makes it invalid."""
     if not run.fs.exists(run.log / layout.CLEAN):
         run.note("unclean stop", "the last stop was not orderly: what came after the last kept index is scanned")
         return None
@@ -122,8 +123,8 @@ def _scan(run: RecoveryRun, active: Segment, file: File, mark: SyncMark) -> LogT
 def _behind_damage(
     run: RecoveryRun, active: Segment, file: File, scan: Scan, index: SegmentIndex, mark: SyncMark
 ) -> Scan | None:
-    """Returns the scan that continues behind damaged headers; None if no frame from there on leads to the mark or
-    follows it."""
+    """Continues a scan after damaged headers; returns None if no frame from there on leads to the sync mark or follows
+    it."""
     goal = LogTail(mark.term, mark.next_index - 1, mark.end_position, mark.header_crc, active.base, 0)
     count = len(index.offsets)
     joined = rejoin(file, active, scan, index, goal)
@@ -140,7 +141,7 @@ def _behind_damage(
 
 
 def _terms_known(run: RecoveryRun, low: int, joined: Rejoined) -> bool:
-    """Returns True if the terms of the entries in the hole are known, or do not matter.
+    """Returns True if the terms of the entries in a hole (entries whose headers were lost) are known, or do not matter.
 
     They do not matter if the whole hole was committed. They are known if the hole has one term (`low` is the term in
     front of it) or is a single entry. Otherwise the beginnings of terms were lost with the headers.
@@ -169,7 +170,7 @@ def _cut_torn_tail(run: RecoveryRun, active: Segment, file: File, scan: Scan) ->
 
 
 def _last_byte(run: RecoveryRun, file: File, start: int) -> int:
-    """Returns the offset behind the last byte that is not zero; `start` if all bytes are zero."""
+    """Returns the file offset after the last byte that is not zero; `start` if all bytes are zero."""
     size, at, last = file.size(), start, start
     while at < min(size, last + ZEROES_ENOUGH):
         chunk = file.pread(min(len(ZERO_CHUNK), size - at), at)
@@ -238,8 +239,8 @@ def _cut_with_vote_withheld(run: RecoveryRun, active: Segment, file: File, tail:
 
 
 def _write_marks(run: RecoveryRun, active: Segment, file: File, mark: SyncMark) -> None:
-    """Writes both marks, with a sync after each. If only one were lowered, the other would still promise more than the
-    log holds."""
+    """Writes both sync marks, with a sync after each. If only one were lowered, the other would still promise more than
+    the log contains."""
     seq = max(newest_seq(file), mark.seq)
     for number in (seq + 1, seq + 2):
         file.pwritev([encode_mark(mark._replace(seq=number))], MARK_OFFSETS[number % 2])

@@ -37,7 +37,8 @@ from raftlog.types import EMPTY_TAIL, LogTail
 
 
 class SegmentFile(NamedTuple):
-    """A segment file as found. `header` is None if damaged; `page` is the readable part of its first 4096 bytes."""
+    """A segment file as recovery found it. `header` is None if damaged; `page` is the readable part of its first 4096
+    bytes."""
 
     path: Path
     base: int
@@ -129,8 +130,8 @@ def _heal_header(
 def _previous_of(
     run: RecoveryRun, before: Segment | None, found: SegmentFile, floor: LogTail | None
 ) -> tuple[LogTail, bool]:
-    """Returns the tail before the file's first frame, and True if its term and time are exact; otherwise they are the
-    highest possible ones."""
+    """Returns the log's tail before the file's first frame, and True if its term and time are exact; otherwise they are
+    the highest possible ones."""
     first = first_frame(found.file, found.base, run.group_id)
     if found.base == 0:
         return EMPTY_TAIL, True
@@ -151,8 +152,8 @@ def _previous_of(
 
 
 def _trimmed(run: RecoveryRun, bases: list[int]) -> tuple[LogTail | None, list[int]]:
-    """Returns FIRST (None if it is damaged) and the base positions of the files that count. Removes the files that a
-    trim left behind.
+    """Returns the content of FIRST (None if it is damaged) and the base positions of the files that belong to the log.
+    Removes the files that a trim left behind.
 
     Files below FIRST count as far as they join the log without a gap: a trim was not finished, or a file had just been
     put in front. Files below a gap are older than the files of the gap, which were trimmed after them.
@@ -212,8 +213,8 @@ def _missing(run: RecoveryRun, before: Segment | None, tail: LogTail, after: Seg
 
 
 def check_terms(run: RecoveryRun, damaged: DamagedRange, low_term: int, high_term: int) -> None:
-    """Raises CorruptLogError if entries not known to be committed may be of any of several terms: a leader that asks
-    for their terms must not get a wrong one."""
+    """Raises CorruptLogError if lost entries that are not known to be committed may be of any of several terms: a
+    leader that asks for their terms must not get a wrong one."""
     if low_term != high_term and damaged.last_index > run.committed_index:
         raise CorruptLogError(
             f"{run.log}: entries {damaged.first_index}..{damaged.last_index} are lost ({damaged.why}), with them where "

@@ -1,4 +1,4 @@
-"""The state that the steps of one recovery share: the disk, the report, and the only methods that change anything."""
+"""The state that the steps of one recovery share: the disk, the report, and the only methods that change files."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from raftlog.storage.segments.damage import DamagedRange
 
 
 class RecoveryReport(NamedTuple):
-    """The report of an opening, for people and for metrics. The caller measures durations."""
+    """The report on an opening of the log, for people and for metrics. The caller measures durations."""
 
     clean: bool
-    """The last stop was orderly: nothing was scanned."""
+    """True if the last stop was orderly, so that nothing was scanned."""
     segments: int
     bytes_scanned: int
     entries: int
-    """Entries in the log."""
+    """The number of entries in the log."""
     torn_bytes_cut: int
-    """Bytes of unacknowledged frames that a crash left incomplete."""
+    """The bytes of unacknowledged frames that a crash left incomplete and that were cut."""
     reasons: list[str]
-    """One sentence per finding or action, and why it is safe."""
+    """One sentence per finding or action, with the reason why it is safe."""
     rows: tuple[str, ...] = ()
-    """Names of the rows of recovery_table.py that applied, in order."""
+    """The names of the rows of recovery_table.py that applied, in order."""
     scanned_from: int = 0
-    """Position from which frames were read: below it, the log and its index were known as durable."""
+    """The position from which frames were read: below it, the log and its index were known to be durable."""
     set_aside: tuple[str, ...] = ()
-    """Names in trash/ of the files set aside."""
+    """The names in trash/ of the files that were set aside."""
     damaged: tuple[DamagedRange, ...] = ()
-    """Damage found at the start; reads may find more."""
+    """The damaged ranges found at the start; reads may find more."""
     vote_withheld: VoteWithheld | None = None
-    """Set if this start, or an earlier one, withheld the vote."""
+    """The reason why this start, or an earlier one, withheld the vote; None if it is free."""
     bytes_zeroed: int = 0
-    """The part of `bytes_scanned` that is zeroes behind the last frame, where the next frames will be written."""
+    """The part of `bytes_scanned` that is zeroes after the last frame, where the next frames will be written."""
 
 
 class RecoveryRun:
-    """One recovery: its disk, its report, and the methods that change files."""
+    """The state of one recovery: its disk, its report, and the methods that change files."""
 
     def __init__(self, fs: FileSystem, directory: Path, group_id: int, *, now_ms: int, committed_index: int) -> None:
         """`committed_index`: the highest index that the caller knows to be committed (-1: none)."""
@@ -61,7 +61,7 @@ class RecoveryRun:
         self.withheld = vote_withheld.load(fs, directory, group_id)
 
     def note(self, row: str, sentence: str) -> None:
-        """Notes that a row of the recovery table applied."""
+        """Adds a row of the recovery table that applied to the report, with a sentence."""
         if row not in self.rows:
             self.rows.append(row)
         self.reasons.append(sentence)
@@ -77,20 +77,20 @@ class RecoveryRun:
         )
 
     def withhold_vote(self, reason: str, index: int, term: int) -> None:
-        """Returns when the vote is withheld on disk. Nothing is cut before."""
+        """Withholds the vote; returns when that is on disk. Nothing is cut before."""
         self.withheld = vote_withheld.withhold(
             self.fs, self.directory, VoteWithheld(reason, index, term, self.now_ms), self.group_id
         )
 
     def set_aside(self, path: Path, report: TrashReport) -> Path:
-        """Moves a file to trash/."""
+        """Moves a file to trash/; returns its path there."""
         where = set_aside(self.fs, path, self.directory / layout.TRASH, report._replace(now_ms=self.now_ms))
         self.aside.append(where.name)
         return where
 
     def set_aside_bytes(self, file: File, offset: int, size: int, report: TrashReport, *, must: bool = False) -> None:
-        """Copies bytes to trash/ before they are cut. A full disk prevents the cut only if the copy `must` be made:
-        bytes that were never acknowledged may go without one."""
+        """Copies bytes to trash/ before they are cut. If the disk is full, the cut is prevented only with `must`: bytes
+        that were never acknowledged may be cut without a copy."""
         try:
             where = set_aside_bytes(
                 self.fs, file, offset, size, self.directory / layout.TRASH, report._replace(now_ms=self.now_ms)

@@ -1,5 +1,5 @@
-"""Recovery of the log at a start, in three steps: the files (recovery_files.py), the end of the log
-(recovery_active.py), and a last file without frames. recovery_table.py lists every state and its handling.
+"""Recovers the log at a start, in three steps: the files (recovery_files.py), the end of the log (recovery_active.py),
+and a last file without frames. recovery_table.py lists every state and its handling.
 
 The work is bounded by the part above the newest kept index (active_index.py), whatever the size of log and segments.
 Nothing is deleted: bytes that are cut, and files in the way, go to trash/ with a report.
@@ -27,7 +27,7 @@ __all__ = ["Recovered", "Recovery", "RecoveryReport"]
 
 
 class Recovered(NamedTuple):
-    """A log ready to append to; the last segment is active (open, index in memory)."""
+    """A recovered log, ready to append to; the last segment is active (open, index in memory)."""
 
     segments: list[Segment]
     tail: LogTail
@@ -36,18 +36,19 @@ class Recovered(NamedTuple):
 
 
 class Recovery:
-    """One run over DATA/log. Raises CorruptLogError or OSError; what it changes is written in the table."""
+    """One recovery of DATA/log. Raises CorruptLogError or OSError; recovery_table.py says what it changes."""
 
     def __init__(
         self, fs: FileSystem, directory: Path, group_id: int, *, now_ms: int = 0, committed_index: int = -1
     ) -> None:
-        """`now_ms`: for reports. `committed_index`: an index known to be committed; RUN may know a higher one."""
+        """`now_ms`: wall clock, for reports. `committed_index`: an index known to be committed; RUN may know a higher
+        one."""
         self._ran = ran = load_run(fs, directory, group_id)
         committed = max(committed_index, ran.synced_index if ran else -1)
         self._run = RecoveryRun(fs, directory, group_id, now_ms=now_ms, committed_index=committed)
 
     def run(self) -> Recovered:
-        """Opens the log for appending."""
+        """Recovers the log and opens it for appending."""
         run = self._run
         run.fs.fsync_dir(run.log)  # a rename seen after a killed process may not be durable yet
         segments, page = open_files(run)
@@ -77,7 +78,7 @@ class Recovery:
         return Recovered(segments, tail, newest_seq(file), report)
 
     def _step_back(self, segments: list[Segment]) -> LogTail:
-        """Makes the file before the last one active again, because the last one holds no frame. The file before is
+        """Makes the file before the last one active again, because the last one contains no frame. The file before is
         complete and was durable before the roll."""
         run = self._run
         empty = segments.pop()
@@ -108,8 +109,8 @@ class Recovery:
         return tail
 
     def _look_for_loss(self, tail: LogTail) -> None:
-        """Compares the log with the files beside it. If they know of later entries, the end of the log is lost, with
-        whole files."""
+        """Compares the log with the files beside it (RUN, CLEAN). If they know of later entries, the end of the log is
+        lost, with whole files, and the vote is withheld."""
         run, ran = self._run, self._ran
         known = [(ran.synced_term, ran.synced_index, layout.RUN)] if ran else []
         if (mark := clean_mark(run)) is not None:

@@ -1,7 +1,8 @@
-"""The table of every state in which a start may find the disk, and what it does then. docs/disk-format.md shows this
-table.
+"""The recovery table: every state in which a start may find the disk, and what it does then. docs/disk-format.md shows
+it.
 
-`RecoveryReport.rows` names the rows that applied. Rows that refuse raise an error with the command that helps.
+`RecoveryReport.rows` names the rows that applied. Rows that refuse the start raise an error with the command that
+helps.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 
 class Row(NamedTuple):
-    """One state of the disk. `name` is the word that reports use."""
+    """One row of the recovery table: a state of the disk and its handling. `name` is the word that reports use."""
 
     name: str
     found: str
@@ -18,7 +19,7 @@ class Row(NamedTuple):
     safe: str
     """The reason why the handling loses nothing that was acknowledged, and lets in no entry of another history."""
     votes: str = "yes"
-    """The node's right to vote afterwards: "yes" or "no"; "-" if it does not open."""
+    """The node's right to vote afterwards: "yes" or "no"; "-" if the node does not start."""
     campaigns: str = "yes"
 
 
@@ -230,7 +231,7 @@ BY_NAME = {row.name: row for row in ROWS}
 
 
 def markdown() -> str:
-    """Returns the table as docs/disk-format.md shows it."""
+    """Returns the table in Markdown, as docs/disk-format.md shows it."""
     lines = [
         "| state | found | done | why it is safe | votes | campaigns |",
         "|---|---|---|---|---|---|",

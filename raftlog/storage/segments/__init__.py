@@ -1,1 +1,1 @@
-"""Segment files: their form, their indexes, and walking their frames."""
+"""Segment files: their format, their indexes, and walking their frames."""

@@ -1,9 +1,9 @@
-"""log/active.idx: the active segment's index up to some entry, so that a start scans only what came after.
+"""The file log/active.idx: the active segment's index up to some entry, so that a start scans only what came after.
 
-The same bytes as a sidecar (segment_index.py). Written in the background every so many bytes of log, never by the
-append lane. It is valid up to the newest sync mark if the last frame there has the header_crc that the file or the mark
-names: headers are chained, so all frames below are then the listed ones. Whether their bytes are still intact is
-checked when they are read, and by a scrub.
+It has the same bytes as a sidecar (segment_index.py). It is written in the background every so many bytes of log, never
+by the append lane. It is valid up to the newest sync mark if the last frame there has the header_crc that the file or
+the mark names: headers are chained, so all frames below are then the listed ones. Whether their bytes are still intact
+is checked when they are read, and by a scrub.
 """
 
 from __future__ import annotations
@@ -21,31 +21,33 @@ from raftlog.storage.segments.segment_index import SegmentIndex, decode_index, e
 from raftlog.types import LogTail
 
 DISTANCE = 16 * 1024 * 1024
-"""Bytes of log between two writes of the file: about as much as an unclean start scans."""
+"""The bytes of log between two writes of the file: about as much as an unclean start scans."""
 _INDEX_SHARE = 8
-"""Log between two writes, as a multiple of the file's own size: small frames must not double the write load."""
+"""The least log between two writes, as a multiple of the file's own size: small frames must not double the write load.
+"""
 
 
 class Point(NamedTuple):
-    """A position where a scan may begin: after `tail`, with the index of everything below."""
+    """A position at which a scan may begin: after `tail`, with the index of everything below."""
 
     tail: LogTail
     segment_index: SegmentIndex
 
 
 def is_due(index: SegmentIndex, tail: LogTail, last_end: int) -> bool:
-    """Returns True if the log grew enough since the file was written for `last_end`."""
+    """Returns True if the log has grown enough since the file was written for position `last_end`."""
     grown = tail.end_position - max(last_end, index.base)
     return grown >= max(DISTANCE, _INDEX_SHARE * 4 * len(index.offsets))
 
 
 def write(fs: FileSystem, log: Path, index: SegmentIndex, tail: LogTail, group_id: int) -> None:
-    """Replaces the file, durably. `index` holds exactly the entries up to `tail`. Raises OSError."""
+    """Replaces the file, durably. `index` must contain exactly the entries up to `tail`. Raises OSError."""
     write_file(fs, log / layout.ACTIVE_INDEX, b"".join(encode_index(index, tail, group_id)))
 
 
 def load(fs: FileSystem, log: Path, active: Segment, mark: SyncMark, group_id: int) -> Point | None:
-    """The newest point of `active` as it is now that is not above the sync mark."""
+    """Reads the file. Returns the highest point of the segment `active` that it proves and that is not above the sync
+    mark; None if there is none."""
     path = log / layout.ACTIVE_INDEX
     file = active.file
     if file is None or not fs.exists(path):

@@ -1,4 +1,4 @@
-"""Damage of the log below its durable point: ranges of whole frames, each with the chain around it.
+"""Damage of the log below its durable point: ranges of whole frames, each with the header CRCs around it.
 
 A damaged range is never served, truncated or skipped: it waits for a peer's copy (`SegmentedLog.repair`). The chain
 proves a copy: its first frame must name `before` as its parent, and its last must be the one that `after` names.
@@ -16,20 +16,21 @@ from raftlog.types import EMPTY_TAIL, LogTail
 
 
 class DamagedRange(NamedTuple):
-    """Frames that cannot be read intact. Positions are log positions, `end_position` exclusive; indexes inclusive."""
+    """A range of frames that cannot be read intact. Positions are log positions, `end_position` exclusive; indexes
+    inclusive."""
 
     first_position: int
     end_position: int
     first_index: int
     last_index: int
     before: int | None
-    """header_crc of the frame before the range (0 before GENESIS); None if it is unknown."""
+    """The header_crc of the frame before the range (0 before GENESIS); None if it is unknown."""
     after: int | None
-    """header_crc that the frame after the range names as its parent, which is the header_crc of the range's last frame;
-    None if it is unknown."""
+    """The header_crc that the frame after the range names as its parent, which is that of the range's last frame; None
+    if it is unknown."""
     why: str
     located: bool = True
-    """True if the beginning of each frame inside is known. False where headers were lost, or the whole file."""
+    """True if the position of each frame in the range is known. False where headers were lost, or the whole file."""
 
     @property
     def size(self) -> int:
@@ -37,7 +38,7 @@ class DamagedRange(NamedTuple):
         return self.end_position - self.first_position
 
     def error(self, position: int | None = None) -> DamagedLogError:
-        """The error of a read at `position` (default: the start of the range)."""
+        """Returns the error for a read at `position` (default: the start of the range)."""
         return DamagedLogError(
             f"log damaged at positions {self.first_position}..{self.end_position}, entries {self.first_index}.."
             f"{self.last_index}: {self.why}. They are fetched from a peer; nothing was cut.",
@@ -48,7 +49,7 @@ class DamagedRange(NamedTuple):
 
 
 def joined(first: DamagedRange, second: DamagedRange) -> DamagedRange:
-    """Returns one range for two that overlap or touch. `first` begins first."""
+    """Returns one range for two that overlap or touch. `first` is the one that begins first."""
     located = first.located and second.located
     if second.end_position <= first.end_position:
         return first._replace(located=located)
@@ -66,7 +67,7 @@ def joined(first: DamagedRange, second: DamagedRange) -> DamagedRange:
 
 
 def above(damaged: DamagedRange, previous: LogTail) -> DamagedRange | None:
-    """The part of the range in a log that begins after `previous`; None if there is none."""
+    """Returns the part of the range that lies in a log which begins after `previous`; None if there is none."""
     if damaged.end_position <= previous.end_position:
         return None
     if damaged.first_position >= previous.end_position:
@@ -77,15 +78,15 @@ def above(damaged: DamagedRange, previous: LogTail) -> DamagedRange | None:
 
 
 class DamageMap:
-    """The damaged ranges of one log, disjoint and ascending. Any thread may use it. In an intact log a look costs one
-    attribute access."""
+    """The damaged ranges of one log, disjoint and ascending. Any thread may use it. In an intact log a look-up costs
+    one attribute access."""
 
     __slots__ = ("_changed", "_floor", "_lock", "ranges")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._floor = EMPTY_TAIL
-        """The tail before the log's first entry: damage below it does not count."""
+        """The log's tail before its first entry: damage below it does not count."""
         self.ranges: tuple[DamagedRange, ...] = ()
         """All damaged ranges, ascending. The tuple is replaced as a whole, so that readers need no lock."""
         self._changed: list[Callable[[], None]] = []
@@ -102,8 +103,8 @@ class DamageMap:
         return sum(damaged.size for damaged in self.ranges)
 
     def on_change(self, call: Callable[[], None]) -> None:
-        """Calls `call` whenever a range was found or dropped. The call may come on any thread and while the log holds a
-        lock, so `call` may only signal somebody else."""
+        """Registers `call`, which is called whenever a range was found or dropped. The call may come on any thread and
+        while the log holds a lock, so `call` may only signal somebody else."""
         self._changed.append(call)
 
     def add(self, damaged: DamagedRange) -> DamagedRange:
@@ -128,7 +129,7 @@ class DamageMap:
         return found
 
     def drop(self, damaged: DamagedRange) -> None:
-        """Forgets a range that was repaired."""
+        """Removes a range that was repaired."""
         with self._lock:
             before = self.ranges
             self.ranges = tuple(known for known in before if known != damaged)
@@ -151,7 +152,7 @@ class DamageMap:
             self._tell()
 
     def begin_at(self, previous: LogTail) -> None:
-        """Forgets damage below the log's new beginning, which is after `previous`."""
+        """Removes damage below the log's new beginning, which is after `previous`."""
         with self._lock:
             before, self._floor = self.ranges, previous
             clipped = (above(known, previous) for known in before)
@@ -160,18 +161,18 @@ class DamageMap:
             self._tell()
 
     def at_index(self, index: int) -> DamagedRange | None:
-        """Returns the range that holds the entry at `index`."""
+        """Returns the range that contains the entry at `index`; None if there is none."""
         return self.first_in(index, index + 1)
 
     def first_in(self, low: int, high: int) -> DamagedRange | None:
-        """The lowest range with an entry of [low, high)."""
+        """Returns the lowest range with an entry of [low, high); None if there is none."""
         for damaged in self.ranges:
             if damaged.last_index >= low:
                 return damaged if damaged.first_index < high else None
         return None
 
     def touching(self, position: int, size: int) -> DamagedRange | None:
-        """The lowest range with a byte of [position, position + size)."""
+        """Returns the lowest range with a byte of [position, position + size); None if there is none."""
         ranges = self.ranges
         at = bisect_right(ranges, position, key=_end)
         if at < len(ranges) and ranges[at].first_position < position + size:

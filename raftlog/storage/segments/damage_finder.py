@@ -14,7 +14,8 @@ from raftlog.types import LogTail
 
 
 class Extent(NamedTuple):
-    """One segment's entries with everything needed to check their frames. `end`: the last entry that counts."""
+    """The entries of one segment with everything needed to check their frames. `end`: the log's tail after the last
+    entry that counts."""
 
     segment: Segment
     segment_index: SegmentIndex
@@ -22,12 +23,12 @@ class Extent(NamedTuple):
     group_id: int
 
     def begin(self, number: int) -> int:
-        """Position of entry `number`, or the end of the last one."""
+        """Returns the position of entry `number`, or the end of the last one."""
         return self.end.end_position if number > self.end.index else self.segment_index.position(number)
 
 
 def whole_file(segment: Segment, end: LogTail, why: str, *, located: bool) -> DamagedRange:
-    """All frames of a segment that ends at `end`."""
+    """Returns the range of all frames of a segment that ends at `end`, as damaged for the reason `why`."""
     header = segment.header
     return DamagedRange(
         header.base_position,
@@ -43,7 +44,7 @@ def whole_file(segment: Segment, end: LogTail, why: str, *, located: bool) -> Da
 
 def first_damage(extent: Extent, file: File, low: int, high: int) -> DamagedRange | None:
     """Returns the first run of frames with an entry of [low, high) that do not read intact, extended over its damaged
-    neighbours."""
+    neighbours; None if there is none."""
     for number in range(low, min(high, extent.end.index + 1)):
         if (why := _fault(extent, file, number)) is not None:
             return _grown(extent, file, number, why)
@@ -68,7 +69,7 @@ def _grown(extent: Extent, file: File, number: int, why: str) -> DamagedRange:
 
 
 def _before(extent: Extent, file: File, first: int) -> int:
-    """header_crc of the frame before entry `first`."""
+    """Returns the header_crc of the frame before entry `first`."""
     if first == extent.segment_index.base_index:
         return extent.segment.header.previous.header_crc
     crc: int = _header(extent, file, first - 1).header_crc
@@ -76,7 +77,7 @@ def _before(extent: Extent, file: File, first: int) -> int:
 
 
 def _after(extent: Extent, file: File, last: int) -> int:
-    """Returns the parent that the frame after entry `last` names."""
+    """Returns the header_crc that the frame after entry `last` names as its parent."""
     if last == extent.end.index:
         return extent.end.header_crc
     parent: int = _header(extent, file, last + 1).parent
@@ -89,7 +90,7 @@ def _header(extent: Extent, file: File, number: int) -> FrameHeader:
 
 
 def _fault(extent: Extent, file: File, number: int) -> str | None:
-    """Returns the reason why entry `number` cannot be read, None if it can. A different term reveals a frame left by a
+    """Returns the reason why entry `number` cannot be read; None if it can. A different term reveals a frame left by a
     lost write."""
     begin, end = extent.begin(number), extent.begin(number + 1)
     try:

@@ -1,4 +1,4 @@
-"""Finds the frames behind damaged headers: a chain that leads to a known frame.
+"""Finds the intact frames after damaged headers: a chain of frames that leads to a known frame.
 
 A header contains its position and the frame before it, so a walk can begin anywhere. Its frames count only if the chain
 of parents leads to a *goal* known from elsewhere: the frame that the sync mark or the next segment file names. Frames
@@ -23,7 +23,7 @@ _STEP = 1024 * 1024
 
 
 class Chain(NamedTuple):
-    """Frames without a gap up to the goal."""
+    """A chain of intact frames without a gap up to the goal."""
 
     first: FrameHeader
     segment_index: SegmentIndex
@@ -33,7 +33,8 @@ class Chain(NamedTuple):
 
 
 def find_chain(file: File, segment: Segment, low: LogTail, goal: LogTail) -> Chain | None:
-    """Returns the longest chain that begins above `low` and whose last frame is the one that `goal` describes."""
+    """Returns the longest chain of frames that begins above `low` and whose last frame is the one that `goal`
+    describes; None if there is none."""
     window, failed = Window(file), set[int]()
     searched = 0
     for position in _candidates(file, segment, low.end_position + 1, goal.end_position):
@@ -51,7 +52,7 @@ def find_chain(file: File, segment: Segment, low: LogTail, goal: LogTail) -> Cha
 
 
 def _candidates(file: File, segment: Segment, start: int, stop: int) -> list[int]:
-    """Returns the positions in [start, stop) that hold a frame's magic number."""
+    """Returns the positions in [start, stop) at which a frame's magic number lies."""
     found = []
     for at in range(start, stop, _STEP):
         data = read_around(file, min(_STEP, stop - at) + len(_MAGIC) - 1, segment.file_offset(at))
@@ -89,12 +90,12 @@ def _walk(
 
 
 class Rejoined(NamedTuple):
-    """The hole between the frames below the damage and those behind it. `timestamp_ms`: log time of the last frame, if
+    """The hole between the intact frames before and after damage. `timestamp_ms`: log time of the last frame, if
     known."""
 
     hole: DamagedRange
     reached: bool
-    """True if intact frames lead to the goal; otherwise the hole reaches it."""
+    """True if intact frames after the hole lead to the goal; otherwise the hole reaches it."""
     timestamp_ms: int
     bytes_read: int
     last_term: int | None
@@ -102,10 +103,10 @@ class Rejoined(NamedTuple):
 
 
 def rejoin(file: File, segment: Segment, scan: Scan, index: SegmentIndex, goal: LogTail) -> Rejoined:
-    """Completes `index`, which `scan` left short of `goal`, with the frames found behind the damage.
+    """Completes the segment's `index`, which `scan` left short of `goal`, with the frames found after the damage.
 
-    Entries in the hole get the place where it begins: they are not read before it is repaired. Raises CorruptLogError
-    if the frames lead past the goal: file and goal are not of one history.
+    Entries in the hole get the position at which it begins: they are not read before it is repaired. Raises
+    CorruptLogError if the frames lead past the goal: file and goal are not of one history.
     """
     low = scan.tail
     if low.end_position >= goal.end_position or low.index >= goal.index:
@@ -132,8 +133,8 @@ def rejoin(file: File, segment: Segment, scan: Scan, index: SegmentIndex, goal: 
 
 
 def _last_term(low: LogTail, goal: LogTail, chain: Chain | None) -> int | None:
-    """Returns the term of the hole's last entry, if the frame behind the hole tells it. A leader begins its term with a
-    NOOP, so the entry before any other kind of entry has the same term."""
+    """Returns the term of the hole's last entry, if the frame after the hole tells it; otherwise None. A leader begins
+    its term with a NOOP, so the entry before any other kind of entry has the same term."""
     term: int = goal.term if chain is None else chain.first.term
     if chain is None or term == low.term or chain.first.type != EntryType.NOOP:
         return term
@@ -141,7 +142,7 @@ def _last_term(low: LogTail, goal: LogTail, chain: Chain | None) -> int | None:
 
 
 def fill(index: SegmentIndex, hole: DamagedRange, term: int) -> None:
-    """Gives the entries of `hole` a position and a term. All get the place where the hole begins. Only GENESIS gets
-    term 0."""
+    """Gives the entries of `hole` a position and a term. All get the position at which the hole begins. Only GENESIS
+    gets term 0."""
     for number in range(hole.first_index, hole.last_index + 1):
         index.add(hole.first_position, max(term, min(number, 1)))

@@ -1,4 +1,4 @@
-"""Walks the frames of one segment file and checks each against the one before."""
+"""Walks the frames of one segment file and checks each against the one before it."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _NO_HEADER = bytes(HEADER_SIZE)
 
 
 class Scan(NamedTuple):
-    """The valid frames of one file: the position at which they end, and the reason why the scan stopped (None: at
-    zeroes or the end of the file)."""
+    """The result of walking one file: the log's tail after its last valid frame, and the reason why the walk stopped
+    (None: at zeroes or the end of the file)."""
 
     tail: LogTail
     damage: str | None
     at_mark: LogTail | None
-    """The tail at the end of the sync mark; None if no frame ends there."""
+    """The log's tail at the end of the sync mark; None if no frame ends there."""
     bytes_read: int
     rotten: list[DamagedRange]
-    """Frames below the mark whose header is intact and whose payload is not."""
+    """The ranges of frames below the sync mark whose header is intact and whose payload is not."""
 
 
 class Window:
-    """Sequential reads of a file in large pieces. An unreadable sector reads as missing."""
+    """Reads a file sequentially, in large pieces. An unreadable sector reads as missing."""
 
     __slots__ = ("_at", "_data", "_file", "bytes_read")
 
@@ -64,7 +64,7 @@ class Window:
 
 
 def read_around(file: File, size: int, offset: int) -> bytes:
-    """Bytes of the file, with zeroes where a page of it cannot be read; short at the end of the file."""
+    """Returns bytes of the file, with zeroes where a page of it cannot be read; fewer at the end of the file."""
     try:
         return file.pread(size, offset)
     except OSError as error:
@@ -84,11 +84,12 @@ def scan_segment(
     mark_end: int = -1,
     begin: tuple[LogTail, SegmentIndex] | None = None,
 ) -> tuple[Scan, SegmentIndex]:
-    """Walks the frames from `begin` (by default the segment's base) while each follows the one before.
+    """Walks the frames from `begin` (by default the segment's base) while each follows the one before. Returns the
+    result and the segment's index.
 
     With `check_payloads` False only headers are checked (a sealed file whose sidecar is lost): a bad payload then shows
-    when it is read. Below `mark_end` a bad payload is noted and walked over: the header says where the next frame is.
-    Raises CorruptLogError for an intact frame of a newer format.
+    when it is read. Below `mark_end` a bad payload is recorded and walked over: the header says where the next frame
+    is. Raises CorruptLogError for an intact frame of a newer format.
     """
     header = segment.header
     tail, index = begin or (header.previous, SegmentIndex(header.base_position, header.base_index))
@@ -120,7 +121,7 @@ def scan_segment(
 
 
 def tail_of(frame: FrameHeader, base: int) -> LogTail:
-    """The log's tail after a frame of the segment at `base`."""
+    """Returns the log's tail after a frame of the segment at `base`."""
     return LogTail(
         frame.term, frame.index, frame.position + frame.frame_length, frame.header_crc, base, frame.timestamp_ms
     )
@@ -156,7 +157,7 @@ def check_successor(frame: FrameHeader, tail: LogTail, base: int) -> None:
 
 
 def first_frame(file: File, base: int, group_id: int) -> FrameHeader | None:
-    """The first frame of the segment file that begins at `base`; None if it is damaged. Raises OSError."""
+    """Returns the first frame of the segment file that begins at `base`; None if it is damaged. Raises OSError."""
     frame = if_readable(lambda: FrameHeader(file.pread(HEADER_SIZE, LOCAL_HEADER_SIZE), group_id), FrameError)
     return frame if frame is not None and frame.position == base else None
 

@@ -1,7 +1,7 @@
-"""The positions of the entries of a sealed segment: from its sidecar, else from its frames, else unknown.
+"""Loads the index of a sealed segment: from its sidecar, else from its frames; otherwise the positions are unknown.
 
-They must lead to `end`, the log's tail after the segment according to the next file's local header: an index that leads
-elsewhere does not belong to this segment.
+The index must lead to `end`, the log's tail after the segment according to the next file's local header: an index that
+leads elsewhere does not belong to this segment.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from raftlog.types import LogTail
 
 
 def same_end(first: LogTail, second: LogTail) -> bool:
-    """Returns True if both are the tail after the same frame; its header_crc covers term and time too."""
+    """Returns True if both are the log's tail after the same frame; its header_crc covers term and time too."""
     return (first.end_position, first.index, first.header_crc) == (second.end_position, second.index, second.header_crc)
 
 
 class Loaded(NamedTuple):
-    """The entries' positions; `damaged`: ranges found lost; `bytes_read`: bytes scanned."""
+    """A loaded index; `damaged`: ranges found lost; `bytes_read`: bytes scanned."""
 
     segment_index: SegmentIndex
     damaged: list[DamagedRange]
@@ -33,7 +33,7 @@ class Loaded(NamedTuple):
 
 
 def load_sidecar(fs: FileSystem, segment: Segment, end: LogTail, group_id: int) -> SegmentIndex | None:
-    """The index in the segment's sidecar, if that is intact and of a segment that ends at `end`."""
+    """Returns the index in the segment's sidecar; None unless it is intact and of a segment that ends at `end`."""
     path = segment.path.with_suffix(layout.INDEX_SUFFIX)
     found = if_readable(lambda: decode_index(read_file(fs, path), group_id), FrameError)
     if found is None:
@@ -43,13 +43,15 @@ def load_sidecar(fs: FileSystem, segment: Segment, end: LogTail, group_id: int) 
 
 
 def load_index(fs: FileSystem, segment: Segment, end: LogTail, group_id: int) -> Loaded:
-    """The index of a sealed segment that ends at `end`: its sidecar if good, else from the frames."""
+    """Returns the index of a sealed segment that ends at `end`: from its sidecar if that is good, else from the
+    frames."""
     index = load_sidecar(fs, segment, end, group_id)
     return Loaded(index, [], 0) if index is not None else rebuild_index(fs, segment, end, group_id)
 
 
 def rebuild_index(fs: FileSystem, segment: Segment, end: LogTail, group_id: int) -> Loaded:
-    """Rebuilds the same index from the headers of the frames. Raises CorruptLogError if they lead past `end`."""
+    """Rebuilds the index of a sealed segment from the headers of its frames. Raises CorruptLogError if they lead past
+    `end`."""
     try:
         file = fs.open(segment.path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""One segment file: a local header of 4096 bytes, then frames at file offset 4096 + (position - base).
+"""The format of a segment file: a local header of 4096 bytes, then frames at file offset 4096 + (position - base).
 
 Local header (big-endian; docs/disk-format.md draws it). It is local: never shipped, never compared::
 
@@ -39,18 +39,20 @@ HEADER_BYTES = HEAD_SIZE + _HEADER_REST.size
 
 
 class SyncMark(NamedTuple):
-    """The part known to be on this replica's disk: all frames below `end_position`, with the id of the last."""
+    """A sync mark: all frames below `end_position` are known to be on this replica's disk; it also names the last of
+    them."""
 
     seq: int
     end_position: int
     next_index: int
-    """Index of the frame that will begin at `end_position`."""
+    """Index of the entry whose frame will begin at `end_position`."""
     term: int
     header_crc: int
 
 
 class SegmentHeader(NamedTuple):
-    """The content of sector 0. `previous` is the log's tail just before the first frame of this file."""
+    """The content of a segment file's sector 0. `previous` is the log's tail just before the first frame of this
+    file."""
 
     group_id: int
     base_position: int
@@ -59,18 +61,18 @@ class SegmentHeader(NamedTuple):
 
 
 def mark_of(tail: LogTail, seq: int) -> SyncMark:
-    """The mark for everything up to `tail`."""
+    """Returns the sync mark for everything up to `tail`, with the number `seq`."""
     return SyncMark(seq, tail.end_position, tail.index + 1, tail.term, tail.header_crc)
 
 
 def encode_mark(mark: SyncMark) -> bytes:
-    """48 bytes for offset `MARK_OFFSETS[mark.seq % 2]`."""
+    """Returns the 48 bytes of a sync mark, to be written at offset `MARK_OFFSETS[mark.seq % 2]`."""
     rest = _MARK_REST.pack(mark.seq, mark.end_position, mark.next_index, mark.term, mark.header_crc, 0)
     return seal(_MARK_MAGIC, rest)
 
 
 def decode_mark(data: bytes) -> SyncMark | None:
-    """The mark, or None if damaged."""
+    """Returns the sync mark in these bytes; None if they are damaged."""
     if len(data) != MARK_SIZE or not is_intact(_MARK_MAGIC, data):
         return None
     seq, end_position, next_index, term, header_crc, _ = _MARK_REST.unpack_from(data, HEAD_SIZE)
@@ -78,7 +80,8 @@ def decode_mark(data: bytes) -> SyncMark | None:
 
 
 def encode_header(previous: LogTail, group_id: int) -> bytes:
-    """The 4096 bytes of a fresh file: the header, and both marks saying that all before this file is on disk."""
+    """Returns the first 4096 bytes of a new file: the local header, and both sync marks, which say that everything
+    before this file is on disk."""
     rest = _HEADER_REST.pack(
         FORMAT,
         0,
@@ -104,12 +107,12 @@ def header_is_damaged(data: bytes) -> bool:
 
 
 def group_in_header(data: bytes) -> int | None:
-    """The group that a local header names; None if it is damaged."""
+    """Returns the Raft group that a local header names; None if it is damaged."""
     return None if header_is_damaged(data) else int.from_bytes(data[12:16])
 
 
 def decode_header(data: bytes, path: Path, group_id: int) -> SegmentHeader:
-    """Reads sector 0. Raises CorruptLogError naming the file."""
+    """Reads sector 0 of a segment file. Raises CorruptLogError, which names the file."""
     if header_is_damaged(data):
         raise CorruptLogError(f"local header of {path} is damaged: restore this file from a peer or a backup")
     (
@@ -132,20 +135,20 @@ def decode_header(data: bytes, path: Path, group_id: int) -> SegmentHeader:
 
 
 def newest_mark(page: bytes) -> SyncMark | None:
-    """The newest good mark of a local header, None if both are damaged."""
+    """Returns the newest good sync mark of a local header; None if both are damaged."""
     marks = [decode_mark(page[offset : offset + MARK_SIZE]) for offset in MARK_OFFSETS]
     good = [mark for mark in marks if mark is not None]
     return max(good, default=None)
 
 
 def newest_seq(file: File) -> int:
-    """Sequence number the next mark of this file must exceed."""
+    """Returns the sequence number that the next mark of this file must exceed."""
     mark = newest_mark(file.pread(LOCAL_HEADER_SIZE, 0))
     return mark.seq if mark is not None else 1
 
 
 class Segment:
-    """One file of the log, as the log knows it. Compared and hashed by identity.
+    """One segment file of the open log. Compared and hashed by identity.
 
     Invariant: frames are dense from `header.base_position`; a sealed segment ends where the next one begins.
     """
@@ -156,24 +159,26 @@ class Segment:
         self.path = path
         self.header = header
         self.file: File | None = None
-        """Open for the life of the log in the active segment; None in sealed ones, which are opened on demand."""
+        """The open file of the active segment, for the life of the log; None for sealed ones, which are opened on
+        demand."""
         self.index: SegmentIndex | None = None
         """The segment's index. The active segment has it in memory; sealed ones have None, and their sidecar is loaded
         on demand."""
         self.terms: list[tuple[int, int]] = []
-        """(first index, term) of each run of one term in this file; the active index's own list while active."""
+        """(first index, term) of each run of entries of one term in this file; the active index's own list while
+        active."""
         self.members: list[int] = []
         """Indexes of the MEMBERSHIP entries in this file; the active index's own list while active."""
 
     def tell(self, index: SegmentIndex | IndexHead) -> None:
-        """Takes over the terms and members of an index without reading its entries."""
+        """Takes over the terms and MEMBERSHIP indexes of a segment index without reading its entries."""
         self.terms, self.members = index.terms, index.members
 
     @property
     def base(self) -> int:
-        """Position of the first frame."""
+        """Position of the segment's first frame."""
         return self.header.base_position
 
     def file_offset(self, position: int) -> int:
-        """Returns the offset of `position` in the file."""
+        """Returns the offset in the file of the log position `position`."""
         return LOCAL_HEADER_SIZE + position - self.header.base_position

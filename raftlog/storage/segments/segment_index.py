@@ -1,4 +1,4 @@
-"""The position of each entry of one segment, and its terms; its file form is the sidecar `<base>.idx`.
+"""The index of one segment: the position of each of its entries, and its terms. On disk it is the sidecar `<base>.idx`.
 
 In memory: four bytes per entry. Sidecar (big-endian, docs/disk-format.md)::
 
@@ -35,11 +35,11 @@ _TERM = struct.Struct(">QQ")
 _MEMBER = struct.Struct(">Q")
 _FIXED_SIZE = HEAD_SIZE + _REST.size
 HEAD_READ = 4096
-"""Bytes that nearly always hold the head and all term ranges."""
+"""The number of bytes that nearly always contain the sidecar's head and all term ranges."""
 
 
 class SegmentIndex:
-    """Frame offsets and term ranges of one segment. One thread adds; others may read below the published tail."""
+    """The frame offsets and term ranges of one segment. One thread adds; others may read below the published tail."""
 
     __slots__ = ("base", "base_index", "members", "offsets", "terms")
 
@@ -47,14 +47,15 @@ class SegmentIndex:
         self.base = base
         self.base_index = base_index
         self.offsets = array("I")
-        """Invariant: offsets[i] is where entry base_index + i begins, counted from `base`; strictly ascending."""
+        """The offsets of the frames. Invariant: offsets[i] is where entry base_index + i begins, counted from `base`;
+        strictly ascending."""
         self.terms: list[tuple[int, int]] = []
         """(first index, term) of each run of entries with one term; both ascending."""
         self.members: list[int] = []
-        """Indexes of MEMBERSHIP entries, ascending; of all that are known."""
+        """Indexes of the MEMBERSHIP entries that are known, ascending."""
 
     def add(self, position: int, term: int, entry_type: int = -1) -> None:
-        """Appends the next entry."""
+        """Adds the next entry to the index."""
         if entry_type == EntryType.MEMBERSHIP:
             self.members.append(self.base_index + len(self.offsets))
         if not self.terms or self.terms[-1][1] != term:
@@ -62,15 +63,15 @@ class SegmentIndex:
         self.offsets.append(position - self.base)
 
     def position(self, index: int) -> int:
-        """Position of the entry's frame. Raises IndexError above the last entry."""
+        """Returns the position of the entry's frame. Raises IndexError above the last entry."""
         return self.base + self.offsets[index - self.base_index]
 
     def term(self, index: int) -> int:
-        """Term of the entry."""
+        """Returns the term of the entry."""
         return self.terms[bisect_right(self.terms, index, key=_first) - 1][1]
 
     def cut(self, index: int) -> None:
-        """Forgets `index` and everything above."""
+        """Removes the entries at `index` and above."""
         del self.offsets[index - self.base_index :]
         while self.terms and self.terms[-1][0] >= index:
             self.terms.pop()
@@ -78,12 +79,13 @@ class SegmentIndex:
             self.members.pop()
 
     def next_below(self, position: int) -> int:
-        """The largest index whose frame begins at or below `position`."""
+        """Returns the largest index whose frame begins at or below `position`."""
         return self.base_index + bisect_right(self.offsets, position - self.base) - 1
 
 
 class IndexHead(NamedTuple):
-    """The part of a sidecar read at start: everything but the offsets. `tail` is the segment's last frame."""
+    """The part of a sidecar that is read at a start: everything but the offsets. `tail` is the log's tail after the
+    segment."""
 
     group_id: int
     base: int
@@ -97,7 +99,7 @@ class IndexHead(NamedTuple):
 
 
 def encode_index(index: SegmentIndex, tail: LogTail, group_id: int) -> list[bytes]:
-    """The sidecar's bytes, in parts."""
+    """Returns the bytes of a sidecar, in parts. `tail`: the log's tail after the segment."""
     offsets = _big_endian(index.offsets).tobytes()
     terms = b"".join([_TERM.pack(*pair) for pair in index.terms])
     members = b"".join([_MEMBER.pack(number) for number in index.members])
@@ -122,7 +124,8 @@ def encode_index(index: SegmentIndex, tail: LogTail, group_id: int) -> list[byte
 
 
 def decode_head(data: bytes, group_id: int) -> IndexHead:
-    """Reads all but the offsets. Raises FrameError if damaged, cut, newer or of another group."""
+    """Reads everything of a sidecar but the offsets. Raises FrameError if it is damaged, cut, newer or of another
+    group."""
     if len(data) < _FIXED_SIZE:
         raise FrameError("index sidecar is cut")
     (

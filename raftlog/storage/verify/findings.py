@@ -19,7 +19,7 @@ class Severity(StrEnum):
 
 
 class Finding(NamedTuple):
-    """One problem. `offset` and `size` in bytes of the file; size 0: the file as a whole."""
+    """One problem that the check found. `offset` and `size` are in bytes of the file; size 0: the file as a whole."""
 
     path: Path
     offset: int
@@ -32,7 +32,7 @@ class Finding(NamedTuple):
 
 
 class IrrelevantRange(NamedTuple):
-    """Bytes [offset, offset + size) of a file that no reader looks at."""
+    """The bytes [offset, offset + size) of a file, which no reader looks at."""
 
     path: Path
     offset: int

@@ -22,10 +22,11 @@ __all__ = ["Finding", "IrrelevantRange", "Severity", "irrelevant_ranges", "verif
 
 
 def verify_log(fs: FileSystem, directory: Path, *, group_id: int | None = None) -> Iterator[Finding]:
-    """Reads IDENTITY, GENESIS, hard state, RUN, VOTE_WITHHELD, INSTALL and all of log/ in `directory` (DATA).
+    """Checks IDENTITY, GENESIS, hard state, RUN, VOTE_WITHHELD, INSTALL and all of log/ in `directory` (DATA), and
+    yields the findings.
 
-    Changes nothing and takes no lock: of a running node it may report its own writes. `group_id`: by default what
-    IDENTITY says, else the first local header that can be read. Raises OSError if the disk cannot be read at all.
+    Changes nothing and takes no lock: in a running node it may report the node's own writes. `group_id`: by default
+    what IDENTITY says, else the first local header that can be read. Raises OSError if the disk cannot be read at all.
     """
     group = group_id if group_id is not None else group_of(fs, directory)
     if group is None:
@@ -40,7 +41,7 @@ def verify_log(fs: FileSystem, directory: Path, *, group_id: int | None = None) 
 
 
 def irrelevant_ranges(fs: FileSystem, directory: Path, *, group_id: int | None = None) -> Iterator[IrrelevantRange]:
-    """The bytes of the same files, as they should be, that no reader looks at."""
+    """Yields the bytes of intact files that no reader looks at."""
     group = group_id if group_id is not None else group_of(fs, directory)
     yield from verify_files.irrelevant(fs, directory)
     if group is not None:
@@ -48,7 +49,7 @@ def irrelevant_ranges(fs: FileSystem, directory: Path, *, group_id: int | None =
 
 
 def group_of(fs: FileSystem, directory: Path) -> int | None:
-    """The Raft group that the directory is of, as far as anything tells."""
+    """Returns the Raft group of the directory, as far as any file tells; None if none does."""
     path = directory / layout.IDENTITY
     if fs.exists(path):
         try:

@@ -13,7 +13,7 @@ from raftlog.storage.verify.findings import Finding, IrrelevantRange, Severity
 
 
 def check_identity(fs: FileSystem, directory: Path) -> Iterator[Finding]:
-    """IDENTITY is there and intact."""
+    """Checks that IDENTITY exists and is intact; yields the findings."""
     path = directory / layout.IDENTITY
     try:
         if fs.exists(path):
@@ -26,7 +26,7 @@ def check_identity(fs: FileSystem, directory: Path) -> Iterator[Finding]:
 
 
 def check_hard_state(fs: FileSystem, directory: Path, group_id: int, last_term: int) -> Iterator[Finding]:
-    """Term and vote are known, and not from before the log's last term."""
+    """Checks that term and vote are known, and not from before the log's last term; yields the findings."""
     path = directory / layout.HARD_STATE
     if not fs.exists(path):
         yield Finding(path, 0, 0, "hard state", Severity.FATAL, "missing: the node has forgotten its vote")
@@ -60,7 +60,7 @@ def check_hard_state(fs: FileSystem, directory: Path, group_id: int, last_term: 
 
 
 def check_run(fs: FileSystem, directory: Path, group_id: int) -> Iterator[Finding]:
-    """RUN's slots are intact, or were never written."""
+    """Checks that RUN's slots are intact, or were never written; yields the findings."""
     path = directory / layout.RUN
     if not fs.exists(path):
         return
@@ -77,7 +77,7 @@ def check_run(fs: FileSystem, directory: Path, group_id: int) -> Iterator[Findin
 
 
 def check_withheld(fs: FileSystem, directory: Path, group_id: int) -> Iterator[Finding]:
-    """VOTE_WITHHELD is a finding in itself."""
+    """Yields a finding if VOTE_WITHHELD exists, intact or not."""
     path = directory / layout.VOTE_WITHHELD
     if not fs.exists(path):
         return
@@ -91,7 +91,7 @@ def check_withheld(fs: FileSystem, directory: Path, group_id: int) -> Iterator[F
 
 
 def check_install(fs: FileSystem, directory: Path, group_id: int) -> Iterator[Finding]:
-    """INSTALL is a finding in itself: what else is wrong with log/ does not matter if it is replaced."""
+    """Yields a finding if INSTALL exists: what else is wrong with log/ does not matter if it is replaced."""
     path = directory / layout.INSTALL
     if not fs.exists(path):
         return
@@ -111,7 +111,7 @@ def check_install(fs: FileSystem, directory: Path, group_id: int) -> Iterator[Fi
 
 
 def irrelevant(fs: FileSystem, directory: Path) -> Iterator[IrrelevantRange]:
-    """The bytes between and behind the slots."""
+    """Yields the bytes between and after the slots of hard_state and RUN."""
     for name, offsets, size in (
         (layout.HARD_STATE, hard_state.SLOT_OFFSETS, hard_state.SLOT_SIZE),
         (layout.RUN, run_file.SLOT_OFFSETS, run_file.SLOT_SIZE),

@@ -1,4 +1,4 @@
-"""The offline check of log/: every frame against the one before, every index against the frames."""
+"""The offline check of log/: every frame against the one before it, every index against the frames."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ from raftlog.types import EMPTY_TAIL, LogTail
 
 
 def check_log(fs: FileSystem, directory: Path, group_id: int) -> Iterator[Finding]:
-    """All segment files with their indexes, CLEAN, the copy of GENESIS, and the hard state against the last term."""
+    """Checks all segment files with their indexes, CLEAN, the copy of GENESIS, and the hard state against the last
+    term; yields the findings."""
     log = directory / layout.LOG
     names = fs.listdir(log) if fs.exists(log) else []
     bases = layout.segment_bases(names)
@@ -71,7 +72,8 @@ def check_log(fs: FileSystem, directory: Path, group_id: int) -> Iterator[Findin
 def _parted(
     fs: FileSystem, log: Path, bases: list[int], floor: LogTail | None, group_id: int
 ) -> tuple[list[int], list[int]]:
-    """Bases of the files that lie below a gap below FIRST, and of the others, as a start sees them."""
+    """Returns the base positions of the files that a trim left behind (below a gap below FIRST), and of the others, as
+    a start sees them."""
     kept = [base for base in bases if floor is None or base >= floor.end_position]
     if floor is None or not kept:
         return [], bases
@@ -88,7 +90,8 @@ def _parted(
 
 
 def _before(fs: FileSystem, page: bytes, base: int, floor: LogTail | None, log: Path, group_id: int) -> LogTail | None:
-    """The tail before the first file: as FIRST says, or lower, where the file's own header does, or its first frame."""
+    """Returns the log's tail before the first file: as FIRST says, or lower, where the file's own header does, or its
+    first frame; None if nothing tells it."""
     if floor is not None and base >= floor.end_position:
         return floor
     path = log / layout.segment_name(base)
@@ -110,7 +113,7 @@ def _page(fs: FileSystem, path: Path) -> bytes:
 
 
 class _SegmentCheck:
-    """One segment file. `tail` becomes the log's tail after it; None where that is unknown."""
+    """The check of one segment file. `tail` becomes the log's tail after it; None where that is unknown."""
 
     def __init__(
         self, fs: FileSystem, log: Path, base: int, page: bytes, group_id: int, previous: LogTail | None
@@ -125,7 +128,7 @@ class _SegmentCheck:
         self.tail: LogTail | None = None
 
     def headers(self, *, active: bool) -> Iterator[Finding]:
-        """The local header and both marks."""
+        """Checks the local header and both sync marks; yields the findings."""
         if header_is_damaged(self._page):
             text = "the local header is damaged: written again at the next start from what its neighbours say"
             yield self._finding(0, HEADER_BYTES, "local header", Severity.NOTE, text)
@@ -159,7 +162,7 @@ class _SegmentCheck:
         yield Finding(missing, 0, 0, "segment file", Severity.REPAIRABLE, text)
 
     def frames(self, following: bytes | None, following_base: int | None) -> Iterator[Finding]:
-        """All frames, what lies behind them, and the index beside them."""
+        """Checks all frames, the bytes after them, and the index of the file; yields the findings."""
         if self._previous is None:
             yield self._finding(0, 0, "segment file", Severity.FATAL, "not checked: what comes before it is not known")
             return
@@ -218,7 +221,8 @@ class _SegmentCheck:
     def _walk(
         self, file: File, segment: Segment, index: SegmentIndex, goal: LogTail | None, *, sealed: bool
     ) -> Iterator[Finding]:
-        """Frames up to the goal and beyond; then `self.tail` is the tail after the last one."""
+        """Checks the frames up to the goal and beyond, and yields the findings; then `self.tail` is the log's tail
+        after the last one."""
         end = goal.end_position if goal else -1
         begin = (segment.header.previous, index)
         while True:
@@ -342,7 +346,7 @@ def _check_genesis_copy(fs: FileSystem, directory: Path, first: Path, group_id: 
 
 
 def irrelevant(fs: FileSystem, directory: Path, group_id: int) -> Iterator[IrrelevantRange]:
-    """Unused bytes of local headers, what lies behind the last frame, files that are not read."""
+    """Yields unused bytes of local headers, the bytes after the last frame, and files that are not read."""
     log = directory / layout.LOG
     names = fs.listdir(log) if fs.exists(log) else []
     floor = log_first.load(fs, log, group_id)
