@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,6 +43,28 @@ def written_keys(path: str | Path, env: Mapping[str, str]) -> frozenset[str]:
     return frozenset(
         f"{section}.{name}" for section, keys in source.tree.items() if isinstance(keys, dict) for name in keys
     )
+
+
+def unknown_keys(path: Path) -> list[KeyPath]:
+    """Returns the keys and sections of the file that this version does not know, in the order of the file. Raises
+    ConfigError for a file that cannot be read."""
+    source = Source()
+    source.read_file(path)
+    return list(_unknown(Config, source.tree, ()))
+
+
+def _unknown(kind: type[Any], raw: dict[str, Any], path: KeyPath) -> Iterator[KeyPath]:
+    fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    for key, value in raw.items():
+        inner, within = fields.get(key), (*path, key)
+        if key not in fields:
+            yield within
+        elif typing.get_origin(inner) is tuple and isinstance(value, list):
+            for i, each in enumerate(value):
+                if isinstance(each, dict):
+                    yield from _unknown(typing.get_args(inner)[0], each, (*within, i))
+        elif isinstance(inner, type) and issubclass(inner, msgspec.Struct) and isinstance(value, dict):
+            yield from _unknown(inner, value, within)
 
 
 def _build(kind: type[Any], raw: Any, path: KeyPath, source: Source) -> Any:
@@ -98,10 +120,13 @@ def _unknown_key(kind: type[Any], key: str, path: KeyPath, source: Source) -> Co
     known = [field.name for field in msgspec.structs.fields(kind)]
     what = "key" if path else "section"
     owner = f"[{dotted(path)}]" if path else "a configuration"
+    fix = did_you_mean(key, known)
+    if source.is_from_file((*path, key)):
+        fix += f" If a newer version wrote it: raftmq config downgrade {source.file}"
     return ConfigError(
         f"{source.where((*path, key))}: unknown {what} {dotted((*path, key))}",
         f"{owner} has {', '.join(known)}",
-        did_you_mean(key, known),
+        fix,
     )
 
 

@@ -60,7 +60,8 @@ class Source:
 
     def __init__(self) -> None:
         self.tree: dict[str, Any] = {}
-        self._file = ""
+        self.file = ""
+        """The path of the file that was read; "" if none was."""
         self._text = ""
         self._textual: dict[KeyPath, str] = {}
         """Path of each value from the environment or a flag -> its place in words. Their strings are read as numbers
@@ -68,7 +69,7 @@ class Source:
 
     def read_file(self, path: Path) -> None:
         """Adds the values of a TOML file. Raises ConfigError if it cannot be read or is no TOML."""
-        self._file = str(path)
+        self.file = str(path)
         try:
             self._text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -116,21 +117,21 @@ class Source:
 
     def is_from_file(self, path: KeyPath) -> bool:
         """Returns True if the value may come from the file: one was read, and nothing overrides the value."""
-        return bool(self._file) and path not in self._textual
+        return bool(self.file) and not any(inner[: len(path)] == path for inner in self._textual)
 
     def where(self, path: KeyPath) -> str:
         """Names the place of a value for an error: "raftmq.toml:12", "environment variable X" or "flag x.y"."""
         for length in range(len(path), 0, -1):
             if path[:length] in self._textual:
                 return self._textual[path[:length]]
-        line, is_exact = _line_of(self._text, path)
+        line, is_exact = line_of(self._text, path)
         if not is_exact:
             for inner, origin in self._textual.items():
                 if inner[: len(path)] == path:
                     return origin
-        if not self._file:
+        if not self.file:
             return "configuration"
-        return f"{self._file}:{line}" if line else self._file
+        return f"{self.file}:{line}" if line else self.file
 
     def _put(self, parts: list[str], value: Any, origin: str) -> None:
         if _is_broken_text(origin) or (isinstance(value, str) and _is_broken_text(value)):
@@ -184,7 +185,7 @@ def _list_position(part: str, items: list[Any], path: KeyPath, origin: str) -> i
     return int(part)
 
 
-def _line_of(text: str, path: KeyPath) -> tuple[int | None, bool]:
+def line_of(text: str, path: KeyPath) -> tuple[int | None, bool]:
     """Returns the line of the key in TOML text, or of the nearest table around it, and True if the line is the key's
     own."""
     table: KeyPath = ()

@@ -45,7 +45,9 @@ BLOCK_CACHE_BYTES = 16 * MIB
 WAL_BYTES_MAX = 64 * MIB
 """The size of the WAL in bytes above which RocksDB flushes the families with rows in the oldest WAL file. It bounds
 disk use, and the replay when the store is opened."""
-
+TABLE_FORMAT = 6
+"""RocksDB's `format_version` of table files. It is fixed, so that a newer rocksdict does not by itself write what the
+one of an older release cannot read; releases since RocksDB 8.6 read 6."""
 
 BIG_BYTES = 1024
 """The length in bytes above which a value costs more than the fixed price of a row."""
@@ -390,6 +392,7 @@ def _family_options(cache: Cache) -> Options:
     table = BlockBasedOptions()
     table.set_block_cache(cache)
     table.set_cache_index_and_filter_blocks(True)
+    table.set_format_version(TABLE_FORMAT)
     options.set_block_based_table_factory(table)
     return options
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rocksdict import Options, Rdict
 
-from statemachine.rows.kv import CQ, META, Batch, KVCorruptError, KVError
-from statemachine.rows.rocks import STALLS_MAX, RocksKV
+from statemachine.rows.kv import CQ, FAMILIES, META, Batch, KVCorruptError, KVError
+from statemachine.rows.rocks import STALLS_MAX, TABLE_FORMAT, RocksKV
 
 
 def written(path: Path, count: int = 3) -> RocksKV:
@@ -204,4 +208,50 @@ def test_the_manifest_begins_anew_before_it_is_long(tmp_path: Path, monkeypatch:
         kv.flush_tables()
     manifests = [path.stat().st_size for path in tmp_path.glob("MANIFEST-*")]
     assert sum(manifests) < 2 * 4096, manifests
+    kv.close()
+
+
+def test_the_format_of_table_files_is_pinned_for_every_family(tmp_path: Path) -> None:
+    written(tmp_path / "db").close()
+    said = {options_line(path, "format_version") for path in (tmp_path / "db").glob("OPTIONS-*")}
+    assert said == {(str(TABLE_FORMAT),) * (len(FAMILIES) + 1)}
+
+
+def options_line(path: Path, key: str) -> tuple[str, ...]:
+    """Every value of that key in one of RocksDB's option files."""
+    return tuple(re.findall(rf"^\s*{key}=(\S+)$", path.read_text(), re.MULTILINE))
+
+
+OLDER_ROCKSDICT = "0.3.24"
+"""The newest rocksdict with an older RocksDB (9.7.3) than the one that requirements/base.lock pins."""
+REOPEN = """
+import sys
+from rocksdict import Options, Rdict
+path, options = sys.argv[1], Options(raw_mode=True)
+families = {name: Options(raw_mode=True) for name in Rdict.list_cf(path, options)}
+db = Rdict(path, options, column_families=families)
+rows = db.get_column_family("cq")
+print(len(list(rows.keys())))
+rows[b"older"] = b"its row"
+rows.flush()
+db.close()
+"""
+
+
+@pytest.mark.slow
+def test_an_older_rocksdict_reads_the_directory_and_this_one_reads_what_it_wrote(tmp_path: Path) -> None:
+    """Needs a package index."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
+    subprocess.run([*pip, "--target", str(tmp_path / "older"), f"rocksdict=={OLDER_ROCKSDICT}"], check=True)
+    path = tmp_path / "db"
+    kv = written(path, 500)
+    kv.flush_tables()
+    kv.close()
+    older = os.environ | {"PYTHONPATH": str(tmp_path / "older")}
+    done = subprocess.run([sys.executable, "-c", REOPEN, str(path)], env=older, capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("500\n", 0), done.stderr
+    said = {options_line(each, "rocksdb_version") for each in path.glob("OPTIONS-*")}
+    assert len(said) == 2, "it is of another RocksDB"
+    kv = RocksKV(str(path))
+    assert kv.get(CQ, b"older") == b"its row"
     kv.close()

@@ -1,5 +1,5 @@
-"""`raftmq config explain` and `raftmq config init`: explain keys and write configuration files of nodes, without a
-cluster."""
+"""`raftmq config explain`, `init` and `downgrade`: explain keys, write configuration files of nodes, and take out of
+them what this version does not know. None of them needs a cluster."""
 
 from __future__ import annotations
 
@@ -96,6 +96,28 @@ def init(hosts: tuple[str, ...], folder: Path, data_dir: str, as_json: bool) -> 
     answer = {"files": [str(path) for path in paths]}
     told = f"wrote {len(paths)} files; copy each to its machine, or try them here with: raftmq init {shown}"
     show(as_json, answer, *map(str, paths), told)
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE...")
+@click.option("--dry-run", is_flag=True, help="Only show what would be dropped.")
+@json_option
+def downgrade(files: tuple[Path, ...], dry_run: bool, as_json: bool) -> None:
+    """Drop the keys of each raftmq.toml that this version does not know, because a newer one wrote them.
+
+    A copy of each changed file stays beside it. Stop the newer version first, and start this one afterwards.
+    """
+    from raftmq.local.downgrade import downgrade as dropped_from
+
+    for file in files:
+        dropped_from(file, dry_run=True)  # all can be written, or none is
+    found = [dropped_from(file, dry_run=dry_run) for file in files]
+    lines = []
+    for one in found:
+        kept = f"; the file as it was: {one.copy}" if one.copy else ""
+        verb = "would drop" if dry_run else "dropped"
+        lines.append(f"{one.file}: {verb} {', '.join(one.dropped)}{kept}" if one.dropped else f"{one.file}: all known")
+    show(as_json, {"dry_run": dry_run, "files": [one._asdict() for one in found]}, *lines)
 
 
 def _check_hosts(hosts: tuple[str, ...]) -> None:

@@ -31,6 +31,7 @@ def config() -> None:
 
 config.add_command(config_files.explain)
 config.add_command(config_files.init)
+config.add_command(config_files.downgrade)
 
 
 @config.command()

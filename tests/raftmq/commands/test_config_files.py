@@ -68,3 +68,60 @@ def test_what_is_no_host(hosts: list[str], tmp_path: Path) -> None:
     refused = run("init", *hosts, "--to", str(tmp_path))
     assert refused.exit_code == 2
     assert list(tmp_path.iterdir()) == []
+
+
+NEWER = """\
+# ours
+[node]
+id = 1
+data_dir = "data"
+colour = "blue"  # of a newer version
+
+[[peers]]
+id = 1
+port = 10912
+
+[[peers]]
+id = 2
+port = 10913
+zones = [
+  "a",
+  "b",
+]
+
+# a section of a newer version
+[moods]
+good = true
+
+[admin]
+port = 9644
+"""
+
+
+def test_keys_of_a_newer_version_are_named_at_start_and_dropped_only_by_the_command(tmp_path: Path) -> None:
+    file = tmp_path / "raftmq.toml"
+    file.write_text(NEWER)
+    file.chmod(0o600)
+    refused = CliRunner().invoke(cli, ["serve", "--config", str(file)])
+    assert "raftmq.toml:20: unknown section moods" in refused.stderr
+    assert f"raftmq config downgrade {file}" in refused.stderr
+    assert "would drop node.colour, peers.1.zones, moods" in run("downgrade", str(file), "--dry-run").stdout
+    assert file.read_text() == NEWER
+    (done,) = json.loads(run("downgrade", str(file), "--json").stdout)["files"]
+    assert done["dropped"] == ["node.colour", "peers.1.zones", "moods"]
+    assert Path(done["copy"]).read_text() == NEWER
+    assert [each.id for each in load(file).peers] == [1, 2]
+    assert file.read_text().count("#") == 2
+    assert [path.stat().st_mode & 0o777 for path in (file, Path(done["copy"]))] == [0o600] * 2
+    assert run("downgrade", str(file)).stdout == f"{file}: all known\n"
+    file.write_text(NEWER)
+    assert json.loads(run("downgrade", str(file), "--json").stdout)["files"][0]["copy"].endswith(".newer-2")
+
+
+def test_a_key_that_has_no_line_of_its_own_is_left_to_an_editor(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.toml", tmp_path / "bad.toml"
+    good.write_text(NEWER)
+    bad.write_text('admin = {port = 9644, colour = "blue"}\n')
+    refused = run("downgrade", str(good), str(bad))
+    assert "admin.colour cannot be taken out" in refused.stderr
+    assert (good.read_text(), len(list(tmp_path.iterdir()))) == (NEWER, 2), "nothing is written"
