@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -12,6 +13,7 @@ from urllib.parse import quote
 import click
 
 from cluster.config.local_layout import find_data_dir, read_cluster
+from raftmq.local.answers import decoded
 from raftmq.local.contexts import check_cluster, find_context, read_token
 from raftmq.local.credentials import addresses_of, node_at
 from raftmq.local.credentials import given as with_proof
@@ -27,6 +29,11 @@ ELSEWHERE = "raftmq status --admin HOST:PORT"
 _TIMEOUT_S = 10.0
 HTTPS_ALONE = "this port takes https alone"
 """The text that a node answers to plain HTTP where `admin.tls` is enforcing (`cluster.admin.server`)."""
+
+_NO_ROUTE = re.compile(r"^there is nothing at /|^/\S* does not take [A-Z]+$")
+_NO_PART = re.compile(r"unknown (field|query) (.+)", re.DOTALL)
+"""The words of a node that does not know a route (`cluster.admin.server`), or a part of a request
+(`cluster.admin.body`)."""
 
 _EXIT_CODES = {
     "not_found": ExitCode.REFUSED,
@@ -149,9 +156,9 @@ def parse_addresses(named: str) -> list[str]:
 
 
 class AdminApi:
-    """A client of the HTTP API. It asks the first node that can be reached, and the next one if that knows no leader or
-    the leader has just changed. Otherwise it never sends a request twice, because a request that was sent may be
-    carried out."""
+    """A client of the HTTP API. It asks the first node that can be reached, and the next one if that knows no leader,
+    the leader has just changed, or the node is of a release that does not know the request. Otherwise it never sends a
+    request twice, because a request that was sent may be carried out."""
 
     def __init__(
         self, addresses: Sequence[str], look: str = "raftmq topic list", *, timeout_s: float = _TIMEOUT_S
@@ -202,6 +209,7 @@ class AdminApi:
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
         refused: ApiRefusal | None = None
+        older: tuple[str, str] | None = None
         why, fix = "", self._fix
         for number, address in enumerate(self._addresses * 2):
             if number >= len(self._addresses) and (refused is None or refused.code != "not_leader"):
@@ -218,12 +226,17 @@ class AdminApi:
             try:
                 return self._exchange(connection, address, method, path, body)
             except ApiRefusal as refusal:
+                if lack := _lack_of(refusal, method, path):
+                    older = older or (address, lack)
+                    continue
                 # These two have done nothing. Who knows no leader may be cut off from the others.
                 if refusal.code not in ("no_leader", "not_leader"):
                     raise
                 refused = refusal
         if refused is not None:
             raise refused
+        if older is not None:
+            raise _older_node(*older)
         raise LocalError(
             f"no node answers at {', '.join(self._addresses)}",
             why,
@@ -242,7 +255,7 @@ class AdminApi:
         data = json.dumps(body).encode() if body is not None else None
         try:
             reply = exchanged(connection, address, method, path, data)
-            answer = json.loads(reply.body)
+            answer = decoded(reply.body)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise _broken(method, address, error, self._look) from None
         finally:
@@ -332,6 +345,31 @@ def _refused(answer: Any, look: str) -> ApiRefusal:
         "unknown_outcome": "the outcome is unknown",
     }.get(code, "nothing was changed")
     return ApiRefusal(code, message, reason, hint, _EXIT_CODES.get(code, ExitCode.FAILED))
+
+
+def _lack_of(refusal: ApiRefusal, method: str, path: str) -> str:
+    """Returns the part of a request that its node does not know, because it is of an older release; "" if it knows
+    all of it."""
+    verb, said = f"{method} {path.split('?')[0]}", refusal.what
+    if refusal.code in ("not_found", "bad_method") and _NO_ROUTE.search(said):
+        return verb
+    if refusal.code in ("bad_field", "bad_query") and (unknown := _NO_PART.fullmatch(said)):
+        return f"{unknown[1]} {unknown[2]} in {verb}"
+    return ""
+
+
+def _older_node(address: str, lack: str) -> LocalError:
+    from cluster.runtime.host.versions import versions
+    from raftmq.local.status import fetch_status
+
+    own, status = versions()["raftmq"], fetch_status(address) or {}
+    version = status.get("versions", {}).get("raftmq", "unknown")
+    return LocalError(
+        f"the node at {address} does not know {lack}",
+        f"it runs version {version}, this command is of version {own} and asks for more; nothing was changed",
+        "raftmq upgrade plan    (or use the command of the node's version)",
+        ExitCode.REFUSED,
+    )
 
 
 def drain_node(node: int, addresses: Sequence[str], *, undo: bool = False) -> dict[str, Any]:

@@ -1,8 +1,13 @@
-"""A bound for answers of an HTTP API: any program may listen at an address, and send anything, without end."""
+"""Answers of an HTTP API: a bound, because any program may listen at an address, and send anything, without end; and
+objects whose fields an older release may not have."""
 
 from __future__ import annotations
 
 import http.client
+import json
+from typing import Any, NoReturn
+
+from raftmq_wire.errors import LocalError
 
 ANSWER_BYTES_MAX = 256 << 20
 
@@ -14,3 +19,19 @@ def read_answer(response: http.client.HTTPResponse) -> bytes:
     if len(body) > ANSWER_BYTES_MAX:
         raise http.client.HTTPException(f"the answer is longer than {ANSWER_BYTES_MAX} bytes")
     return body
+
+
+class Answer(dict[str, Any]):
+    """An object of an answer. A field that it lacks is an error for people, not a KeyError: the node is older."""
+
+    def __missing__(self, key: str) -> NoReturn:
+        raise LocalError(
+            f"the answer of a node has no field {key}",
+            "the node is of an older release than this command",
+            "raftmq upgrade plan    (or use the command of the node's version)",
+        )
+
+
+def decoded(body: bytes) -> Any:
+    """Decodes JSON; each object is an `Answer`. Raises ValueError."""
+    return json.loads(body, object_hook=Answer)

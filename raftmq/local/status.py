@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import concurrent.futures
 import http.client
-import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from cluster.config.local_layout import NodeRecord
+from raftmq.local.answers import decoded
 from raftmq.local.credentials import address_of, like
 from raftmq.local.http_exchange import exchange
 from raftmq.local.process import is_running
@@ -155,7 +155,7 @@ def _get(address: str, path: str, timeout_s: float) -> dict[str, Any] | None:
     """Returns the answer of a node, healthy or unhealthy (503); None for any other answer."""
     try:
         reply = exchange(address, "GET", path, timeout_s=timeout_s)
-        body = json.loads(reply.body)
+        body = decoded(reply.body)
     except (OSError, http.client.HTTPException, ValueError):
         return None
     return body if reply.status in (200, 503) and isinstance(body, dict) else None

@@ -213,3 +213,47 @@ def test_where_the_addresses_come_from(tmp_path: Path, monkeypatch: pytest.Monke
     assert admin_addresses("c:3") == ["c:3"]
     with pytest.raises(LocalError, match="there is no cluster in"):
         admin_addresses(None, str(tmp_path / "other"))
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "lack"),
+    [
+        ("not_found", "there is nothing at /v1/upgrade/finalize", "POST /v1/upgrade/finalize"),
+        ("bad_method", "/v1/upgrade/finalize does not take POST", "POST /v1/upgrade/finalize"),
+        ("bad_field", "unknown field dry_run", "field dry_run in POST /v1/upgrade/finalize"),
+        ("bad_query", "unknown query proof", "query proof in POST /v1/upgrade/finalize"),
+    ],
+)
+def test_an_older_node_lacks_a_verb_another_one_is_asked_and_the_error_names_it(
+    stub: Stub, code: str, message: str, lack: str
+) -> None:
+    lacking = STATUS[code], {"error": {"code": code, "message": message, "hint": "did you mean another one?"}}
+    status = 200, {"term": 3, "versions": {"raftmq": "0.0.9"}}
+    stub.answers = [lacking, lacking, status]
+    with pytest.raises(LocalError) as caught:
+        AdminApi([stub.address] * 2).post("/v1/upgrade/finalize", {})
+    error = caught.value
+    assert error.what == f"the node at {stub.address} does not know {lack}"
+    assert "it runs version 0.0.9, this command is of version" in error.why
+    assert (error.fix.split("  ")[0], error.exit_code) == ("raftmq upgrade plan", ExitCode.REFUSED)
+    assert [path for _, path, _ in stub.asked] == ["/v1/upgrade/finalize"] * 2 + ["/v1/status"]
+    stub.answers = [lacking]
+    assert AdminApi([stub.address] * 2).post("/v1/upgrade/finalize", {}) == {"fine": True}
+
+
+def test_a_thing_that_is_not_there_does_not_make_a_node_an_older_one(stub: Stub) -> None:
+    stub.answer = (
+        STATUS["not_found"],
+        {"error": {"code": "not_found", "message": "no topic x", "hint": "GET /v1/topics"}},
+    )
+    with pytest.raises(LocalError, match="no topic x"):
+        AdminApi([stub.address] * 2).get("/v1/topics/x")
+    assert len(stub.asked) == 1
+
+
+def test_a_field_that_an_older_node_does_not_answer_is_named(stub: Stub) -> None:
+    stub.answer = 200, {"topics": [{"name": "a"}]}
+    (topic,) = AdminApi([stub.address]).get("/v1/topics")["topics"]
+    assert topic.get("changed_by") is None
+    with pytest.raises(LocalError, match="no field changed_by\nthe node is of an older release"):
+        topic["changed_by"]
