@@ -210,7 +210,11 @@ def _run(arguments: list[str]) -> int:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else "raftmq --help")
         return ExitCode.OK
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt) as error:
+        if isinstance(error.__context__, EOFError):
+            click.echo(err=True)
+            what, why = "the command asked, and nobody answered", "standard input ended; nothing was changed"
+            return _show(LocalError(what, why, "the same command with --yes", ExitCode.USAGE), arguments)
         click.echo("stopped", err=True)
         return 130
     except Exception as error:
@@ -252,11 +256,9 @@ def _explain(error: Exception) -> LocalError | None:
 
 
 def _show(error: LocalError, arguments: list[str]) -> int:
-    from raftmq.commands.common import plain
+    from raftmq.commands.common import show_error
 
-    lines = (("", error.what, "red"), ("because: ", error.why, None), ("type:    ", error.fix, "green"))
-    for label, text, colour in lines:
-        click.secho(label + " ".join(plain(text).split("\n")), fg=colour, err=True)
+    show_error(error.what, error.why, error.fix)
     if "--json" in arguments or "json" in _outputs(arguments):
         told = {"what": error.what, "why": error.why, "type": error.fix, "exit_code": int(error.exit_code)}
         click.echo(json.dumps({"schema": 1, "error": told}))

@@ -102,6 +102,13 @@ def main(arguments: list[str] | None = None) -> int:
         return _main(options)
 
 
+def _say(text: str) -> None:
+    """Prints what happened, why, and what to type, as far as the text has three lines. Logging may not exist yet."""
+    labels = ("", "because: ", "type:    ")
+    lines = [label + line for label, line in zip(labels, text.split("\n", 2), strict=False)]
+    print("\n".join(lines), file=sys.stderr)  # noqa: T201
+
+
 def _main(options: argparse.Namespace) -> int:
     read = functools.partial(load, options.config, dict(os.environ))
     written = functools.partial(written_keys, options.config, dict(os.environ))
@@ -109,7 +116,7 @@ def _main(options: argparse.Namespace) -> int:
         config = read()
         usable(config)  # a process with too few descriptors says so before it opens anything
     except ConfigError as error:
-        print(error, file=sys.stderr)  # noqa: T201 - before logging exists
+        _say(str(error))
         return 2
     logs.setup(config.log_output.level, config.log_output.format, config.node.id)
     sys.setswitchinterval(0.0005)
@@ -118,10 +125,10 @@ def _main(options: argparse.Namespace) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(run(config, read, written))
     except ConfigError as error:
-        print(error, file=sys.stderr)  # noqa: T201
+        _say(str(error))
         return 2
     except (RaftLogError, KVError) as error:
-        print(error, file=sys.stderr)  # noqa: T201
+        _say(str(error))
         return 5
     except OSError as error:
         ports = {f"listeners.{each.name}.port": each.port for each in config.listeners}
@@ -129,7 +136,7 @@ def _main(options: argparse.Namespace) -> int:
         text = clash(error, ports) or (
             f"The node cannot start.\n{error}\nFree the address or the file it names, then start again."
         )
-        print(text, file=sys.stderr)  # noqa: T201
+        _say(text)
         return 1
 
 

@@ -85,13 +85,17 @@ class Fsck:
         yield from irrelevant_ranges(self._fs, self._directory, group_id=self._group_id)
         yield from irrelevant_state_ranges(self._fs, self._directory, self._group_id)
 
+    def _is_of_a_node(self) -> bool:
+        """Returns True if anything in the directory is a node's."""
+        return any((self._directory / name).exists() for name in ("IDENTITY", "log", "state", "SECRET"))
+
     def _rehearse_log(self) -> tuple[NodeDir | None, str]:
         if not self._directory.is_dir() or not any(self._directory.iterdir()):
             raise IdentityError(f"{self._directory} holds no node.\nThere is nothing to check.\nraftmq status")
         try:
             return open_node_dir(self._overlay, self._directory), ""
         except IdentityError as error:
-            if "is in use by process" in str(error):
+            if "is in use by process" in str(error) or not self._is_of_a_node():
                 raise
             return None, " ".join(str(error).split("\n"))
         except RaftLogError as error:

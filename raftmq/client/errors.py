@@ -77,7 +77,7 @@ class NotFound(RaftMQError):
 _HINTS: dict[int, str] = {
     ResponseCode.SYSTEM_BUSY: "The node is at a limit that the remark names; send slower or raise that limit.",
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "The server does not know this request; is it a RaftMQ of this version?",
-    ResponseCode.MESSAGE_ILLEGAL: "Make the message fit the limit that the remark names.",
+    ResponseCode.MESSAGE_ILLEGAL: "Make the message fit, or raise the limit (`raftmq config explain KEY`).",
     ResponseCode.SERVICE_NOT_AVAILABLE: "No leader takes writes; see `raftmq status` and wait for an election.",
     ResponseCode.NO_PERMISSION: (
         "Give the client a user with that right (RAFTMQ_ACCESS_KEY, RAFTMQ_SECRET_KEY); "
@@ -170,7 +170,7 @@ _WORDS: dict[int, str] = {
     ResponseCode.SYSTEM_ERROR: "the server met an error",
     ResponseCode.SYSTEM_BUSY: "the server is busy",
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "the server does not know this request",
-    ResponseCode.MESSAGE_ILLEGAL: "the message does not fit a limit",
+    ResponseCode.MESSAGE_ILLEGAL: "Make the message fit, or raise the limit (`raftmq config explain KEY`).",
     ResponseCode.SERVICE_NOT_AVAILABLE: "no leader takes writes",
     ResponseCode.NO_PERMISSION: "permission denied",
     ResponseCode.TOPIC_NOT_EXIST: "there is no such topic",

@@ -25,6 +25,7 @@ from raftmq.client.retries import OnRetry
 from raftmq.client.sync_admin import Admin
 from raftmq.client.sync_transactions import Check, TransactionProducer
 from raftmq.client.tls import Tls
+from raftmq.client.view import Contact
 
 
 def connect(
@@ -89,6 +90,10 @@ class Client:
         """The uuid of the cluster, and those of the clusters that it continues (after a restore); () until a server has
         answered."""
         return self._client.view.clusters
+
+    def contact(self, wait_s: float) -> Contact:
+        """Looks for the leader for at most `wait_s` seconds."""
+        return self._thread.run(self._client.view.contact(wait_s))
 
     def producer(
         self,

@@ -45,6 +45,7 @@ _ACCEPT_ANY_AFTER_S = 2.0
 _REFRESH_TIMEOUT_S = 3.0
 _SAY_WHY_AFTER_S = 1.0
 """Seconds after which a search for the leader logs what it met; its callers may wait for much longer."""
+_SAY_AGAIN_AFTER_S = 30.0
 _HEARD_MAX = 32
 _STAND_IN_S = 5.0
 """Time in seconds for which the client keeps a node that only forwards requests, before it looks for the leader
@@ -53,6 +54,17 @@ again."""
 
 class _MembersBody(msgspec.Struct):
     brokerAddrTable: dict[str, BrokerData] = {}  # the protocol's name
+
+
+class Contact(NamedTuple):
+    """A first look for the leader."""
+
+    leader: str | None
+    """Its address; None if it was not found in time."""
+    hopeless: bool
+    """True if waiting is no use: each server refuses connections, has an unknown name, or speaks something else."""
+    why: str
+    """Each server with what it answered, in words."""
 
 
 class _AllRefuseError(Exception):
@@ -145,6 +157,10 @@ class ClusterView:
         """Servers that could not be connected to when last tried -> since when, within the present search."""
         self._refusals: dict[str, str] = {}
         """Servers that could not be connected to -> the reason, in words."""
+        self._wrong: set[str] = set()
+        """Servers that refused, or answered nothing sensible, when last asked within the present search."""
+        self._said = ("", 0.0)
+        """The last reason that was logged, and when."""
         self._troubles: dict[str, str] = {}
         """Servers that did not help to find a leader when last asked within the present search -> the reason, in
         words."""
@@ -198,11 +214,12 @@ class ClusterView:
     async def _run_search(self) -> str:
         self._refusing.clear()
         self._troubles.clear()
+        self._wrong.clear()
         probes = [asyncio.create_task(self._probe(a)) for a in dict.fromkeys(self.servers + self.brokers + self._heard)]
         try:
             done, _ = await asyncio.wait(probes, timeout=_SAY_WHY_AFTER_S, return_when=asyncio.FIRST_COMPLETED)
             if not done:
-                logger.warning("no leader found yet: %s", self.why_no_leader())
+                self._say_why()
                 done, _ = await asyncio.wait(probes, return_when=asyncio.FIRST_COMPLETED)
             self.leader, confirmed = next(probe for probe in probes if probe in done).result()
             if not confirmed:
@@ -213,6 +230,26 @@ class ClusterView:
         finally:
             for probe in probes:
                 probe.cancel()
+
+    def _say_why(self) -> None:
+        """Logs the reason, unless the same one was logged lately."""
+        why, now = self.why_no_leader(), asyncio.get_running_loop().time()
+        if why != self._said[0] or now - self._said[1] >= _SAY_AGAIN_AFTER_S:
+            self._said = (why, now)
+            logger.warning("no leader found yet: %s", why)
+
+    async def contact(self, wait_s: float) -> Contact:
+        """Looks for the leader for at most `wait_s` seconds, and less if no server can know it."""
+        finding = asyncio.create_task(self.find_leader())
+        ends_at = asyncio.get_running_loop().time() + wait_s
+        try:
+            while not finding.done() and (left := ends_at - asyncio.get_running_loop().time()) > 0:
+                await asyncio.wait((finding,), timeout=min(left, _BACKOFF_MAX_S))
+            leader = finding.result() if finding.done() else None
+            hopeless = leader is None and self._wrong >= {*self.servers}
+            return Contact(leader, hopeless, "" if leader else self.why_no_leader())
+        finally:
+            finding.cancel()
 
     def _refresh_later(self) -> None:
         loop, every_s = asyncio.get_running_loop(), self.environment.members_every_s
@@ -259,12 +296,15 @@ class ClusterView:
             reply = await link.call(RequestCode.GET_BROKER_CLUSTER_INFO, {}, timeout_s=_ASK_TIMEOUT_S)
             found = self._take_members(server, reply)
             self._troubles[server] = _what_it_said(found)
+            self._wrong.discard(server)
             return found
         except TimeoutError:
+            self._wrong.discard(server)
             self._troubles[server] = "does not answer"
             self.links.drop(server)
             return None
         except (OSError, CodecError, msgspec.DecodeError) as error:
+            self._wrong.add(server)
             refused = server in self._refusing
             told = str(error) if isinstance(error, TlsError) else f"answers nothing sensible ({error})"
             self._troubles[server] = self._refusals[server] if refused else told
@@ -273,7 +313,8 @@ class ClusterView:
     def why_no_leader(self) -> str:
         """Returns in words what the last search met at each server; before a search, only their addresses."""
         troubles = {server: self._troubles.get(server, "has not been asked") for server in self.servers}
-        return "; ".join(f"{server} {trouble}" for server, trouble in (troubles | self._troubles).items())
+        others = {server: self._troubles[server] for server in sorted(self._troubles)}
+        return "; ".join(f"{server} {trouble}" for server, trouble in (troubles | others).items())
 
     def _take_members(self, server: str, reply: Reply) -> tuple[str | None, tuple[str, ...]] | None:
         """Takes the members from a server's reply. Returns (leader or None, the other brokers); None if the reply names
@@ -443,7 +484,8 @@ class ClusterView:
         if maybe:
             why = f" ({trouble.address} {trouble.cause})" if trouble is not None and trouble.address else ""
             return Unknown(f"{text}{why}; an attempt may have been carried out")
-        return last or Unreachable(f"{text} ({self.why_no_leader()})", retryable=True)
+        why = self.why_no_leader()
+        return last or Unreachable(text if why in text else f"{text} ({why})", retryable=True)
 
     async def route(
         self,

@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import socket
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from raftmq.client import Client, Tls
+    from raftmq.client.retries import Retry
 
 WHICH_CLUSTER = "raftmq status    (is it running? Is it at --servers, RAFTMQ_SERVERS or --data?)"
 """The command that is advised when no server can be reached."""
@@ -333,12 +335,80 @@ class NodeDirectory(click.ParamType[Path]):
         return within if not (path / layout.IDENTITY).exists() and (within / layout.IDENTITY).exists() else path
 
 
+_CONTACT_S = 0.9
+"""Seconds in which a command looks for the leader before it says why there is none."""
+
+
 def connect(servers: str | None) -> Client:
     """Returns a connected client of the cluster that --servers, --data or the environment names, in this order.
 
-    Raises LocalError for malformed addresses, for a directory without a cluster, and for a context at whose addresses
-    another cluster answers; RaftMQError if nobody answers at the addresses of a context.
+    Raises LocalError for malformed addresses, for a directory without a cluster, for a context at whose addresses
+    another cluster answers, and at once if no server can know a leader. If there is none now, says so on stderr, and
+    the command waits.
     """
+    client = _open_client(servers)
+    try:
+        contact = client.contact(_CONTACT_S)
+        if contact.hopeless:
+            raise LocalError(
+                "no server of the cluster can be reached",
+                contact.why,
+                _cure(contact.why),
+                ExitCode.UNREACHABLE,
+            )
+    except BaseException:
+        client.close()
+        raise
+    if contact.leader is None:
+        show_error(
+            "the cluster has no leader now; waiting for one",
+            contact.why,
+            "raftmq status    (in another terminal; Ctrl-C ends the waiting)",
+        )
+    return client
+
+
+def _cure(why: str) -> str:
+    """Returns what to type if no server can be reached."""
+    if "speaks HTTP" in why:
+        return "--servers HOST:9876    (the clients' port; the HTTP API's is for --admin)"
+    if "a name that is not known" in why:
+        return "getent hosts HOST    (the name is in --servers or RAFTMQ_SERVERS)"
+    if "is not trusted" in why:
+        return "--tls-ca FILE    (or RAFTMQ_TLS_CA: the CA that the servers' certificates come from)"
+    if "this client's TLS: it hung up" in why:
+        return "the same without --tls-ca and RAFTMQ_TLS_CA    (if that port speaks plain text)"
+    if "closed the connection" in why or "reset by peer" in why:
+        return "--servers HOST:9876    (the clients' port), with --tls-ca FILE if it speaks TLS"
+    return WHICH_CLUSTER
+
+
+class _Repeated:
+    """Says on stderr, once, that attempts have failed for a second and are repeated: the command may wait for long."""
+
+    def __init__(self) -> None:
+        self._first_s = 0.0
+        self._told = False
+
+    def __call__(self, retry: Retry) -> None:
+        now = time.monotonic()
+        self._first_s = self._first_s or now
+        if not self._told and now - self._first_s >= _CONTACT_S:
+            self._told = True
+            why = f"{retry.address} {retry.cause}" if retry.address else retry.cause
+            fix = "raftmq status    (in another terminal; Ctrl-C ends the waiting)"
+            show_error(f"{retry.what}: no success yet; it is tried again", why, fix)
+
+
+def show_error(what: str, why: str, fix: str) -> None:
+    """Prints what happened, why, and what to type on stderr."""
+    for label, text, colour in (("", what, "red"), ("because: ", why, None), ("type:    ", fix, "green")):
+        click.secho(label + " ".join(plain(text).split("\n")), fg=colour, err=True)
+
+
+def _open_client(servers: str | None) -> Client:
+    """Returns a client that has not connected yet. Raises LocalError, and RaftMQError if nobody answers at the
+    addresses of a context."""
     from raftmq.client import Tls
     from raftmq.client import connect as open_client
     from raftmq.client.discovery import find_servers
@@ -347,7 +417,9 @@ def connect(servers: str | None) -> Client:
     data = click.get_current_context().meta.get(_DATA)
     if is_context(servers):
         context = find_servers_context(servers)
-        client = open_client(context.servers, tls=_tls() or (Tls(ca=context.tls_ca) if context.tls_ca else None))
+        client = open_client(
+            context.servers, tls=_tls() or (Tls(ca=context.tls_ca) if context.tls_ca else None), on_retry=_Repeated()
+        )
         try:
             if context.cluster_id:
                 client.admin.members()
@@ -358,14 +430,21 @@ def connect(servers: str | None) -> Client:
         return client
     try:
         if data is None or servers is not None:
-            return open_client(servers, tls=_tls())
+            return open_client(servers, tls=_tls(), on_retry=_Repeated())
         read_cluster(data_dir(data))
         servers_there = find_servers(environ={"RAFTMQ_DATA": str(data_dir(data))})
-        return open_client(servers_there, tls=_tls() or local_tls(data_dir(data)))
+        return open_client(servers_there, tls=_tls() or local_tls(data_dir(data)), on_retry=_Repeated())
     except ValueError as error:
-        raise LocalError(
-            str(error),
-            "the servers come from --servers, RAFTMQ_SERVERS or the local cluster's cluster.json",
-            'raftmq … --servers "127.0.0.1:9876;127.0.0.1:9877"',
-            ExitCode.USAGE,
-        ) from None
+        raise _bad_option(str(error)) from None
+
+
+def _bad_option(told: str) -> LocalError:
+    """Returns the error for what the client was given: a user, files of TLS, or addresses."""
+    if told.startswith("access_key="):
+        why, fix = "a user has a name and a secret", "export RAFTMQ_ACCESS_KEY=USER RAFTMQ_SECRET_KEY=SECRET"
+    elif told.startswith("tls: "):
+        why, fix = "the files come from --tls-ca, --tls-cert and --tls-key, or RAFTMQ_TLS_CA and the like", "ls -l FILE"
+    else:
+        why = "the servers come from --servers, RAFTMQ_SERVERS or the local cluster's cluster.json"
+        fix = 'raftmq … --servers "127.0.0.1:9876;127.0.0.1:9877"'
+    return LocalError(told, why, fix, ExitCode.USAGE)

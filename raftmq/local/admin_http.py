@@ -52,6 +52,17 @@ _EXIT_CODES = {
 }
 
 
+_LISTS = {
+    "/v1/topics": "raftmq topic list",
+    "/v1/groups": "raftmq group list",
+    "/v1/writes": "raftmq writes list",
+    "/v1/members": "raftmq node list",
+    "/v1/consistency": "raftmq inspect-consistency",
+    "/v1/tokens": "raftmq user tokens NAME",
+}
+"""Address that a hint names -> the command that asks it."""
+
+
 class ApiRefusal(LocalError):
     """An error that the API answered with."""
 
@@ -268,14 +279,18 @@ class AdminApi:
 
 def ask_all(addresses: Iterable[str], path: str) -> tuple[list[tuple[AdminApi, dict[str, Any]]], dict[str, LocalError]]:
     """Asks all nodes about themselves; returns the answers, in the order of the addresses, and address -> error for
-    nodes without an answer."""
-    answers, silent = [], {}
+    nodes without an answer. Raises LocalError if nodes refuse and none answers."""
+    answers: list[tuple[AdminApi, dict[str, Any]]] = []
+    silent: dict[str, LocalError] = {}
     for address in addresses:
         api = AdminApi([address])
         try:
             answers.append((api, api.local(path)))
         except LocalError as error:
             silent[address] = error
+    refusal = next((error for error in silent.values() if error.exit_code is not ExitCode.UNREACHABLE), None)
+    if refusal is not None and not answers:
+        raise refusal
     return answers, silent
 
 
@@ -310,7 +325,7 @@ def _broken(method: str, address: str, error: Exception, look: str) -> LocalErro
         return LocalError(
             f"{address} closed the connection",
             str(error) or type(error).__name__,
-            "raftmq status",
+            "raftmq status --admin HOST:9644    (the port of the HTTP API, and not the clients')",
             ExitCode.UNREACHABLE,
         )
     return LocalError(
@@ -326,17 +341,26 @@ def _refused(answer: Any, look: str) -> ApiRefusal:
     error = answer["error"]
     code, hint = error["code"], error["hint"]
     if code == "not_found" and hint.startswith("GET /"):
-        hint = "raftmq topic list    (or raftmq group list)"
+        hint = next((typed for path, typed in _LISTS.items() if path in hint), look)
     if error["message"] == HTTPS_ALONE:
         hint = "--tls-ca FILE    (or RAFTMQ_TLS_CA=FILE: the CA that the nodes' certificates come from)"
     if code == "exists":
-        hint = "raftmq topic create NAME --update    (or --keep, to leave it as it is)"
+        kind = "group" if error["message"].startswith("group ") else "topic"
+        hint = f"raftmq {kind} create NAME --update    (or --keep, to leave it as it is)"
     if code == "unauthenticated" and hint.startswith("send Authorization"):
         hint = "raftmq login USER --admin CONTEXT    (or RAFTMQ_TOKEN, or RAFTMQ_SECRET_FILE for the operator)"
     if code == "unknown_outcome":
         hint = f"check first, then repeat the command if needed: {look}"
     message = error["message"].removeprefix("nothing was changed: ")
-    if code in ("refused", "unconfirmed", "failed") and ": " in message:
+    if code == "bad_field" and hint.startswith("correct "):
+        hint = "the same command with another value"
+    if code == "no_leader":
+        why = "a change and a confirmed answer need a majority of the nodes; nothing was changed"
+        return ApiRefusal(
+            code, message, why, "raftmq status    (and the same again once a node leads)", ExitCode.REFUSED
+        )
+    is_sentence = code in ("refused", "unconfirmed", "failed") or message.startswith("field ")
+    if is_sentence and ": " in message:
         what, why = message.split(": ", 1)
         return ApiRefusal(code, what, why, hint, _EXIT_CODES.get(code, ExitCode.FAILED))
     reason = {

@@ -79,13 +79,15 @@ def command(place: Path, line: str) -> subprocess.CompletedProcess[str]:
 
 
 def request(place: Path, line: str) -> tuple[int, Any]:
-    """Asks the first node, as the operator of the cluster."""
+    """Asks the first node, and then the one that leads if it says so, as the operator of the cluster."""
     match = REQUEST.fullmatch(line)
     assert match is not None
     method, path, body = match.groups()
     deadline = time.monotonic() + PATIENCE_S
+    asked = 0
     while True:
-        node = read_cluster(place / ".raftmq").nodes[0]
+        nodes = read_cluster(place / ".raftmq").nodes
+        node = next((each for each in nodes if each.admin_port == asked), nodes[0])
         proof = next(proofs_for(address_of(node), method, path, (body or "").encode()))
         connection = http.client.HTTPConnection("127.0.0.1", node.admin_port, timeout=60)
         connection.request(method, path, body, proof | ({"Content-Type": "application/json"} if body else {}))
@@ -94,6 +96,8 @@ def request(place: Path, line: str) -> tuple[int, Any]:
         connection.close()
         if answer.status < 400 or json.loads(data)["error"]["code"] not in PASSING or time.monotonic() > deadline:
             return answer.status, data[:300]
+        named = re.fullmatch(r"ask that node: 127.0.0.1:(\d+)", json.loads(data)["error"]["hint"])
+        asked = int(named[1]) if named else 0
         time.sleep(0.5)  # a leader is being elected, after what an example did
 
 

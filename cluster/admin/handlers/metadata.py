@@ -120,8 +120,8 @@ async def acknowledge_alarm(call: Call) -> AlarmAcknowledged:
     members = state.membership
     if key != EVENT:
         raised = [alarm.key for alarm in call.port.alarms.all()]
-        hint = "it ends when its cause does" if key in raised else f"raised are: {', '.join(raised) or 'none'}"
-        raise ApiError("not_found", f"{key} is no alarm that a person puts to rest", hint)
+        hint = "it ends when its cause does" if key in raised else "raftmq alarm list"
+        raise ApiError("not_found", f"{key[:80]} is no alarm that a person can acknowledge", hint)
     if members is None or state.acknowledged >= members.index:
         raise ApiError("not_found", f"there is no event behind {key} any more", "raftmq alarm list")
     entry, _ = await applied(lambda done: call.port.services.propose([[ACKNOWLEDGE, members.index]], done))

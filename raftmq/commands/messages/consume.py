@@ -16,6 +16,7 @@ from raftmq.commands.common import INTERRUPTED, connect, json_option, servers_op
 from raftmq.commands.messages.printing import FormatType, printer
 from raftmq.commands.messages.start_positions import START, Start, StartType, walk
 from raftmq.commands.names import TOPIC, complete_groups, with_near_miss
+from statemachine.commands import NAME
 
 if TYPE_CHECKING:
     from raftmq.client import Consumer, Message
@@ -115,6 +116,8 @@ def consume(
     A terminal gets time, queue, offset, key, tag and body, a pipe or file bodies only. Without --group no offsets are
     committed. With --json each message is one JSON object with its queue, offset, key and tag.
     """
+    if group and not NAME.fullmatch(group):
+        raise click.UsageError(f"'{group}' is no name of a group: it may hold only letters, digits and % | _ -")
     if ordered and not group:
         raise click.UsageError("--ordered needs --group: order is kept among the members of a group")
     show = printer(as_json=as_json, form=form)

@@ -80,7 +80,9 @@ def produce(
                 _send(lines, file.stat().st_size, topic, key_field, tag_field, delay, rate, servers, tally)
     finally:
         seconds = time.monotonic() - began
-        if as_json:
+        if sys.exc_info()[0] is not None and not tally.settled:
+            pass  # nothing was tried: the error says why
+        elif as_json:
             print_json({"schema": 1, "topic": topic, **tally.to_json(), "seconds": round(seconds, 3)})
         else:
             click.echo(f"sent {messages(tally.sent)} to {topic} in {seconds:.1f} s{tally.rest()}", err=True)
@@ -115,6 +117,11 @@ class Tally:
                 self.unknown += 1
             if self.first is None or line < self.first[0]:
                 self.first = (line, error)
+
+    @property
+    def settled(self) -> int:
+        """The number of sends with an outcome."""
+        return self.sent + self.failed + self.unknown
 
     def to_json(self) -> dict[str, int]:
         """Returns the counts by outcome."""

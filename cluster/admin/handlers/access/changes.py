@@ -20,7 +20,7 @@ _CODES: Final = {
 }
 
 
-async def changed(start: Callable[[Told], None], hint: str = "see raftmq user list") -> None:
+async def changed(start: Callable[[Told], None], hint: str = "raftmq user list") -> None:
     """Starts a change and returns when it is in force. Raises ApiError."""
     try:
         refused = await told(start)

@@ -70,7 +70,9 @@ async def log_in(call: Call) -> Answer:
         if user is None or not _is_right(call, user, wanted.secret):
             access.note_wrong_login(address, wanted.user)
             await access.slow_down(address)
-            raise ApiError("unauthenticated", "the user or the secret is wrong, or the user is disabled", "try again")
+            raise ApiError(
+                "unauthenticated", "the user or the secret is wrong, or the user is disabled", "raftmq user list"
+            )
         access.forgive(address)
         caller = Caller(user, address)
         ends_ms = access.log_time_ms() + wanted.hours * HOUR_MS

@@ -102,7 +102,7 @@ def _hint(call: Call) -> str:
     """Returns what to type if a user with a secret is refused."""
     if call.port.access.secrets.problem:
         return "give every node the same key: raftmq config explain auth.key_file, then raftmq reload"
-    return "see raftmq user list"
+    return "raftmq user list"
 
 
 async def create_user(call: Call) -> UserChanged:
