@@ -229,9 +229,9 @@ class BrokerState:
         return self.tier.above(self.kept.position)
 
     def lowest_pinned_position(self) -> int | None:
-        """The lowest position in the log to which a row of a scheduled or half message refers; None if there is no such
-        row. The value may be lower than any row's position if the search ended early because it had too much to pass
-        (`Timers.lowest_position`)."""
+        """Returns the lowest position in the log to which a row of a scheduled or half message refers; None if there is
+        no such row. The value may be lower than any row's position if the search ended early because it had too much to
+        pass (`Timers.lowest_position`)."""
         timers = self.timers.lowest_position(self.trim_position, self._mark.end_position)
         pinned = (timers, self.halves.lowest_position())
         return min([position for position in pinned if position is not None], default=None)

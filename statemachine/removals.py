@@ -27,14 +27,14 @@ class RemovalKind(IntEnum):
     """The kind of rows that a removal removes. Values are in rows: never renumber."""
 
     TOPIC = 1
-    """All rows with the id of a deleted topic."""
+    """Removes all rows with the id of a deleted topic."""
     GROUP = 2
-    """All rows of a deleted group about queues: locks, resets and offsets."""
+    """Removes all rows of a deleted group about queues: locks, resets and offsets."""
     EXPIRE = 3
-    """Sessions, unique rows and locks that were not used since some log time."""
+    """Removes sessions, unique rows and locks that were not used since some log time."""
     WRITE = 4
-    """Attempts at a staged write that lost, because others were committed. Their messages are removed like those of any
-    discarded attempt."""
+    """Discards attempts at a staged write that lost, because others were committed. Their messages are removed like
+    those of any discarded attempt."""
 
 
 SESSIONS, UNIQUE = "sessions", "unique"

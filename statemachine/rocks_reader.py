@@ -87,18 +87,18 @@ class CheckpointReader:
 
     @property
     def level(self) -> int:
-        """Returns the level of the cluster as of the checkpoint."""
+        """The level of the cluster as of the checkpoint."""
         return level_in(self._views[META].get(keys.LEVEL_KEY) if META in self._views else None)
 
     @property
     def mark(self) -> AppliedMark:
-        """Returns the last entry that was applied before the checkpoint."""
+        """The last entry that was applied before the checkpoint."""
         row = self._views[META].get(keys.APPLIED_KEY) if META in self._views else None
         return NOTHING_APPLIED if row is None else AppliedMark(*keys.APPLIED.unpack(row))
 
     @property
     def membership(self) -> Membership | None:
-        """Returns the newest MEMBERSHIP entry that was applied before the checkpoint; None if there is none."""
+        """The newest MEMBERSHIP entry that was applied before the checkpoint; None if there is none."""
         row = self._views[META].get(keys.MEMBERSHIP_KEY) if META in self._views else None
         return None if row is None else unpack_row(row)
 

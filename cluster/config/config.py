@@ -126,7 +126,7 @@ class AdminSection(_Section, frozen=True, kw_only=True):
     bind: Text = "127.0.0.1"
     port: Port = 9644
     allowed_hosts: str = ""
-    """Further host names that requests to the HTTP API may name, separated by ";"; "*.example" for all below one."""
+    """Further host names under which the HTTP API may be asked, separated by ";"; "*.example" for all below one."""
     tls: TlsMode = ""
     """The TLS mode of the HTTP API; it also decides how this node asks the APIs of the others."""
 
@@ -144,8 +144,8 @@ class TlsSection(_Section, frozen=True, kw_only=True):
     """PEM file with the CAs of the certificates of other nodes and of clients; two of them while one replaces the
     other."""
     client_certificates: Literal["none", "optional", "required"] = "none"
-    """"optional" or "required": clients, those of the HTTP API too, may or must show a certificate of a CA in
-    `ca_file`. Nodes always must."""
+    """The demand for client certificates of a CA in `ca_file`: with "optional" or "required", clients, those of the
+    HTTP API too, may or must show one. Nodes always must."""
 
 
 class AuthSection(_Section, frozen=True, kw_only=True):
@@ -563,7 +563,7 @@ class Config(_Section, frozen=True, kw_only=True):
 
     @property
     def speaks_tls(self) -> bool:
-        """Returns True if at least one port of this node accepts TLS."""
+        """True if at least one port of this node accepts TLS."""
         wanted = [each.tls for each in self.listeners] + [self.peer.tls, self.admin.tls]
         return any(self.tls_mode(each) != "disabled" for each in wanted)
 

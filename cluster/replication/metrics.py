@@ -129,7 +129,7 @@ class AppendMetrics:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Returns the number of writes in each bucket by their time, fdatasync included."""
+        """The number of writes in each bucket by their time, fdatasync included."""
         return tuple(self._whole)
 
     def collect(self) -> Iterator[Metric]:

@@ -54,13 +54,13 @@ class Proposer(Protocol):
     """The driver's listener: it is told what the driver learns from the core."""
 
     def on_applied_run(self, applied: Applied) -> None:
-        """Is called when a run of entries was applied, and answers the requests that wait for them."""
+        """Answers the requests that wait for entries of a run that was applied."""
 
     def on_role(self, raw: RawNode) -> None:
-        """Is called when role, term or known leader has changed."""
+        """Handles a change of role, term or known leader."""
 
     def on_members(self, raw: RawNode) -> None:
-        """Is called when the members in force have changed."""
+        """Handles a change of the members in force."""
 
 
 class DriverInbox:

@@ -151,7 +151,7 @@ class Raft:
 
     @property
     def leads(self) -> bool:
-        """Returns True if this member is the leader of its term."""
+        """True if this member is the leader of its term."""
         return self.role is Role.LEADER
 
     # -- output
@@ -176,8 +176,8 @@ class Raft:
 
     @property
     def hears_leader(self) -> bool:
-        """Returns True if this member leads, or heard a leader within the minimum election timeout. It then ignores
-        campaigns (thesis 4.2.3)."""
+        """True if this member leads, or heard a leader within the minimum election timeout. It then ignores campaigns
+        (thesis 4.2.3)."""
         return self.leader_id != NOBODY and self.election_elapsed < self.config.election_ticks
 
     # -- transitions

@@ -470,8 +470,8 @@ class RawNode:
         return self.raft.role is Role.LEADER and any(peer.held for peer in self.raft.members.peers.values())
 
     def log_time_ms(self) -> int:
-        """Log time in milliseconds: on a leader the current one (log_time.py), never below the last entry's; on other
-        members the last entry's."""
+        """Returns the log time in milliseconds: on a leader the current one (log_time.py), never below the last
+        entry's; on other members the last entry's."""
         raft = self.raft
         floor = raft.log.tail.timestamp_ms
         return max(raft.log_time.now(raft.monotonic_ms), floor) if raft.role is Role.LEADER else floor

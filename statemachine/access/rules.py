@@ -93,8 +93,8 @@ class Resource(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """Returns a sort key that is larger the more specific the resource is: literal, then the longest prefix, then
-        all of a kind, then everything."""
+        """A sort key that is larger the more specific the resource is: literal, then the longest prefix, then all of a
+        kind, then everything."""
         return (self.kind is not Kind.ANY, self.pattern, len(self.name))
 
 

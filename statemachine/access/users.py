@@ -55,7 +55,7 @@ NOBODY: Final = 0
 
 
 class Mode(StrEnum):
-    """The effect of access verdicts on requests."""
+    """The mode of access control: the effect of verdicts on requests."""
 
     OFF = "off"
     """No request is judged."""

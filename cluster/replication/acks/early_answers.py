@@ -73,7 +73,7 @@ class EarlyAnswers:
         self._metrics = metrics
         self._raw = raw
         self._open: dict[int, tuple[PendingEntry, dict[Stage, list[int]]]] = {}
-        """Entries, by index, that this node proposed, that are undecided and of which sends have still to be answered
+        """Proposed entries of this node, by index, that are undecided and some of whose sends have still to be answered
         early."""
         self.waiting: list[_Waiting] = []
         self._written: dict[NodeId, int] = {}

@@ -64,7 +64,7 @@ class File(Protocol):
         """Returns the length of the file in bytes."""
 
     def close(self) -> None:
-        """Closes; idempotent."""
+        """Closes the file; idempotent."""
 
 
 class FileSystem(Protocol):
@@ -90,7 +90,7 @@ class FileSystem(Protocol):
         """Makes the directory and its parents durably; no error if it exists."""
 
     def rename(self, source: Path, target: Path) -> None:
-        """Atomically gives the file or directory `source` the name `target`, replacing a file of that name."""
+        """Gives the file or directory `source` the name `target` atomically, replacing a file of that name."""
 
     def link(self, source: Path, target: Path) -> None:
         """Gives the file a second name (hard link); both stay when one is removed. Raises FileExistsError if the name
