@@ -11,7 +11,7 @@ from raftmq.client.message import Message
 
 class Admin:
     """Manages topics, groups, offsets and users, and lists members; each call waits for its answer. AsyncAdmin
-    describes the errors."""
+    describes the calls and their errors."""
 
     def __init__(self, admin: AsyncAdmin, thread: LoopThread) -> None:
         self._admin = admin

@@ -51,7 +51,9 @@ def committers(request: Request, group: str, members: Members) -> frozenset[str]
 
 
 def name_committers(frame: Frame, members: Members) -> Frame:
-    """Returns the commit with the field CLIENTS, as it is forwarded. Raises CodecError if its header is malformed."""
+    """Returns the commit as it is forwarded, with the ids of the connection's clients of its group in the field
+    CLIENTS. The commit is unchanged if another node has forwarded it already, or there are no such clients or more than
+    CLIENTS_MAX. Raises CodecError if its header is malformed."""
     ext = ext_of(frame.header)
     clients = members.clients_of(frame.path, ext.get("consumerGroup", ""))
     if frame.path.forwarded or not 0 < len(clients) <= CLIENTS_MAX:

@@ -122,7 +122,7 @@ def _term(scene: Scene, node: int) -> int:
 
 
 def _restart_without_b(scene: Scene, catalogue: Catalogue) -> None:
-    """Stops all nodes and compares digests of their states; then A and C come back alone, and each of them leads
+    """Stops all nodes and computes the digests of their states; then A and C come back alone, and each of them leads
     once."""
     with scene.quiet():
         with scene.act("all stop") as told:
