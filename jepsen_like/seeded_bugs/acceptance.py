@@ -28,7 +28,7 @@ class Standing(NamedTuple):
     line: tuple[str, int]
     """File and line number of the bug's first edit."""
     sourced: bool
-    """It is one of the classical bugs (classical_bugs.py)."""
+    """True if the bug is of a classical kind (classical_bugs.py)."""
     lacks: tuple[str, ...]
     """Columns that the bug does not fulfil; if empty, the bug counts."""
     random: KillRate | None

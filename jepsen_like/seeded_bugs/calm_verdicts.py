@@ -1,5 +1,5 @@
-"""Measures how blatant a bug is: which checker fires in a run of 1,000 operations without a fault, or with one crash of
-the leader.
+"""Measures how obvious a bug is: which checker reports it in a calm run, of 1,000 operations without a fault or with
+one crash of the leader.
 
 python -m jepsen_like.seeded_bugs.calm_verdicts ROOT ENGINE     inside a copy: one JSON line
 """
@@ -19,17 +19,18 @@ from jepsen_like.seeded_bugs.catalogue import Bug, make_copy, require_copy, run_
 
 OPERATIONS = 1_000
 CALM_MAX = 15
-"""Number of bugs that may die in a calm run: the others have to be looked for."""
+"""Most bugs that a calm run may find: the others must need a search."""
 _TIMEOUT_S = 300
 _KILLS_THE_LEADER = 1
-"""The seed of a fault that picks the leader."""
+"""Seed of a fault for which the nemesis picks the leader."""
 _NO_OPERATOR = 1
-"""A seed in which no member comes or goes."""
+"""A seed whose operator changes no members."""
 _CRASHES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError, AssertionError)
 
 
 class CalmRow(NamedTuple):
-    """The checkers that fired; None if none did. Any checker counts here, and so does a crash of the mutated code."""
+    """The checker that reported in each of a bug's two calm runs; None if none did. Any checker counts here, and so
+    does a crash of the mutated code."""
 
     name: str
     fault_free: str | None
@@ -37,12 +38,12 @@ class CalmRow(NamedTuple):
 
     @property
     def dies(self) -> bool:
-        """True if it is found without looking for it."""
+        """True if a calm run finds the bug."""
         return self.fault_free is not None or self.single_crash is not None
 
 
 def calm_row(bug: Bug) -> CalmRow:
-    """Both runs in a fresh copy with `bug` in it; a copy that hangs or cannot run dies of "crash"."""
+    """Does both calm runs in a fresh copy with `bug` in it. A copy that hangs or cannot run counts as "crash"."""
     with tempfile.TemporaryDirectory(prefix="raftmq-calm-") as name:
         make_copy(Path(name), bug)
         try:
@@ -63,7 +64,7 @@ def calm_rows(bugs: Sequence[Bug], jobs: int) -> Iterator[CalmRow]:
 
 
 def fired(engine: str, *, crash: bool) -> str | None:
-    """Returns the checker that fires in a calm run of the packages that are imported; None if none does."""
+    """Returns the checker that reports in a calm run of the packages that are imported; None if none does."""
     run = _RUNS[engine]
     try:
         return run(crash=crash)
@@ -111,11 +112,11 @@ def _full(*, crash: bool) -> str | None:
 
 
 _RUNS: dict[str, Callable[..., str | None]] = {"core": _core, "full": _full}
-"""Runs, by the engine that a bug names."""
+"""Engine that a bug names -> function that does a calm run with it."""
 
 
 def main(root: str, engine: str) -> int:
-    """Prints who fired; exit code 3 if the packages are not those under `root`."""
+    """Prints the checkers that reported; returns exit code 3 if the packages are not those under `root`."""
     require_copy(root)
     sys.stdout.write(json.dumps([fired(engine, crash=False), fired(engine, crash=True)]) + "\n")
     return 0

@@ -1,4 +1,4 @@
-"""The classical bugs of replicated logs, `classics.toml`: which of the planted ones are of such a kind."""
+"""The classical bugs of replicated logs, read from `classics.toml`, and the planted bugs that are of each kind."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ CLASSICS = Path(__file__).resolve().parent / "classics.toml"
 
 
 class Classic(NamedTuple):
-    """A classical bug."""
+    """One classical bug."""
 
     id: str
     title: str
     bugs: tuple[str, ...]
-    """Planted bugs of this kind; none: `why` tells the reason."""
+    """Ids of the planted bugs of this kind; if empty, `why` gives the reason."""
     why: str
 
 
 def load(path: Path = CLASSICS) -> list[Classic]:
-    """Reads the classics in the file's order. Raises ValueError for one without bugs and without a reason, or with
-    both.
-    """
+    """Reads the classical bugs in the file's order. Raises ValueError for one that has neither planted bugs nor a
+    reason, or both."""
     found = []
     for name, fields in tomllib.loads(path.read_text()).items():
         classic = Classic(name, fields["title"], tuple(fields["bugs"]), fields.get("why", ""))
@@ -33,5 +32,5 @@ def load(path: Path = CLASSICS) -> list[Classic]:
 
 
 def planted() -> frozenset[str]:
-    """Ids of all bugs that are of such a kind."""
+    """Returns the ids of all planted bugs that are of a classical kind."""
     return frozenset(bug for classic in load() for bug in classic.bugs)

@@ -1,4 +1,4 @@
-"""Counts the bugs that need no search at all: `raftmq sim bugs --calm` and `--unit-tests`."""
+"""Counts the bugs that are found without any search: `raftmq sim bugs --calm` and `--unit-tests`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _SHOWN_MAX = 4
 
 
 def report_calm(bugs: Sequence[Bug], jobs: int, *, as_json: bool) -> int:
-    """Prints who dies in a calm run; exit code 1 if more than CALM_MAX do, or others than are recorded."""
+    """Prints the bugs that a calm run (without faults, or with one crash) finds. Returns exit code 1 if these are more
+    than CALM_MAX, or others than the recorded ones."""
     rows: list[CalmRow] = []
     for row in calm_rows(bugs, jobs):
         rows.append(row)
@@ -37,8 +38,8 @@ def report_calm(bugs: Sequence[Bug], jobs: int, *, as_json: bool) -> int:
 
 
 def report_unit_tests(bugs: Sequence[Bug], jobs: int, *, as_json: bool) -> int:
-    """Prints which unit tests of the touched layer notice each bug; exit code 1 if they cannot be run on one, or if
-    it is recorded otherwise."""
+    """Prints which unit tests of the touched layer fail with each bug. Returns exit code 1 if the tests cannot be run
+    with one, or if the record says otherwise."""
     found: list[unit_tests.Outcome] = []
     for outcome in unit_tests.outcomes(bugs, jobs):
         found.append(outcome)

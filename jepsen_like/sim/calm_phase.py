@@ -1,7 +1,7 @@
-"""Judges the phase in which only clients mean harm: all is healed, nobody fails, and some send what they can.
+"""Judges the attack phase: all faults are healed, no node fails, and hostile clients send whatever they can.
 
-Nobody leads another term, no node ends, every request is answered once, whoever means no harm is served, and what a
-node keeps for clients stays below a bound and is given back.
+No node may begin another term or end, every request must be answered once, honest clients must be served, and the
+memory that a node holds for clients must stay below a bound and be given back.
 """
 
 from __future__ import annotations
@@ -27,20 +27,19 @@ if TYPE_CHECKING:
 
 ATTACK_S = 3.0
 ANSWERS_S = 20.0
-"""Seconds within which everything that was asked is answered once nobody asks any more."""
+"""Time in seconds within which every request must be answered once no client sends any more."""
 SERVED_S = 30.0
-"""Seconds within which an honest send succeeds while others mean harm: 10 s, and the 20 s (ha.housekeeping_interval_ms)
-after which a link that leads nowhere since before the heal is given up.
-"""
+"""Time in seconds within which an honest send must succeed during the attack: 10 s, and the 20 s
+(ha.housekeeping_interval_ms) after which a node gives up a connection that has led nowhere since before the heal."""
 GIVEN_BACK_S = 10.0
-"""Seconds within which what was counted for requests is given back once there are none."""
+"""Time in seconds within which memory counted for requests must be given back once there are no requests."""
 SLACK = 256 << 10
-"""Bytes of answers that a node may keep for one client beside what its limits allow (`rooms.FIRST_ANSWER_BYTES`)."""
+"""Bytes of answers that a node may keep for one client on top of its limits (`rooms.FIRST_ANSWER_BYTES`)."""
 PORTS = (BROKER_PORT, NAMESRV_PORT)
 
 
 class Prober:
-    """An honest client at each node: its sends come in two reads, and must be stored all the same."""
+    """An honest client of each node: its sends arrive in two reads of the socket, and must be stored all the same."""
 
     def __init__(self, host: ClientHost, recorder: Recorder, report: Report) -> None:
         self.host, self._recorder, self._report = host, recorder, report
@@ -93,7 +92,7 @@ class Prober:
 
 
 class Accounts:
-    """The bytes and connections that nodes keep for clients, looked at while a run goes on."""
+    """Checks the bytes and connections that nodes keep for clients, during a run and at its end."""
 
     def __init__(self, network: Network, machines: Callable[[], Iterable[Machine]], limit: int, report: Report) -> None:
         """`limit`: bytes of answers that a node may keep."""
@@ -102,7 +101,7 @@ class Accounts:
         self.most = 0
 
     def look(self) -> None:
-        """Checks that no node keeps too many answers that nobody takes."""
+        """Reports a node that keeps more bytes of answers than it may for clients that do not read them."""
         waiting: dict[str, int] = {}
         for endpoint in self._network.endpoints:
             if endpoint.own[1] in PORTS:
@@ -114,7 +113,8 @@ class Accounts:
                 self._report("memory", f"{host} keeps {size} bytes of answers that nobody takes, {most} at most")
 
     def given_back(self) -> str:
-        """Returns what is still counted although nothing is under way; "" if all is given back."""
+        """Returns a description of the memory that is still counted although no request is in flight; "" if there is
+        none."""
         for machine in self._machines():
             node = machine.node
             if node is None:
@@ -128,7 +128,7 @@ class Accounts:
 
 
 class CalmWorld(Protocol):
-    """The part of its world (`jepsen_like.sim.world`) that the phase needs."""
+    """The attributes of the simulated world (`jepsen_like.sim.world`) that the attack phase uses."""
 
     options: Options
     loop: SimLoop
@@ -138,17 +138,18 @@ class CalmWorld(Protocol):
     prober: Prober | None
 
     def members(self) -> list[Machine]:
-        """Machines whose nodes belong to the group, or will, when all is done."""
+        """Returns the machines whose nodes are members of the Raft group, or will be once all changes are done."""
 
     def pass_time(self, seconds: float) -> None:
-        """Lets time pass."""
+        """Lets this many seconds of virtual time pass."""
 
     def wait_for(self, reached: Callable[[], object], what: str) -> bool:
-        """Lets time pass until it is reached."""
+        """Lets time pass until `reached` returns something true; reports a violation with `what` if that takes too
+        long."""
 
 
 class Calm:
-    """The phase itself. Reports to the monitor."""
+    """The attack phase itself. Reports violations to the monitor."""
 
     def __init__(self, world: CalmWorld) -> None:
         self._world = world
@@ -156,12 +157,13 @@ class Calm:
         limit = 4 * world.options.unsent_bytes
         self.accounts = Accounts(world.network, world.members, limit, world.monitor.report)
         self._linked_since_s = world.loop.now
-        """Time since which no connection between members leads nowhere: what a node hands to the leader on such a one
-        is lost, and the few requests that are never answered with an error then stay without an answer.
-        """
+        """Time in seconds since which every connection between members works. A request that a node forwards to the
+        leader on a connection that leads nowhere is lost; the few kinds of requests that are never answered with an
+        error then get no answer."""
 
     def attack(self, seconds: float = ATTACK_S) -> None:
-        """Lets the hostile clients go on, faster; no node leads another term, and honest clients are served."""
+        """Lets the hostile clients go on, at a faster pace, and checks that no node begins another term and honest
+        clients are served."""
         world, hostile, prober = self._world, self.hostile, self._world.prober
         assert hostile is not None
         assert prober is not None
@@ -184,7 +186,7 @@ class Calm:
         return max(((term, int(node)) for term, node in self._world.monitor.leaders.items()), default=None)
 
     def settle(self) -> None:
-        """Waits until everything that was asked is answered, and what was counted for it is given back."""
+        """Waits until every request is answered, and the memory counted for it is given back."""
         world, hostile = self._world, self.hostile
         assert hostile is not None
         end = world.loop.now + ANSWERS_S
@@ -207,7 +209,7 @@ class Calm:
             self._linked_since_s = self._world.loop.now
 
     def given_back(self) -> None:
-        """Checks that everything is given back, when nobody asks for anything any more."""
+        """Checks that all counted memory is given back when no client sends any more."""
         if self.hostile is not None:
             self.hostile.leave()
         world, end = self._world, self._world.loop.now + GIVEN_BACK_S

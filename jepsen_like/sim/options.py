@@ -149,10 +149,10 @@ class Options(NamedTuple):
     hostile: int = 0
     """1: there is a hostile client (`sim/hostile/hostile_clients.py`), during the faults and after the heal."""
     tides: int = 0
-    """Number of clients that commit one offset again and again, oneway and not, on one connection
+    """Number of clients that commit one offset again and again, oneway and with answers, on one connection
     (`sim/clients/offset_commits.py`)."""
     remakes: int = 0
-    """1: topics are deleted, made again and changed while messages flow (`sim/clients/recreated_topics.py`)."""
+    """1: topics are deleted, created again and changed while messages flow (`sim/clients/recreated_topics.py`)."""
     stepped: float = 0.0
     """Share (0 to 1) of a lane's drains that run step by step (`sim/machines/steps.py`)."""
     later: tuple[int, ...] = (0, 0, 0, 0)
@@ -176,7 +176,7 @@ class Options(NamedTuple):
     resets: int = 0
     """1: an operator resets the offsets of a group while it consumes (`sim/clients/resets.py`)."""
     legacies: int = 0
-    """1: topics and groups are deleted while messages wait, and made again (`sim/clients/deleted_topics.py`)."""
+    """1: topics and groups are deleted while messages wait, and created again (`sim/clients/deleted_topics.py`)."""
     carried: int = 0
     """1: messages wait for longer than retention keeps the log (`sim/clients/delayed.py`,
     `sim/checks/pin_check.py`)."""

@@ -4,7 +4,7 @@ leaves none of its log behind.
 A leader that transfers leadership takes no more proposals and waits until its successor has all of its log on disk
 (thesis 3.10). So a successor that campaigns because it was told to, while the old leader still waits for it, has
 everything that the old leader ever acknowledged, at whatever level: its reign continues the old one, and is no excuse
-for a loss (`excuses`).
+for a loss (`allowed_losses`).
 """
 
 from __future__ import annotations

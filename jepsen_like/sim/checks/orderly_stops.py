@@ -3,7 +3,8 @@ start.
 
 Whatever happens to the machine between the two, including a loss of power, the next start finds the whole log and all
 rows, and has nothing to repair. The promises of a stop to clients are checked elsewhere, with all answers: no send that
-the stopping node took is answered as failed and yet is in the log (`log`), and its successor has everything (`reigns`).
+the stopping node took is answered as failed and yet is in the log (checker `log`), and its successor has everything
+(`handovers`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Deletes topics with things that wait: timers, half messages, failures, offsets and resets. A topic that is made again
-under its name inherits none of it.
+"""Deletes topics that still have timers, half messages, failures, offsets and resets. A topic that is created again
+under the same name must inherit none of them.
 
-Each round has names of its own. Messages are left waiting, the topic, the group or its retry topic is deleted and made
-again, and messages are sent to it. What is asked about the new one is answered as for one that never was. In the end
-nothing waits on any node, and the topic holds what was sent in its last life; what was to wait is a copy there.
+Each round has names of its own. Messages are left waiting, the topic, the group or its retry topic is deleted and
+created again, and messages are sent to it. Requests about the new one must be answered as for one that never existed.
+In the end nothing waits on any node, and the topic holds what was sent in its last life; delayed messages are there as
+copies.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ DELAY = "TIMER_DELAY_MS"
 DELAYS_MS = (300, 800, 1500, 2500)
 RETRIES = "%RETRY%"
 DELETED = ("topic", "topic", "group", "retries")
-"""Objects that a round deletes."""
+"""Kinds of objects of which a round deletes one, drawn from here."""
 
 
 class HalfLeft(NamedTuple):
@@ -47,26 +48,26 @@ class HalfLeft(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A topic that was surely made again."""
+    """A topic that was surely created again."""
 
     topic: str
     before: frozenset[str]
-    """Ids of messages of its life before."""
+    """Ids of the messages of the topic's life before."""
     since: frozenset[str]
-    """Ids of messages that were acknowledged since, each of which is there once."""
+    """Ids of messages that were acknowledged since the new creation, each of which must be there once."""
 
 
 class DeletedTopics(Client):
-    """One client that plays round after round. `stopped` ends it when no half message is open."""
+    """One client that plays round after round. After `stopped` is set, it ends once no half message is open."""
 
     def __init__(self, host: ClientHost, report: Report, open_count: Callable[[], int]) -> None:
-        """`open_count`: how many half messages any node knows of."""
+        """`open_count`: returns how many half messages any node knows of."""
         super().__init__(host)
         self.report, self._open_count = report, open_count
         self.made: list[Made] = []
         self._rounds = 0
         self.unfinished: set[str] = set()
-        """Topics that may have half messages, which nobody ends: they are deleted in the end."""
+        """Topics that may have half messages which no producer ends: they are deleted in the end."""
 
     async def _work(self) -> None:
         rng = random.Random(self.rng.random())
@@ -87,21 +88,20 @@ class DeletedTopics(Client):
 
 
 class Round:
-    """One topic and one group, from their first life into the second."""
+    """One topic and one group, from their first life (up to the deletion) into the second."""
 
     def __init__(self, legacies: DeletedTopics, name: str, connection: RawConnection, rng: random.Random) -> None:
         self._all, self._connection, self._rng = legacies, connection, rng
         self._topic, self._group = name, f"{name}-group"
         self._ids: dict[int, list[str]] = {1: [], 2: []}
-        """Life -> ids of what was sent to the topic in it, acknowledged or not."""
+        """Life (1 or 2) -> ids of the messages sent to the topic in it, acknowledged or not."""
         self._halves: list[HalfLeft] = []
         self._failed, self._failed_id = 0, ""
-        """Position and id of the message that was reported as failed; 0: none was."""
+        """Byte position and id of the message that was reported as failed; 0 and "" if none was."""
 
     async def play(self) -> None:
-        """Plays the round; ends early as soon as something was not answered: the state behind the names is then
-        unknown.
-        """
+        """Plays the round. Ends early as soon as a request has no answer, because the state behind the names is then
+        unknown."""
         what = self._rng.choice(DELETED)
         self._all.unfinished.add(self._topic)
         if await self._begin() and await self._leave(what) and await self._delete_and_make(what):
@@ -117,8 +117,8 @@ class Round:
         return answer is not None and answer.code == ResponseCode.SUCCESS
 
     async def _send(self, name: str, life: int, more: str = "") -> Answer | None:
-        """The answer if the message is stored. One of unknown fate may be stored later, in another life: that ends the
-        round."""
+        """Sends a message; returns the answer if the message is stored, else None. A message of unknown fate may be
+        stored later, in another life: that ends the round."""
         message_id = f"{self._topic}-{name}"
         self._ids[life].append(message_id)
         level = "" if self._all.host.options.plain else FULL
@@ -143,7 +143,8 @@ class Round:
         return made and await self._send("first", 1) is not None
 
     async def _leave(self, what: str) -> bool:
-        """Messages that wait, an offset, and a reset of the other queue. False if too little is there."""
+        """Leaves messages that wait, a committed offset, and a reset of the other queue. Returns False if too little of
+        that was done."""
         rng = self._rng
         for number in range(rng.randint(1, 3)):
             await self._send(f"timer-{number}", 1, self._delay())
@@ -179,7 +180,8 @@ class Round:
         return await self._does(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
 
     async def _fail(self) -> bool:
-        """Reports the first message of a queue as failed. Its copy waits for a second."""
+        """Reports the first message of a queue as failed, so that its copy waits for a second. Returns False if that
+        fails."""
         for queue in range(QUEUES):
             pulled = await self._ask(RequestCode.PULL_MESSAGE, pull_fields(self._group, self._topic, queue, 0))
             if pulled is not None and pulled.code == ResponseCode.SUCCESS:
@@ -207,7 +209,7 @@ class Round:
         return await self._make_topic(name, queues)
 
     async def _look(self, what: str) -> None:
-        """Asks about what was made again."""
+        """Sends requests about the topic or group that was created again, and records what it must hold."""
         if what == "retries":
             again = await self._report_failure()
             name = RETRIES + self._group
@@ -235,7 +237,7 @@ class Round:
 
 
 def commit_of(half: HalfLeft) -> dict[str, str]:
-    """The fields of END_TRANSACTION."""
+    """Returns the fields of END_TRANSACTION that commit this half message."""
     return {
         "producerGroup": half.group,
         "tranStateTableOffset": str(half.offset),
@@ -246,7 +248,7 @@ def commit_of(half: HalfLeft) -> dict[str, str]:
 
 
 def found_wrong(machine: Machine, made: list[Made]) -> Iterator[str]:
-    """Yields what the node holds that it should not, or does not hold."""
+    """Yields a line for everything that the node holds and should not, or should hold and does not."""
     assert machine.node is not None
     for one in made:
         if one.topic not in machine.node.state.topics:

@@ -1,8 +1,9 @@
-"""One offset that goes up and down: commits of every kind on one connection, and what is read must be in their order.
+"""One committed offset that goes up and down: commits of every kind on one connection, and queries that must see them
+in order.
 
 Oneway commits, commits in pulls, commits with an answer, and deletions of the group with its offsets all follow each
-other without waiting. The promise (docs/guarantees.md) is about one connection, also through a follower: nothing that
-was sent before an answered commit is seen once that is answered. Who asks the leader itself sees its own oneway
+other without waiting. The promise (docs/guarantees.md) is about one connection, also through a follower: once a commit
+is answered, no query sees anything that was sent before it. A client that asks the leader itself sees its own oneway
 commits.
 """
 
@@ -25,33 +26,35 @@ from raftmq_wire.codes import RequestCode, ResponseCode
 
 KINDS = ("oneway", "oneway", "oneway", "commit", "commit", "pull", "query", "query")
 TALES = (("oneway", "delete", "make"), ("commit", "delete", "make"), ("pull", "delete", "make"), ("oneway", "commit"))
-"""Steps without a pause between them, and nothing after them but a query: what waits somewhere has time to show."""
+"""Sequences of steps without a pause between them, followed by nothing but a query: a change that waits somewhere has
+time to show."""
 STALE_S = 3.0
-"""A connection whose oldest request waits longer is given up."""
+"""Longest time in seconds that a connection's oldest request may wait before the client gives the connection up."""
 
 
 class Step(NamedTuple):
-    """One change that was sent."""
+    """One change of the offset that was sent, and the number of its connection."""
 
     kind: str
-    """oneway, commit, pull or delete."""
+    """Kind of the change: oneway, commit, pull or delete."""
     value: int | None
-    """Offset that it sets; None for a deletion."""
+    """Offset that the step sets; None for a deletion."""
     connection: int
 
 
 class Question(NamedTuple):
-    """The steps that the answer to a query must not fall behind."""
+    """The steps that the answer to a query must not fall behind, as indexes into `steps`."""
 
     low: int
-    """The newest step that was answered, or read, before it was asked; -1: none."""
+    """The newest step that was answered, or read, before the query was sent; -1: none."""
     own: int
-    """The newest step that must show if the same leader answers; -1: none."""
+    """The newest step that the answer must show if the same leader answers; -1: none."""
     reign: object
 
 
 class OffsetCommits(Client):
-    """`reign(host)`: names the leader's term if that host leads and takes writes, else None; looks into the nodes."""
+    """The client of one group's offset. `reign(host)` looks into the nodes and returns the leader's term if that host
+    leads and takes writes, else None."""
 
     def __init__(
         self, name: str, host: ClientHost, recorder: Recorder, report: Report, reign: Callable[[str], object]
@@ -60,13 +63,13 @@ class OffsetCommits(Client):
         self.group, self._recorder, self._report, self._reign = name, recorder, report, reign
         self.steps: list[Step] = []
         self._index: dict[int, int] = {}
-        """Value -> its step."""
+        """Committed value -> index of the step that set it."""
         self._answered: set[int] = set()
         self._low = -1
         self._exists = False
-        """The group is there, by its last answer."""
+        """True if the group exists, by the last answer about it."""
         self._own = (-1, None, 0)
-        """The newest step sent straight to a leader: (step, reign, connection)."""
+        """The newest step sent directly to a leader, as (index of the step, the leader's term, connection number)."""
         self.connection: RawConnection | None = None
         self._number = 0
         self._node = ""
@@ -101,7 +104,7 @@ class OffsetCommits(Client):
             await asyncio.sleep(0.1)
 
     async def _stands(self, rng: random.Random) -> bool:
-        """Returns True if there is a connection to go on with; now and then it is another one."""
+        """Returns True if there is a working connection; now and then opens another one."""
         connection, before_s = self.connection, self.host.loop.now - STALE_S
         lives = connection is not None and not connection.closed and not connection.overdue(before_s)
         if lives and rng.random() < 0.97:
@@ -116,7 +119,7 @@ class OffsetCommits(Client):
         return True
 
     async def connect(self, node: str) -> None:
-        """A new connection, to which alone the order of what follows belongs. Raises OSError."""
+        """Opens a new connection; only the steps on it are ordered among each other. Raises OSError."""
         self._number += 1
         self._node, self._own = node, (-1, None, 0)
         made = RawConnection(f"{self.group} at {node}", self.host.loop, self._report, self.host.credentials)
@@ -126,7 +129,7 @@ class OffsetCommits(Client):
     # --- steps -------------------------------------------------------------------------------------------------------
 
     def step(self, kind: str) -> None:
-        """Sends the next step. Raises KeyError for a kind that there is not."""
+        """Sends the next step or query. Raises KeyError for an unknown kind."""
         sends = {
             "oneway": self._change,
             "commit": self._change,
@@ -230,8 +233,7 @@ class OffsetCommits(Client):
 
     def _may_come_late(self, at: int, newer: int) -> bool:
         """Returns True if an older step may take effect after a newer one: it was not answered, and came over another
-        connection.
-        """
+        connection."""
         read = self.steps[at].value if at >= 0 else None
         late = [at] if read is not None else [n for n, step in enumerate(self.steps) if step.kind == "delete"]
         return any(n not in self._answered and self.steps[n].connection != self.steps[newer].connection for n in late)

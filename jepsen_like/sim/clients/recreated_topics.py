@@ -1,7 +1,7 @@
-"""Topics that are deleted, made again and changed while messages and offsets flow to them.
+"""Topics that are deleted, created again and changed while messages and offsets flow to them.
 
-What a send is told must fit what the topic was at some moment between the question and the answer; a topic that was
-made again begins empty, without offsets; and at the end each replica holds exactly what belongs to its last life.
+The answer to a send must fit the topic's attributes at some moment between request and answer. A topic that was created
+again begins empty, without offsets. At the end each replica holds exactly what belongs to the topic's last life.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ REFUSED = (ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST, ResponseCod
 
 @dataclass(slots=True)
 class Epoch:
-    """The topic's attributes from one change to the next."""
+    """The topic's attributes between two changes, with the times in seconds at which the first change was sent and
+    answered."""
 
     life: int
-    """Number of times that the topic was made, this one included."""
+    """Number of times that the topic was created so far, this one included."""
     exists: bool
     queues: int
     perm: int
@@ -38,7 +39,7 @@ class Epoch:
     answered_s: float | None = None
 
     def takes(self, queue: int) -> bool:
-        """Returns True if a send to this queue is right."""
+        """Returns True if the topic accepts a send to this queue in this epoch."""
         return self.exists and self.perm == WRITABLE and queue < self.queues
 
 
@@ -52,7 +53,8 @@ class Sent:
 
 
 class RecreatedTopics(Asker):
-    """`stopped` ends it after what is under way. A change whose fate is unknown ends the name: the next one begins."""
+    """The client that changes topics and sends to them. Setting `stopped` ends it after what is under way. After a
+    change of unknown outcome it goes on with a topic of another name."""
 
     def __init__(self, host: ClientHost, recorder: Recorder, report: Report) -> None:
         super().__init__(host, report)
@@ -61,12 +63,12 @@ class RecreatedTopics(Asker):
         self.epochs: list[Epoch] = []
         self.sent: list[Sent] = []
         self.unsure = False
-        """True once a change was not answered: then nobody knows the topic's attributes."""
+        """True once a change was not answered: then the topic's attributes are unknown."""
         self._names = 0
         self._count = 0
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the tasks that change topics and send."""
         works = (((0.05, 0.4), 0.1, self._change), *[((0.005, 0.06), 0.02, self._send_some)] * SENDERS)
         for pause_s, redials, act in works:
             rng = random.Random(self.rng.random())
@@ -90,7 +92,7 @@ class RecreatedTopics(Asker):
             await self._look_for_offsets(connection)
 
     async def apply(self, connection: RawConnection, epoch: Epoch) -> bool:
-        """Asks for a change; True if it is done."""
+        """Sends a change of the topic; returns True if it is done."""
         if not epoch.exists:
             self._commit(connection)
         self.epochs.append(epoch)
@@ -106,7 +108,7 @@ class RecreatedTopics(Asker):
         return True
 
     def _commit(self, connection: RawConnection) -> None:
-        """An offset on its way while the topic goes."""
+        """Sends commits of an offset that are in flight while the topic is deleted."""
         fields = place_of(GROUP, self.topic, 0) | {"commitOffset": "5"}
         for oneway in (True, False):
             connection.write(connection.frame(RequestCode.UPDATE_CONSUMER_OFFSET, fields, oneway=oneway))
@@ -124,7 +126,7 @@ class RecreatedTopics(Asker):
             await asyncio.gather(*(self.send(connection, rng.randrange(4)) for _ in range(rng.randint(1, 3))))
 
     async def send(self, connection: RawConnection, queue: int) -> None:
-        """One message, judged by what it is answered."""
+        """Sends one message and judges its answer."""
         self._count += 1
         topic, message_id, asked_s = self.topic, f"remade-{self._count}", self.host.loop.now
         ext = foreign_send(topic, message_id, queue)
@@ -139,7 +141,7 @@ class RecreatedTopics(Asker):
             self._report("topics", f"{message_id} to {topic} queue {queue} is refused: {why}")
 
     def _met(self, asked_s: float) -> list[Epoch]:
-        """Returns the epochs of the topic between then and now, as far as changes were answered or are on their way."""
+        """Returns the topic's epochs between then and now, including changes that are still in flight."""
         met: list[Epoch] = []
         for at, epoch in enumerate(self.epochs):
             later = self.epochs[at + 1] if at + 1 < len(self.epochs) else None
@@ -162,7 +164,7 @@ class RecreatedTopics(Asker):
         self.sent.append(sent)
 
     def life_of(self, sent: Sent) -> int | None:
-        """Returns the life of the topic in which the message was stored; None if it may be one of several."""
+        """Returns the number of the topic's life in which the message was stored; None if it may be one of several."""
         lives = set()
         for at, epoch in enumerate(self.epochs):
             later = self.epochs[at + 1] if at + 1 < len(self.epochs) else None
@@ -174,7 +176,7 @@ class RecreatedTopics(Asker):
     # --- the end -----------------------------------------------------------------------------------------------------
 
     async def judge(self, client: AsyncClient, addresses: list[str]) -> None:
-        """Reads the topic from every node, if what it is now is known."""
+        """Reads the topic from every node and checks its messages, if the topic's current attributes are known."""
         if self.unsure or not self.epochs or not self.epochs[-1].exists:
             return
         life = self.epochs[-1].life

@@ -1,4 +1,4 @@
-"""The client of a written schedule: one send, one question, one commit at a time, each told to which node."""
+"""The client of a scripted run: one send, query or commit at a time, each at a node that the script names."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ from raftmq.client.errors import RaftMQError, is_unknown
 from raftmq.client.producing.producer import AsyncProducer
 
 ATTEMPT_S, TIMEOUT_S = 0.6, 4.0
-"""Seconds after which our client gives an attempt up, and the whole send."""
+"""Time in seconds after which RaftMQ's client gives up an attempt, and the whole send."""
 
 
 class ScriptedClient:
-    """The client of a schedule. `open`: number of operations that are not over. Every operation is recorded and judged
-    as those of a random run.
-    """
+    """The client of a script. `open`: number of operations that have not ended. Every operation is recorded and judged
+    like those of a random run."""
 
     def __init__(self, host: ClientHost, recorder: Recorder, register: OffsetRegister) -> None:
         self.host, self.recorder, self.register = host, recorder, register
@@ -45,7 +44,7 @@ class ScriptedClient:
 
     @property
     def address(self) -> str:
-        """The address of the client's machine."""
+        """IP address of the client's machine."""
         return self.host.process.host
 
     def _begin(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -62,7 +61,8 @@ class ScriptedClient:
     # --- our client --------------------------------------------------------------------------------------------------
 
     def send(self, count: int, size: int) -> None:
-        """Our client sends so many messages, each when the one before is settled, wherever it finds the leader."""
+        """Sends `count` messages with RaftMQ's client, each after the one before has its outcome, to the leader that
+        the client finds."""
         self._begin(partial(self._send_all, count, size))
 
     async def _send_all(self, count: int, size: int) -> None:
@@ -84,7 +84,7 @@ class ScriptedClient:
     # --- a client of others, at one node -----------------------------------------------------------------------------
 
     def ask(self, node: str, count: int, size: int, level: str = "") -> None:
-        """Sends so many messages to one node, all at once, each once."""
+        """Sends `count` messages to one node as RocketMQ's clients do: all at once, and each once."""
         for _ in range(count):
             self._begin(partial(self._ask, node, self._invoke(level), size, level))
 
@@ -97,7 +97,7 @@ class ScriptedClient:
             self.recorder.answered(op, reply)
 
     def offer(self, machine: Machine, message_id: str) -> None:
-        """Sends a message with this UNIQ_KEY to one node, perhaps not for the first time."""
+        """Sends a message with this UNIQ_KEY to one node; it may have been sent before."""
         foreign = next((one for one in self.retried if one.message_id == message_id), None)
         if foreign is None:
             foreign = Foreign(message_id, [])
@@ -127,7 +127,8 @@ class ScriptedClient:
     # --- a client that names its sends -------------------------------------------------------------------------------
 
     def named(self, node: str, sequences: list[int], low: int) -> None:
-        """Sends messages under one producer id, whose answers it may not have noticed before: at most one copy each."""
+        """Sends messages with these sequence numbers of one producer id to a node. Some may have been sent before and
+        their answers lost: each may be stored at most once."""
         for sequence in sequences:
             op = self._named.get(sequence)
             if op is None:
@@ -149,7 +150,7 @@ class ScriptedClient:
     # --- the register ------------------------------------------------------------------------------------------------
 
     def commit(self, node: str) -> None:
-        """Commits the register's next value through a node."""
+        """Commits the next value of the register (a committed offset) through a node."""
         self._begin(partial(self._commit, node))
 
     async def _commit(self, node: str) -> None:
@@ -159,9 +160,9 @@ class ScriptedClient:
             return
 
     def query(self, node: str, *, anew: bool) -> None:
-        """Reads the register through a node: nothing older than what is acknowledged by now.
+        """Reads the register through a node; the answer must not be older than what is acknowledged by now.
 
-        `anew`: on a connection of its own, whose requests are counted from one again.
+        `anew`: uses a new connection, whose requests are numbered from one again.
         """
         self._begin(partial(self._query, node, self.register.acked, anew))
 

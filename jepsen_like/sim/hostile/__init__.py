@@ -1,1 +1,2 @@
-"""Clients that mean harm: senseless requests, halves of frames, strangers at the peer port."""
+"""Hostile clients: they send senseless requests and halves of frames, and dial the peer port without the cluster's
+secret."""

@@ -1,6 +1,5 @@
-"""A client that speaks no protocol: whatever it sends, its connection must be closed, and no other client may
-suffer.
-"""
+"""A client that speaks no protocol: whatever it sends, the node must close its connection, and no other client may
+suffer."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ MALFORMED = {
     "header longer than its frame": (8).to_bytes(4, "big") + (200).to_bytes(4, "big") + bytes(4),
     "header of another kind": (12).to_bytes(4, "big") + (8).to_bytes(4, "big") + b"\x93\x01\xff{]]\x00\x00",
 }
-"""Bytes that are sent, by the reason why they are no frame."""
+"""Reason why the bytes are no frame -> bytes that are sent."""
 
 
 class _Connection(asyncio.Protocol):
@@ -31,7 +30,7 @@ class _Connection(asyncio.Protocol):
 
 
 class GarbageClient(Client):
-    """Strikes at random ports of random nodes; remembers which of its connections are still open."""
+    """Sends malformed bytes to random ports of random nodes, and remembers which of its connections are still open."""
 
     def __init__(self, host: ClientHost) -> None:
         super().__init__(host)
@@ -45,7 +44,7 @@ class GarbageClient(Client):
             self.strike(node, port, self.rng.choice(sorted(MALFORMED)))
 
     def strike(self, node: str, port: int, kind: str) -> None:
-        """Connects and sends something malformed."""
+        """Connects to a node and sends malformed bytes of this kind."""
         self._busy += 1
         self.host.spawn(partial(self._strike, node, port, kind))
 
@@ -62,13 +61,12 @@ class GarbageClient(Client):
 
     @property
     def done(self) -> bool:
-        """True if nothing is on its way."""
+        """True if no connection attempt is under way."""
         return not self._busy
 
     def is_out(self) -> bool:
-        """Returns True if every connection was closed. Sends more on the others: a node that lost its power knows
-        nothing of them any more, and says so to whoever sends.
-        """
+        """Returns True if every connection was closed. Sends more bytes on the open ones: a node that lost power no
+        longer knows them, and answers such bytes with a reset."""
         self._struck = [connection for connection in self._struck if not connection.closed]
         for connection in self._struck:
             self.host.process.run(connection.transport.write, bytes(8))

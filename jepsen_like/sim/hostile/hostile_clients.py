@@ -1,7 +1,8 @@
-"""Clients that mean harm and speak the protocol: odd requests, halves of frames, pulls that nobody reads.
+"""Hostile clients that speak the protocol: senseless requests, halves of frames, pulls whose answers are not read.
 
-While faults go on they are only watched: no node ends by what they send, no request is answered twice. When all is
-healed they go on for a while (`sim/calm_phase.py`), and then everything they asked must be answered, once.
+During the faults the run only checks that no node ends because of what they send, and that no request is answered
+twice. After the heal they go on for a while (`sim/calm_phase.py`), and then every request of theirs must be answered,
+once.
 """
 
 from __future__ import annotations
@@ -24,43 +25,44 @@ from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.message_format import BatchItem, build_batch
 
 HALVES = (4, 16)
-"""Connections that hold half a frame at a time."""
+"""Fewest and most connections that hold half a frame at a time."""
 HALF_BYTES = (200, 2900)
 PULLS = (20, 120)
-"""Pulls at once on one connection."""
+"""Fewest and most pulls in flight at once on one connection."""
 GROUPS = (5, 40)
-"""Groups in one heartbeat."""
+"""Fewest and most groups in one heartbeat."""
 FILTERS = (10, 60)
-"""Pulls with a filter of their own in one write."""
+"""Fewest and most pulls, each with a filter of its own, in one write."""
 TERMS = (20, 120)
-"""Terms of each of these filters."""
+"""Fewest and most terms of each of these filters."""
 WAKES = (60, 300)
-"""Pulls that wait for one message."""
+"""Fewest and most pulls that are parked for one message."""
 JOINS = (20, 120)
-"""Consumers that join one group from one connection."""
+"""Fewest and most consumers that join one group from one connection."""
 MEMBERS = (600, 2000, 2000)
-"""Consumers of one group that come over one connection."""
+"""Numbers of consumers of one group on one connection, of which one is drawn."""
 BATCHES, BATCH = (4, 10), (40, 100)
-"""Batches, and messages of each, that make the rows of a topic."""
+"""Fewest and most batches, and messages in each, that create the rows of a topic."""
 USED_S = 30.0
-"""Seconds between two requests on a connection that nobody else talks on."""
+"""Time in seconds between two requests that keep an otherwise silent connection in use."""
 DONE_S = 4.0
-"""Seconds for which an episode leaves its connection open for the answers."""
+"""Time in seconds for which an episode (one kind of attack) leaves its connection open for the answers."""
 
 
 OWN_TOPICS = ("odd-a", "odd-b", "odd-c")
 PULL_EXT = pull_fields("odd-pull", TOPIC, count=1024)
-"""A pull that carries its own subscription and does not wait."""
+"""Fields of a pull that carries its own subscription and is not parked."""
 
 
 class Hostile(Client):
-    """`stopped` ends it. Every connection that was made is kept until it is closed: what is unanswered must be."""
+    """The hostile client: it plays episodes against the nodes. Setting `stopped` ends it. It keeps every connection
+    until it is closed, so that unanswered requests are found."""
 
     def __init__(self, host: ClientHost, report: Report) -> None:
         super().__init__(host)
         self._report = report
         self.pace_s = (0.2, 1.2)
-        """Seconds between two episodes."""
+        """Shortest and longest time in seconds between two episodes."""
         self.connections: list[RawConnection] = []
         self._busy = 0
         self.episodes: tuple[Callable[[str], Awaitable[None]], ...] = (
@@ -84,7 +86,7 @@ class Hostile(Client):
             self.begin(self.rng.choice(self.episodes), self.rng.choice(self.host.nodes))
 
     def begin(self, episode: Callable[[str], Awaitable[None]], node: str) -> None:
-        """Begins an episode against a node; it ends by itself."""
+        """Starts an episode against a node as a task; it ends by itself."""
         self._busy += 1
 
         async def run() -> None:
@@ -99,13 +101,12 @@ class Hostile(Client):
 
     @property
     def done(self) -> bool:
-        """True if nothing is under way."""
+        """True if no episode is under way."""
         return not self._busy
 
     def overdue(self, before_s: float, *, silent_since_s: float) -> list[tuple[str, Asked]]:
         """Returns the requests that were sent before `before_s` and have no answer, each with the name of its
-        connection.
-        """
+        connection."""
         self.connections = [one for one in self.connections if not one.closed]
         return [
             (one.name, asked)
@@ -114,12 +115,12 @@ class Hostile(Client):
         ]
 
     def leave(self) -> None:
-        """Closes whatever is open."""
+        """Aborts all open connections."""
         for one in self.connections:
             self.host.process.run(one.transport.abort)
 
     async def open(self, node: str, port: int | None = None) -> RawConnection:
-        """A new connection. Raises OSError."""
+        """Opens a new connection to a node. Raises OSError."""
         port = self.rng.choice((BROKER_PORT, BROKER_PORT, NAMESRV_PORT)) if port is None else port
         made = RawConnection(
             f"{node}:{port} #{len(self.connections)}", self.host.loop, self._report, self.host.credentials
@@ -131,7 +132,7 @@ class Hostile(Client):
     # --- episodes ----------------------------------------------------------------------------------------------------
 
     async def odd(self, node: str) -> None:
-        """Odd requests, some at once, some oneway, in either form of header."""
+        """Sends senseless requests, some at once, some oneway, with either form of header."""
         rng = random.Random(self.rng.random())
         connection = await self.open(node)
         for _ in range(rng.randint(3, 20)):
@@ -152,7 +153,8 @@ class Hostile(Client):
         await self._wait(connection)
 
     async def halves(self, node: str) -> None:
-        """Frames that begin and do not go on; they stay until the end, or until the node has had enough."""
+        """Sends the beginnings of frames on several connections, which stay open until the run's end or until the node
+        closes them."""
         for _ in range(self.rng.randint(*HALVES)):
             connection = await self.open(node)
             size = self.rng.randint(*HALF_BYTES)
@@ -160,7 +162,7 @@ class Hostile(Client):
         await asyncio.sleep(1.0)
 
     async def pulls(self, node: str) -> None:
-        """The same messages a hundred times, taken slowly or not at all for a while."""
+        """Pulls the same messages 20 to 120 times, and begins to read the answers at once or up to 3 s later."""
         rng = random.Random(self.rng.random())
         connection = await self.open(node, BROKER_PORT)
         slow_s = rng.choice((0.0, 0.5, 3.0))
@@ -174,7 +176,7 @@ class Hostile(Client):
         await self._wait(connection)
 
     async def twice(self, node: str) -> None:
-        """The same send under the same identity, again before the first is answered."""
+        """Sends the same message with the same producer identity again before the first send is answered."""
         connection = await self.open(node, BROKER_PORT)
         pid, ext = self.rng.randbytes(16).hex(), foreign_send(self.rng.choice(OWN_TOPICS), "twice", 0)
         for sequence in range(1, self.rng.randint(2, 5)):
@@ -186,7 +188,7 @@ class Hostile(Client):
         await self._wait(connection)
 
     async def crowd(self, node: str) -> None:
-        """A heartbeat of many groups that nobody has heard of."""
+        """Sends a heartbeat for many groups that do not exist."""
         connection = await self.open(node, BROKER_PORT)
         first = self.rng.randrange(1 << 20)
         names = [f"crowd-{first + n}" for n in range(self.rng.randint(*GROUPS))]
@@ -194,7 +196,7 @@ class Hostile(Client):
         await self._wait(connection)
 
     async def filters(self, node: str) -> None:
-        """Pulls with long filters that nobody asked for before, all in one write."""
+        """Sends pulls with long filters that the node has not seen before, all in one write."""
         connection = await self.open(node, BROKER_PORT)
         first, terms = self.rng.randrange(1 << 20), self.rng.randint(*TERMS)
         data = b""
@@ -206,7 +208,8 @@ class Hostile(Client):
         await self._wait(connection)
 
     async def wakes(self, node: str) -> None:
-        """Pulls that wait at the end of one queue, some with one filter, some with none, and one message for all."""
+        """Parks pulls at the end of one queue, some with the same filter and some without, and sends one message that
+        wakes all."""
         rng = random.Random(self.rng.random())
         connection = await self.open(node, BROKER_PORT)
         topic, ends = rng.choice(OWN_TOPICS), list[Answer]()
@@ -234,7 +237,7 @@ class Hostile(Client):
         await self._wait(connection)
 
     async def joins(self, node: str) -> None:
-        """Consumers that join one group, one after the other in one write."""
+        """Lets consumers join one group, one after the other in one write."""
         connection = await self.open(node, BROKER_PORT)
         first = self.rng.randrange(1 << 20)
         data = b""
@@ -244,8 +247,8 @@ class Hostile(Client):
         await self._wait(connection)
 
     async def members(self, node: str) -> None:
-        """Very many consumers of one group, lists of them, and then nothing more is heard of any, although their
-        connection stays in use."""
+        """Registers very many consumers of one group and asks for lists of them. Then the consumers fall silent,
+        although their connection stays in use."""
         connection = await self.open(node, BROKER_PORT)
         first = self.rng.randrange(1 << 20)
         data = b""
@@ -264,7 +267,7 @@ class Hostile(Client):
                 connection.write(connection.frame(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext))
 
     async def rows(self, node: str) -> None:
-        """Very many messages of one topic, searches of all of them that find none, and the end of the topic."""
+        """Sends very many messages to one topic, searches through all of them in vain, and deletes the topic."""
         rng = random.Random(self.rng.random())
         connection = await self.open(node, BROKER_PORT)
         sends = foreign_send("very-many", "rows", 0) | {"m": "true"}
@@ -287,11 +290,11 @@ class Hostile(Client):
         await self._wait(connection)
 
     async def stranger(self, node: str) -> None:
-        """Somebody on the peer port who has no secret."""
+        """Dials the node's peer port without the cluster's secret."""
         await intrude(self.host.loop, random.Random(self.rng.random()), node, NodeId(int(node.rsplit(".", 1)[1])))
 
     async def _wait(self, connection: RawConnection) -> None:
-        """Closes it once everything is answered; what is not by then stays open, and is looked at in the end."""
+        """Closes the connection once everything is answered. Unanswered requests stay, and are judged at the end."""
         for _ in range(20):
             await asyncio.sleep(DONE_S / 20)
             if connection.closed:

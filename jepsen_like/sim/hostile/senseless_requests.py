@@ -1,7 +1,7 @@
-"""Requests that are frames and make no sense: every code with fields that are missing, huge or contradictory.
+"""Requests that are valid frames and make no sense: every code with fields that are missing, huge or contradictory.
 
-Only names of their own are written, deleted and committed to; other people's are read. What is odd stands in the
-fields, so each of these must be answered, once, and change nothing for anybody else.
+They write, delete and commit only names of their own; topics of other clients they only read. The frames themselves are
+valid, so a node must answer each of these requests, once, and nothing may change for any other client.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ CODES = (
     Code.QUERY_ASSIGNMENT, Code.GET_CONSUME_STATS, Code.GET_TOPIC_STATS_INFO, Code.QUERY_TOPIC_CONSUME_BY_WHO,
     Code.GET_BROKER_RUNTIME_INFO, 4711, -5,
 )  # fmt: skip
-"""Codes of all requests, two that nobody handles among them. Left out are those that act beyond their own names: of
+"""Codes of all requests, including two that no node handles. Left out are those that act beyond their own names: of
 users, of transactions and staged writes, and those that a node passes on to clients."""
 _READ = (Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE, Code.QUERY_MESSAGE)
-"""Codes that also read the topic of other clients."""
+"""Codes whose requests may also read the topic of other clients."""
 
 
 class OddRequest(NamedTuple):
-    """A request that makes no sense, and the answer that it must get."""
+    """A request that makes no sense, with the conditions under which it may stay unanswered."""
 
     code: int
     ext: dict[str, str]
     body: bytes = b""
     silent: bool = False
-    """It may rightly get no answer while nobody leads."""
+    """True if the node may rightly leave the request unanswered while there is no leader."""
     parked_s: float = 0.0
-    """Seconds that it may be kept waiting for messages."""
+    """Time in seconds for which the node may park the request to wait for messages."""
 
 
 def draw_odd(rng: random.Random, code: int | None = None) -> OddRequest:
-    """The next odd request."""
+    """Draws the next senseless request, of the given code if there is one."""
     code = rng.choice(CODES) if code is None else code
     known = code if code in almost_valid.FIELDS else Code.QUERY_CONSUMER_OFFSET
     _, fields, body = almost_valid.draw(rng, known)
@@ -56,6 +56,6 @@ def draw_odd(rng: random.Random, code: int | None = None) -> OddRequest:
 
 
 def _parked_s(ext: dict[str, str]) -> float:
-    """Returns the seconds that a pull with these fields may wait, at most."""
+    """Returns the longest time in seconds for which a pull with these fields may be parked."""
     wanted = ext.get("suspendTimeoutMillis", "").strip()
     return min(int(wanted), SUSPEND_MS_MAX) / 1000 if wanted.isdecimal() and len(wanted) < 100 else 0.0

@@ -1,4 +1,4 @@
-"""The attempts of somebody who reaches a peer port and knows all names, but not the cluster's secret."""
+"""Attempts to join by a process that reaches a peer port and knows all names, but not the cluster's secret."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from raftlog.messages import Heartbeat, Message, RequestVote
 from raftlog.types import EntryId, NodeId
 
 STEP = 1 << 20
-"""Terms ahead: few enough to be believed of a peer."""
+"""Number of the term that the attempts claim: not so far ahead that a node would reject it from a real peer."""
 STRANGER = NodeId(99)
 
 
 class Stranger(asyncio.Protocol):
-    """Says who it is and goes on as if it had been believed. `heard`: what the node says."""
+    """The connection of such a process: it says hello and goes on as if the node had accepted it. `heard`: the bytes
+    that the node sends."""
 
     def __init__(self) -> None:
         self.heard = b""
@@ -35,8 +36,8 @@ class Stranger(asyncio.Protocol):
 
 
 def say(rng: random.Random, to: NodeId, who: NodeId, *, proves: bool) -> list[bytes]:
-    """The frames of an attempt: `who` says hello, with a key or without, a proof that it cannot know, and then a vote
-    in a far term and a heartbeat of a leader."""
+    """Returns the frames of an attempt: `who` says hello, with a key or without, sends a proof that it cannot know, and
+    then a vote request in a far term and a leader's heartbeat."""
     hello = [str(CLUSTER), GROUP_ID, who, str(uuid_of(who)), to, CONTROL, 7, "10.0.9.9", PEER_PORT]
     if proves:
         hello = with_keys(hello, rng.randbytes(NONCE_BYTES), [key_id(CLUSTER_KEY)])
@@ -51,7 +52,7 @@ def say(rng: random.Random, to: NodeId, who: NodeId, *, proves: bool) -> list[by
 
 
 async def intrude(loop: SimLoop, rng: random.Random, host: str, to: NodeId) -> None:
-    """One attempt, as a member or as somebody new. Raises OSError."""
+    """Makes one attempt, in the name of a member or of an unknown node. Raises OSError."""
     who = STRANGER if rng.random() < 0.5 else NodeId(1 + to % 3)
     stranger = Stranger()
     await loop.create_connection(lambda: stranger, host, PEER_PORT)
