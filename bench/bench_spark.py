@@ -36,8 +36,8 @@ from raftmq.arrow.tables import read_batches, select
 from raftmq.cli import run
 from raftmq.copies.opening import opened
 from raftmq.copies.part_rows import part_batches
-from raftmq.local.admin_http import AdminApi, admin_addresses
 from raftmq.local.cluster import LocalCluster
+from raftmq.local.http.admin_http import AdminApi, admin_addresses
 from raftmq.local.process import free_base_port
 
 TOPIC = "rows"

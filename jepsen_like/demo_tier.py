@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raftmq.local.admin_http import AdminApi, admin_addresses
+from raftmq.local.http.admin_http import AdminApi, admin_addresses
 from raftmq.local.tier_rest import bring_rest
 from raftmq.local.tier_scrub import scrubbed
 from raftmq_wire.errors import LocalError

@@ -198,7 +198,7 @@ def _hour(hour_ms: int) -> str:
 def _options(given: dict[str, str], servers: str | None, **more: str) -> ReadOptions:
     from pyspark_raftmq.options import parse_options
     from raftmq.client.discovery import find_servers
-    from raftmq.local.contexts import find_servers_context
+    from raftmq.local.http.contexts import find_servers_context
 
     try:
         where = ";".join(find_servers_context(servers).servers if is_context(servers) else find_servers(servers))

@@ -18,7 +18,7 @@ from cluster.config.local_layout import NodeRecord
 from jepsen_like.fuzz.lanes import ANSWER_S, Finding
 from jepsen_like.fuzz.shot import Port, Shot
 from jepsen_like.hostile.wire import HOST, request
-from raftmq.local.certificates import new_ca, new_node, write_pair
+from raftmq.local.tls.certificates import new_ca, new_node, write_pair
 
 HANDLERS = ("TLS hello", "TLS record", "TLS end", "TLS inside")
 CLOSE_S = 0.2

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 import click
 
 from cluster.config.local_layout import find_data_dir, read_cluster
-from raftmq.local.admin_http import admin_option
-from raftmq.local.contexts import check_cluster, find_servers_context
+from raftmq.local.http.admin_http import admin_option
+from raftmq.local.http.contexts import check_cluster, find_servers_context
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
@@ -412,7 +412,7 @@ def _open_client(servers: str | None) -> Client:
     from raftmq.client import Tls
     from raftmq.client import connect as open_client
     from raftmq.client.discovery import find_servers
-    from raftmq.local.https import local_tls
+    from raftmq.local.http.https import local_tls
 
     data = click.get_current_context().meta.get(_DATA)
     if is_context(servers):

@@ -90,7 +90,7 @@ def _tls(config: Config) -> Iterator[Check]:
     """Checks the TLS modes and the certificates of a node that speaks TLS."""
     if not config.speaks_tls:
         return
-    from raftmq.local.node_certificates import why_unfit
+    from raftmq.local.tls.node_certificates import why_unfit
 
     ports = {each.name: each.tls for each in config.listeners} | {"peer": config.peer.tls, "admin": config.admin.tls}
     modes = {name: config.tls_mode(wanted) for name, wanted in ports.items()}

@@ -10,7 +10,7 @@ import click
 
 from cluster.runtime.events import KINDS
 from raftmq.commands.common import cluster_options, print_json, show, show_problems
-from raftmq.local.admin_http import ask_all, node_addresses
+from raftmq.local.http.admin_http import ask_all, node_addresses
 
 FOLLOW_EVERY_S = 1.0
 

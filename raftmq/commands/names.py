@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from raftmq.local.admin_http import AdminApi, ApiRefusal, admin_addresses
+from raftmq.local.http.admin_http import AdminApi, ApiRefusal, admin_addresses
 from raftmq_wire.errors import ExitCode, LocalError
 
 _QUICK_S = 1.0

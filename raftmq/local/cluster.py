@@ -26,10 +26,9 @@ from cluster.config.local_layout import (
 from cluster.config.node_files import HOST, move_ports, plan_moved, plan_nodes, read_nodes, set_tier, write_configs
 from cluster.tier.store.opening import check_url
 from raftmq.local.access_files import make_access_files
-from raftmq.local.admin_http import AdminApi
-from raftmq.local.credentials import address_of
+from raftmq.local.http.admin_http import AdminApi
+from raftmq.local.http.credentials import address_of
 from raftmq.local.init import check_data_dirs, create_data_dirs, is_empty
-from raftmq.local.local_tls import certify, speaks_tls
 from raftmq.local.process import (
     check_ports,
     exit_code,
@@ -41,6 +40,7 @@ from raftmq.local.process import (
     stop_nodes,
 )
 from raftmq.local.status import ClusterView, view_cluster
+from raftmq.local.tls.local_tls import certify, speaks_tls
 from raftmq_wire.errors import ExitCode, LocalError
 
 

@@ -21,11 +21,11 @@ from cluster.config.node_files import plan_node, write_config_like
 from cluster.members.joining import add_request, clear_half_made, make_directory
 from cluster.peer.secret_files import copy
 from raftlog.storage.files.fs import OsFileSystem
-from raftmq.local.admin_http import AdminApi, ApiRefusal
 from raftmq.local.cluster import LocalCluster
-from raftmq.local.credentials import addresses_of
-from raftmq.local.local_tls import certify, speaks_tls
+from raftmq.local.http.admin_http import AdminApi, ApiRefusal
+from raftmq.local.http.credentials import addresses_of
 from raftmq.local.process import check_ports, is_free, is_running, stop_nodes
+from raftmq.local.tls.local_tls import certify, speaks_tls
 from raftmq_wire.errors import ExitCode, LocalError
 
 POLL_S = 0.1

@@ -38,8 +38,8 @@ from raftlog.storage.files.genesis import Genesis, Voter
 from raftlog.storage.files.identity import Identity
 from raftlog.storage.node_dir import create_node_dir
 from raftmq.local.access_files import make_access_files
-from raftmq.local.admin_http import AdminApi, GivenAddresses, parse_addresses
-from raftmq.local.http_exchange import exchange
+from raftmq.local.http.admin_http import AdminApi, GivenAddresses, parse_addresses
+from raftmq.local.http.http_exchange import exchange
 from raftmq.local.init import GROUP_ID, Created, is_empty, known_cluster
 from raftmq_wire.errors import ExitCode, LocalError
 

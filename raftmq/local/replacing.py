@@ -13,7 +13,7 @@ from typing import Any
 
 from cluster.config.loading import load
 from cluster.members.new_node import prepare
-from raftmq.local.admin_http import AdminApi, ApiRefusal, admin_addresses
+from raftmq.local.http.admin_http import AdminApi, ApiRefusal, admin_addresses
 from raftmq_wire.errors import ExitCode, LocalError
 
 LOOK = "raftmq node list"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from raftmq.client.discovery import split_address
 from raftmq.local import stop_check
-from raftmq.local.admin_http import AdminApi, drain_node
+from raftmq.local.http.admin_http import AdminApi, drain_node
 from raftmq.local.status import fetch_ready, fetch_status
 from raftmq_wire.errors import ExitCode, LocalError
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from cluster.config.local_layout import NodeRecord
-from raftmq.local.answers import decoded
-from raftmq.local.credentials import address_of, like
-from raftmq.local.http_exchange import exchange
+from raftmq.local.http.answers import decoded
+from raftmq.local.http.credentials import address_of, like
+from raftmq.local.http.http_exchange import exchange
 from raftmq.local.process import is_running
 
 STATUS_SCHEMA = 1

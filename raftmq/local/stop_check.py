@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from raftmq.local.admin_http import AdminApi, ApiRefusal
+from raftmq.local.http.admin_http import AdminApi, ApiRefusal
 from raftmq_wire.errors import ExitCode, LocalError
 
 POLL_S = 0.5

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from raftmq.local.http_exchange import exchange
+from raftmq.local.http.http_exchange import exchange
 
 ENDPOINTS = (
     "/v1/status",

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from raftmq.local.admin_http import AdminApi, ask_all
+from raftmq.local.http.admin_http import AdminApi, ask_all
 from raftmq_wire.errors import ExitCode, LocalError
 
 POLL_S = 0.1

@@ -6,7 +6,7 @@ import math
 import time
 from typing import Any
 
-from raftmq.local.admin_http import AdminApi
+from raftmq.local.http.admin_http import AdminApi
 
 _POLL_S = 0.3
 

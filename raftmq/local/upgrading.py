@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from raftmq.local import stop_check
-from raftmq.local.admin_http import AdminApi, ApiRefusal
+from raftmq.local.http.admin_http import AdminApi, ApiRefusal
 from raftmq.local.status import fetch_status
 from raftmq_wire.errors import ExitCode, LocalError
 

@@ -12,9 +12,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from raftmq.local.admin_http import AdminApi
 from raftmq.local.cluster import LocalCluster
-from raftmq.local.credentials import addresses_of
+from raftmq.local.http.admin_http import AdminApi
+from raftmq.local.http.credentials import addresses_of
 from raftmq.local.process import free_base_port
 from tests.support.chromium import Page, browser
 from tests.support.small_segments import small_segments

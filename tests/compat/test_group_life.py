@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import raftmq
-from raftmq.local.admin_http import AdminApi, admin_addresses
 from raftmq.local.cluster import LocalCluster
+from raftmq.local.http.admin_http import AdminApi, admin_addresses
 from raftmq_wire.message_format import encode_message_id
 from tests.compat.test_mqadmin import mqadmin, rows  # noqa: F401 - a fixture
 

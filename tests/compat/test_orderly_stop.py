@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import raftmq
-from raftmq.local.admin_http import drain_node
 from raftmq.local.cluster import LocalCluster
+from raftmq.local.http.admin_http import drain_node
 from raftmq.local.process import stop_nodes
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(300)]

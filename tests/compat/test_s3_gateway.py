@@ -22,8 +22,8 @@ from cluster.tier.store.object_store import ObjectStore, probe
 from cluster.tier.store.opening import open_store
 from raftmq.cli import run
 from raftmq.client import connect
-from raftmq.local.admin_http import AdminApi, admin_addresses
 from raftmq.local.cluster import LocalCluster
+from raftmq.local.http.admin_http import AdminApi, admin_addresses
 from raftmq.local.process import free_base_port
 from tests.cluster.tier.store import test_cloud_store, test_object_stores
 from tests.compat.conftest import INSTALLED

@@ -17,7 +17,7 @@ import pytest
 
 from cluster.admin.routes import ROUTES
 from cluster.config.local_layout import read_cluster
-from raftmq.local.credentials import address_of, proofs_for
+from raftmq.local.http.credentials import address_of, proofs_for
 from raftmq.local.process import free_base_port
 from tests.raftmq.commands.test_cli_docs import commands
 

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from raftmq.local.certificates import Pair, new_ca, new_client, new_node, write_pair
+from raftmq.local.tls.certificates import Pair, new_ca, new_client, new_node, write_pair
 
 CLUSTER, NODE = "6f9a2f9e-52a7-4d0f-8f3c-0d6d3a1f0001", "6f9a2f9e-52a7-4d0f-8f3c-0d6d3a1f0002"
 

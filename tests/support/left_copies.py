@@ -13,8 +13,8 @@ import raftmq
 from raftmq.arrow.columns import COLUMNS
 from raftmq.arrow.log_copy import FILES, TIER, CopySource
 from raftmq.cli import run
-from raftmq.local.admin_http import AdminApi, admin_addresses
 from raftmq.local.cluster import LocalCluster
+from raftmq.local.http.admin_http import AdminApi, admin_addresses
 from raftmq.local.process import free_base_port
 
 PATIENCE_S = 60

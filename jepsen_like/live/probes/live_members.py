@@ -18,8 +18,8 @@ from cluster.members.joining import add_request, make_directory
 from cluster.peer.secret import path_of
 from cluster.peer.secret_files import copy
 from raftlog.storage.files.fs import OsFileSystem
-from raftmq.local.admin_http import AdminApi
-from raftmq.local.credentials import address_of
+from raftmq.local.http.admin_http import AdminApi
+from raftmq.local.http.credentials import address_of
 from raftmq.local.waiting import until
 from raftmq_wire.errors import LocalError
 

@@ -22,8 +22,8 @@ from jepsen_like.live.probes.repeats import Repeats
 from jepsen_like.live.subjects.payload import id_of
 from jepsen_like.live.subjects.raftmq_subject import GROUP
 from raftmq.client.loop_thread import LoopThread
-from raftmq.local.credentials import address_of
-from raftmq.local.http_exchange import exchange
+from raftmq.local.http.credentials import address_of
+from raftmq.local.http.http_exchange import exchange
 
 if TYPE_CHECKING:
     from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject

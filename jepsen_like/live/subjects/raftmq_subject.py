@@ -38,8 +38,8 @@ from jepsen_like.live.subjects.subject import (
     leader_of,
 )
 from raftmq.client.errors import RaftMQError, Unknown
-from raftmq.local.credentials import address_of
-from raftmq.local.http_exchange import exchange
+from raftmq.local.http.credentials import address_of
+from raftmq.local.http.http_exchange import exchange
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import NODE_MODULE, check_ports, free_base_port, log_tail
 from raftmq.local.status import fetch_status

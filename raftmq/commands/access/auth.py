@@ -9,7 +9,7 @@ import click
 
 from raftmq.commands.access.common import addresses, people_options
 from raftmq.commands.common import print_table, show, show_problems
-from raftmq.local.admin_http import AdminApi, ask_all, node_addresses
+from raftmq.local.http.admin_http import AdminApi, ask_all, node_addresses
 from raftmq_wire.errors import ExitCode, LocalError
 
 LOOK = "raftmq auth show"

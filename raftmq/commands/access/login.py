@@ -9,9 +9,9 @@ import click
 
 from raftmq.commands.access.common import ask_secret
 from raftmq.commands.common import json_option, show
-from raftmq.local.admin_http import ADMIN_VARIABLE, AdminApi, ApiRefusal, GivenAddresses, cluster_at
-from raftmq.local.contexts import check_cluster, find_context, read_token, token_file, write_token
-from raftmq.local.credentials import Address, Bearer
+from raftmq.local.http.admin_http import ADMIN_VARIABLE, AdminApi, ApiRefusal, GivenAddresses, cluster_at
+from raftmq.local.http.contexts import check_cluster, find_context, read_token, token_file, write_token
+from raftmq.local.http.credentials import Address, Bearer
 from raftmq_wire.errors import ExitCode, LocalError
 
 _CONTEXT = click.option(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raftmq.commands.common import cluster_options, console, json_option, print_json, print_table, show, show_problems
-from raftmq.local.admin_http import AdminApi, admin_addresses, ask_all, node_addresses
+from raftmq.local.http.admin_http import AdminApi, admin_addresses, ask_all, node_addresses
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from raftmq.commands.common import cluster_options, show
-from raftmq.local.admin_http import ask_all, node_addresses
+from raftmq.local.http.admin_http import ask_all, node_addresses
 from raftmq_wire.errors import ExitCode, LocalError
 
 _MIB = 1 << 20

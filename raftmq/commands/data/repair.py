@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from raftmq.commands.common import cluster_options, print_json
-from raftmq.local.admin_http import AdminApi, each_node, node_addresses
+from raftmq.local.http.admin_http import AdminApi, each_node, node_addresses
 from raftmq_wire.errors import ExitCode
 
 _WAIT_S, _POLL_S = 60.0, 0.2

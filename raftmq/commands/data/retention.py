@@ -9,7 +9,7 @@ import click
 
 from cluster.retention.views import differing
 from raftmq.commands.common import cluster_options, print_json, print_table, size_of
-from raftmq.local.admin_http import AdminApi, each_node, node_addresses
+from raftmq.local.http.admin_http import AdminApi, each_node, node_addresses
 
 _HOUR_MS = 3_600_000
 

@@ -10,7 +10,7 @@ import click
 from raftmq.commands.common import cluster_options, plain, print_json, print_pages, print_table, show
 from raftmq.commands.messages.start_positions import moment
 from raftmq.commands.names import complete_groups, complete_topics, near_name
-from raftmq.local.admin_http import AdminApi, admin_addresses
+from raftmq.local.http.admin_http import AdminApi, admin_addresses
 
 NAME = click.argument("name", shell_complete=complete_groups)
 

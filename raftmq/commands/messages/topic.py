@@ -11,7 +11,7 @@ import click
 from cluster.replication.acks.ack_levels import ATTRIBUTE, NAMES
 from raftmq.commands.common import cluster_options, print_json, print_pages, print_table, show, size_of
 from raftmq.commands.names import complete_topics, near_name
-from raftmq.local.admin_http import AdminApi, ApiRefusal, admin_addresses
+from raftmq.local.http.admin_http import AdminApi, ApiRefusal, admin_addresses
 
 NAME = click.argument("name", shell_complete=complete_topics)
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

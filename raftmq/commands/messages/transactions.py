@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from raftmq.commands.common import cluster_options, print_json, print_table
-from raftmq.local.admin_http import AdminApi, admin_addresses
+from raftmq.local.http.admin_http import AdminApi, admin_addresses
 
 
 @click.group()

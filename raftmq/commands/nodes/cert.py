@@ -51,7 +51,7 @@ def ca(out: Path, days: int, replace: bool, as_json: bool) -> None:
 
     Keep ca.key away from the nodes: with it anyone can make a certificate that nodes accept.
     """
-    from raftmq.local.certificates import CA, new_ca, write_pair
+    from raftmq.local.tls.certificates import CA, new_ca, write_pair
 
     pair = new_ca(days=days)
     write_pair(pair, out, CA, replace=replace)
@@ -82,8 +82,8 @@ def node(
     init.
     """
     from cluster.config.loading import load
-    from raftmq.local.certificates import read_ca
-    from raftmq.local.node_certificates import issue_node
+    from raftmq.local.tls.certificates import read_ca
+    from raftmq.local.tls.node_certificates import issue_node
 
     config = load(config_path, os.environ)
     stem = issue_node(read_ca(ca_dir), config, out, hosts=hosts, days=days, replace=replace)
@@ -102,7 +102,7 @@ def client(name: str, ca_dir: Path, out: Path, days: int, replace: bool, as_json
 
     Nodes ask for one if tls.client_certificates says so. It cannot be used as a node's.
     """
-    from raftmq.local.certificates import new_client, read_ca, write_pair
+    from raftmq.local.tls.certificates import new_client, read_ca, write_pair
 
     if not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or name.startswith("."):
         raise LocalError(
@@ -126,7 +126,7 @@ def client(name: str, ca_dir: Path, out: Path, days: int, replace: bool, as_json
 @json_option
 def show(file: Path, key: Path | None, as_json: bool) -> None:
     """Show a certificate: whose it is, who issued it, and when it ends. Exits with 1 if it does not count now."""
-    from raftmq.local.certificates import describe, is_key_of, read_certificate
+    from raftmq.local.tls.certificates import describe, is_key_of, read_certificate
 
     certificate = read_certificate(file)
     told = describe(certificate)
@@ -154,7 +154,7 @@ def show(file: Path, key: Path | None, as_json: bool) -> None:
 
 
 def _tell(out: Path, stem: str, as_json: bool) -> None:
-    from raftmq.local.certificates import certificate_path, describe, key_path, read_certificate
+    from raftmq.local.tls.certificates import certificate_path, describe, key_path, read_certificate
 
     path = certificate_path(out, stem)
     told = describe(read_certificate(path))

@@ -14,7 +14,7 @@ from cluster.config.loading import load, written_keys
 from cluster.config.source import toml_value
 from raftmq.commands.common import author, cluster_options, json_option, print_json, print_table
 from raftmq.commands.nodes import config_files
-from raftmq.local.admin_http import AdminApi, admin_addresses, ask_all, node_addresses
+from raftmq.local.http.admin_http import AdminApi, admin_addresses, ask_all, node_addresses
 from raftmq_wire.errors import ExitCode, LocalError
 
 LOOK = "raftmq config show"

@@ -24,7 +24,7 @@ from raftmq.commands.common import (
 from raftmq.commands.names import complete_nodes
 from raftmq.commands.nodes.node_plan import ask_before, confirmed, show_plan
 from raftmq.local import stop_check
-from raftmq.local.admin_http import ADMIN_VARIABLE, AdminApi, F, admin_addresses, drain_node
+from raftmq.local.http.admin_http import ADMIN_VARIABLE, AdminApi, F, admin_addresses, drain_node
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import msgspec
 from cluster.members.checks import SAFE_VOTERS, before_and_after, told
 from raftmq.commands.common import console, print_json
 from raftmq.local import stop_check
-from raftmq.local.admin_http import AdminApi, ApiRefusal
+from raftmq.local.http.admin_http import AdminApi, ApiRefusal
 from raftmq_wire.errors import ExitCode, LocalError
 
 

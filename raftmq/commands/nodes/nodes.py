@@ -9,9 +9,9 @@ import click
 from raftmq.commands.common import data_dir, data_option, json_option, show, size_of
 from raftmq.commands.names import complete_nodes
 from raftmq.local import stop_check
-from raftmq.local.admin_http import drain_node
 from raftmq.local.cluster import LocalCluster, bytes_in
-from raftmq.local.credentials import addresses_of
+from raftmq.local.http.admin_http import drain_node
+from raftmq.local.http.credentials import addresses_of
 from raftmq.local.process import is_running
 from raftmq.local.tier_rest import bring_rest
 

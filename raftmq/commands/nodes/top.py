@@ -9,7 +9,7 @@ import click
 
 from raftmq.commands.common import WIDTH_MAX, cluster_options, console, natural_width, print_json, table_of
 from raftmq.commands.nodes.status import finding_lines
-from raftmq.local.admin_http import admin_addresses
+from raftmq.local.http.admin_http import admin_addresses
 
 if TYPE_CHECKING:
     from rich.console import Group

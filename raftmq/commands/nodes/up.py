@@ -93,7 +93,7 @@ def _tell(cluster: LocalCluster, view: ClusterView, ready_s: float, where: str, 
     needed."""
     from raftmq.client.discovery import LOCAL_CA
     from raftmq.local.cluster import empty_disk, lost_nodes
-    from raftmq.local.local_tls import speaks_tls
+    from raftmq.local.tls.local_tls import speaks_tls
 
     places = {"servers": cluster.servers, "admin_url": cluster.admin_url, "data": str(cluster.data)}
     up = sum(node.running for node in view.nodes)

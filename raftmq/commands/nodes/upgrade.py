@@ -10,9 +10,9 @@ import click
 
 from raftmq.commands.common import cluster_options, console, data_dir, data_option, json_option, show
 from raftmq.commands.nodes.rolling_restart import WAIT
-from raftmq.local.admin_http import AdminApi, GivenAddresses, admin_addresses
 from raftmq.local.cluster import LocalCluster
-from raftmq.local.credentials import address_of, like
+from raftmq.local.http.admin_http import AdminApi, GivenAddresses, admin_addresses
+from raftmq.local.http.credentials import address_of, like
 from raftmq.local.rolling import RollingRestart
 from raftmq.local.upgrading import NodePlan, Plan, plan_of, require_all
 from raftmq_wire.errors import ExitCode, LocalError

@@ -17,7 +17,7 @@ import pytest
 from raftmq.cli import run
 from raftmq.client import connect
 from raftmq.client.errors import RaftMQError
-from raftmq.local.contexts import read_contexts, write_contexts
+from raftmq.local.http.contexts import read_contexts, write_contexts
 from tests.support.live_nodes import LiveCluster
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]

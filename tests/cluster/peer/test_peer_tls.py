@@ -22,8 +22,8 @@ from cluster.runtime.tls.tls_maintenance import CHECK_AFTER_MS, TlsMaintenance
 from cluster.runtime.tls.transport import TlsTransport
 from raftlog.messages import Heartbeat, Message
 from raftlog.types import NodeId
-from raftmq.local.certificates import Pair, new_ca, new_client, new_node, write_pair
 from raftmq.local.process import free_base_port
+from raftmq.local.tls.certificates import Pair, new_ca, new_client, new_node, write_pair
 from tests.support.wait_until import PATIENCE_S, until
 
 ONE, TWO = NodeId(1), NodeId(2)

@@ -14,8 +14,8 @@ import pytest
 
 from raftmq.cli import run as raftmq
 from raftmq.client import connect
-from raftmq.local.admin_http import AdminApi
 from raftmq.local.cluster import LocalCluster
+from raftmq.local.http.admin_http import AdminApi
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
 from raftmq_wire.errors import LocalError

@@ -13,8 +13,8 @@ import pytest
 
 from raftmq.cli import run
 from raftmq.client import connect
-from raftmq.local.admin_http import AdminApi, admin_addresses
 from raftmq.local.cluster import LocalCluster
+from raftmq.local.http.admin_http import AdminApi, admin_addresses
 from raftmq.local.process import free_base_port
 from tests.support.small_segments import small_segments
 

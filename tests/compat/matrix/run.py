@@ -17,8 +17,8 @@ from pathlib import Path
 
 import raftmq
 from raftmq.client.errors import NotFound
-from raftmq.local.admin_http import AdminApi, admin_addresses
 from raftmq.local.cluster import LocalCluster
+from raftmq.local.http.admin_http import AdminApi, admin_addresses
 from raftmq.local.process import free_base_port
 from raftmq_wire.errors import LocalError
 from tests.compat.conftest import ROOT

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from raftmq.client import connect
-from raftmq.local.admin_http import AdminApi, admin_addresses
+from raftmq.local.http.admin_http import AdminApi, admin_addresses
 
 pytestmark = pytest.mark.live
 

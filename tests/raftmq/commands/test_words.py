@@ -24,8 +24,8 @@ from raftmq.commands.messages import produce
 from raftmq.commands.nodes import up
 from raftmq.commands.nodes.status import finding_lines, with_admin
 from raftmq.local import status as local_status
-from raftmq.local.admin_http import AdminApi, GivenAddresses, admin_addresses, node_addresses
-from raftmq.local.contexts import FILE_VARIABLE
+from raftmq.local.http.admin_http import AdminApi, GivenAddresses, admin_addresses, node_addresses
+from raftmq.local.http.contexts import FILE_VARIABLE
 from raftmq.local.status import ClusterView, NodeView
 from raftmq.local.support_bundle import ENDPOINTS
 from raftmq_wire.errors import ExitCode, LocalError

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from cluster.admin.errors import STATUS
-from raftmq.local import answers
-from raftmq.local.admin_http import AdminApi, admin_addresses, each_node
+from raftmq.local.http import answers
+from raftmq.local.http.admin_http import AdminApi, admin_addresses, each_node
 from raftmq_wire.errors import ExitCode, LocalError
 
 

@@ -15,8 +15,8 @@ from cluster.runtime.tls.contexts import load_contexts
 from raftlog.storage.files import identity
 from raftlog.storage.files.fs import OsFileSystem
 from raftmq.cli import cli
-from raftmq.local.certificates import names_of, read_certificate
-from raftmq.local.node_certificates import why_unfit
+from raftmq.local.tls.certificates import names_of, read_certificate
+from raftmq.local.tls.node_certificates import why_unfit
 
 FILE = """
 [node]

@@ -13,9 +13,9 @@ import raftmq.client
 from raftmq.cli import run
 from raftmq.client.errors import Unreachable
 from raftmq.commands.common import connect
-from raftmq.local.admin_http import AdminApi, admin_addresses
-from raftmq.local.contexts import FILE_VARIABLE, read_token, token_file, write_token
-from raftmq.local.credentials import SECRET_VARIABLE, TOKEN_VARIABLE, Address, like, proofs_for
+from raftmq.local.http.admin_http import AdminApi, admin_addresses
+from raftmq.local.http.contexts import FILE_VARIABLE, read_token, token_file, write_token
+from raftmq.local.http.credentials import SECRET_VARIABLE, TOKEN_VARIABLE, Address, like, proofs_for
 from raftmq_wire.errors import ExitCode, LocalError
 
 
@@ -31,7 +31,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
         return told
 
     monkeypatch.setattr(AdminApi, "local", local)
-    monkeypatch.setattr("raftmq.local.admin_http.node_at", lambda address: None)
+    monkeypatch.setattr("raftmq.local.http.admin_http.node_at", lambda address: None)
     return told
 
 

@@ -11,9 +11,9 @@ import pytest
 
 import raftmq
 from raftmq import cli
-from raftmq.local.admin_http import parse_addresses
 from raftmq.local.cluster import LocalCluster
-from raftmq.local.https import chosen_tls, forget_tls, local_tls
+from raftmq.local.http.admin_http import parse_addresses
+from raftmq.local.http.https import chosen_tls, forget_tls, local_tls
 from raftmq.local.membership import LocalMembers
 from raftmq.local.process import free_base_port
 from raftmq_wire.errors import LocalError

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from cluster.config.node_files import write_config
 from raftmq.client import connect
-from raftmq.local.admin_http import AdminApi
 from raftmq.local.cluster import LocalCluster
+from raftmq.local.http.admin_http import AdminApi
 from raftmq.local.process import free_base_port
 from raftmq_wire.errors import ExitCode
 from tests.support.node_commands import node_command

@@ -14,9 +14,9 @@ from cluster.config.node_files import plan_nodes, write_configs
 from cluster.peer.keyring import Keyring
 from cluster.peer.secret_files import new_key, read_keys, write_keys
 from raftlog.storage.files import identity
-from raftmq.local.admin_http import AdminApi, ApiRefusal
-from raftmq.local.credentials import Address, Headers, address_of, proofs_for
-from raftmq.local.http_exchange import exchange
+from raftmq.local.http.admin_http import AdminApi, ApiRefusal
+from raftmq.local.http.credentials import Address, Headers, address_of, proofs_for
+from raftmq.local.http.http_exchange import exchange
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
 from tests.raftmq.local.test_admin_http import Stub, stub

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from raftmq.local import rolling, stop_check
-from raftmq.local.admin_http import AdminApi, ApiRefusal
+from raftmq.local.http.admin_http import AdminApi, ApiRefusal
 from raftmq.local.rolling import RollingRestart, by_command
 from raftmq_wire.errors import ExitCode, LocalError
 

@@ -12,9 +12,9 @@ import pytest
 import raftmq
 from cluster.config.loading import load
 from cluster.node.node import Node
-from raftmq.local.certificates import new_node, write_pair
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
+from raftmq.local.tls.certificates import new_node, write_pair
 from tests.support.certificates import CLUSTER, NODE, Files, make_files
 from tests.support.first_leader import stand
 from tests.support.small_segments import LOG

@@ -27,8 +27,8 @@ from cluster.peer.secret import path_of
 from cluster.peer.secret_files import read_keys
 from raftlog.errors import IdentityError
 from raftlog.storage.files import identity, layout
-from raftmq.local.answers import read_answer
-from raftmq.local.https import chosen_tls, connection_to, local_tls
+from raftmq.local.http.answers import read_answer
+from raftmq.local.http.https import chosen_tls, connection_to, local_tls
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from cluster.config.loading import load
 from cluster.config.local_layout import NodeRecord
 from cluster.config.node_files import set_tls
 from raftmq.client.discovery import LOCAL_CA
-from raftmq.local.certificates import CA, NODE, certificate_path, new_ca, read_ca, write_pair
-from raftmq.local.node_certificates import issue_node
+from raftmq.local.tls.certificates import CA, NODE, certificate_path, new_ca, read_ca, write_pair
+from raftmq.local.tls.node_certificates import issue_node
 
 
 def speaks_tls(data: Path) -> bool:

@@ -13,12 +13,12 @@ from urllib.parse import quote
 import click
 
 from cluster.config.local_layout import find_data_dir, read_cluster
-from raftmq.local.answers import decoded
-from raftmq.local.contexts import check_cluster, find_context, read_token
-from raftmq.local.credentials import addresses_of, node_at
-from raftmq.local.credentials import given as with_proof
-from raftmq.local.http_exchange import connected, exchanged
-from raftmq.local.https import chosen_tls, forget_tls, speak_tls
+from raftmq.local.http.answers import decoded
+from raftmq.local.http.contexts import check_cluster, find_context, read_token
+from raftmq.local.http.credentials import addresses_of, node_at
+from raftmq.local.http.credentials import given as with_proof
+from raftmq.local.http.http_exchange import connected, exchanged
+from raftmq.local.http.https import chosen_tls, forget_tls, speak_tls
 from raftmq_wire.errors import ExitCode, LocalError
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from raftlog.errors import RaftLogError
 from raftlog.storage.files import identity as identities
 from raftlog.storage.files.fs import OsFileSystem
-from raftmq.local.certificates import NODE, NODE_DAYS, Pair, names_of, new_node, read_certificate, write_pair
+from raftmq.local.tls.certificates import NODE, NODE_DAYS, Pair, names_of, new_node, read_certificate, write_pair
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:

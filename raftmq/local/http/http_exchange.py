@@ -6,9 +6,9 @@ import http.client
 import json
 from typing import NamedTuple
 
-from raftmq.local.answers import read_answer
-from raftmq.local.credentials import proofs_for, tls_of
-from raftmq.local.https import connection_to
+from raftmq.local.http.answers import read_answer
+from raftmq.local.http.credentials import proofs_for, tls_of
+from raftmq.local.http.https import connection_to
 
 _REFUSED_PASS = "bad_pass"
 
