@@ -30,7 +30,8 @@ FAULT_KINDS = (
     "pause-leader",
     "kill-all",
 )
-"""Kinds of faults that are drawn by weight. docs/testing.md says what each does, and what else a plan holds."""
+"""Kinds of faults that are drawn by weight. docs/internals/simulated-checks.md says what each does, and what else a
+plan holds."""
 TRIGGERS = frozenset(
     (
         "crash-before-ack",

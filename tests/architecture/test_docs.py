@@ -160,6 +160,37 @@ def test_every_page_can_be_found_from_the_first() -> None:
     assert sorted(map(page_id, folders - {link.parent for link in links} - links)) == []
 
 
+WORDS_MAX = 2500
+REFERENCES = {
+    "access-table",
+    "architecture",
+    "cli",
+    "configuration",
+    "disk-format",
+    "disk-format-rows",
+    "guarantees",
+    "http-api",
+    "internals/feature-map",
+    "metrics",
+    "mistakes",
+    "performance",
+    "runbooks",
+    "wire-protocol",
+}
+"""Pages in which a reader looks something up: tables of what there is, and of what was measured."""
+
+
+def test_a_page_that_is_read_is_short() -> None:
+    """At most 2,500 words; only references are longer."""
+    words = {
+        page.relative_to(ROOT / "docs").with_suffix("").as_posix(): len(page.read_text().split())
+        for page in PAGES
+        if "docs" in page.parts
+    }
+    assert {name for name in REFERENCES if not (ROOT / "docs" / f"{name}.md").exists()} == set()
+    assert {name: count for name, count in words.items() if count > WORDS_MAX and name not in REFERENCES} == {}
+
+
 def anchors(page: Path) -> set[str]:
     """The anchors that headings get on the usual hosts."""
     headings = re.findall(r"^#+ +(.+)$", without_fences(page.read_text()), re.MULTILINE)

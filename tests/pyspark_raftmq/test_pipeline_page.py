@@ -1,4 +1,4 @@
-"""The Python examples of docs/pipeline.md run as they stand, against a cluster of the test."""
+"""The Python examples of docs/pipeline.md and docs/spark-writing.md run as they stand, against a cluster."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.timeout(180)]
 
-PAGE = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("pipeline.md", "spark-writing.md"))
+EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGES, re.MULTILINE | re.DOTALL)
 SERVERS = '"127.0.0.1:9876;127.0.0.1:9877;127.0.0.1:9878"'
 FOLDER = '"/tmp/lake"'
 TOPIC = "guide"

@@ -23,4 +23,4 @@ def test_the_package_has_the_page_of_the_documentation() -> None:
 
 def test_a_terminal_gets_no_links() -> None:
     assert re.findall(r"\]\(", "".join(runbooks().values())) == []
-    assert "read docs/operations.md about" in runbooks()["no_quorum"]
+    assert "read docs/backups.md about" in runbooks()["no_quorum"]

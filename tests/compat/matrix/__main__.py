@@ -62,7 +62,7 @@ def cell_text(client: str, feature: str, mode: str, result: Result | None, notes
 
 
 def table() -> str:
-    """Feature by client, as docs/compatibility.md shows it."""
+    """Feature by client, as docs/compatibility-tested.md shows it."""
     found, notes = latest(), list[str]()
     rows = [f"| | {' | '.join(ABSENT)} |", "|---" * (len(ABSENT) + 1) + "|"]
     for feature in FEATURES:
