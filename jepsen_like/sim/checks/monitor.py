@@ -97,13 +97,13 @@ class AppliedUsers(Protocol):
     """A check that follows what nodes apply (`jepsen_like.sim.users.access_check`)."""
 
     def started(self, machine: Machine) -> None:
-        """A node has recovered, or has installed a snapshot."""
+        """Called when a node has recovered, or has installed a snapshot."""
 
     def applied(self, machine: Machine, batch: Sequence[list[Entry]]) -> None:
-        """A node has applied entries."""
+        """Called when a node has applied entries."""
 
     def heard(self, machine: Machine) -> None:
-        """A node has learned that its apply lane is done."""
+        """Called when a node has learned that its apply lane is done."""
 
 
 class Monitor:

@@ -21,19 +21,19 @@ class LaneWatcher(Protocol):
     """Observer of a lane's drains. `on_draining` and `on_drained` may kill the process."""
 
     def on_draining(self, lane: str, batch: Sequence[Any]) -> None:
-        """The lane is about to do the work of these jobs."""
+        """Called when the lane is about to do the work of these jobs."""
 
     def on_drained(self, lane: str, batch: Sequence[Any], done: Any) -> None:
-        """The work is done, and the node has not been told yet."""
+        """Called when the work is done, before the node is told."""
 
     def on_worked(self, lane: str, batch: Sequence[Any], units: int) -> None:
-        """The work charged the meter (`raftlog.work`) this many units."""
+        """Called when the work is done, with the units that it charged the meter (`raftlog.work`)."""
 
     def on_reported(self, lane: str, batch: Sequence[Any], done: Any) -> None:
-        """The node has been told the result of the drain."""
+        """Called when the node has been told the result of the drain."""
 
     def on_power_cut(self) -> None:
-        """The power failed in the middle of a drain."""
+        """Called when the power failed in the middle of a drain."""
 
 
 class DiskSpeed(NamedTuple):

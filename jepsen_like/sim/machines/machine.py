@@ -110,34 +110,34 @@ class Watcher(Protocol):
     """Observer of the machines (see `monitor`)."""
 
     def opened(self, machine: Machine) -> None:
-        """A node has opened its data directory; no part of it runs yet."""
+        """Called when a node has opened its data directory; no part of it runs yet."""
 
     def started(self, machine: Machine) -> None:
-        """A node has recovered from its disk."""
+        """Called when a node has recovered from its disk."""
 
     def closed(self, machine: Machine, node: Node) -> None:
-        """A node has closed, by an orderly stop or because it failed; its process runs on for a moment."""
+        """Called when a node has closed, by an orderly stop or because it failed; its process runs on for a moment."""
 
     def draining(self, machine: Machine, lane: str, batch: Sequence[Any]) -> None:
-        """A lane is about to work on these jobs."""
+        """Called when a lane is about to work on these jobs."""
 
     def drained(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
-        """A lane has done its work, and the node has not been told yet."""
+        """Called when a lane has done its work, before the node is told."""
 
     def worked(self, machine: Machine, lane: str, batch: Sequence[Any], units: int) -> None:
-        """A lane's work charged the meter this many units."""
+        """Called when a lane's work is done, with the units that it charged the meter."""
 
     def reported(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
-        """The node has just been told the result of a lane's work."""
+        """Called when the node has just been told the result of a lane's work."""
 
     def ended(self, machine: Machine, how: str) -> None:
-        """The process is gone; `how` is "kill", "power", or the reason why the node stopped."""
+        """Called when the process is gone; `how` is "kill", "power", or the reason why the node stopped."""
 
     def retired(self, machine: Machine) -> None:
-        """A machine was switched off for good, and its disk is gone."""
+        """Called when a machine was switched off for good, and its disk is gone."""
 
     def broken(self, what: str, error: BaseException) -> None:
-        """A node ended or failed to start although nothing that the run did to it explains that."""
+        """Called when a node ended or failed to start although nothing that the run did to it explains that."""
 
 
 class Machine:
