@@ -78,7 +78,7 @@ def away_times(options: Options) -> list[float]:
 
 def plan(options: Options) -> tuple[Fault, ...]:
     """Returns the faults of a seed, ordered by time. Every plan has one crash between an append and its
-    acknowledgement, and one fault that takes out the leader (isolated, paused or killed)."""
+    acknowledgement, and one fault that is meant to change the leader (`isolate`, `pause-leader` or `kill`)."""
     rng = stream(options.seed, "faults")
     kinds = [kind for kind, _ in options.weights]
     weights = [weight for _, weight in options.weights]
