@@ -10,6 +10,9 @@ from pathlib import Path
 import click
 import pytest
 
+import pyspark_raftmq
+import raftmq
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("raftmq_wire", "raftlog", "statemachine", "cluster", "jepsen_like", "raftmq", "pyspark_raftmq", "bench")
 FRONT = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
@@ -158,6 +161,13 @@ def test_every_page_can_be_found_from_the_first() -> None:
     folders = {page.parent for page in PAGES if page.parent.parent == ROOT / "docs"}
     assert sorted(map(page_id, pages - links)) == []
     assert sorted(map(page_id, folders - {link.parent for link in links} - links)) == []
+
+
+def test_the_python_api_has_every_public_name() -> None:
+    """`make docs` puts the docstring of each in the place of its line."""
+    listed = set(re.findall(r"^::: (\S+)$", (ROOT / "docs" / "python-api.md").read_text(), re.MULTILINE))
+    public = {f"{package.__name__}.{name}" for package in (raftmq, pyspark_raftmq) for name in package.__all__}
+    assert listed == public | {name for name in listed if name.startswith("raftmq.testing.") and is_defined(name)}
 
 
 WORDS_MAX = 2500

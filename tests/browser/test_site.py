@@ -14,7 +14,7 @@ from tests.support.tools import needs
 
 pytestmark = [pytest.mark.browser, needs("chromium")]
 ROOT = Path(__file__).parents[2]
-PAGES = ("index.html", "cli.html", "adr/index.html", "internals/feature-map.html", "guarantees.html")
+PAGES = ("index.html", "cli.html", "adr/index.html", "internals/feature-map.html", "guarantees.html", "python-api.html")
 
 
 @pytest.fixture(scope="module")
