@@ -1,6 +1,8 @@
 """Makes a backup from object storage: from a copy of the state or an older backup, and the log after it.
 
-All nodes may be lost. What was never uploaded is lost too; the caller learns how much of that is known.
+It needs no node, so it also works when all nodes are lost. Entries that were never uploaded are lost then.
+`Rebuilt.known_index` is the highest entry that the cluster is known to have applied: if the backup ends below it,
+entries are missing.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from cluster.broker.services import Client, Services, begin_steps
 logger = logging.getLogger(__name__)
 
 Failed = Callable[[Exception], None]
-"""Called instead of `done` when this node cannot read a row."""
+"""Called instead of `done` when this node cannot read a row of its state."""
 
 
 class MessageQueries:

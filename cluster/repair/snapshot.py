@@ -1,5 +1,5 @@
-"""Fetches one snapshot from any peer: its newest checkpoint, and the log from the beginning of the segment file that
-holds the checkpoint's last entry up to that entry.
+"""Fetches one snapshot from any peer: its newest checkpoint, and a part of its log. That part begins with the segment
+file that holds the checkpoint's last entry, and ends with that entry.
 
 It does not touch the node's current log and state. The copy is in `checkpoints/install.tmp` and `install/log` and
 survives a crash: the next attempt continues with the files of the same checkpoint and the frames of the same log. The
@@ -40,7 +40,7 @@ class Where(NamedTuple):
 
     fs: FileSystem
     path: Path
-    """DATA."""
+    """The node's data directory."""
     group_id: int
     count_rows: CountRows
 

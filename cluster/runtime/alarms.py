@@ -1,7 +1,8 @@
 """Alarms: messages that an operator must see, one text per key, raised until they are cleared.
 
 A key is a short fixed word (`log_damage`, `digest_mismatch`). It labels a metric, so details belong in the text. Alarms
-live in memory: after a restart, the service that raised one reads from its own file if it still holds.
+live in memory: after a restart, each service finds out by its own files which of its alarms still hold, and raises them
+again.
 """
 
 from __future__ import annotations

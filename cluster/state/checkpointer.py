@@ -31,8 +31,9 @@ ALARM = "checkpoint_failed"
 
 
 class Checkpointer(NeverIdle):
-    """The lane that syncs and makes checkpoints. A job only wakes the lane: however many jobs gather, the work is done
-    once. An exception on the lane stops the node."""
+    """The worker that syncs the state and makes checkpoints, on a thread of its own (a lane, see
+    `cluster.runtime.lanes`). Its jobs carry no content: each only says that there may be work, and one pass does it for
+    all jobs that have gathered. An exception on the thread stops the node."""
 
     def __init__(
         self,

@@ -43,7 +43,8 @@ class Plan(NamedTuple):
     rate_given: bool = False
     """True if the user named the rate."""
     beside: tuple[str, ...] = ()
-    """Events at the nodes while each hostile client is played by itself; (): all are played together."""
+    """Names of the events (kills, snapshots and so on) that are caused at the nodes while one kind of hostile client at
+    a time attacks them; (): all kinds attack together, and no events are caused."""
 
     @property
     def is_scripted(self) -> bool:

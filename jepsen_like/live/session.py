@@ -1,4 +1,5 @@
-"""The way from a command line to a finished run: the folder, owned processes, the subject, and the clean-up."""
+"""Performs a live test run that was asked for on the command line: makes the run's folder, starts the system under
+test, runs the faults and the load, and afterwards ends all processes and removes what the run left behind."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ class Wish(NamedTuple):
     scale: float = 1.0
     """The scale of a scripted scenario, and of hostile clients."""
     beside: tuple[str, ...] = ()
-    """Events at the nodes while each hostile client is played by itself (`Plan.beside`)."""
+    """Names of the events (kills, snapshots and so on) that are caused at the nodes while one kind of hostile client at
+    a time attacks them (`Plan.beside`)."""
 
     @property
     def story(self) -> Story | None:

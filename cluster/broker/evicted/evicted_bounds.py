@@ -1,7 +1,8 @@
-"""Bounds of queues by time, where the messages in question were evicted to the tier.
+"""Queries of a queue by store time (the first or last offset for a time, the time of the first message), which also
+cover messages that this node has evicted to the tier.
 
-Store times never decrease within a queue. The rows of this node therefore decide alone, unless their first message
-already matches: then an older message in the tier may match, too.
+Store times never decrease within a queue. The tier is asked only if even the oldest message on this node is recent
+enough for the query, because only then may an older message in the tier be the answer.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ Told = Callable[[int | Exception | None], None]
 
 
 class EvictedBounds(Protocol):
-    """Reads the tier (`cluster.tier.fetch.index_reads`). Each method calls `done` later, unless the node stops: with
-    None if the tier has no such message, or with the reason why it cannot be read now."""
+    """Searches by store time among the messages in the tier (`cluster.tier.fetch.index_reads`). Each method calls
+    `done` later, unless the node stops: with its result, with None if the tier has no message for the query, or with
+    the exception that says why the tier cannot be read now."""
 
     def offset_by_time(self, queue: Queue, time_ms: int, done: Told) -> None:
         """Finds the first offset in the tier that was stored at or after the time."""

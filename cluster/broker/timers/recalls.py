@@ -1,10 +1,10 @@
 """Recalls: a scheduled message is taken back before it is due.
 
 The leader reads the waiting message, and the log decides: `recall_timer` removes the message from its row. While that
-command is under way, the row is held, so that no copy of the message is made from an earlier read. If a recall is
-repeated, the message no longer waits, but the log still has it and it is not due: the answer is the same as the first
-one. Source: RocketMQ's RecallMessageProcessor, which stores a message that deletes another. In RocketMQ a recall may
-come too late although it was confirmed; here that cannot happen.
+command is under way, the row is held, so that no copy of the message is made from an earlier read. A recall that is
+repeated gets the same answer as the first one: it finds that the message no longer waits, that the log still has it,
+and that it is not due yet. Source: RocketMQ's RecallMessageProcessor, which stores a message that deletes another. In
+RocketMQ a recall may come too late although it was confirmed; here that cannot happen.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _FIELDS_MAX = 4096
 """Bytes of a stored message in addition to body and properties, and bytes that the broker adds to the properties."""
 
 Done = Callable[[Refused | None], None]
-"""Called with None when it is certain that the message will not be delivered."""
+"""Called once with the result of a recall: None when it is certain that the message will not be delivered, otherwise
+the reason of the refusal."""
 
 
 class Recalls:

@@ -1,9 +1,10 @@
 """END_TRANSACTION (37) from producers, and CHECK_TRANSACTION_STATE (39) to them. `broker.transactions` explains their
 meaning.
 
-Clients send 37 without waiting for an answer, to any node. A node that does not lead keeps it until the leader has
-confirmed it, like a request that is answered (`remoting.forward`); a node that no longer leads forwards it. Facts in
-docs/wire-protocol.md; source: RocketMQ's EndTransactionProcessor and Broker2Client.checkProducerTransactionState.
+Clients send 37 to any node and do not wait for an answer. A follower forwards the request to the leader and keeps it
+until the leader has confirmed it (`remoting.forward`). A leader that was deposed before it carried the request out
+forwards it to the next leader. Facts in docs/wire-protocol.md; source: RocketMQ's EndTransactionProcessor and
+Broker2Client.checkProducerTransactionState.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ END_FIELD = "raftmqEnd"
 """Name of an ext field of the answer: the way in which the transaction ended
 (`cluster.broker.transactions.half_messages.End`)."""
 _WISHES = {0x0: Wish.UNKNOWN, 0x8: Wish.COMMIT, 0xC: Wish.ROLLBACK}
-"""The flag of a request -> the end that it asks for. RocketMQ: MessageSysFlag's TRANSACTION_NOT_TYPE,
-TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE."""
+"""The flag of a request -> the outcome of the transaction that the producer asks for. RocketMQ: MessageSysFlag's
+TRANSACTION_NOT_TYPE, TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE."""
 
 
 class TransactionRequests:

@@ -34,7 +34,7 @@ def has_descriptors(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 class Acceptor:
-    """Accepts connections at one port, at every address that its name has."""
+    """Accepts connections at one port, at every address to which its host name resolves."""
 
     def __init__(
         self,

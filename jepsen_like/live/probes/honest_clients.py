@@ -13,14 +13,14 @@ ASKED = frozenset({"send", "poll", "commit_offset", "fetch_offset", "put", "dele
 
 
 class Seen(NamedTuple):
-    """Requests that were made in a span of time."""
+    """Latencies and failures of the requests that were made in certain spans of time."""
 
     latencies_us: dict[str, list[int]]
     """Operation -> microseconds of each request that was answered, ascending."""
     unanswered: Counter[str]
     """Operation -> the number of requests that ended as failed or unknown."""
     first: str
-    """The first of the unanswered requests, in its own words."""
+    """The first request that failed or had an unknown outcome, as text "operation: error"; "" if there was none."""
 
     def p99_ms(self, asked: str = "send") -> float:
         """Returns the 99th percentile in milliseconds; 0 if no request was answered."""

@@ -1,10 +1,12 @@
-"""Checks, from the entries of the log, that waiting messages (scheduled, half or staged) pin the log and are carried
-forward (docs/adr/0054).
+"""Checks, from the entries of the log, that messages which wait (scheduled, half or staged) hold back the trimming of
+the log, and are stored once more further on when the log is to be trimmed (docs/adr/0054).
 
-- A TRIM never passes a message that waits: it was delivered, dropped or ended before, or stored again further on.
-- A row of scheduled messages is delivered once, at or after its due time, in an entry that brings as many into queues.
-- Every node counts as many messages that wait as the log says.
-- Staged messages are copied if their attempt was committed, and dropped if it was not (docs/adr/0068).
+- A TRIM never removes a message that still waits. Before it, the message was delivered, dropped or ended, or stored
+  again at a later position.
+- The scheduled messages of one row are delivered once, at or after their due time. The entry that delivers them
+  contains a copy of each.
+- Each node's counter of waiting messages has the value that follows from the log.
+- Staged messages are copied to their queues if their attempt was committed, and dropped if it was not (docs/adr/0068).
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ CHECKER = "pins"
 
 
 class _Row(NamedTuple):
-    """A row of scheduled messages: due time, number of messages, and their place."""
+    """Scheduled messages that one row lists: their due time, their number and their place in the log."""
 
     due_ms: int
     count: int  # type: ignore[assignment]

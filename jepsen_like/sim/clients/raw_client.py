@@ -1,4 +1,5 @@
-"""One connection that sends prepared bytes and matches the answers: each request must get one, and nothing else may."""
+"""A connection of the simulator that sends prepared bytes and matches the answers. It keeps the requests that have no
+answer yet, and reports an answer that no open request expects."""
 
 from __future__ import annotations
 

@@ -61,7 +61,8 @@ class Process:
         """All tasks of the process, kept referenced until the end of the run, so that those of a dead process are not
         garbage collected at a random moment."""
         self.on_power_cut: Callable[[], None] = lambda: None
-        """Function that is called when the power fails in the middle of work that this process does in an executor."""
+        """Called when the machine's power fails in the middle of work that this simulated process does in an executor.
+        """
         self.context = Context()
         self.context.run(PROCESS.set, self)
 

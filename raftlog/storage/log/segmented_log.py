@@ -1,4 +1,4 @@
-"""The commit log on disk: segment files of dense frames, one writer, many readers.
+"""The commit log on disk: segment files of frames without gaps between them, one writer, many readers.
 
 Threads. `append`, `write_idle_mark` and `close` are for one thread (the append lane), `prepare_next` for one background
 thread, `repair` for one thread at a time. Any thread may read, and call `trim` and `tell_written`. log_state.py

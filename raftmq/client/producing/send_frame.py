@@ -23,7 +23,8 @@ from raftmq_wire.signature import Credentials
 _PREFIX = struct.Struct(">ii")
 _json = msgspec.json.Encoder().encode
 _OVERHEAD_BYTES = 512
-"""Bytes that header and bookkeeping of a pending send count against the producer's bound."""
+"""Bytes for header and bookkeeping of one send. They are counted, with body and properties, against the producer's
+limit of buffered bytes."""
 
 
 class SendRequest(NamedTuple):
