@@ -24,6 +24,7 @@ from cluster.replication.acks import early_ledger as ledger
 from cluster.state import manifest as checkpoint_manifest
 from cluster.state import tables
 from cluster.tier import manifest_format, stored_files
+from cluster.tier.object_names import manifest_name
 from cluster.tier.store.errors import StoreError
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog import frame, membership
@@ -43,8 +44,8 @@ from raftlog.storage.segments.segment_index import SegmentIndex
 from raftlog.types import EMPTY_TAIL, NOBODY, EntryId, EntryType, HardState, LogTail, NodeId
 from raftmq_wire.errors import LocalError
 from statemachine import payload, trim
-from statemachine.broker_state import BrokerState
-from statemachine.commands import pack
+from statemachine.broker_state import AppliedMark, BrokerState
+from statemachine.commands import LEVEL, pack
 from statemachine.index_file import index_format
 from statemachine.index_file.index_reader import drive, open_index
 from statemachine.index_file.index_writer import IndexWriter
@@ -310,3 +311,56 @@ def test_no_version_is_forgotten() -> None:
                 name = path.relative_to(ROOT).as_posix()
                 module = path.stem if path.stem not in ("manifest",) else f"{path.parent.name}"
                 assert name in ELSEWHERE or module in here, f"{name} has a version that no test refuses"
+
+
+# --- levels of a cluster (docs/adr/0094) -------------------------------------------------------------
+
+
+def level_of_rows(_: Path, level: int) -> Any:
+    kv, batch = MemoryKV(), Batch()
+    batch.put(META, keys.LEVEL_KEY, keys.U32.pack(level))
+    kv.write(batch)
+    return BrokerState(kv, known_level=LEVEL)
+
+
+def level_of_checkpoint(_: Path, level: int) -> Any:
+    mark = AppliedMark(1, 5, 4096, 0, 7)
+    made = checkpoint_manifest.Manifest(mark, 0, {}, (), level=level)
+    return checkpoint_manifest.decode(
+        checkpoint_manifest.encode(made, GROUP), GROUP, Path("/data/checkpoints/x/CHECKPOINT")
+    )
+
+
+def level_of_backup(folder: Path, level: int) -> Any:
+    made = backup_manifest.Manifest(
+        name="b", made_ms=0, node=1, cluster_uuid=str(UUID(int=1)), cluster_name="c", broker_name="b", group_id=GROUP,
+        index=5, term=1, position=4096, header_crc=7, timestamp_ms=0, segment_size=65536, origin=[], digest={},
+        segments=[], state=[], bytes_total=0, bytes_new=0, versions={}, level=level,
+    )  # fmt: skip
+    (folder / "manifest.json").write_bytes(backup_manifest.encode(made))
+    return backup_manifest.load(folder)
+
+
+def level_of_tier(_: Path, level: int) -> Any:
+    key = manifest_name(7, "0" * 16)
+    head = manifest_format.Head(
+        schema=manifest_format.SCHEMA,
+        cluster_id="c",
+        version=7,
+        term=1,
+        applied_index=5,
+        key=key,
+        sha256="",
+        level=level,
+    )
+    return manifest_format.decode_head(msgspec.json.encode(head))
+
+
+@pytest.mark.parametrize("read", [level_of_rows, level_of_checkpoint, level_of_backup, level_of_tier])
+def test_a_level_of_a_later_day_in_one_file_is_refused_in_words(
+    tmp_path: Path, read: Callable[[Path, int], Any]
+) -> None:
+    read(tmp_path, LEVEL)
+    with pytest.raises(Exception, match=f"has level {LEVEL + 1}: a newer RaftMQ was finalized there") as caught:
+        read(tmp_path, LEVEL + 1)
+    assert f"knows levels up to {LEVEL}" in str(caught.value)
