@@ -205,8 +205,9 @@ def _allowed(name: str) -> bool:
 
 
 def bill_of_materials(out: Path) -> None:
-    """Writes what the server is installed with (CycloneDX), without a time or a random number."""
-    command = [TOOLS / "cyclonedx-py", "requirements", "--output-reproducible", "--of", "JSON"]
+    """Writes what the server is installed with, without a time or a random number. Raises CalledProcessError if it does
+    not fit the schema of CycloneDX."""
+    command = [TOOLS / "cyclonedx-py", "requirements", "--validate", "--output-reproducible", "--of", "JSON"]
     command += ["-o", out / f"{SERVER}.cdx.json", ROOT / "requirements" / "base.lock"]
     subprocess.run(command, check=True)
 

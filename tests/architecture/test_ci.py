@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.support.tools import TOOLS, needs
@@ -41,6 +43,9 @@ ABOUT_THE_RUNNER = {
 }
 """The lines that install tools which no Python package has."""
 RUN = re.compile(r"(\.ci/bare )?\.ci/run|make [a-z -]+")
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(ROOT / ".ci")
+    OTHERS = importlib.import_module("other_pythons")
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
@@ -96,17 +101,30 @@ def test_a_bare_path_has_no_tool_that_the_readme_does_not_ask_for() -> None:
     assert done.returncode == 3, "the command's"
 
 
-def test_ci_runs_the_oldest_python_that_is_supported() -> None:
+def test_ci_runs_the_oldest_python_that_is_supported_and_one_job_the_others_too() -> None:
     oldest = re.search(r'^requires-python = ">=([\d.]+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert oldest
     versions = {
-        step["with"]["python-version"]
+        tuple(step["with"]["python-version"].split())
         for path in WORKFLOWS
         for job in load(path)["jobs"].values()
         for step in job["steps"]
         if "setup-python" in step.get("uses", "")
     }
-    assert versions == {oldest[1]}
+    assert versions == {(oldest[1],), (*OTHERS.PYTHONS, oldest[1])}
+
+
+def test_a_python_that_is_not_there_is_not_a_pass(capfd: pytest.CaptureFixture[str]) -> None:
+    assert OTHERS.main(["--pythons", "3.99"]) == 0
+    assert capfd.readouterr().out == "not run: the suite on CPython 3.99, which is not on PATH\n"
+
+
+def test_the_other_pythons_get_all_of_the_lock_file_but_spark() -> None:
+    lock = (ROOT / "requirements" / "dev.lock").read_text()
+    left = OTHERS.without(lock, OTHERS.OF_SPARK)
+    names = re.compile(r"^([a-z0-9._-]+)(?:\[[^\]]*\])?==", re.MULTILINE)
+    assert set(names.findall(lock)) - set(names.findall(left)) == set(OTHERS.OF_SPARK)
+    assert left.count("--hash=") > 1000
 
 
 def test_hooks_are_local_make_targets() -> None:
