@@ -173,31 +173,44 @@ def installers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
-@pytest.mark.parametrize("installer", ["pip", "uv", "pipx"])
-def test_the_client_comes_from_the_files_by_each_installer(
-    installers: Path, wheels: Wheels, servers: str, folder: Path, tmp_path: Path, installer: str, version: str
-) -> None:
-    """With what it really depends on: at most 8 packages and 15 MB, and beside the real python-statemachine."""
+def installed(
+    installers: Path, installer: str, version: str, wheels: Wheels, folder: Path, name: str, *others: str
+) -> Path:
+    """Installs `name` from the built files, and `others` beside it from the package index. Returns the environment's
+    Python. Skips the test if the interpreter is missing."""
     interpreter = RELEASE["interpreter"](version)
     if interpreter is None:
         pytest.skip(f"not run: no CPython {version} on this machine")
-    home, files = tmp_path / "home", f"--find-links={wheels.client.parent}"
+    home, files = folder / "home", f"--find-links={wheels.client.parent}"
     if installer == "pipx":
         options = ("--python", interpreter, f"--pip-args={files}")
-        pipx = ("env", f"PIPX_HOME={home}", f"PIPX_BIN_DIR={tmp_path}", installers / "pipx")
-        steps = [(*pipx, "install", *options, "raftmq"), (*pipx, "inject", "raftmq", "python-statemachine")]
+        pipx = ("env", f"PIPX_HOME={home}", f"PIPX_BIN_DIR={folder}", installers / "pipx")
+        steps = [(*pipx, "install", *options, name), *((*pipx, "inject", "raftmq", each) for each in others)]
         python = home / "venvs/raftmq/bin/python"
     else:
         python = home / "bin/python"
         pip = (python, "-m", "pip") if installer == "pip" else (installers / "uv", "pip")
         chosen = () if installer == "pip" else ("--python", python)
-        steps = [(interpreter, "-m", "venv", home), (*pip, "install", *chosen, files, "raftmq", "python-statemachine")]
+        steps = [(interpreter, "-m", "venv", home), (*pip, "install", *chosen, files, name, *others)]
     for step in steps:
-        done = run(*step, cwd=tmp_path)
+        done = run(*step, cwd=folder, timeout_s=300)
         assert done.returncode == 0, done.stderr
+    return python
+
+
+VERSIONS = pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+INSTALLERS = pytest.mark.parametrize("installer", ["pip", "uv", "pipx"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@VERSIONS
+@INSTALLERS
+def test_the_client_comes_from_the_files_by_each_installer(
+    installers: Path, wheels: Wheels, servers: str, folder: Path, tmp_path: Path, installer: str, version: str
+) -> None:
+    """With what it really depends on: at most 8 packages and 15 MB, and beside the real python-statemachine."""
+    python = installed(installers, installer, version, wheels, tmp_path, "raftmq", "python-statemachine")
     before = run(python, "-c", SEND_AND_READ, servers, cwd=folder)
     uninstall(python, "python-statemachine")
     after = run(python, "-c", SEND_AND_READ, servers, cwd=folder)
@@ -208,3 +221,24 @@ def test_the_client_comes_from_the_files_by_each_installer(
     assert len([path for path in held if path.suffix == ".dist-info"]) <= 8
     size = sum(path.stat().st_size for each in held for path in each.rglob("*") if path.is_file())
     assert size <= 15_000_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@VERSIONS
+@INSTALLERS
+def test_the_server_comes_from_the_files_by_each_installer(
+    installers: Path, wheels: Wheels, tmp_path: Path, installer: str, version: str
+) -> None:
+    """The demo loses nothing, and a cluster starts, takes messages of the same environment, and stops."""
+    python = installed(installers, installer, version, wheels, tmp_path, "raftmq[server]")
+    command, folder = python.with_name("raftmq"), users_folder(tmp_path / "project")
+    demo = run(command, "demo", "--messages", "2000", "--json", cwd=folder, timeout_s=300)
+    assert demo.returncode == 0, demo.stderr
+    ports = ("--base-port", str(free_base_port(12)))
+    up = run(command, "up", "--detach", "--data", "data", *ports, "--json", cwd=folder)
+    assert up.returncode == 0, up.stderr
+    done = run(python, "-c", SEND_AND_READ, json.loads(up.stdout)["servers"], cwd=folder)
+    down = run(command, "down", "--data", "data", cwd=folder)
+    assert done.stdout.splitlines() == ["two teas", "set()"], done.stderr
+    assert down.returncode == 0, down.stderr

@@ -1,26 +1,30 @@
 """From the build that docs/levels.toml names to this tree, back, and forward again, under load, with nodes that die.
 
 No send may end in an error. Nothing acknowledged may be lost, and nothing may be there twice: messages, timers,
-transactions, offsets, tier. After `finalize`, the older build refuses directory, backup and tier.
+transactions, offsets, tier. RocketMQ's Java client sends and consumes beside ours; it may store twice what it sends
+twice (docs/adr/0011). After `finalize`, the older build refuses directory, snapshot, backup and tier.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from raftmq.client import Client, RaftMQError, Resolution, SendResult, connect
+from raftmq.client import Client, Message, RaftMQError, Resolution, SendResult, connect
 from raftmq.local.process import free_base_port
+from tests.compat.conftest import INSTALLED, JAVA, ForeignClient
 from tests.support.distributions import environment, plain_wheels, run
 from tests.support.older_build import older_command
 
@@ -29,6 +33,27 @@ pytestmark = [pytest.mark.slow, pytest.mark.live, pytest.mark.timeout(900)]
 PATIENCE_S = 120.0
 PLAIN, TIMED, BOTH = "plain", "timed", "both"
 QUEUES = 4
+DECISIONS = "COMMIT_MESSAGE,COMMIT_MESSAGE,ROLLBACK_MESSAGE"
+PATIENT = ("--timeout-ms", "60000")
+SENDERS = (
+    ("java-plain", "java", "--group", "java-plain", "--prefix", "plain", "--threads", "8", "--pace-ms", "5", *PATIENT),
+    (
+        "java-timed",
+        "java",
+        "--group",
+        "java-timed",
+        "--prefix",
+        "timed",
+        "--delay-ms",
+        "3000",
+        "--pace-ms",
+        "50",
+        *PATIENT,
+    ),
+    ("java-both", "java-transactions", "java-both", "both", "100000", DECISIONS, "DECIDED", "100", "60000", "45000"),
+)
+"""Topic, kind and arguments of the Java clients that send. Java ends a transaction with a oneway request, which a
+killed node loses: the client is asked again after `transaction.check_interval_ms`, 30 s."""
 REFUSES = "a newer RaftMQ was finalized there"
 
 
@@ -39,6 +64,8 @@ class Cluster:
         self.folder, self.older, self.newer = folder, older, newer
         self.data = folder / "data"
         self.tier = f"file://{folder / 'tier'}"
+        self.kills: list[tuple[float, int]] = []
+        """(time, node) of each kill -9."""
         up = ["up", "--detach", "--base-port", str(free_base_port(12)), "--tier", self.tier, "--json"]
         self.servers: str = self.json(older, *up)["servers"]
 
@@ -62,6 +89,7 @@ class Cluster:
 
     def change(self, node: int, command: Path) -> None:
         """Kills the node with kill -9, and starts it with that version."""
+        self.kills.append((time.time(), node))
         self.do(command, "kill", str(node))
         self.do(command, "restart", str(node))
 
@@ -158,31 +186,81 @@ class Load:
                         self.consumed.add(message.body)
 
 
-def stored(mq: Client, topic: str) -> Iterator[bytes]:
+class JavaLoad:
+    """Java clients: threads that send, one that sends delayed messages, transactions, and a push consumer."""
+
+    def __init__(self, servers: str, home: Path, ends: ExitStack) -> None:
+        self._home, self._servers, self._ends = home, servers, ends
+        with connect(servers) as mq:
+            for topic, *_ in SENDERS:
+                mq.admin.create_topic(topic, queues=QUEUES)
+
+        self.consumer = self._start("java", "consume", "java-plain", "--group", "java-readers", *PATIENT)
+        self.consumer.wait("ready")
+        self.senders: dict[str, ForeignClient] = {}
+        for topic, kind, *arguments in SENDERS:
+            self.senders[topic] = self._start(kind, "produce", topic, *arguments)
+            self.senders[topic].wait("send")
+        self.acked: dict[str, set[str]] = {}
+        self.errors: list[dict[str, Any]] = []
+        self.sends: list[dict[str, Any]] = []
+        self.rolled_back: set[str] = set()
+
+    def _start(self, kind: str, what: str, topic: str, *arguments: str) -> ForeignClient:
+        client = ForeignClient(kind, self._home, what, self._servers, topic, *arguments)
+        self._ends.callback(client.kill)
+        return client
+
+    def stop(self) -> None:
+        """Ends the senders, and notes their answers."""
+        for topic, sender in self.senders.items():
+            sends = [line for line in sender.finish(timeout_s=120) if line["event"] == "send"]
+            self.sends += sends
+            self.errors += [line for line in sends if line.get("error") or line.get("status", "SEND_OK") != "SEND_OK"]
+            self.rolled_back |= {line["key"] for line in sends if line.get("state") == "ROLLBACK_MESSAGE"}
+            self.acked[topic] = {line["key"] for line in sends} - self.rolled_back
+
+
+def messages(mq: Client, topic: str) -> Iterator[Message]:
     """Every message of a topic, from every queue."""
     for queue in range(QUEUES):
         offset = 0
         while True:
             found = mq.pull(topic, queue, offset)
-            yield from (message.body for message in found.messages)
+            yield from found.messages
             if found.next_offset <= offset:
                 break
             offset = found.next_offset
+
+
+def bodies(mq: Client, topic: str) -> Iterator[bytes]:
+    """Their bodies."""
+    return (each.body for each in messages(mq, topic))
+
+
+def keys(mq: Client, topic: str) -> Iterator[str]:
+    """Their keys."""
+    return (str(each.key) for each in messages(mq, topic))
+
+
+def once_settled(acked: set[Any], read: Callable[[], Iterator[Any]], topic: str) -> Counter[Any]:
+    """Reads again until all that was acknowledged is there: timers may not be due yet."""
+    assert acked, topic
+    deadline = time.monotonic() + 60
+    while True:
+        there = Counter(read())
+        if not acked - there.keys() or time.monotonic() > deadline:
+            assert acked - there.keys() == set(), f"{topic}: lost"
+            return there
+        time.sleep(1)
 
 
 def judge(servers: str, load: Load) -> None:
     """Each acknowledged message is there once; nothing that was rolled back is."""
     assert load.errors == []
     with connect(servers) as mq:
-        deadline = time.monotonic() + 60
         for topic, acked in load.acked.items():
-            while True:
-                there = Counter(stored(mq, topic))
-                if not acked - there.keys() or time.monotonic() > deadline:
-                    break
-                time.sleep(1)  # timers that are not due yet
-            assert acked, topic
-            assert acked - there.keys() == set(), f"{topic}: lost"
+            there = once_settled(acked, partial(bodies, mq, topic), topic)
             assert [body for body, times in there.items() if times > 1] == [], f"{topic}: twice"
             assert load.rolled_back & there.keys() == set()
         with mq.consumer("readers", PLAIN, follow=False) as consumer:
@@ -190,42 +268,99 @@ def judge(servers: str, load: Load) -> None:
         assert load.acked[PLAIN] - load.consumed == set(), "the group's offsets passed over these"
 
 
-def test_forward_back_and_forward_under_load(tmp_path: Path) -> None:
+def judge_java(servers: str, load: JavaLoad) -> Iterator[str]:
+    """Each acknowledged message is there once, or as often as the client sent it: each request has its own born time.
+    Yields what was found."""
+    assert load.errors == []
+    yield f"{len(load.sends)} sends of Java, 0 errors"
+    with connect(servers) as mq:
+        for topic, acked in load.acked.items():
+            once_settled(acked, partial(keys, mq, topic), topic)
+            copies: dict[str, list[Message]] = {}
+            for message in messages(mq, topic):
+                copies.setdefault(message.message_id, []).append(message)
+            for same in copies.values():
+                if len(same) > 1:
+                    (sent,) = (line for line in load.sends if line["key"] == same[0].key)
+                    places = [(each.queue_id, each.queue_offset, each.born_ms, each.store_ms) for each in same]
+                    yield f"{topic} {same[0].message_id} (queue, offset, born, stored): {places}, sent as {sent}"
+                assert len({each.born_ms for each in same}) == len(same), f"{topic}: one request is there twice"
+            assert load.rolled_back & {str(each[0].key) for each in copies.values()} == set()
+    acked = load.acked["java-plain"]
+    load.consumer.wait("message", len(acked), 60.0)
+    deadline = time.monotonic() + 60
+    while (missing := acked - {line["key"] for line in load.consumer.lines("message")}) and time.monotonic() < deadline:
+        time.sleep(1)
+    assert missing == set(), "the group's offsets passed over these"
+
+
+def with_java() -> bool:
+    """Returns True if `make test-compat` has built the Java client."""
+    return (INSTALLED / f"java-{JAVA}" / "lib").is_dir()
+
+
+def there_and_back(cluster: Cluster) -> None:
+    """Every node to the newer version, back, and there again; then the end of the upgrade."""
+    older, newer = cluster.older, cluster.newer
+    before = json.loads(cluster.do(newer, "upgrade", "plan", "--json"))
+    assert before["known"] == before["level"] + 1
+    assert "does not know GET /v1/users" in cluster.do(newer, "user", "list", fails=True)
+    verbs = (["topic", "list"], ["group", "list"], ["node", "list"], ["status"], ["config", "show"], ["links"])
+    for verb in verbs:
+        cluster.do(newer, *verb)
+    for node in (1, 2, 3):
+        cluster.change(node, newer)
+        leader = cluster.leader()
+        if node == 2:  # half way: the leader dies too, whichever version it runs
+            cluster.change(leader, newer if leader <= node else older)
+    cluster.do(newer, "topic", "create", "mixed")
+    for verb in verbs:
+        cluster.do(older, *verb)
+    cluster.do(older, "upgrade", "run")
+    for node in (3, 2, 1):
+        cluster.change(node, newer)
+    cluster.kills.append((time.time(), 3))
+    cluster.do(newer, "kill", "3")
+    named = cluster.do(newer, "upgrade", "finalize", "--yes", fails=True)
+    assert "node 3 (voter) is down" in named
+    cluster.do(newer, "restart", "3")
+    raised = json.loads(cluster.do(newer, "upgrade", "finalize", "--yes", "--json"))
+    assert (raised["before"], raised["level"]) == (before["level"], before["known"])
+    cluster.do(newer, "topic", "create", "after")
+    time.sleep(5)
+
+
+def test_forward_back_and_forward_under_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     older = older_command(tmp_path / "older")
     newer = environment(tmp_path / "newer", *plain_wheels(tmp_path / "wheels")).with_name("raftmq")
     cluster = Cluster(tmp_path, older, newer)
-    load = Load(cluster.servers)
-    before = json.loads(cluster.do(newer, "upgrade", "plan", "--json"))
-    assert before["known"] == before["level"] + 1
-    try:
-        for node in (1, 2, 3):
-            cluster.change(node, newer)
-            leader = cluster.leader()
-            if node == 2:  # half way: the leader dies too, whichever version it runs
-                cluster.change(leader, newer if leader <= node else older)
-        cluster.do(newer, "topic", "create", "mixed")
-        cluster.do(older, "upgrade", "run")
-        cluster.do(newer, "upgrade", "run")
-        cluster.do(newer, "kill", "3")
-        named = cluster.do(newer, "upgrade", "finalize", "--yes", fails=True)
-        assert "node 3 (voter) is down" in named
-        cluster.do(newer, "restart", "3")
-        raised = json.loads(cluster.do(newer, "upgrade", "finalize", "--yes", "--json"))
-        assert (raised["before"], raised["level"]) == (before["level"], before["known"])
-        cluster.do(newer, "topic", "create", "after")
-        time.sleep(5)
-    finally:
-        load.stop()
-    try:
+    with ExitStack() as ends:
+        ends.callback(cluster.do, newer, "down")
+        java = JavaLoad(cluster.servers, tmp_path, ends) if with_java() else None
+        load, began_s = Load(cluster.servers), time.monotonic()
+        try:
+            there_and_back(cluster)
+        finally:
+            load.stop()
+            seconds = time.monotonic() - began_s
+            if java is not None:
+                java.stop()
+        told = [f"{sum(map(len, load.acked.values()))} sends of ours in {seconds:.0f} s; kills: {cluster.kills}"]
         judge(cluster.servers, load)
+        try:
+            if java is not None:
+                told += judge_java(cluster.servers, java)
+        finally:
+            with capsys.disabled():
+                sys.stdout.write("\n    " + "\n    ".join(told) + "\n")
         assert cluster.json(newer, "topic", "describe", "after", "--json")["topic"]["changed_by"]
         cluster.do(newer, "backup", "create", "--to", str(tmp_path / "backups"))
         cluster.do(newer, "kill", "1")
-        cluster.do(older, "restart", "1", fails=True)
-        assert REFUSES in cluster.do(newer, "logs", "1")
-        cluster.do(newer, "restart", "1")
-    finally:
-        cluster.do(newer, "down")
+        older_is_refused(cluster, "its directory")
+        cluster.do(newer, "kill", "1")
+        state = cluster.data / "n1" / "data" / "state"
+        state.rename(tmp_path / "state-away")
+        older_is_refused(cluster, "its snapshot")
     (backup,) = (tmp_path / "backups").iterdir()
     refused_backup = run(older, "backup", "verify", str(backup), cwd=tmp_path)
     assert REFUSES in refused_backup.stderr
@@ -234,3 +369,12 @@ def test_forward_back_and_forward_under_load(tmp_path: Path) -> None:
     assert REFUSES in refused_tier.stderr
     with pytest.raises(RaftMQError):
         connect(cluster.servers, timeout_s=1).send(PLAIN, b"nobody is there")
+
+
+def older_is_refused(cluster: Cluster, what: str) -> None:
+    """Node 1, which is down, does not start with the older build, which says why; it starts with the newer one."""
+    log = cluster.data / "n1" / "node.log"
+    before = log.read_text().count(REFUSES)
+    cluster.do(cluster.older, "restart", "1", fails=True)
+    assert log.read_text().count(REFUSES) > before, what
+    cluster.do(cluster.newer, "restart", "1")

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -29,11 +30,14 @@ print(json.dumps([kernel.NAME, kernel.WHY, used]))
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """raftmq_wire.kernel alone, with the native module."""
+    """raftmq_wire.kernel alone, with the native module of this Python."""
     native_kernel()
     (tmp_path / "raftmq_wire/kernel").mkdir(parents=True)
     shutil.copy(ROOT / "raftmq_wire/__init__.py", tmp_path / "raftmq_wire")
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
     for path in (ROOT / "raftmq_wire/kernel").glob("*.*"):
+        if path.suffix == ".so" and path.name != f"_native{suffix}":
+            continue  # of another Python
         shutil.copy2(path, tmp_path / "raftmq_wire/kernel")
     return tmp_path
 

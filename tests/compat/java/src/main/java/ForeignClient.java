@@ -5,6 +5,7 @@ import java.util.Base64;
 import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
@@ -28,6 +29,8 @@ import org.apache.rocketmq.remoting.RPCHook;
  * consumers do. `--orderly`: it locks its queues, and a message that fails stops its queue. `--sql X`: the consumer wants
  * what the filter X selects; if the broker refuses it, the line "refused" has the code and the remark.
  * `--access-key N --secret-key S`: requests are signed.
+ * `--timeout-ms N`: a send and a request for a route may take so long. `--threads N`: so many threads share one
+ * producer; each waits `--pace-ms` between its sends.
  * `--delay-level N` and `--delay-ms N`: messages are to be delivered later. `--recall N`: every Nth is recalled, twice.
  */
 public final class ForeignClient {
@@ -36,6 +39,8 @@ public final class ForeignClient {
   private String prefix = "java";
   private int count = 0;
   private int batch = 1;
+  private int threads = 1;
+  private int timeoutMs = 3000;
   private double paceMs = 0;
   private boolean same = false;
   private int fail = 0;
@@ -68,6 +73,8 @@ public final class ForeignClient {
         case "--prefix": prefix = args[++at]; break;
         case "--count": count = Integer.parseInt(args[++at]); break;
         case "--batch": batch = Integer.parseInt(args[++at]); break;
+        case "--timeout-ms": timeoutMs = Integer.parseInt(args[++at]); break;
+        case "--threads": threads = Integer.parseInt(args[++at]); break;
         case "--pace-ms": paceMs = Double.parseDouble(args[++at]); break;
         case "--same": same = true; break;
         case "--fail": fail = Integer.parseInt(args[++at]); break;
@@ -142,6 +149,8 @@ public final class ForeignClient {
   private void produce() throws Exception {
     DefaultMQProducer producer = new DefaultMQProducer(group, hook());
     producer.setNamesrvAddr(positionals.get(1));
+    producer.setSendMsgTimeout(timeoutMs);
+    producer.setMqClientApiTimeout(timeoutMs);
     producer.start();
     say("ready");
     AtomicBoolean ended = new AtomicBoolean();
@@ -151,6 +160,12 @@ public final class ForeignClient {
     });
     input.setDaemon(true);
     input.start();
+    if (threads > 1) {
+      sendInThreads(producer, ended);
+      producer.shutdown();
+      say("done");
+      return;
+    }
     Message one = same ? build(0) : null;
     for (int number = 0; count > 0 ? number < count : !ended.get(); number += batch) {
       if (batch > 1) {
@@ -164,6 +179,29 @@ public final class ForeignClient {
     }
     producer.shutdown();
     say("done");
+  }
+
+  private void sendInThreads(DefaultMQProducer producer, AtomicBoolean ended) throws InterruptedException {
+    AtomicInteger next = new AtomicInteger();
+    List<Thread> all = new ArrayList<>();
+    for (int at = 0; at < threads; at++) {
+      Thread thread = new Thread(() -> {
+        try {
+          for (int number = next.getAndIncrement();
+              count > 0 ? number < count : !ended.get(); number = next.getAndIncrement()) {
+            send(producer, build(number), key(number));
+            Thread.sleep((long) paceMs);
+          }
+        } catch (InterruptedException error) {
+          Thread.currentThread().interrupt();
+        }
+      });
+      thread.start();
+      all.add(thread);
+    }
+    for (Thread thread : all) {
+      thread.join();
+    }
   }
 
   private void send(DefaultMQProducer producer, Message message, String key) throws InterruptedException {
@@ -237,6 +275,7 @@ public final class ForeignClient {
   private void consume() throws Exception {
     DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, hook(), new AllocateMessageQueueAveragely());
     consumer.setNamesrvAddr(positionals.get(1));
+    consumer.setMqClientApiTimeout(timeoutMs);
     consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
     consumer.setMaxReconsumeTimes(maxTimes);
     if (brokerAssigns) {

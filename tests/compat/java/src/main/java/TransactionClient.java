@@ -1,5 +1,6 @@
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
+import java.util.concurrent.atomic.AtomicBoolean;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
@@ -10,7 +11,9 @@ import org.apache.rocketmq.common.message.MessageExt;
 /**
  * A Java producer of transactions: one process, one JSON object per line out. Arguments: a word, name servers, topic, group,
  * prefix of the keys, how many messages, what it decides about message n (names of states, used in turn), and what it
- * answers when it is asked. Uses only what RocketMQ 4.9 has, so that one build runs on every version.
+ * answers when it is asked (DECIDED: what it has decided); then, if given, how many milliseconds it waits between two
+ * messages, how many a request may take, and how many it answers questions after its input has ended. Uses only what
+ * RocketMQ 4.9 has, so that one build runs on every version.
  */
 public final class TransactionClient {
   private TransactionClient() {
@@ -19,7 +22,8 @@ public final class TransactionClient {
   public static void main(String[] args) throws Exception {
     String topic = args[2];
     String[] decisions = args[6].split(",");
-    LocalTransactionState onCheck = LocalTransactionState.valueOf(args[7]);
+    boolean asDecided = args[7].equals("DECIDED");
+    LocalTransactionState always = asDecided ? null : LocalTransactionState.valueOf(args[7]);
     TransactionMQProducer producer = new TransactionMQProducer(args[3]);
     producer.setNamesrvAddr(args[1]);
     // A producer is known to the brokers by its heartbeats; 30 s is the default.
@@ -32,19 +36,37 @@ public final class TransactionClient {
 
       @Override
       public LocalTransactionState checkLocalTransaction(MessageExt message) {
+        LocalTransactionState onCheck = always;
+        if (asDecided) {
+          int number = Integer.parseInt(message.getKeys().substring(args[4].length() + 1));
+          onCheck = LocalTransactionState.valueOf(decisions[number % decisions.length]);
+        }
         say("check", message.getKeys(), message.getTransactionId() + " " + message.getTopic(), onCheck.name());
         return onCheck;
       }
     });
+    if (args.length > 9) {
+      producer.setSendMsgTimeout(Integer.parseInt(args[9]));
+      producer.setMqClientApiTimeout(Integer.parseInt(args[9]));
+    }
     producer.start();
-    for (int number = 0; number < Integer.parseInt(args[5]); number++) {
+    long paceMs = args.length > 8 ? Long.parseLong(args[8]) : 0;
+    AtomicBoolean ended = new AtomicBoolean();
+    Thread input = new Thread(() -> {
+      waitForInputEnd();
+      ended.set(true);
+    });
+    input.start();
+    for (int number = 0; number < Integer.parseInt(args[5]) && !ended.get(); number++) {
+      Thread.sleep(paceMs);
       String key = args[4] + "-" + number;
       Message message = new Message(topic, "tag", key, key.getBytes(StandardCharsets.UTF_8));
       TransactionSendResult result = producer.sendMessageInTransaction(message, decisions[number % decisions.length]);
       say("send", key, result.getTransactionId(), result.getLocalTransactionState().name());
     }
     say("ready", "", "", "");
-    waitForInputEnd();
+    input.join();
+    Thread.sleep(args.length > 10 ? Long.parseLong(args[10]) : 0);
     producer.shutdown();
     say("done", "", "", "");
     System.exit(0);
