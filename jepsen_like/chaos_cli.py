@@ -61,6 +61,7 @@ chaos.add_command(fuzz_command)
     help="Hostile clients one by one, --time each, while this happens: nothing, snapshot, checkpoint, kills (or all).",
 )
 @click.option("--rate", type=click.IntRange(min=1), help="Sends per second (raftmq 2000, pysyncobj 6000).")
+@click.option("--secured", is_flag=True, help="Clients over TLS, as a user, while rules are enforced.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="The run's new folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def run_command(
@@ -72,6 +73,7 @@ def run_command(
     seed: int | None,
     beside: str | None,
     rate: int | None,
+    secured: bool,
     out: Path | None,
     as_json: bool,
 ) -> int:
@@ -91,6 +93,7 @@ def run_command(
     wish = _wish(scenario, nemesis, subject, time_s, scale, seed, rate)
     if beside is not None:
         wish = _beside(wish, beside)
+    wish = wish._replace(secured=secured)
     if wish.scenario is not None and (why := _unsupported(wish)):
         tell(f"{Conclusion.UNSUPPORTED.value}: {why}")
         if as_json:

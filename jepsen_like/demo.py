@@ -53,6 +53,8 @@ class Plan(NamedTuple):
     """The number of sends after which the leader is killed."""
     tier: str | None
     """The object store to which the log is uploaded at the end; None for none."""
+    secured: bool = False
+    """True if the nodes take TLS alone and enforce users and rules."""
 
 
 class Outcome(NamedTuple):
@@ -95,11 +97,19 @@ class Outcome(NamedTuple):
     "--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Send the lines of this file instead."
 )
 @click.option("--tier", metavar="URL", help="Upload the log to this object store, or to a directory, and read it back.")
+@click.option("--secured", is_flag=True, help="Over TLS, as a user: up --tls --auth.")
 @click.option("--data", type=click.Path(path_type=Path), help="Use this new directory and keep it.")
 @click.option("--keep", is_flag=True, help="Keep the temporary directory.")
 @click.option("--json", "as_json", is_flag=True, help="Print only the last line.")
 def demo(
-    seed: int | None, messages: int, file: Path | None, tier: str | None, data: Path | None, keep: bool, as_json: bool
+    seed: int | None,
+    messages: int,
+    file: Path | None,
+    tier: str | None,
+    secured: bool,
+    data: Path | None,
+    keep: bool,
+    as_json: bool,
 ) -> int:
     """Kill a leader under load and prove that nothing is lost."""
     from jepsen_like.demo_input import InputError, read_lines
@@ -109,7 +119,7 @@ def demo(
     from raftmq.local.cluster import prepare_data_dir
     from raftmq_wire.errors import ExitCode, LocalError
 
-    plan = make_plan(secrets.randbelow(2**31) if seed is None else seed, messages, file, tier)
+    plan = make_plan(secrets.randbelow(2**31) if seed is None else seed, messages, file, tier, secured=secured)
     story = Story(quiet=as_json)
     try:
         read_lines(file)
@@ -146,10 +156,10 @@ def demo(
     return ExitCode.OK if good else ExitCode.FAILED
 
 
-def make_plan(seed: int, messages: int, file: Path | None, tier: str | None = None) -> Plan:
+def make_plan(seed: int, messages: int, file: Path | None, tier: str | None = None, *, secured: bool = False) -> Plan:
     """Makes the plan; the leader is killed in the middle half of the run."""
     strike_at = random.Random(seed).randrange(messages // 4, messages * 3 // 4)
-    return Plan(seed, messages, file, strike_at, tier)
+    return Plan(seed, messages, file, strike_at, tier, secured)
 
 
 def run(plan: Plan, folder: Path, story: Story) -> Outcome:
@@ -162,7 +172,8 @@ def run(plan: Plan, folder: Path, story: Story) -> Outcome:
     story.chapter(f"Three nodes start in {folder}")
     try:
         with story.working("starting"):
-            view, took = _timed(lambda: cluster.up(NODES, free_base_port(4 * NODES), tier=plan.tier))
+            ports, secured = free_base_port(4 * NODES), plan.secured
+            view, took = _timed(lambda: cluster.up(NODES, ports, tier=plan.tier, tls=secured, auth=secured))
         story.tell(f"ready after {took:.1f} s: node {view.leader} leads in term {view.term}")
         with HistoryWriter(folder / "history.jsonl", {"seed": plan.seed, "messages": plan.messages}) as history:
             return _act(plan, cluster, view, history, story)
@@ -179,7 +190,7 @@ def _act(plan: Plan, cluster: LocalCluster, view: ClusterView, history: HistoryW
 
     assert view.term is not None
     term_before = view.term
-    with connect(cluster.servers, tls=False) as mq:
+    with connect(cluster.servers, **cluster.client_options) as mq:
         mq.admin.create_topic(TOPIC, queues=QUEUES)
         dead = _send(plan, cluster, mq, history, story)
     pause = longest_pause(history.ops)
@@ -273,7 +284,7 @@ def _read(cluster: LocalCluster, history: HistoryWriter, story: Story) -> None:
     from raftmq.client import connect
 
     story.chapter("Read every queue of each node, nothing removed")
-    with connect(cluster.servers, tls=False) as mq:
+    with connect(cluster.servers, **cluster.client_options) as mq:
         for node in cluster.nodes:
             count, took = _timed(partial(read_node, mq, node, TOPIC, QUEUES, history, message_id_of))
             story.tell(f"node {node.id}: {count:,} messages in {took:.1f} s")

@@ -32,6 +32,7 @@ segments."""
 @click.option(
     "--seed", type=click.IntRange(min=0), help="Seed for the requests; it is printed, so a run can be repeated."
 )
+@click.option("--secured", is_flag=True, help="As a Super where rules are enforced; every other connection over TLS.")
 @click.option(
     "--replay",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -41,7 +42,13 @@ segments."""
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="The run's new folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def fuzz_command(
-    requests: int, target: str, seed: int | None, replay: Path | None, out: Path | None, as_json: bool
+    requests: int,
+    target: str,
+    seed: int | None,
+    secured: bool,
+    replay: Path | None,
+    out: Path | None,
+    as_json: bool,
 ) -> int:
     """Send almost valid requests to every handler.
 
@@ -59,9 +66,10 @@ def fuzz_command(
     folder = run_folder(out, seed)
     with ended_like_ctrl_c():
         if replay is not None:
-            return _replay(folder, replay, seed, tell)
-        tell(f"seed {seed}    (again: raftmq chaos fuzz --requests {requests} --target {target} --seed {seed})")
-        result, files = _run(folder, requests, target, seed, tell)
+            return _replay(folder, replay, seed, tell, secured=secured)
+        again = f"--requests {requests} --target {target} --seed {seed}{' --secured' if secured else ''}"
+        tell(f"seed {seed}    (again: raftmq chaos fuzz {again})")
+        result, files = _run(folder, requests, target, seed, tell, secured=secured)
     if as_json:
         print_json(_told(result, files, seed) | {"folder": str(folder)})
     else:
@@ -69,7 +77,9 @@ def fuzz_command(
     return 1 if result.found else MISSED_CODE if result.missed else 0
 
 
-def _run(folder: Path, requests: int, target: str, seed: int, tell: Callable[[str], None]) -> tuple[Result, list[Path]]:
+def _run(
+    folder: Path, requests: int, target: str, seed: int, tell: Callable[[str], None], *, secured: bool
+) -> tuple[Result, list[Path]]:
     import uvloop
 
     from jepsen_like.fuzz.campaign import Campaign, write_found
@@ -80,11 +90,11 @@ def _run(folder: Path, requests: int, target: str, seed: int, tell: Callable[[st
     def play(subject: RaftMQSubject) -> Result:
         return uvloop.run(Campaign(subject, targets, requests, seed, tell).run())
 
-    result = _with_cluster(folder, seed, tell, play)
+    result = _with_cluster(folder, seed, tell, play, secured=secured)
     return result, write_found(folder, result.found)
 
 
-def _replay(folder: Path, file: Path, seed: int, tell: Callable[[str], None]) -> int:
+def _replay(folder: Path, file: Path, seed: int, tell: Callable[[str], None], *, secured: bool) -> int:
     import uvloop
 
     from jepsen_like.fuzz.campaign import replay
@@ -95,7 +105,7 @@ def _replay(folder: Path, file: Path, seed: int, tell: Callable[[str], None]) ->
     def play(subject: RaftMQSubject) -> tuple[int, Shot] | None:
         return uvloop.run(replay(subject, rows, tell))
 
-    shown = _with_cluster(folder, seed, tell, play)
+    shown = _with_cluster(folder, seed, tell, play, secured=secured)
     if shown is None:
         tell(f"none of {len(rows)} requests, each sent alone, shows a defect")
         return 0
@@ -106,7 +116,9 @@ def _replay(folder: Path, file: Path, seed: int, tell: Callable[[str], None]) ->
     return 1
 
 
-def _with_cluster(folder: Path, seed: int, tell: Callable[[str], None], play: Callable[[RaftMQSubject], T]) -> T:
+def _with_cluster(
+    folder: Path, seed: int, tell: Callable[[str], None], play: Callable[[RaftMQSubject], T], *, secured: bool
+) -> T:
     from jepsen_like.fuzz.campaign import PKI
     from jepsen_like.fuzz.tls import make_files
     from jepsen_like.live.probes.tier_probe import STORE, environment
@@ -131,6 +143,7 @@ def _with_cluster(folder: Path, seed: int, tell: Callable[[str], None], play: Ca
             environment=lambda _: settings,
             is_direct=True,
             is_patient=True,
+            has_users=secured,
         )
         try:
             subject.start()

@@ -34,7 +34,8 @@ class TestbedError(Exception):
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--nodes", default=3, show_default=True, type=click.IntRange(1, 7), help="How many.")
-def testbed(folder: Path, nodes: int) -> None:
+@click.option("--secured", is_flag=True, help="Nodes take TLS alone from clients, and enforce users and rules.")
+def testbed(folder: Path, nodes: int, secured: bool) -> None:
     """Run a cluster for tests, in FOLDER, which must not exist.
 
     A test program talks to it by lines of JSON and its nodes end with that program. The pytest plugin of raftmq uses
@@ -50,7 +51,7 @@ def testbed(folder: Path, nodes: int) -> None:
         raise click.UsageError(f"{folder} exists; a testbed makes its folder and removes it")
     with owning(folder.parent, lambda line: click.echo(line, err=True)) as owned:
         owned.add_directory(folder)
-        with Bed(folder, Processes(owned), nodes) as bed:
+        with Bed(folder, Processes(owned), nodes, secured=secured) as bed:
             serve(bed, sys.stdin, lambda line: click.echo(line))
 
 
@@ -69,11 +70,14 @@ def serve(bed: Bed, requests: Iterable[str], answer: Callable[[str], None]) -> N
 class Bed:
     """A testbed's nodes, and the requests about them. As a context manager it ends the nodes and removes the folder."""
 
-    def __init__(self, folder: Path, processes: Processes, count: int) -> None:
+    def __init__(self, folder: Path, processes: Processes, count: int, *, secured: bool = False) -> None:
         from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 
         self._folder = folder
-        self._nodes = RaftMQSubject(folder, processes, count=count, is_empty=True)
+        self._secured = secured
+        self._nodes = RaftMQSubject(
+            folder, processes, count=count, is_empty=True, has_users=secured, speaks_tls=secured
+        )
         self._paused: set[int] = set()
 
     def __enter__(self) -> Bed:
@@ -94,7 +98,7 @@ class Bed:
         self._nodes.start()
 
     def describe(self) -> dict[str, object]:
-        """Returns the addresses and the nodes."""
+        """Returns the addresses, the nodes, and the user and the CA of a secured cluster."""
         rows = [
             {
                 "id": node.id,
@@ -102,12 +106,19 @@ class Bed:
                 "running": self._nodes.is_running(node.id),
                 "paused": node.id in self._paused,
                 "address": f"127.0.0.1:{node.broker_port}",
-                "admin": f"http://127.0.0.1:{node.admin_port}",
+                "admin": f"{'https' if self._secured else 'http'}://127.0.0.1:{node.admin_port}",
                 "log": node.log,
             }
             for node in self._nodes.nodes
         ]
-        return {"servers": self._nodes.servers, "nodes": rows}
+        return {"servers": self._nodes.servers, "nodes": rows, **self._access()}
+
+    def _access(self) -> dict[str, str]:
+        if not self._secured:
+            return {}
+        options = self._nodes.client_options
+        ca = options["tls"].ca if options["tls"] else ""
+        return {"tls_ca": ca, "access_key": options["access_key"], "secret_key": options["secret_key"]}
 
     def do(self, line: str) -> dict[str, object]:
         """Carries out one request. Raises TestbedError."""
@@ -214,11 +225,21 @@ class Bed:
         raise TestbedError(f"the nodes do not agree on a leader after {READY_S:.0f} s; are links cut?")
 
     def clean(self, _: dict[str, Any]) -> None:
-        """Deletes every topic and every consumer group of the cluster."""
+        """Deletes every topic and every consumer group of the cluster, and in a secured one every user but the
+        first."""
         leader = self._wait_leader()
-        for kind in ("topics", "groups"):
+        for kind in ("topics", "groups", "users") if self._secured else ("topics", "groups"):
             for row in list(self._list(leader, kind)):
-                self._delete(leader, f"/v1/{kind}/{quote(row['name'], safe='')}")
+                if kind != "users" or row["name"] != self._nodes.client_options["access_key"]:
+                    self._delete(leader, f"/v1/{kind}/{quote(row['name'], safe='')}")
+
+    def create_topic(self, request: dict[str, Any]) -> None:
+        """Creates a topic."""
+        body = {"name": request.get("name"), "queues": request.get("queues", 4)}
+        try:
+            self._nodes.request(self._wait_leader(), "POST", "/v1/topics", body)
+        except urllib.error.HTTPError as error:
+            raise TestbedError(f"POST /v1/topics: {error}") from None
 
     def _list(self, node: int, kind: str) -> Iterator[dict[str, Any]]:
         page = self._nodes.request(node, "GET", f"/v1/{kind}")
@@ -260,4 +281,5 @@ _ACTS: dict[str, Callable[[Bed, dict[str, Any]], dict[str, object] | None]] = {
     "mend": Bed.mend,
     "heal": Bed.heal,
     "clean": Bed.clean,
+    "create_topic": Bed.create_topic,
 }

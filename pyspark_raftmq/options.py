@@ -7,7 +7,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import raftmq
+from pyspark_raftmq import login
 from pyspark_raftmq.errors import OptionError, write
+from pyspark_raftmq.login import Login, parse_login
 from pyspark_raftmq.subscription_options import Topics, parse_topics
 from pyspark_raftmq.topic_bounds import TopicBounds, parse_offsets, parse_time, parse_times
 from raftmq.arrow.columns import COLUMNS, DEFAULT_COLUMNS
@@ -20,6 +23,7 @@ DEFAULT_BATCH_ROWS = 8192
 MAX_BATCH_ROWS = 1 << 20
 OPTIONS = (
     "servers",
+    *login.OPTIONS,
     "topic",
     "subscribe",
     "subscribePattern",
@@ -82,6 +86,11 @@ class ReadOptions(NamedTuple):
     filter_pushdown: bool = False
     max_bytes_per_second: int | None = None
     """The most bytes that one task reads per second; None: no limit."""
+    login: Login = Login()
+
+    def connect(self) -> raftmq.Client:
+        """Returns a client of the cluster that is read. Raises OptionError."""
+        return self.login.connect(self.servers)
 
 
 def parse_options(options: Mapping[str, str], *, stream: bool | None = None) -> ReadOptions:
@@ -116,6 +125,7 @@ def parse_options(options: Mapping[str, str], *, stream: bool | None = None) -> 
         copy=copy,
         filter_pushdown=_word(given, "filterPushdown", ("false", "true")) == "true",
         max_bytes_per_second=whole_number(given, "maxBytesPerSecond"),
+        login=parse_login(given),
     )
 
 
@@ -133,9 +143,9 @@ def _copy(given: Mapping[str, str], *, stream: bool | None) -> CopySource | None
         return None
     if stream:
         raise OptionError(f"a stream cannot read from {kind}", "copies of the log do not grow", "use spark.read")
-    if "servers" in given:
+    if named := next((name for name in ("servers", *login.OPTIONS) if name.lower() in given), ""):
         raise OptionError(
-            f"servers was given, and {kind} are read without a cluster", "it has no effect", "leave it out"
+            f"{named} was given, and {kind} are read without a cluster", "it has no effect", "leave it out"
         )
     if kind == FILES and "cluster" in given:
         raise OptionError("the option cluster was given, and files are read", "it is for a tier", "leave it out")
@@ -150,8 +160,8 @@ def check_known(name: str, known: Sequence[str]) -> None:
     if _NEVER.search(name):
         raise OptionError(
             f'the option "{name}" looks like a credential',
-            "options are written into Spark's plans, logs and checkpoints",
-            "keep credentials in the environment or in files of the executors",
+            "Spark hides the values of some names only, and this source knows no option of this name",
+            "write accessKey and secretKey, or userFile, or set RAFTMQ_ACCESS_KEY and RAFTMQ_SECRET_KEY everywhere",
         )
     raise OptionError(f'unknown option "{name}"', f"the options are {', '.join(known)}", _nearest(name, known))
 

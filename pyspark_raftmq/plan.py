@@ -23,7 +23,7 @@ def plan(options: ReadOptions, narrowing: Narrowing = NOTHING) -> list[QueueRang
     Bounds come from the leader, which confirms its leadership for each, so everything acknowledged before the plan is
     included.
     """
-    with raftmq.connect(options.servers) as mq:
+    with options.connect() as mq:
         topics = topics_of(mq, options)
         _check_any(options, topics)
         ranges = plan_topics(mq.admin, options, topics, options.ending)

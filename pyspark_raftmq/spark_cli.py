@@ -4,6 +4,7 @@ own."""
 from __future__ import annotations
 
 import datetime
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from pyspark_raftmq.copy_commands import audit_command, rebuild_command
 from pyspark_raftmq.errors import SourceError
 from pyspark_raftmq.job_running import explained, job_session, progress, session_options
 from raftmq.arrow.columns import DEFAULT_COLUMNS
-from raftmq.commands.common import is_context, json_option, print_table, servers_option, show
+from raftmq.commands.common import given_tls, is_context, json_option, print_table, servers_option, show
 
 _DAY_MS = 86_400_000
 
@@ -112,7 +113,6 @@ def report_command(
     given = {"topic": ",".join(topics)} if topics else {"subscribePattern": ".*"}
     with explained():
         options = _options(given, servers)
-        given["servers"] = options.servers
         with job_session(master, memory, quiet=as_json) as running:
             found = report(running, options, given)
         if to is not None:
@@ -153,7 +153,6 @@ def traffic_command(
     given = {"topic": ",".join(topics)} if topics else {"subscribePattern": ".*"}
     with explained():
         options = _options(given, servers)
-        given["servers"] = options.servers
         with job_session(master, memory, quiet=as_json) as running:
             found = traffic(running, options, given)
         if to is not None:
@@ -197,11 +196,24 @@ def _hour(hour_ms: int) -> str:
 
 def _options(given: dict[str, str], servers: str | None, **more: str) -> ReadOptions:
     from pyspark_raftmq.options import parse_options
-    from raftmq.client.discovery import find_servers
+    from raftmq.client.discovery import LOCAL_CA, LOCAL_USER, find_servers, local_file
+    from raftmq.client.tls import Tls
     from raftmq.local.http.contexts import find_servers_context
 
+    tls, user = given_tls(), ""
     try:
-        where = ";".join(find_servers_context(servers).servers if is_context(servers) else find_servers(servers))
+        if is_context(servers):
+            context = find_servers_context(servers)
+            found = tuple(context.servers)
+            tls = tls or (Tls(context.tls_ca) if context.tls_ca else None)
+        else:
+            found = find_servers(servers)
+            user = local_file(found, LOCAL_USER, os.environ, Path.cwd())
+            tls = tls or Tls(local_file(found, LOCAL_CA, os.environ, Path.cwd()))
     except ValueError as error:
         raise SourceError("the servers are not understood", str(error), 'raftmq … --servers "host:9876"') from error
-    return parse_options({**given, **more, "servers": where})
+    files = dict(zip(("tlsCa", "tlsCert", "tlsKey"), tls or (), strict=False))
+    if user and "RAFTMQ_ACCESS_KEY" not in os.environ:
+        files["userFile"] = user
+    given.update({"servers": ";".join(found), **{name: path for name, path in files.items() if path}})
+    return parse_options({**given, **more})

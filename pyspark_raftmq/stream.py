@@ -133,7 +133,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
 
     def _connected(self) -> raftmq.Client:
         if self._mq is None:
-            self._mq = raftmq.connect(self._options.servers)
+            self._mq = self._options.connect()
         return self._mq
 
     def _kept(self) -> dict[Queue, _Kept]:
@@ -228,10 +228,13 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         admin = self._connected().admin
         before = self._committed.next if self._committed is not None else {}
         try:
-            if self._committed is None and group not in admin.groups():
-                admin.create_group(group)
             for (topic, queue_id), offset in done.next.items():
-                if before.get((topic, queue_id)) != offset:
+                if before.get((topic, queue_id)) == offset:
+                    continue
+                try:
+                    admin.commit(group, topic, queue_id, offset)
+                except raftmq.NotFound:
+                    admin.create_group(group)
                     admin.commit(group, topic, queue_id, offset)
         except raftmq.RaftMQError as error:
             logger.warning("the offsets of group %s were not committed: %s", group, error)

@@ -91,7 +91,7 @@ def read_range(options: ReadOptions, columns: tuple[str, ...], planned: QueueRan
     """Yields the rows of a range, as `read_partition` does."""
     from raftmq.arrow.reading import RangeReader
 
-    with raftmq.connect(options.servers) as mq:
+    with options.connect() as mq:
         try:
             followers = followers_of(mq) if options.read_from == FOLLOWER else []
             node = node_for(planned.queue_id, followers)

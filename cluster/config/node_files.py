@@ -62,6 +62,13 @@ def with_tls(text: str, files: Mapping[str, str]) -> str:
     return tomlkit.dumps(document)
 
 
+def with_users_key(text: str, path: str) -> str:
+    """A node's file with this key of users' secrets."""
+    document = tomlkit.parse(text)
+    _table(document, "auth")["key_file"] = path
+    return tomlkit.dumps(document)
+
+
 def listener_port(node: NodeRecord, name: str) -> int | None:
     """Returns the port of one of the two listeners that a local cluster knows by name; None for another name."""
     return {"broker": node.broker_port, "namesrv": node.namesrv_port}.get(name)
@@ -263,27 +270,38 @@ def move_ports(nodes: Sequence[NodeRecord], *, failpoints: bool = False) -> None
 
 def set_tier(nodes: Sequence[NodeRecord], url: str) -> None:
     """Makes every node upload to that object store. Raises LocalError, having changed nothing, if it cannot be one."""
-    from cluster.config.node_files import with_tier
-
     for node in nodes:
-        fresh = node.config_path.with_suffix(".toml.new")
-        fresh.write_text(with_tier(node.config_path.read_text(encoding="utf-8"), url), encoding="utf-8")
-        load(fresh)
-        fresh.replace(node.config_path)
+        _rewrite(node.config_path, lambda text: with_tier(text, url))
 
 
-def set_tls(node: NodeRecord, folder: Path) -> None:
+def set_tls(config_path: Path, node_id: int, folder: Path) -> None:
     """Makes the node accept only TLS on all its ports, with its certificate in that folder. If its file already sets a
     mode, the mode stays."""
-    from cluster.config.node_files import with_tls
+    own = folder / f"node-{node_id}"
+    files = {"cert_file": own.with_suffix(".crt"), "key_file": own.with_suffix(".key"), "ca_file": folder / "ca.crt"}
+    _rewrite(config_path, lambda text: with_tls(text, _relative(files, config_path)))
 
-    fresh = node.config_path.with_suffix(".toml.new")
-    own, ca = (folder / f"node-{node.id}"), folder / "ca.crt"
-    files = {"cert_file": own.with_suffix(".crt"), "key_file": own.with_suffix(".key"), "ca_file": ca}
-    relative = {key: os.path.relpath(path, node.home) for key, path in files.items()}
-    fresh.write_text(with_tls(node.config_path.read_text(encoding="utf-8"), relative), encoding="utf-8")
-    load(fresh)
-    fresh.replace(node.config_path)
+
+def set_users_key(config_path: Path, key_file: Path) -> None:
+    """Has the node find the key of users' secrets in this file."""
+    path = _relative({"key_file": key_file}, config_path)["key_file"]
+    _rewrite(config_path, lambda text: with_users_key(text, path))
+
+
+def _relative(files: Mapping[str, Path], config_path: Path) -> dict[str, str]:
+    return {key: os.path.relpath(path, config_path.parent) for key, path in files.items()}
+
+
+def _rewrite(config_path: Path, changed: Callable[[str], str]) -> None:
+    """Replaces a node's file by `changed` of its text, if that can be used. Raises ConfigError, LocalError."""
+    fresh = config_path.with_suffix(".toml.new")
+    try:
+        fresh.write_text(changed(config_path.read_text(encoding="utf-8")), encoding="utf-8")
+        load(fresh)
+        fresh.replace(config_path)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise LocalError(f"{config_path} cannot be changed", why, f"ls -ld {config_path.parent}") from None
 
 
 def read_nodes(data: Path) -> list[NodeRecord]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
@@ -96,17 +96,8 @@ def complete(config: Config, source: Source, folder: Path | None) -> Config:
     secret = Path(config.peer.secret_file).expanduser() if config.peer.secret_file else None
     if secret is not None and folder is not None and source.is_from_file(("peer", "secret_file")):
         secret = folder / secret
-    tls = {
-        key: str((folder / path if folder is not None and source.is_from_file(("tls", key)) else path).absolute())
-        for key in TLS_FILES
-        if (path := Path(getattr(config.tls, key)).expanduser()) != Path()
-    }
-    auth = {
-        key: str((folder / path).absolute())
-        for key in AUTH_FILES
-        if folder is not None and source.is_from_file(("auth", key))
-        if (path := Path(getattr(config.auth, key)).expanduser()) != Path()
-    }
+    tls = _absolute("tls", {key: getattr(config.tls, key) for key in TLS_FILES}, source, folder)
+    auth = _absolute("auth", {key: getattr(config.auth, key) for key in AUTH_FILES}, source, folder)
     own = next((p for p in config.peers if p.id == config.node.id), None)
     peers = tuple(replace(each, listeners=_with_paired(config, each)) for each in config.peers)
     told = _with_paired(config, own) if own else {}
@@ -126,6 +117,15 @@ def complete(config: Config, source: Source, folder: Path | None) -> Config:
         peers=_with_own_listeners(config, listeners),
         limits=with_profile(config.limits, source.tree.get("limits", {})),
     )
+
+
+def _absolute(section: str, files: Mapping[str, str], source: Source, folder: Path | None) -> dict[str, str]:
+    """The files of a section that are named, key -> absolute path. A path in the file counts from its folder."""
+    return {
+        key: str((folder / path if folder is not None and source.is_from_file((section, key)) else path).absolute())
+        for key, named in files.items()
+        if (path := Path(named).expanduser()) != Path()
+    }
 
 
 def check(config: Config, source: Source) -> None:

@@ -18,16 +18,19 @@ from cluster.config.local_layout import NodeRecord
 from cluster.peer import keyring, secret
 from jepsen_like.fuzz import http, peers, remoting, tls
 from jepsen_like.fuzz.greeting import Greeting
+from jepsen_like.fuzz.guard import Guard, guard_of
 from jepsen_like.fuzz.lanes import Finding, HttpLane, PeerLane, RemotingLane
 from jepsen_like.fuzz.shot import Port, Shot, save
 from jepsen_like.hostile import almost_valid, mutate
-from jepsen_like.hostile.wire import ask_http, request
+from jepsen_like.hostile.wire import request
 from jepsen_like.live.probes.bytes_in_flight import wait_given_back
 from jepsen_like.live.probes.long_turns import TURN_MAX_S, ask_turns
+from jepsen_like.live.probes.node_http import ask_node
 from jepsen_like.live.probes.tier_probe import STORE
 from jepsen_like.live.probes.watch import Watch
 from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 from jepsen_like.live.subjects.subject import leader_of
+from raftmq.commands.bench_load import signed_frame
 
 KINDS = ("object HEAD", "object manifest", "object log", "object index")
 """Kinds of the tier's objects that are damaged; every long run must damage each kind."""
@@ -148,6 +151,7 @@ class Campaign:
         self, subject: RaftMQSubject, targets: Sequence[Port], requests: int, seed: int, tell: Callable[[str], None]
     ) -> None:
         self._subject = subject
+        self._guard: Guard | None = None
         self._targets = targets
         self._wanted = requests
         self._seed = seed
@@ -189,7 +193,7 @@ class Campaign:
 
     async def _given_back(self) -> None:
         """Checks that the nodes count no bytes in flight any more, when there are no requests."""
-        for what in await wait_given_back(node.admin_port for node in self._subject.nodes):
+        for what in await wait_given_back(self._subject.nodes):
             self._note(what, [])
 
     async def _prepare(self) -> dict[str, object]:
@@ -199,9 +203,11 @@ class Campaign:
         state = states[self._leader]
         self._term = state.term if state is not None else 1
         node = next(node for node in self._subject.nodes if node.id == self._leader)
+        if self._subject.has_users:
+            self._guard = await guard_of(self._subject, node, tls.context_of(self._subject.data.parent / PKI))
         for name in almost_valid.TOPICS:
             body = {"name": name, "read_queues": 4, "write_queues": 4}
-            await ask_http(node.admin_port, "POST", "/v1/topics", json.dumps(body).encode())
+            await ask_node(node, "POST", "/v1/topics", json.dumps(body).encode())
         setup = [
             request(200, {}, json.dumps({"groupName": group}).encode(), opaque=n)
             for n, group in enumerate(almost_valid.GROUPS, 1)
@@ -210,23 +216,31 @@ class Campaign:
             ext = {"a": "g", "b": topic, "e": "0", "i": "UNIQ_KEY\1u\2KEYS\1k1\2TAGS\1a\2", "g": "1"}
             setup += [request(310, ext, b"seed", opaque=1000 * n + each) for each in range(30)]
         lane = RemotingLane(node.namesrv_port)
-        await lane.fire([Shot(Port.REMOTING, "", data, opaque) for opaque, data in setup])
-        await self._fill(lane, node.admin_port)
+        await lane.fire(self._shots(setup))
+        await self._fill(lane, node)
         lane.close()
-        return http.load_document((await ask_http(node.admin_port, "GET", "/openapi.json")).body)
+        return http.load_document((await ask_node(node, "GET", "/openapi.json")).body)
 
-    async def _fill(self, lane: RemotingLane, admin_port: int) -> None:
+    async def _fill(self, lane: RemotingLane, node: NodeRecord) -> None:
         """Sends messages; returns when the tier holds some."""
         sends = []
         for number in range(FILL):
             ext = {"a": "g", "b": almost_valid.TOPICS[number % 6], "e": str(number % 4), "i": "TAGS\1a\2", "g": "1"}
             sends.append(request(310, ext, bytes(FILL_BYTES), opaque=200_000 + number))
-        await lane.fire([Shot(Port.REMOTING, "", data, opaque) for opaque, data in sends])
-        if not await _is_tiered(admin_port, 1):
+        await lane.fire(self._shots(sends))
+        if not await _is_tiered(node, 1):
             raise OSError(f"nothing came into the tier within {TIER_S:g} s")
 
+    def _shots(self, requests: Sequence[tuple[int, bytes]]) -> list[Shot]:
+        """Returns shots of right requests, (opaque, frame), signed if users are asked for."""
+        guard = self._guard
+        frames = [
+            (opaque, data if guard is None else signed_frame(data, guard.credentials)) for opaque, data in requests
+        ]
+        return [Shot(Port.REMOTING, "", data, opaque) for opaque, data in frames]
+
     async def _greet(self) -> dict[int, Greeting]:
-        answer = await ask_http(self._subject.nodes[0].admin_port, "GET", "/v1/status")
+        answer = await ask_node(self._subject.nodes[0], "GET", "/v1/status")
         cluster = json.loads(answer.body)["cluster_id"]
         keys = {node.id: _key_of(self._subject.data_of(node.id)) for node in self._subject.nodes}
         greetings = {node.id: Greeting(cluster, node.id, keys[node.id]) for node in self._subject.nodes}
@@ -256,7 +270,7 @@ class Campaign:
         await asyncio.gather(*beside)
 
     def _lane(self, port: Port, node: NodeRecord, greetings: dict[int, Greeting]) -> AnyLane:
-        return lane_of(port, node, greetings, self._subject.data.parent / PKI)
+        return lane_of(port, node, greetings, self._subject.data.parent / PKI, self._guard)
 
     def _left(self, port: Port) -> bool:
         whole = sum(SHARE[each] for each in self._targets)
@@ -281,10 +295,10 @@ class Campaign:
         """Returns two functions for a port: one draws its batches, the other draws bytes that are no request."""
         count = BATCH[port]
         if port is Port.REMOTING:
-            requests = remoting.Requests(rng)
+            requests = remoting.Requests(rng, self._guard)
             return lambda: requests.batch(count), lambda: [requests.raw() for _ in range(3)]
         if port is Port.HTTP:
-            operations = http.Operations(document, rng)
+            operations = http.Operations(document, rng, self._guard)
             return lambda: [operations.draw() for _ in range(count)], lambda: [operations.raw()]
         if port is Port.TLS:
             plans = tls.Plans(rng)
@@ -379,26 +393,26 @@ class Campaign:
     async def _no_long_turn(self) -> None:
         """Checks that no turn of a node's event loop took too long because of the shots."""
         for node in self._subject.nodes:
-            turns = await ask_turns(node.admin_port)
+            turns = await ask_turns(node)
             self._tell(f"longest turn of node {node.id}: {turns}")
             if turns.longest_s > TURN_MAX_S:
                 self._found.append(Defect(f"node {node.id}: a turn of the event loop took {turns}", []))
 
     async def _still_uploads(self) -> None:
         """Checks that new segments reach the tier, whatever happened to `HEAD` and other objects."""
-        port = next(node.admin_port for node in self._subject.nodes if node.id == self._leader)
-        sealed = json.loads((await ask_http(port, "POST", "/v1/tier/seal", b"{}")).body or b"{}")
-        if not await _is_tiered(port, sealed.get("position", 1 << 63)):
-            what = (await ask_http(port, "GET", "/v1/tier")).body.decode("utf-8", "replace")[:300]
+        leader = next(node for node in self._subject.nodes if node.id == self._leader)
+        sealed = json.loads((await ask_node(leader, "POST", "/v1/tier/seal", b"{}")).body or b"{}")
+        if not await _is_tiered(leader, sealed.get("position", 1 << 63)):
+            what = (await ask_node(leader, "GET", "/v1/tier")).body.decode("utf-8", "replace")[:300]
             self._found.append(Defect(f"what was sealed does not come into the tier: {sealed}, {what}", []))
 
 
-async def _is_tiered(admin_port: int, position: int) -> bool:
+async def _is_tiered(node: NodeRecord, position: int) -> bool:
     """Returns True once the node reports that the tier holds the log up to `position` and that no attempt fails; False
     after TIER_S."""
     until = time.monotonic() + TIER_S
     while time.monotonic() < until:
-        view = json.loads((await ask_http(admin_port, "GET", "/v1/tier")).body or b"{}")
+        view = json.loads((await ask_node(node, "GET", "/v1/tier")).body or b"{}")
         if view.get("verified_to", 0) >= position and not view["failing"]:
             return True
         await asyncio.sleep(0.2)
@@ -458,7 +472,7 @@ async def replay(
         try:
             for node_id, shot in rows:
                 node = next(node for node in subject.nodes if node.id == node_id)
-                lane = lane_of(shot.port, node, greetings, subject.data.parent / PKI)
+                lane = lane_of(shot.port, node, greetings, subject.data.parent / PKI, campaign._guard)
                 is_raw = shot.handler in (remoting.RAW, http.RAW, peers.RAW, peers.STRANGER)
                 await campaign._one(node.id, lane.fire_raw if is_raw else lane.fire, [shot])
                 lane.close()
@@ -473,12 +487,12 @@ async def replay(
     return None
 
 
-def lane_of(port: Port, node: NodeRecord, greetings: dict[int, Greeting], pki: Path) -> AnyLane:
+def lane_of(port: Port, node: NodeRecord, greetings: dict[int, Greeting], pki: Path, guard: Guard | None) -> AnyLane:
     """Returns a lane to that port of the node. `pki`: the folder of `tls.make_files`."""
     if port is Port.TLS:
         return tls.TlsLane(node, tls.context_of(pki))
     if port is Port.REMOTING:
-        return RemotingLane(node.namesrv_port)
+        return RemotingLane(node.namesrv_port, guard)
     if port is Port.HTTP:
-        return HttpLane(node.admin_port)
+        return HttpLane(node.admin_port, guard)
     return PeerLane(node.peer_port, greetings[node.id].dial)

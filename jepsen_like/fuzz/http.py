@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
+from jepsen_like.fuzz.guard import Guard
 from jepsen_like.fuzz.shot import Port, Shot
 from jepsen_like.hostile import mutate
 from jepsen_like.hostile.almost_valid import GROUPS, MADE, TOPICS
@@ -42,6 +43,10 @@ def _no_action(rng: random.Random, body: Any) -> Any:
     }
 
 
+def _no_mode(rng: random.Random, body: Any) -> Any:
+    return {"mode": rng.choice(("", "enforced", None, 5, ["off"], "\x00"))}
+
+
 def _as_it_is(rng: random.Random, body: Any) -> Any:
     return body
 
@@ -59,6 +64,7 @@ UNACCEPTABLE: dict[str, Callable[[random.Random, Any], Any]] = {
     "POST /v1/members/{id}/drain": _as_it_is,
     "POST /v1/members/{id}/maintenance": _as_it_is,
     "PUT /v1/config": _no_setting,
+    "PUT /v1/auth": _no_mode,
     "POST /v1/backup": _no_folder,
     "PUT /v1/failpoints": _no_action,
 }
@@ -86,9 +92,10 @@ SELDOM = frozenset(
 class Operations:
     """Draws requests of the document's operations."""
 
-    def __init__(self, document: dict[str, Any], rng: random.Random) -> None:
+    def __init__(self, document: dict[str, Any], rng: random.Random, guard: Guard | None = None) -> None:
         """`document`: OpenAPI 3.1."""
         self._rng = rng
+        self._guard = guard
         self._schemas: dict[str, Any] = document["components"]["schemas"]
         self._operations = {
             f"{method.upper()} {path}": (method.upper(), path, operation)
@@ -115,6 +122,8 @@ class Operations:
         elif rng.random() < 0.05:
             body = mutate.noise(rng)
         kind = "application/json" if rng.random() < 0.98 else rng.choice(("text/plain", "", "application/json; x=\xff"))
+        if self._guard is not None and name != "DELETE /v1/session":  # it would take the token away
+            head += self._guard.header(rng)
         more = rng.choice(("", "", "", "", "", "Prefer: redirect\r\n", "Origin: http://elsewhere\r\n", "Prefer: x\r\n"))
         head += f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n{more}\r\n"
         return Shot(Port.HTTP, name, head.encode("latin-1", "replace") + body, opaque=0)

@@ -4,10 +4,12 @@ them."""
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
 from jepsen_like.fuzz import http
+from jepsen_like.fuzz.guard import Guard, Ways
 from jepsen_like.fuzz.shot import Shot
 from jepsen_like.hostile.wire import HOST, frames_of
 from raftmq_wire.codec import FLAG_RESPONSE, CodecError
@@ -15,6 +17,8 @@ from raftmq_wire.codec import FLAG_RESPONSE, CodecError
 ANSWER_S = 20.0
 """Seconds after which a shot counts as not answered."""
 DIAL_TRIES = 20
+AGAIN_EVERY = 20
+"""The number of batches after which a connection for requests is replaced by another one."""
 
 
 class Finding(Exception):
@@ -62,17 +66,22 @@ class Line(asyncio.Protocol):
         self.closed.set()
         self.settled.set()
 
+    @property
+    def is_over(self) -> bool:
+        """True if nothing can be sent any more: the connection is closed, or about to be."""
+        return self.closed.is_set() or self.transport is None or self.transport.is_closing()
+
     def abort(self) -> None:
         """Closes the connection at once."""
         if self.transport is not None:
             self.transport.abort()
 
 
-async def dial(port: int, kind: type[Line] = Line) -> Line:
-    """Opens a connection, trying for a while. Raises OSError."""
+async def dial(port: int, kind: type[Line] = Line, context: ssl.SSLContext | None = None) -> Line:
+    """Opens a connection, over TLS with a context, trying for a while. Raises OSError."""
     for attempt in range(DIAL_TRIES):
         try:
-            return (await asyncio.get_running_loop().create_connection(kind, HOST, port))[1]
+            return (await asyncio.get_running_loop().create_connection(kind, HOST, port, ssl=context))[1]
         except OSError:
             if attempt == DIAL_TRIES - 1:
                 raise
@@ -80,13 +89,15 @@ async def dial(port: int, kind: type[Line] = Line) -> Line:
     raise AssertionError
 
 
-async def _say_alone(port: int, data: bytes, wait_s: float, *, ends: bool = False) -> None:
+async def _say_alone(
+    port: int, data: bytes, wait_s: float, *, ends: bool = False, context: ssl.SSLContext | None = None
+) -> None:
     """Sends bytes on a connection of their own; `ends`: nothing follows them. Waits a little for the node to close
     it."""
-    line = await dial(port)
+    line = await dial(port, context=context)
     assert line.transport is not None
     line.transport.write(data)
-    if ends:
+    if ends and context is None:  # TLS has no half-close
         line.transport.write_eof()
     try:
         await asyncio.wait_for(line.closed.wait(), wait_s)
@@ -97,15 +108,21 @@ async def _say_alone(port: int, data: bytes, wait_s: float, *, ends: bool = Fals
 class RemotingLane:
     """A connection for batches of requests, dialled again after it was closed."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, guard: Guard | None = None) -> None:
         self._port = port
+        self._ways = Ways(guard)
         self._line: Line | None = None
+        self._fired = 0
 
     async def fire(self, shots: Sequence[Shot]) -> list[Shot]:
         """Sends all shots at once; returns those that certainly reached a handler. Raises Finding and OSError."""
         line = self._line
-        if line is None or line.closed.is_set():
-            line = self._line = await dial(self._port)
+        self._fired += 1
+        if line is not None and self._fired % AGAIN_EVERY == 0:
+            line.abort()  # so that both ways are used, even if the node closes none
+            line = None
+        if line is None or line.is_over:
+            line = self._line = await dial(self._port, context=self._ways.next())
         assert line.transport is not None
         line.answers.clear()
         wanted = {shot.opaque for shot in shots if shot.opaque >= 0}
@@ -138,7 +155,7 @@ class RemotingLane:
         """Sends each shot on a connection of its own, which the node may close. Raises OSError if the node does not
         listen."""
         for shot in shots:
-            await _say_alone(self._port, shot.data, 0.5, ends=True)
+            await _say_alone(self._port, shot.data, 0.5, ends=True, context=self._ways.next())
         return list(shots)
 
     def close(self) -> None:
@@ -150,8 +167,9 @@ class RemotingLane:
 class HttpLane:
     """A connection for one HTTP request after the other."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, guard: Guard | None = None) -> None:
         self._port = port
+        self._ways = Ways(guard)
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self.statuses: Counter[int] = Counter()
 
@@ -174,7 +192,7 @@ class HttpLane:
     async def _ask(self, shot: Shot) -> int | None:
         """Sends one shot; returns the status, or None if the connection was closed."""
         if self._streams is None:
-            self._streams = await asyncio.open_connection(HOST, self._port)
+            self._streams = await asyncio.open_connection(HOST, self._port, ssl=self._ways.next())
         reader, writer = self._streams
         buffer = bytearray()
         writer.write(shot.data)
@@ -189,14 +207,15 @@ class HttpLane:
                     break
             except (ValueError, IndexError):
                 raise Finding("an answer that is no HTTP", [shot]) from None
-        if len(buffer) > answer[1] or b"connection: close" in bytes(buffer[:1000]).lower():
-            self.close()
+        head = bytes(buffer[:1000]).lower()
+        if len(buffer) > answer[1] or b"connection: close" in head or b"text/event-stream" in head:
+            self.close()  # a stream of events does not end
         return answer[0]
 
     async def fire_raw(self, shots: Sequence[Shot]) -> list[Shot]:
         """Sends each shot on a connection of its own."""
         for shot in shots:
-            reader, writer = await asyncio.open_connection(HOST, self._port)
+            reader, writer = await asyncio.open_connection(HOST, self._port, ssl=self._ways.next())
             try:
                 writer.write(shot.data)
                 await asyncio.wait_for(_read(reader), 0.3)
@@ -234,9 +253,9 @@ class PeerLane:
         reached = []
         for shot in shots:
             line = self._line
-            if line is None or line.closed.is_set():
+            if line is None or line.is_over:
                 line = self._line = await self._enter(self._port)
-                if line is None:
+                if line is None or line.is_over:
                     continue
             assert line.transport is not None
             line.transport.write(shot.data)

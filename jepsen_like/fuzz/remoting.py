@@ -9,6 +9,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+from jepsen_like.fuzz.guard import Guard
 from jepsen_like.fuzz.shot import Port, Shot
 from jepsen_like.hostile import almost_valid, mutate
 from jepsen_like.hostile.almost_valid import FIELDS, SENDS
@@ -37,8 +38,9 @@ HANDLERS = (*(f"{int(code)} {RequestCode(code).name}" for code in FIELDS), UNKNO
 class Requests:
     """Draws requests; their opaques are counted up."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, guard: Guard | None = None) -> None:
         self._rng = rng
+        self._guard = guard
         self._opaque = 0
 
     def batch(self, count: int) -> list[Shot]:
@@ -95,6 +97,8 @@ class Requests:
 
     def _shot(self, handler: str, code: int, fields: dict[str, Any], body: bytes) -> Shot:
         rng = self._rng
+        if self._guard is not None and code != RequestCode.SET_AUTH_MODE:  # rules are enforced until the end
+            fields = self._guard.signed(rng, fields, body)
         flag = 0
         kind = rng.random()
         if kind < 0.08:

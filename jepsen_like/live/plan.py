@@ -45,6 +45,8 @@ class Plan(NamedTuple):
     beside: tuple[str, ...] = ()
     """Names of the events (kills, snapshots and so on) that are caused at the nodes while one kind of hostile client at
     a time attacks them; (): all kinds attack together, and no events are caused."""
+    secured: bool = False
+    """True if clients speak TLS and are users, whose rules are enforced."""
 
     @property
     def is_scripted(self) -> bool:
@@ -79,6 +81,8 @@ class Plan(NamedTuple):
             words.append(f"--beside {','.join(self.beside)}")
         if self.story is not None:
             words.append(f"--scale {self.scale:g}")
+        if self.secured:
+            words.append("--secured")
         return " ".join(words)
 
 

@@ -250,7 +250,7 @@ class Run:
         if not self._wait_caught_up():
             return
         if isinstance(self._subject, RaftMQSubject):
-            self._reasons += asyncio.run(wait_given_back(node.admin_port for node in self._subject.nodes))
+            self._reasons += asyncio.run(wait_given_back(self._subject.nodes))
         try:
             self._rows = self._subject.read_all(self._history)
         except (OSError, RaftMQError) as error:

@@ -47,6 +47,8 @@ class Wish(NamedTuple):
     beside: tuple[str, ...] = ()
     """Names of the events (kills, snapshots and so on) that are caused at the nodes while one kind of hostile client at
     a time attacks them (`Plan.beside`)."""
+    secured: bool = False
+    """True if clients speak TLS and are users, whose rules are enforced."""
 
     @property
     def story(self) -> Story | None:
@@ -118,6 +120,7 @@ def perform(wish: Wish, folder: Path, tell: Callable[[str], None]) -> tuple[Plan
                 wish.scale,
                 wish.rate is not None,
                 wish.beside,
+                wish.secured,
             )
             tell(f"seed {plan.seed}    (again: {plan.command})")
             for name, why in choice.skipped.items():
@@ -140,7 +143,7 @@ def _build(
 ) -> tuple[Subject, Tools, dict[Capability, str]]:
     from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 
-    nodes = folder / NODES
+    nodes, secured = folder / NODES, wish.secured
     if wish.subject == "pysyncobj":
         from jepsen_like.live.subjects.pysyncobj_subject import PySyncObjSubject
 
@@ -159,21 +162,31 @@ def _build(
             files_max=files_max,
             is_direct=wish.story.is_direct,
             is_patient=wish.scale < 1 and all_hostile(wish.nemeses),
+            has_users=secured,
+            speaks_tls=secured,
         )
         return story_subject, Tools(), {}
     if not _wants_shim(wish):
-        return RaftMQSubject(nodes, processes, seed=wish.seed), Tools(), {}
+        return RaftMQSubject(nodes, processes, seed=wish.seed, has_users=secured, speaks_tls=secured), Tools(), {}
     work = folder / SHIM
     owned.add_directory(work)
     try:
         proof = prepare(work, owned)
     except ShimError as error:
         missing = {Capability.POWER: str(error), Capability.CLOCK: str(error)}
-        return RaftMQSubject(nodes, processes, seed=wish.seed), Tools(), missing
+        return RaftMQSubject(nodes, processes, seed=wish.seed, has_users=secured, speaks_tls=secured), Tools(), missing
     tell(proof.suspicion or "the disk shim holds: an unsynced write of this very node vanished, a synced one stayed")
     shim = Shim(nodes, work, proof.library)
     more = frozenset({Capability.POWER, Capability.CLOCK})
-    subject = RaftMQSubject(nodes, processes, seed=wish.seed, environment=shim.environment, more=more)
+    subject = RaftMQSubject(
+        nodes,
+        processes,
+        seed=wish.seed,
+        environment=shim.environment,
+        more=more,
+        has_users=secured,
+        speaks_tls=secured,
+    )
     return subject, Tools(ShimPower(subject, shim), shim, proof.suspicion), {}
 
 

@@ -105,7 +105,7 @@ def _ends(options: ReadOptions) -> dict[tuple[str, int], tuple[int, int]]:
     """Returns (first offset kept, the one after the last) of each queue, as the leader reports them. Raises
     PlanError."""
     found: dict[tuple[str, int], tuple[int, int]] = {}
-    with raftmq.connect(options.servers) as mq:
+    with options.connect() as mq:
         for topic in topics_of(mq, options):
             try:
                 queues = mq.admin.describe_topic(topic).queues

@@ -61,7 +61,7 @@ def report(spark: SparkSession, options: ReadOptions, given: dict[str, str]) -> 
     of a task."""
     from pyspark.sql import functions as f
 
-    with raftmq.connect(options.servers) as mq:
+    with options.connect() as mq:
         topics = topics_of(mq, options)
         groups = _groups(mq, options, topics)
     if not topics:

@@ -12,7 +12,6 @@ import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import raftmq
 from pyspark_raftmq.options import ReadOptions
 from pyspark_raftmq.plan import topics_of
 
@@ -76,7 +75,7 @@ def traffic(spark: SparkSession, options: ReadOptions, given: dict[str, str]) ->
     of a task."""
     from pyspark.sql import functions as f
 
-    with raftmq.connect(options.servers) as mq:
+    with options.connect() as mq:
         if not topics_of(mq, options):
             return TrafficReport([], [], [], -1, -1)
     wanted = {**given, "columns": "topic,queue_id,store_ms,body,keys"}

@@ -89,7 +89,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 def check_topic(options: SinkOptions) -> None:
     """Raises PlanError if the topic does not exist, before a task starts. If the cluster does not answer now, the tasks
     ask it again, for `timeoutSeconds`."""
-    with raftmq.connect(options.servers) as mq, suppress(raftmq.RaftMQError):
+    with options.connect() as mq, suppress(raftmq.RaftMQError):
         try:
             mq.admin.describe_topic(options.topic)
         except raftmq.NotFound as error:
@@ -101,7 +101,7 @@ def check_topic(options: SinkOptions) -> None:
 def commit(options: SinkOptions, name: str, write: int, staged: Iterable[StagedAttempt]) -> None:
     """Commits the rows that the tasks staged. Does nothing if the write was committed before. Raises WriteError."""
     winners = [(each.attempt, each.messages) for each in staged if each.attempt is not None]
-    with raftmq.connect(options.servers) as mq:
+    with options.connect() as mq:
         try:
             mq.staged_writes(timeout_s=options.timeout_s).commit(name, write, winners)
         except raftmq.RaftMQError as error:
@@ -110,7 +110,7 @@ def commit(options: SinkOptions, name: str, write: int, staged: Iterable[StagedA
 
 def abort(options: SinkOptions, name: str, write: int) -> None:
     """Discards the staged rows. Raises WriteError; then they are discarded when they expire."""
-    with raftmq.connect(options.servers) as mq:
+    with options.connect() as mq:
         try:
             mq.staged_writes(timeout_s=options.timeout_s).abort(name, write)
         except raftmq.RaftMQError as error:

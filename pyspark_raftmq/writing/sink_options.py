@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+import raftmq
+from pyspark_raftmq import login
 from pyspark_raftmq.errors import OptionError, write
+from pyspark_raftmq.login import Login, parse_login
 from pyspark_raftmq.options import check_known, read_servers, required, whole_number
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-OPTIONS = ("servers", "topic", "writeId", "sliceRows", "timeoutSeconds")
+OPTIONS = ("servers", *login.OPTIONS, "topic", "writeId", "sliceRows", "timeoutSeconds")
 """The names of the options as documented; Spark compares them without case."""
 COLUMNS: dict[str, tuple[str, ...]] = {
     "body": ("binary", "string"),
@@ -37,6 +40,11 @@ class SinkOptions(NamedTuple):
     """The most rows of one request."""
     timeout_s: int
     """Seconds for which a request is repeated before its task fails; longer than an election takes."""
+    login: Login = Login()
+
+    def connect(self) -> raftmq.Client:
+        """Returns a client of the cluster that is written to. Raises OptionError."""
+        return self.login.connect(self.servers)
 
 
 def parse_sink_options(options: Mapping[str, str], *, stream: bool) -> SinkOptions:
@@ -63,6 +71,7 @@ def parse_sink_options(options: Mapping[str, str], *, stream: bool) -> SinkOptio
         write_id=write_id,
         slice_rows=min(whole_number(given, "sliceRows") or SLICE_ROWS, SLICE_ROWS),
         timeout_s=whole_number(given, "timeoutSeconds") or TIMEOUT_S,
+        login=parse_login(given),
     )
 
 

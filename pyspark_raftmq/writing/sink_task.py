@@ -39,7 +39,7 @@ class StagedAttempt(NamedTuple):
 
 def stage_rows(options: SinkOptions, name: str, write: int, batches: Iterable[pa.RecordBatch]) -> StagedAttempt:
     """Stages all rows as one attempt. Raises WriteError."""
-    with raftmq.connect(options.servers) as mq:
+    with options.connect() as mq:
         try:
             return _Stager(options, mq.staged_writes(timeout_s=options.timeout_s), name, write).run(batches)
         except raftmq.RaftMQError as error:

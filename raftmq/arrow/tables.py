@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from raftmq.arrow.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema, require_arrow
 from raftmq.arrow.ranges import EARLIEST, LATEST, QueueRange, bounds_of, plan_topic
 from raftmq.client.sync import Client, connect
+from raftmq.client.tls import Tls
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,19 +42,23 @@ def read_arrow(
     *,
     columns: Sequence[str] | None = None,
     servers: str | Iterable[str] | None = None,
+    access_key: str = "",
+    secret_key: str = "",
+    tls: Tls | bool | None = None,
     read_from: str = FOLLOWER,
 ) -> pa.Table:
     """Reads messages of `topic` into a table: queue by queue, in the order of their offsets.
 
     `start` is inclusive and `end` exclusive; each is one position for all queues, or a dict by queue id. Both are fixed
-    before the first message is read, and everything acknowledged by then is included. `read_from`: "follower" spares
-    the leader. Raises ValueError for arguments that are not understood, NotFound if there is no such topic, Unreadable
-    if an offset does not exist, or no longer, other RaftMQErrors, and LocalError if pyarrow is missing.
+    before the first message is read, and everything acknowledged by then is included. `servers`, `access_key`,
+    `secret_key` and `tls` are those of `connect`. `read_from`: "follower" spares the leader. Raises ValueError for
+    arguments that are not understood, NotFound if there is no such topic, Unreadable if an offset does not exist, or no
+    longer, other RaftMQErrors, and LocalError if pyarrow is missing.
     """
     require_arrow()
     import pyarrow as pa
 
-    with connect(servers) as mq:
+    with connect(servers, access_key=access_key, secret_key=secret_key, tls=tls) as mq:
         selection = select(mq, topic, start, end, columns=columns, read_from=read_from)
         return pa.Table.from_batches(list(read_batches(mq, selection)), arrow_schema(selection.columns))
 
@@ -65,10 +70,24 @@ def read_pandas(
     *,
     columns: Sequence[str] | None = None,
     servers: str | Iterable[str] | None = None,
+    access_key: str = "",
+    secret_key: str = "",
+    tls: Tls | bool | None = None,
     read_from: str = FOLLOWER,
 ) -> pd.DataFrame:
     """Reads like `read_arrow` and returns a data frame of pandas, which has to be installed."""
-    return read_arrow(topic, start, end, columns=columns, servers=servers, read_from=read_from).to_pandas()
+    table = read_arrow(
+        topic,
+        start,
+        end,
+        columns=columns,
+        servers=servers,
+        access_key=access_key,
+        secret_key=secret_key,
+        tls=tls,
+        read_from=read_from,
+    )
+    return table.to_pandas()
 
 
 def select(

@@ -52,7 +52,7 @@ def aconnect(
     operating system; without it RAFTMQ_TLS, RAFTMQ_TLS_CA, RAFTMQ_TLS_CERT and RAFTMQ_TLS_KEY decide. The client opens
     no connection before it needs one. Raises ValueError for a bad address, and for files that cannot be used."""
     found = find_servers(servers)
-    environment = with_tls(with_credentials(environment, access_key, secret_key), tls, found)
+    environment = with_tls(with_credentials(environment, access_key, secret_key, servers=found), tls, found)
     return AsyncClient(found, timeout_s=timeout_s, on_retry=on_retry, environment=environment)
 
 

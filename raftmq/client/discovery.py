@@ -73,19 +73,21 @@ def cluster_file(environ: Mapping[str, str], cwd: Path) -> Path | None:
 
 LOCAL_CA = Path("tls", "ca.crt")
 """Path of the CA of a local cluster that speaks TLS, relative to the folder of its cluster.json."""
+LOCAL_USER = Path("first-user")
+"""Path of the file with name and secret of the user of a local cluster that has users, relative to that folder."""
 
 
-def local_ca(servers: Iterable[str], environ: Mapping[str, str], cwd: Path) -> str:
-    """Returns the path of the local cluster's CA if these servers are those of the local cluster found from `cwd`, and
-    if it speaks TLS; else ""."""
+def local_file(servers: Iterable[str], which: Path, environ: Mapping[str, str], cwd: Path) -> str:
+    """Returns the path of LOCAL_CA or LOCAL_USER if these servers are those of the local cluster found from `cwd`, and
+    if it has the file; else ""."""
     path = cluster_file(environ, cwd)
-    if path is None or not _is_there(path.parent / LOCAL_CA):
+    if path is None or not _is_there(path.parent / which):
         return ""
     try:
         ours = set(_servers_of(path))
     except ValueError:
         return ""
-    return str(path.parent / LOCAL_CA) if ours.issuperset(servers) else ""
+    return str(path.parent / which) if ours.issuperset(servers) else ""
 
 
 def _is_there(path: Path) -> bool:

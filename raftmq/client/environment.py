@@ -6,10 +6,13 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
+from raftmq.client.discovery import LOCAL_USER, local_file
 from raftmq.client.tls import Tls, TlsDialler, find_tls
 from raftmq_wire.signature import Credentials
+from raftmq_wire.user_file import read_user_file
 
 Dial = Callable[[str, int, Callable[[], asyncio.Protocol]], Awaitable[object]]
 """A function that opens a byte stream to (host, port) and attaches the protocol; raises OSError."""
@@ -41,18 +44,33 @@ REAL = Environment(_wall_clock_ms, os.urandom, _dial_tcp)
 
 
 def with_credentials(
-    environment: Environment, access_key: str, secret_key: str, environ: Mapping[str, str] = os.environ
+    environment: Environment,
+    access_key: str,
+    secret_key: str,
+    environ: Mapping[str, str] = os.environ,
+    servers: Iterable[str] = (),
 ) -> Environment:
-    """Returns the environment in which requests are signed with these keys, or with RAFTMQ_ACCESS_KEY and
-    RAFTMQ_SECRET_KEY; the same environment if there are no keys. Raises ValueError if only one of the two keys is
-    given."""
+    """Returns the environment in which requests are signed with these keys, else with RAFTMQ_ACCESS_KEY and
+    RAFTMQ_SECRET_KEY, else, if the servers are those of a local cluster that has users, with those of its first one;
+    the same environment if there are no keys. Raises ValueError if only one of the two keys is given."""
     if not access_key and not secret_key:
         access_key, secret_key = environ.get("RAFTMQ_ACCESS_KEY", ""), environ.get("RAFTMQ_SECRET_KEY", "")
     if bool(access_key) != bool(secret_key):
         raise ValueError(
             "access_key= and secret_key= (RAFTMQ_ACCESS_KEY and RAFTMQ_SECRET_KEY) belong together: give both, or none"
         )
+    if not access_key and servers and (path := local_file(servers, LOCAL_USER, environ, Path.cwd())):
+        access_key, secret_key = user_of(Path(path))
     return environment._replace(credentials=Credentials(access_key, secret_key)) if access_key else environment
+
+
+def user_of(path: Path) -> tuple[str, str]:
+    """Returns (name, secret) from a user's file. Raises ValueError."""
+    try:
+        return read_user_file(path)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ValueError(f"the user in {path} cannot be used: {why}") from None
 
 
 def with_tls(

@@ -71,7 +71,7 @@ class Client:
         timeout_s: float = 30.0,
         on_retry: OnRetry | None = None,
     ) -> None:
-        environment = with_tls(with_credentials(REAL, access_key, secret_key), tls, servers)
+        environment = with_tls(with_credentials(REAL, access_key, secret_key, servers=servers), tls, servers)
         client = AsyncClient(servers, timeout_s=timeout_s, on_retry=on_retry, environment=environment)
         self._thread = LoopThread()
         self._client = client

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from raftmq.client.discovery import local_ca
+from raftmq.client.discovery import LOCAL_CA, local_file
 
 HANDSHAKE_S = 5.0
 GOODBYE_S = 1.0
@@ -62,7 +62,7 @@ def find_tls(
         tls = (word in _ON or named != Tls()) and not (word in _OFF and "RAFTMQ_TLS" in environ)
     found = tls if isinstance(tls, Tls) else named if tls else None
     if found is None and tls is None and not word and servers:
-        ca = local_ca(servers, environ, Path.cwd())
+        ca = local_file(servers, LOCAL_CA, environ, Path.cwd())
         found = Tls(ca=ca) if ca else None
     if found is not None:
         found.context()

@@ -39,9 +39,15 @@ def bench() -> None:
 @click.option(
     "--seconds", type=click.FloatRange(0.1, 600), default=3.0, show_default=True, help="Duration of each measurement."
 )
+@click.option("--secured", is_flag=True, help="Over TLS, as a user: what up --tls --auth makes.")
 @json_option
 def modes(
-    directory: Path | None, sizes: tuple[int, ...], in_flight: tuple[int, ...], seconds: float, as_json: bool
+    directory: Path | None,
+    sizes: tuple[int, ...],
+    in_flight: tuple[int, ...],
+    seconds: float,
+    secured: bool,
+    as_json: bool,
 ) -> None:
     """Show what each acknowledgement level costs on this machine.
 
@@ -54,7 +60,7 @@ def modes(
             click.echo(stage, err=True)
 
     with tempfile.TemporaryDirectory(prefix="raftmq-bench-", dir=directory) as place:
-        report = measure(Path(place), sizes or (1024,), in_flight or (1, 64), seconds, tell)
+        report = measure(Path(place), sizes or (1024,), in_flight or (1, 64), seconds, tell, secured=secured)
     if as_json:
         import msgspec
 

@@ -7,12 +7,17 @@ no futures.
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import struct
 import time
+from functools import partial
 from typing import NamedTuple, cast
 
 import uvloop
+
+from raftmq.client.tls import Tls
+from raftmq_wire.signature import Credentials
 
 PREFIX = struct.Struct(">ii")
 OPAQUE = re.compile(rb'"opaque":(\d+),')
@@ -112,7 +117,15 @@ class Load(Window):
     """A load of sends in RocketMQ's frames, with a fixed number in flight."""
 
     def __init__(
-        self, topic: str, size: int, batch: int, in_flight: int, seconds: float, properties: str = "", queues: int = 4
+        self,
+        topic: str,
+        size: int,
+        batch: int,
+        in_flight: int,
+        seconds: float,
+        properties: str = "",
+        queues: int = 4,
+        credentials: Credentials | None = None,
     ) -> None:
         """`properties`: added to each message's own, as JSON text (name\\u0001value\\u0002); not for batches."""
         super().__init__(in_flight, batch, seconds)
@@ -120,6 +133,8 @@ class Load(Window):
         self.frames = [
             request_frame(topic, opaque, opaque % queues, batch, body, properties) for opaque in range(in_flight)
         ]
+        if credentials is not None:
+            self.frames = [signed_frame(frame, credentials) for frame in self.frames]
         self._pending = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -172,9 +187,31 @@ def batch_body(size: int, batch: int) -> bytes:
     return one * batch
 
 
-async def _run(host: str, port: int, connections: int, load: tuple[str, int, int, int, float, str, int]) -> Result:
+def signed_frame(frame: bytes, credentials: Credentials) -> bytes:
+    """Returns a frame that `request_frame` made, signed by a user."""
+    end = 8 + int.from_bytes(frame[5:8], "big")
+    header, body = json.loads(frame[8:end]), frame[end:]
+    header["extFields"] = credentials.signed(header["extFields"], body)
+    signed = json.dumps(header, separators=(",", ":")).encode()
+    return PREFIX.pack(4 + len(signed) + len(body), len(signed)) + signed + body
+
+
+def _itself(load: Load) -> Load:
+    return load
+
+
+async def _run(
+    host: str,
+    port: int,
+    connections: int,
+    load: tuple[str, int, int, int, float, str, int, Credentials | None],
+    tls: Tls | None,
+) -> Result:
     loop = asyncio.get_running_loop()
-    loads = [(await loop.create_connection(lambda: Load(*load), host, port))[1] for _ in range(connections)]
+    loads = [Load(*load) for _ in range(connections)]
+    context = tls.context() if tls is not None else None
+    for each in loads:
+        await loop.create_connection(partial(_itself, each), host, port, ssl=context)
     await asyncio.wait_for(asyncio.gather(*(each.done for each in loads)), load[4] + 30)
     latencies = sorted(latency for each in loads for latency in each.latencies)
     seconds = max(each.elapsed for each in loads)
@@ -193,8 +230,11 @@ def run(
     properties: str = "",
     queues: int = 4,
     connections: int = 1,
+    credentials: Credentials | None = None,
+    tls: Tls | None = None,
 ) -> Result:
     """Runs one load to its end, with the parameters of Load. Each of the connections has `in_flight` requests
-    unanswered."""
+    unanswered. Requests are signed if there are `credentials`."""
+    load = topic, size, batch, in_flight, seconds, properties, queues, credentials
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(host, port, connections, (topic, size, batch, in_flight, seconds, properties, queues)))
+        return runner.run(_run(host, port, connections, load, tls))

@@ -13,7 +13,9 @@ import msgspec
 
 from raftmq.commands.bench_load import Result, run
 from raftmq.local.cluster import LocalCluster
+from raftmq.local.local_users import ClientOptions
 from raftmq.local.process import free_base_port
+from raftmq_wire.signature import Credentials
 
 TOPIC = "bench"
 WARM_UP_S = 1.0
@@ -76,6 +78,8 @@ class Report(msgspec.Struct, frozen=True):
     """The machine's load averages before the measurement began, which should be low."""
     seconds_per_row: float
     rows: list[Row]
+    secured: bool = False
+    """True if clients, nodes and the HTTP API spoke TLS, and requests were signed and judged."""
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -103,32 +107,43 @@ def measure(
     in_flight: Sequence[int],
     seconds: float,
     on_stage: Callable[[str], None] = lambda stage: None,
+    *,
+    secured: bool = False,
 ) -> Report:
-    """Measures every mode in clusters under `directory`, which must be empty, and ends the clusters. Raises
-    LocalError."""
+    """Measures every mode in clusters under `directory`, which must be empty, and ends the clusters. `secured`: over
+    TLS, as a user. Raises LocalError."""
     before = os.getloadavg()
     disk = probe(directory)
     rows: list[Row] = []
     for settings in (SYNC, ASYNC, POOL):
         modes = [mode for mode in MODES if mode.settings is settings]
         place = directory / f"cluster{len(rows)}"
-        with _cluster(place, settings) as (port, pids):
-            _load(port, "", sizes[0], 16, WARM_UP_S)
+        with _cluster(place, settings, secured=secured) as (port, pids, options):
+            _load(port, "", sizes[0], 16, WARM_UP_S, options)
             for mode in modes:
                 for size in sizes:
                     for window in in_flight:
                         on_stage(f"{mode.level}, {mode.flush}: {size} bytes, {window} in flight")
                         cpu = _cpu_seconds(pids)
-                        result = _load(port, mode.level, size, window, seconds)
+                        result = _load(port, mode.level, size, window, seconds, options)
                         rows.append(_row(mode, size, window, result, _cpu_seconds(pids) - cpu))
     rows.sort(key=lambda row: (row.size_bytes, row.in_flight))
-    return Report(1, str(directory), disk, before, seconds, rows)
+    return Report(1, str(directory), disk, before, seconds, rows, secured)
 
 
-def _load(port: int, level: str, size: int, in_flight: int, seconds: float) -> Result:
-    properties = f"ACK_LEVEL\\u0001{level}\\u0002" if level else ""
+def _load(port: int, level: str, size: int, in_flight: int, seconds: float, options: ClientOptions) -> Result:
+    name, secret = options.get("access_key", ""), options.get("secret_key", "")
     return run(
-        "127.0.0.1", port, topic=TOPIC, size=size, batch=1, in_flight=in_flight, seconds=seconds, properties=properties
+        "127.0.0.1",
+        port,
+        topic=TOPIC,
+        size=size,
+        batch=1,
+        in_flight=in_flight,
+        seconds=seconds,
+        properties=f"ACK_LEVEL\\u0001{level}\\u0002" if level else "",
+        credentials=Credentials(name, secret) if name else None,
+        tls=options["tls"] or None,
     )
 
 
@@ -153,14 +168,16 @@ def _cpu_seconds(pids: Sequence[int]) -> float:
 
 
 @contextmanager
-def _cluster(directory: Path, settings: Mapping[str, str]) -> Iterator[tuple[int, list[int]]]:
-    """Runs three nodes with these [modes]; yields (the leader's port for clients, pids)."""
+def _cluster(
+    directory: Path, settings: Mapping[str, str], *, secured: bool
+) -> Iterator[tuple[int, list[int], ClientOptions]]:
+    """Runs three nodes with these [modes]; yields (the leader's port for clients, pids, how clients connect)."""
     cluster = LocalCluster(directory)
     names = {f"RAFTMQ_MODES__{key}": value for key, value in settings.items()}
     saved = {name: os.environ.get(name) for name in names}
     os.environ.update(names)  # the nodes inherit it
     try:
-        view = cluster.up(3, free_base_port(12))
+        view = cluster.up(3, free_base_port(12), tls=secured, auth=secured)
     finally:
         for name, value in saved.items():
             os.environ.pop(name)
@@ -169,6 +186,6 @@ def _cluster(directory: Path, settings: Mapping[str, str]) -> Iterator[tuple[int
     try:
         nodes = cluster.nodes
         port = next(node.broker_port for node in nodes if node.id == view.leader)
-        yield port, [node.pid for node in nodes if node.pid is not None]
+        yield port, [node.pid for node in nodes if node.pid is not None], cluster.client_options
     finally:
         cluster.down()

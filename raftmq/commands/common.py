@@ -140,7 +140,7 @@ def servers_option(command: F) -> F:
     return servers(data(command))
 
 
-def _tls() -> Tls | None:
+def given_tls() -> Tls | None:
     """Returns the TLS that this command's options ask for; None if there are no such options."""
     from raftmq.client import Tls
 
@@ -412,13 +412,15 @@ def _open_client(servers: str | None) -> Client:
     from raftmq.client import Tls
     from raftmq.client import connect as open_client
     from raftmq.client.discovery import find_servers
-    from raftmq.local.http.https import local_tls
+    from raftmq.local.local_users import client_options
 
     data = click.get_current_context().meta.get(_DATA)
     if is_context(servers):
         context = find_servers_context(servers)
         client = open_client(
-            context.servers, tls=_tls() or (Tls(ca=context.tls_ca) if context.tls_ca else None), on_retry=_Repeated()
+            context.servers,
+            tls=given_tls() or (Tls(ca=context.tls_ca) if context.tls_ca else None),
+            on_retry=_Repeated(),
         )
         try:
             if context.cluster_id:
@@ -430,10 +432,11 @@ def _open_client(servers: str | None) -> Client:
         return client
     try:
         if data is None or servers is not None:
-            return open_client(servers, tls=_tls(), on_retry=_Repeated())
+            return open_client(servers, tls=given_tls(), on_retry=_Repeated())
         read_cluster(data_dir(data))
         servers_there = find_servers(environ={"RAFTMQ_DATA": str(data_dir(data))})
-        return open_client(servers_there, tls=_tls() or local_tls(data_dir(data)), on_retry=_Repeated())
+        options = client_options(data_dir(data))
+        return open_client(servers_there, on_retry=_Repeated(), **(options | {"tls": given_tls() or options["tls"]}))
     except ValueError as error:
         raise _bad_option(str(error)) from None
 

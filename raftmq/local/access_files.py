@@ -27,12 +27,23 @@ def make_access_files(configs: Iterable[Config]) -> list[Path]:
     for config in configs:
         for name, text in (
             (config.auth.key_file, base64.b64encode(os.urandom(KEY_BYTES)).decode() + "\n"),
-            (config.auth.first_user_file, f"{FIRST_USER}\n{secrets.token_urlsafe(24)}\n"),
+            (config.auth.first_user_file, _first_user()),
         ):
             if name and not Path(name).exists():
                 _make(Path(name), text)
                 made.append(Path(name))
     return made
+
+
+def make_first_user(path: Path) -> Path:
+    """Makes the file of a first user, with mode 0600, if it is not there; returns its path. Raises LocalError."""
+    if not path.exists():
+        _make(path, _first_user())
+    return path
+
+
+def _first_user() -> str:
+    return f"{FIRST_USER}\n{secrets.token_urlsafe(24)}\n"
 
 
 def _make(path: Path, text: str) -> None:

@@ -23,12 +23,23 @@ from cluster.config.local_layout import (
     sync_folder,
     write_cluster,
 )
-from cluster.config.node_files import HOST, move_ports, plan_moved, plan_nodes, read_nodes, set_tier, write_configs
+from cluster.config.node_files import (
+    HOST,
+    USERS_KEY,
+    move_ports,
+    plan_moved,
+    plan_nodes,
+    read_nodes,
+    set_tier,
+    write_configs,
+)
 from cluster.tier.store.opening import check_url
+from raftmq.client.discovery import LOCAL_CA, LOCAL_USER
 from raftmq.local.access_files import make_access_files
 from raftmq.local.http.admin_http import AdminApi
 from raftmq.local.http.credentials import address_of
 from raftmq.local.init import check_data_dirs, create_data_dirs, is_empty
+from raftmq.local.local_users import ClientOptions, client_options, enforce, lack_key, provide_key
 from raftmq.local.process import (
     check_ports,
     exit_code,
@@ -137,6 +148,11 @@ class LocalCluster:
         scheme = "https" if speaks_tls(self.data) else "http"
         return f"{scheme}://127.0.0.1:{self.nodes[0].admin_port}"
 
+    @property
+    def client_options(self) -> ClientOptions:
+        """The further arguments with which `raftmq.connect` reaches this cluster: its CA, and its first user."""
+        return client_options(self.data)
+
     def view(self) -> ClusterView:
         """Returns the nodes, the state of their processes, and their answers about themselves."""
         return view_cluster(self.nodes)
@@ -148,12 +164,13 @@ class LocalCluster:
         *,
         tier: str | None = None,
         tls: bool = False,
+        auth: bool = False,
         failpoints: bool = False,
         on_stage: Callable[[str], None] = lambda stage: None,
         timeout_s: float = READY_TIMEOUT_S,
     ) -> ClusterView:
         """Makes the cluster if there is none, starts every node that does not run, and waits until the leader accepts
-        writes.
+        writes. `tls`: the nodes take TLS alone. `auth`: there is a first Super, and rules are enforced.
 
         Raises LocalError, and ends the processes that it started, if a port is in use, the directory holds something
         else, all nodes run already, a node ends while it starts, or the cluster is not ready within `timeout_s`.
@@ -166,8 +183,11 @@ class LocalCluster:
             if tier is not None:
                 self._set_tier(cluster.nodes, tier)
             lost = lost_nodes(cluster.nodes)
+            there = [node for node in cluster.nodes if node not in lost]
             if tls:
-                self._set_tls([node for node in cluster.nodes if node not in lost])
+                self._set_tls(there)
+            if auth:
+                self._set_key(there)
             waiting = [node for node in cluster.nodes if not is_running(node) and node not in lost]
             if not waiting:
                 raise LocalError(
@@ -186,10 +206,13 @@ class LocalCluster:
                 on_stage("waiting for a leader")
                 if lost:
                     self.wait_leader(timeout_s)
-                    return self.view()
-                view = self.wait_ready(timeout_s)
-                if base_port is not None:
-                    tell_new_ports(view)
+                    view = self.view()
+                else:
+                    view = self.wait_ready(timeout_s)
+                    if base_port is not None:
+                        tell_new_ports(view)
+                if auth:
+                    enforce(self.data, there)
                 return view
             except BaseException:
                 self._stop(started)
@@ -204,16 +227,18 @@ class LocalCluster:
         return running
 
     def purge(self) -> None:
-        """Deletes the folders of the nodes, which must not run, and those of removed nodes; other files in the data
-        directory stay. Raises LocalError."""
+        """Deletes the folders of the nodes, which must not run, those of removed nodes, and the cluster's certificates
+        and keys; other files in the data directory stay. Raises LocalError."""
         nodes = read_cluster(self.data).nodes
         with locked(self.data):
             if running := [node.id for node in nodes if is_running(node)]:
                 why = "the files of a running node are in use; nothing was deleted"
                 raise LocalError(f"node {running[0]} is running", why, "raftmq down --purge", ExitCode.REFUSED)
-            for folder in (*(node.home for node in nodes), self.data / "removed"):
+            for folder in (*(node.home for node in nodes), self.data / "removed", (self.data / LOCAL_CA).parent):
                 if folder.exists():
                     shutil.rmtree(folder)
+            for name in (LOCAL_USER, USERS_KEY):
+                (self.data / name).unlink(missing_ok=True)
             (self.data / CLUSTER_FILE).unlink()
             (self.data / "lock").unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # backups may lie in it
@@ -319,6 +344,17 @@ class LocalCluster:
             )
         certify(self.data, nodes)
 
+    def _set_key(self, nodes: list[NodeRecord]) -> None:
+        """Gives the nodes that have none the key of users' secrets. Raises LocalError."""
+        if any(is_running(node) for node in lack_key(nodes)):
+            raise LocalError(
+                "this cluster gets its first user when its nodes start",
+                f"nodes of the cluster in {self.data} are running, without auth.key_file",
+                "raftmq down && raftmq up --auth    (without a pause: docs/security.md)",
+                ExitCode.REFUSED,
+            )
+        provide_key(self.data, nodes)
+
     def _existing(
         self, nodes: list[NodeRecord], count: int | None, base_port: int | None, *, failpoints: bool
     ) -> list[NodeRecord]:
@@ -404,7 +440,7 @@ def prepare_data_dir(data: Path) -> None:
             ExitCode.REFUSED,
         ) from None
     if content and CLUSTER_FILE not in content and not any(data.glob("n*/raftmq.toml")):
-        if content <= {"lock", BEGUN, *(name for name in content if name.startswith(f".{CLUSTER_FILE}"))}:
+        if content <= {"lock", BEGUN, USERS_KEY, *(name for name in content if name.startswith(f".{CLUSTER_FILE}"))}:
             return
         raise LocalError(
             f"{data} is not a data directory of RaftMQ",

@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import threading
-import urllib.request
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -40,13 +39,14 @@ class RaftMQCluster:
     for the end of its input. Any thread may call its methods; calls wait for each other.
     """
 
-    def __init__(self, folder: Path, nodes: int = 3) -> None:
-        """Starts the nodes in `folder`, which must not exist, and waits until they accept messages. Raises
-        ClusterError."""
+    def __init__(self, folder: Path, nodes: int = 3, *, secured: bool = False) -> None:
+        """Starts the nodes in `folder`, which must not exist, and waits until they accept messages. `secured`: they
+        take TLS alone from clients, and enforce users and rules. Raises ClusterError."""
         self.folder = folder
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "raftmq", "testbed", str(folder), "--nodes", str(nodes)],
+            [sys.executable, "-P", "-m", "raftmq", "testbed", str(folder), "--nodes", str(nodes)]
+            + ["--secured"] * secured,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -60,6 +60,12 @@ class RaftMQCluster:
             raise
         self.servers: str = first["servers"]
         """The addresses for `raftmq.connect`."""
+        self.access_key: str = first.get("access_key", "")
+        """The name of the first user of a secured cluster, a Super; "" if no user is asked for."""
+        self.secret_key: str = first.get("secret_key", "")
+        """Its secret."""
+        self.tls_ca: str = first.get("tls_ca", "")
+        """The file with the CA of a secured cluster; "" if it speaks plain text."""
         self.ready_s: float = first["ready_s"]
         """Seconds from the start of the nodes until they accepted messages."""
 
@@ -122,15 +128,10 @@ class RaftMQCluster:
 
     def create_topic(self, topic: str, queues: int = 4) -> None:
         """Creates a topic."""
-        node = self.leader()
-        admin = next(each.admin for each in self.nodes if each.id == node)
-        body = json.dumps({"name": topic, "queues": queues}).encode()
-        request = urllib.request.Request(f"{admin}/v1/topics", body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=30):
-            pass
+        self._ask("create_topic", name=topic, queues=queues)
 
     def reset(self) -> None:
-        """Heals the cluster and deletes all topics and groups."""
+        """Heals the cluster and deletes all topics and groups, and all users but the first."""
         self._ask("heal")
         self._ask("clean")
 
@@ -158,7 +159,7 @@ class RaftMQCluster:
     ) -> None:
         self.close()
 
-    def _ask(self, act: str, **fields: int | Sequence[Sequence[int]]) -> dict[str, Any]:
+    def _ask(self, act: str, **fields: int | str | Sequence[Sequence[int]]) -> dict[str, Any]:
         with self._lock:
             if self._process.stdin is None or self._process.stdin.closed:
                 raise ClusterError("the cluster is closed")

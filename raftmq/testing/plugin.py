@@ -1,4 +1,5 @@
-"""The pytest plugin: the fixtures `raftmq_cluster` and `raftmq_own_cluster`.
+"""The pytest plugin: the fixtures `raftmq_cluster`, `raftmq_secured_cluster` and
+`raftmq_own_cluster`.
 
 pytest loads this module in every run of an environment that has raftmq, so it imports nothing else until a test asks
 for a cluster.
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
 _READY: pytest.StashKey[list[float]] = pytest.StashKey()
 
 
-def _started(factory: pytest.TempPathFactory, config: pytest.Config) -> RaftMQCluster:
+def _started(factory: pytest.TempPathFactory, config: pytest.Config, *, secured: bool = False) -> RaftMQCluster:
     from raftmq.testing.cluster import ClusterError, RaftMQCluster
 
     try:
-        cluster = RaftMQCluster(factory.mktemp("raftmq") / "cluster")
+        cluster = RaftMQCluster(factory.mktemp("raftmq") / "cluster", secured=secured)
     except ClusterError as error:
         pytest.fail(f"raftmq_cluster: {error}", pytrace=False)
     config.stash.setdefault(_READY, []).append(cluster.ready_s)
@@ -41,6 +42,21 @@ def raftmq_cluster(_raftmq_running: RaftMQCluster) -> Iterator[RaftMQCluster]:
     next one."""
     yield _raftmq_running
     _raftmq_running.reset()
+
+
+@pytest.fixture(scope="session")
+def _raftmq_secured(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[RaftMQCluster]:
+    """Runs the secured cluster that the tests of one process share."""
+    with _started(tmp_path_factory, pytestconfig, secured=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def raftmq_secured_cluster(_raftmq_secured: RaftMQCluster) -> Iterator[RaftMQCluster]:
+    """Three real nodes that take TLS alone from clients and enforce users and rules; otherwise as `raftmq_cluster`.
+    `access_key`, `secret_key` and `tls_ca` are its first user, a Super, and its CA."""
+    yield _raftmq_secured
+    _raftmq_secured.reset()
 
 
 @pytest.fixture

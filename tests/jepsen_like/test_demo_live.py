@@ -44,6 +44,14 @@ def test_nothing_is_lost_and_nothing_is_left(tmp_path: Path, messages: int) -> N
 
 
 @pytest.mark.slow
+def test_nothing_is_lost_over_tls_and_as_a_user(tmp_path: Path) -> None:
+    done = demo(tmp_path, "--secured", "--messages", "3000", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["acked"] == 3000
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
 def test_a_file_of_one_s_own_and_a_directory_that_stays(tmp_path: Path) -> None:
     (tmp_path / "words").write_bytes(b"".join(b"word %d\n" % i for i in range(300)))
     kept = tmp_path / "kept"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 
 from pyspark_raftmq.errors import OptionError, PlanError
+from pyspark_raftmq.login import Login
 from pyspark_raftmq.options import parse_options
 from pyspark_raftmq.source import ddl
 from pyspark_raftmq.subscription_options import Topics
@@ -14,7 +17,10 @@ from pyspark_raftmq.topic_bounds import TopicBounds
 from raftmq.arrow.columns import COLUMNS, DEFAULT_COLUMNS
 from raftmq.arrow.log_copy import CopySource
 from raftmq.arrow.ranges import AtTime, Bounds
+from raftmq.client.tls import Tls
 
+SPARKS_REDACTION = re.compile("(?i)secret|password|token|access[.]?key")
+"""The default of spark.redaction.regex."""
 NEEDED = {"servers": "a:1;b:2", "topic": "orders"}
 
 
@@ -24,7 +30,7 @@ def test_what_is_left_out() -> None:
     assert (options.starting, options.ending) == (TopicBounds("earliest"), TopicBounds("latest"))
     assert options.batch_rows == 8192
     assert (options.read_from, options.fail_on_data_loss) == ("follower", True)
-    assert {*options[8:-2], options.max_bytes_per_second} == {None}
+    assert {*options[8:-3], options.max_bytes_per_second} == {None}
     assert options.filter_pushdown is False
     assert parse_options(NEEDED, stream=True).starting == TopicBounds("latest")
 
@@ -120,7 +126,7 @@ def test_the_columns_and_their_order_are_promised() -> None:
         ({**NEEDED, "kafka.group.id": "g"}, "unknown option", 'write .option("group"'),
         ({**NEEDED, "failOnDataLoss": "no"}, "failOnDataLoss is no", "true"),
         ({**NEEDED, "minPartitions": "0"}, "minPartitions is 0", "leave it out"),
-        ({**NEEDED, "password": "x"}, "looks like a credential", "environment"),
+        ({**NEEDED, "password": "x"}, "looks like a credential", "userFile"),
         ({**NEEDED, "endingOffsets": '{"0": true}'}, "endingOffsets is not understood", "earliest, latest"),
         ({**NEEDED, "batchRows": "0"}, "batchRows is 0", "8192"),
         ({**NEEDED, "batchRows": "many"}, "batchRows is many", "8192"),
@@ -154,3 +160,42 @@ def test_options_of_the_other_kind_of_read_are_refused() -> None:
 def test_errors_survive_the_way_between_processes() -> None:
     error = pickle.loads(pickle.dumps(PlanError("what", "why", "hint")))
     assert (type(error), error.what, error.why, error.hint) == (PlanError, "what", "why", "hint")
+
+
+def test_the_user_and_tls_of_a_read() -> None:
+    keys = {"accessKey": "shop", "secretKey": "the-secret-of-shop"}
+    options = parse_options({**NEEDED, **keys, "tlsCa": "/etc/ca.crt"})
+    assert options.login == Login("shop", "the-secret-of-shop", "", Tls(ca="/etc/ca.crt"))
+    assert pickle.loads(pickle.dumps(options)) == options, "tasks sign, too"
+    assert "the-secret" not in f"{options!r} {options}"
+    assert parse_options(NEEDED).login == Login()
+    assert parse_options({**NEEDED, "userFile": "/etc/user"}).login.user_file == "/etc/user"
+    for name in ("accessKey", "secretKey"):
+        assert SPARKS_REDACTION.search(name), "Spark shows the value of any other name"
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        ({"accessKey": "shop"}, "only one of the options accessKey"),
+        ({"secretKey": "the-secret-of-shop"}, "only one of the options accessKey"),
+        ({"accessKey": "shop", "secretKey": "the-secret-of-shop", "userFile": "/f"}, "are both given"),
+        ({"tlsKey": "/k"}, "only one of the options tlsCert"),
+        ({"readFrom": "files", "path": "/x", "secretKey": "the-secret-of-shop"}, "secretKey was given"),
+    ],
+)
+def test_half_a_user_is_a_mistake_and_is_not_shown(more: dict[str, str], what: str) -> None:
+    given = {"topic": "t"} if "readFrom" in more else NEEDED
+    with pytest.raises(OptionError) as caught:
+        parse_options({**given, **more})
+    assert what in caught.value.what
+    assert "the-secret" not in str(caught.value)
+
+
+def test_a_user_s_file_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "user").write_text("shop\nthe-secret-of-shop\n")
+    (tmp_path / "user").chmod(0o644)
+    for path, why in (("user", "0644"), ("none", "No such file")):
+        with pytest.raises(OptionError, match=why) as caught:
+            parse_options({**NEEDED, "userFile": str(tmp_path / path)}).connect()
+        assert "the-secret" not in str(caught.value)

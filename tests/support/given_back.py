@@ -20,7 +20,7 @@ def left_behind(cluster: LocalCluster) -> list[str]:
     if not nodes or not all(is_running(node) for node in nodes):
         return []
     with ThreadPoolExecutor(1) as thread:  # the test may be in an event loop
-        return thread.submit(asyncio.run, wait_given_back(node.admin_port for node in nodes)).result()
+        return thread.submit(asyncio.run, wait_given_back(nodes)).result()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,7 +7,6 @@ ask for a change.
 from __future__ import annotations
 
 import logging
-import stat
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cluster.broker.refusal import Reason, Refused, not_written
 from cluster.replication.outcome import Outcome, ProposeResult
+from raftmq_wire.user_file import read_user_file
 from statemachine.access.users import Mode, User, checked_user_name
 from statemachine.commands import (
     ACCESS_LEVEL,
@@ -251,7 +251,6 @@ class UserAdmin:
 logger = logging.getLogger(__name__)
 
 ASKER: Final = Asker("auth.first_user_file", "")
-FILE_MAX: Final = 1_024
 
 
 class FirstUser:
@@ -280,7 +279,7 @@ class FirstUser:
 
     def _propose(self) -> None:
         try:
-            name, secret = _read(Path(self._path))
+            name, secret = read_user_file(Path(self._path))
             self._users.create(ASKER, name, secret, self._told, is_super=True, enabled=True)
         except OSError as error:
             logger.error("auth.first_user_file: %s cannot be read: %s", self._path, error.strerror or error)
@@ -294,15 +293,3 @@ class FirstUser:
             logger.info("the first Super was made from auth.first_user_file; the file is needed no more")
         else:
             logger.error("the first Super could not be made from auth.first_user_file: %s", refused.remark)
-
-
-def _read(path: Path) -> tuple[str, str]:
-    """Returns name and secret. Raises OSError, ValueError; their messages contain no text of the file."""
-    with path.open("rb") as file:
-        mode = stat.S_IMODE(path.stat().st_mode)
-        if mode & 0o077:
-            raise ValueError(f"its mode is {mode:04o}, so others may read it: chmod 600 {path}")
-        lines = file.read(FILE_MAX).decode("utf-8", "replace").split()
-    if len(lines) != 2:
-        raise ValueError(f"it has {len(lines)} words, and needs two lines: a name and a secret")
-    return lines[0], lines[1]

@@ -14,7 +14,7 @@ import msgspec
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.transactions.staged_writes import CommitAnswer, StagedSlice, StagedWriteRequests
 from cluster.remoting.answers import refuse, refusing
-from cluster.remoting.needs import PUB, Code, Codes, row, super_alone
+from cluster.remoting.needs import PUB, Code, Codes, row
 from cluster.remoting.request import integer, integer_in, text
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import INT64_MAX
@@ -34,6 +34,10 @@ COMMITTED_FIELD = "committed"
 the attempt was not opened."""
 
 
+of_write = row(groups="name", on=PUB)
+"""The needs of a request about a write: nobody commits or discards what another user stages under a name of its own."""
+
+
 class StagedWriteHandlers:
     """Handlers of 700001 to 700004, on the leader."""
 
@@ -43,10 +47,10 @@ class StagedWriteHandlers:
     def codes(self) -> Codes:
         """Returns request code -> its handler and needed rights."""
         return {
-            RequestCode.OPEN_ATTEMPT: Code(refusing(self._open), super_alone),
+            RequestCode.OPEN_ATTEMPT: Code(refusing(self._open), of_write),
             RequestCode.STAGE_MESSAGES: Code(refusing(self._stage), row(topics="topic", on=PUB)),
-            RequestCode.COMMIT_WRITE: Code(refusing(self._commit), super_alone),
-            RequestCode.ABORT_WRITE: Code(refusing(self._abort), super_alone),
+            RequestCode.COMMIT_WRITE: Code(refusing(self._commit), of_write),
+            RequestCode.ABORT_WRITE: Code(refusing(self._abort), of_write),
         }
 
     def _open(self, request: Request) -> None:

@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from jepsen_like.hostile.wire import ask_http
+from cluster.config.local_layout import NodeRecord
+from jepsen_like.live.probes.node_http import ask_node
 
 GIVEN_BACK_S: Final = 20.0
 """Seconds after the last request within which a node gives back all bytes that it counted, including
@@ -27,17 +28,17 @@ def counted(metrics: str) -> dict[str, int]:
     return found
 
 
-async def wait_given_back(admin_ports: Iterable[int], patience_s: float = GIVEN_BACK_S) -> list[str]:
+async def wait_given_back(nodes: Iterable[NodeRecord], patience_s: float = GIVEN_BACK_S) -> list[str]:
     """Waits until each node counts no bytes; returns a line for each node that still does at the end. A node that does
     not answer is skipped."""
     left, deadline = [], time.monotonic() + patience_s
-    for port in admin_ports:
-        while (answer := await ask_http(port, "GET", "/metrics", timeout_s=ASKED_S)).code == OK:
+    for node in nodes:
+        while (answer := await ask_node(node, "GET", "/metrics", timeout_s=ASKED_S)).code == OK:
             held = counted(answer.body.decode())
             if not any(held.values()):
                 break
             if time.monotonic() >= deadline:
-                left.append(f"the node with HTTP port {port} counts {held} although nothing is under way")
+                left.append(f"node {node.id} counts {held} although nothing is under way")
                 break
             await asyncio.sleep(0.1)
     return left

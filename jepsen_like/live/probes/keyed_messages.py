@@ -10,6 +10,7 @@ from types import TracebackType
 
 from raftmq.client import connect
 from raftmq.client.errors import RaftMQError
+from raftmq.local.local_users import ClientOptions
 
 QUEUES = 4
 RUN = 64
@@ -25,9 +26,11 @@ class KeyedMessages:
     """Sends numbered messages (`send` from one thread), each to one of the topics in turn, and remembers the numbers
     that were acknowledged."""
 
-    def __init__(self, servers: str, topics: Sequence[str], body_bytes: int, count_max: int) -> None:
+    def __init__(
+        self, servers: str, options: ClientOptions, topics: Sequence[str], body_bytes: int, count_max: int
+    ) -> None:
         self._topics = tuple(topics)
-        self._client = connect(servers, timeout_s=_OUTCOMES_S)
+        self._client = connect(servers, timeout_s=_OUTCOMES_S, **options)
         self._producer = self._client.producer()
         self._filler = b"." * max(0, body_bytes - _NUMBER.size)
         self._acked = bytearray(count_max)

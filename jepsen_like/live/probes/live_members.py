@@ -80,6 +80,7 @@ class LiveMembers:
         identity = make_directory(OsFileSystem(), Path(config.node.data_dir), node.id, join, now_ms)
         known = [load(other.config_path) for other in self._subject.nodes if other.id != node.id]
         copy(next(other for other in known if path_of(other).exists()), config, join["cluster_id"])
+        self._subject.certify(node)
         request = add_request(config, identity, auto_promote=not manual)
         added = self.reach(lambda view: role_of(view, node.id) != "", lambda api: api.post("/v1/members", request))
         if not added:

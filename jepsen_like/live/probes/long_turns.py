@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from jepsen_like.hostile.wire import ask_http
+from cluster.config.local_layout import NodeRecord
+from jepsen_like.live.probes.node_http import ask_node
 
 TURN_MAX_S: Final = 0.25
 """The longest turn allowed, in seconds of CPU time. Turns of 0.1 s and more are events of the node; beside a load on
@@ -35,6 +36,6 @@ def turns_of(metrics: str) -> Turns:
     return Turns(float(found[2]), found[1], unexplained) if found else Turns(0.0, "", unexplained)
 
 
-async def ask_turns(admin_port: int) -> Turns:
-    """Asks the node with that HTTP port for its turns since it started."""
-    return turns_of((await ask_http(admin_port, "GET", "/metrics")).body.decode())
+async def ask_turns(node: NodeRecord) -> Turns:
+    """Asks a node for its turns since it started."""
+    return turns_of((await ask_node(node, "GET", "/metrics")).body.decode())

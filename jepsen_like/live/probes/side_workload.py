@@ -66,7 +66,7 @@ class SideWorkload:
     async def _start(self) -> None:
         from raftmq.client import aconnect
 
-        self._client = aconnect(self._subject.servers)
+        self._client = aconnect(self._subject.servers, **self._subject.client_options)
         loop = asyncio.get_running_loop()
         lanes: list[Coroutine[Any, Any, None]] = [self._consume(queue_id) for queue_id in range(self._subject.queues)]
         lanes += [self._write_register(number) for number in range(REGISTERS)]

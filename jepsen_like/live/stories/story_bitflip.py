@@ -193,7 +193,7 @@ def _read_around(scene: Scene, made: Flip) -> None:
     """Reads messages of every queue around the flip from the hurt node itself, which must serve only undamaged ones."""
     node = scene.subject.nodes[made.node - 1]
     address = f"127.0.0.1:{node.broker_port}"
-    with connect(scene.subject.servers) as mq:
+    with connect(scene.subject.servers, **scene.subject.client_options) as mq:
         for queue_id in range(scene.subject.queues):
             try:
                 _read_queue(scene, mq, address, queue_id, made)

@@ -68,7 +68,7 @@ def play(scene: Scene) -> None:
     scene.measured |= {"rate": round(rate), "calm_s": round(calm_s * len(calms), 1), "attacked_s": round(attacked_s, 1)}
     _judge_life(scene, watch, rounds, begun_s)
     _judge_memory(scene, resting, watch.peak)
-    _judge_turns(scene, {node.id: asyncio.run(ask_turns(node.admin_port)) for node in scene.subject.nodes})
+    _judge_turns(scene, {node.id: asyncio.run(ask_turns(node)) for node in scene.subject.nodes})
     _judge_honest(scene, calms, attacks)
     _judge_rounds(scene, rounds, attacked_s)
 

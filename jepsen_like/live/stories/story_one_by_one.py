@@ -68,7 +68,7 @@ def _cell(scene: Scene, attack: str, beside: Beside) -> dict[str, Any]:
                 told += beside.play(scene, attack, time.monotonic() + scene.time_s / ROUNDS)
             span = start_ns, time.monotonic_ns()
         scene.wait_well()
-        turns = {node.id: asyncio.run(ask_turns(node.admin_port)) for node in subject.nodes}
+        turns = {node.id: asyncio.run(ask_turns(node)) for node in subject.nodes}
         told += [f"node {node}: {each}" for node, each in turns.items()]
     cell = _judged(scene, attack, beside, rounds, watch, resting, span, turns)
     scene.played.append(Played(attack, Effect(cell["requests"] > 0, ""), 0.0, (span[1] - span[0]) / 1e9, 0.0))

@@ -41,7 +41,9 @@ def play(scene: Scene) -> None:
     keys = scene.count(KEYS)
     body = max(100, SEGMENTS * segment_bytes // keys - OVERHEAD_BYTES)
     probe = TierProbe(scene.subject)
-    with KeyedMessages(scene.subject.servers, TOPICS, body, SPARE_KEYS * keys) as messages:
+    with KeyedMessages(
+        scene.subject.servers, scene.subject.client_options, TOPICS, body, SPARE_KEYS * keys
+    ) as messages:
         chunk = max(1, segment_bytes // (CHUNKS * (body + OVERHEAD_BYTES)))
         for point, (name, strike) in _blows(scene):
             with scene.act(f"{name} at {point}") as told:

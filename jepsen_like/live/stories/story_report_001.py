@@ -79,7 +79,7 @@ def _with_client(scene: Scene, what: str, act: Callable[[AsyncClient], Awaitable
     afterwards."""
 
     async def work() -> T:
-        async with aconnect(scene.subject.servers) as client:
+        async with aconnect(scene.subject.servers, **scene.subject.client_options) as client:
             return await act(client)
 
     try:

@@ -41,8 +41,10 @@ from raftmq.client.errors import RaftMQError, Unknown
 from raftmq.local.http.credentials import address_of
 from raftmq.local.http.http_exchange import exchange
 from raftmq.local.init import create_data_dirs
+from raftmq.local.local_users import ClientOptions, client_options, enforce, provide_key
 from raftmq.local.process import NODE_MODULE, check_ports, free_base_port, log_tail
 from raftmq.local.status import fetch_status
+from raftmq.local.tls.local_tls import certify
 from raftmq_wire.errors import LocalError
 
 if TYPE_CHECKING:
@@ -92,6 +94,8 @@ class RaftMQSubject(OfProcesses):
         is_direct: bool = False,
         is_patient: bool = False,
         is_empty: bool = False,
+        has_users: bool = False,
+        speaks_tls: bool = False,
     ) -> None:
         """Plans the nodes and opens the proxies; starts nothing. Segments are small, so that the log rolls under
         faults.
@@ -99,18 +103,22 @@ class RaftMQSubject(OfProcesses):
         `is_direct`: nodes reach each other without the proxies, for runs that break no link. `files_max`: how many
         files and connections a node's process may have open; None: as many as this one. `is_patient`: nodes wait six
         times as long before an election, so that a machine that is busy with something else is no finding. `is_empty`:
-        no topic is created.
+        no topic is created. `has_users`: rules are enforced, and there is a first Super. `speaks_tls`: clients' ports
+        and the HTTP API take TLS alone; links between nodes stay plain, because the proxies read what passes.
         """
         self.data = data
         self.processes = processes
         self.load = LOAD if load is None else load
-        self.capabilities = _CAPABILITIES | more
+        secured = has_users or speaks_tls
+        self.capabilities = (_CAPABILITIES | more) - ({Capability.CLIENTS} if secured else set())
         self._environment = environment
         self.segment_size_bytes = segment_size_bytes
         self._files_max = files_max
         self._is_direct = is_direct
         self._is_patient = is_patient
         self._is_empty = is_empty
+        self.has_users = has_users
+        self._speaks_tls = speaks_tls
         data.mkdir(parents=True)
         base = free_base_port(4 * count)
         self.nodes: list[NodeRecord] = plan_nodes(data, count, base)
@@ -140,8 +148,12 @@ class RaftMQSubject(OfProcesses):
             self._wire(node)
         create_data_dirs([node.config_path for node in self.nodes])
         for node in self.nodes:
+            self.certify(node)
+        for node in self.nodes:
             self.start_node(node.id)
         self.wait_healthy(READY_S)
+        if self.has_users:
+            enforce(self.data, self.nodes)
         if not self._is_empty:
             self._make_topic()
 
@@ -155,9 +167,26 @@ class RaftMQSubject(OfProcesses):
         )
         peers = config.peers if self._is_direct else peers
         wired = replace(config, peers=peers, log=replace(config.log, segment_size_bytes=self.segment_size_bytes))
+        if self._speaks_tls:
+            wired = replace(wired, peer=replace(wired.peer, tls="disabled"))
         if self._is_patient:
             wired = replace(wired, raft=replace(config.raft, election_ticks=PATIENCE * config.raft.election_ticks))
         node.config_path.write_text(dump(wired), encoding="utf-8")
+        if self.has_users:
+            provide_key(self.data, [node])
+
+    def certify(self, node: NodeRecord) -> None:
+        """Gives a node whose directory exists its certificate, if nodes speak TLS."""
+        if self._speaks_tls:
+            certify(self.data, [node])
+            config = load(node.config_path)
+            enforcing = replace(config, tls=replace(config.tls, mode="enforcing"))
+            node.config_path.write_text(dump(enforcing), encoding="utf-8")
+
+    @property
+    def client_options(self) -> ClientOptions:
+        """The further arguments with which `raftmq.connect` reaches this cluster."""
+        return client_options(self.data)
 
     def plan_joining(self) -> NodeRecord:
         """Plans one more node, with its folder, configuration and edges; its process is not started yet."""
@@ -194,7 +223,7 @@ class RaftMQSubject(OfProcesses):
     def _make_topic(self) -> None:
         from raftmq.client import connect
 
-        with connect(self.servers) as mq:
+        with connect(self.servers, **self.client_options) as mq:
             mq.admin.create_topic(TOPIC, queues=QUEUES)
             mq.admin.create_group(GROUP)
 
@@ -288,14 +317,17 @@ class RaftMQSubject(OfProcesses):
 
     async def open_client(self) -> RaftMQLogClient:
         """Returns a new client for the running loop."""
-        return RaftMQLogClient(self.servers)
+        return RaftMQLogClient(self.servers, self.client_options)
 
     def read_all(self, history: HistoryWriter) -> int:
         """Reads every replica to its end into the history; returns the number of rows."""
         from jepsen_like.read_node import read_node
         from raftmq.client import connect
 
-        with connect(self.servers) as mq, concurrent.futures.ThreadPoolExecutor(len(self.nodes)) as pool:
+        with (
+            connect(self.servers, **self.client_options) as mq,
+            concurrent.futures.ThreadPoolExecutor(len(self.nodes)) as pool,
+        ):
             return sum(pool.map(lambda node: read_node(mq, node, TOPIC, QUEUES, history, id_of), self.nodes))
 
     def evidence(self) -> list[str]:
@@ -324,10 +356,10 @@ def _state(answer: dict[str, Any] | None) -> NodeState | None:
 class RaftMQLogClient:
     """A LogClient: one producer session with a connection of its own."""
 
-    def __init__(self, servers: str) -> None:
+    def __init__(self, servers: str, options: ClientOptions) -> None:
         from raftmq.client import aconnect
 
-        self._client = aconnect(servers, timeout_s=SEND_TIMEOUT_S)
+        self._client = aconnect(servers, timeout_s=SEND_TIMEOUT_S, **options)
         self._producer = self._client.producer()
         self._loop = asyncio.get_running_loop()
 

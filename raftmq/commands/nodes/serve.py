@@ -47,6 +47,13 @@ def serve(config: Path) -> int:
 @click.option(
     "--wait", "wait_s", type=click.FloatRange(0, 3600), default=0, metavar="S", help="With --join: ask so long."
 )
+@click.option(
+    "--tls",
+    "tls_dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Have the nodes take TLS alone: make a CA in DIR if it has none, issue the nodes' certificates there.",
+)
 @click.option("--insecure", is_flag=True, help="Let other machines reach a new cluster that has no user.")
 @json_option
 def init(
@@ -56,6 +63,7 @@ def init(
     via: str | None,
     secret: Path | None,
     wait_s: float,
+    tls_dir: Path | None,
     insecure: bool,
     as_json: bool,
 ) -> None:
@@ -70,13 +78,17 @@ def init(
 
     A new cluster whose ports other machines may reach needs a first user (auth.key_file and auth.first_user_file),
     unless --insecure is given.
+
+    With --tls the paths of the certificates are written into each raftmq.toml. Keep DIR/ca.key away from the nodes
+    afterwards; a machine that makes its own node needs the CA of the others in DIR.
     """
     from raftmq.local.init import create_data_dirs, refuse_open
 
     if not (insecure or via is not None):
         refuse_open(configs, os.environ)
     if first or via is not None:
-        _init_one(configs, via, secret, wait_s, as_json, mixed=(first and via is not None) or leave_lost)
+        mixed = (first and via is not None) or leave_lost
+        _init_one(configs, via, secret, wait_s, tls_dir, as_json, mixed=mixed)
         return
     if secret is not None or wait_s:
         raise LocalError(
@@ -86,9 +98,10 @@ def init(
             ExitCode.USAGE,
         )
     made = create_data_dirs(list(configs), os.environ, leave_lost=leave_lost)
+    certified = _certify(tls_dir, configs)
     created = f"created {len(configs)} data directories for the new cluster {made.cluster_uuid}"
     there = f"nothing to do: all {len(configs)} directories contain the cluster {made.cluster_uuid}"
-    answer = {"created": made.created, "cluster_uuid": str(made.cluster_uuid), "lost": list(made.lost)}
+    answer = {"created": made.created, "cluster_uuid": str(made.cluster_uuid), "lost": list(made.lost), **certified}
     if made.lost:
         nodes = ", ".join(map(str, made.lost))
         there = (
@@ -99,8 +112,27 @@ def init(
     show(as_json, answer, created if made.created else there)
 
 
+def _certify(folder: Path | None, configs: tuple[Path, ...]) -> dict[str, list[str]]:
+    """Gives the nodes TLS, if a folder is named. Returns the certificates that were made."""
+    from cluster.config.loading import load
+    from raftmq.local.init import is_empty
+    from raftmq.local.tls.local_tls import certify_files
+
+    if folder is None:
+        return {}
+    there = [path for path in configs if not is_empty(Path(load(path, os.environ).node.data_dir))]
+    return {"certificates": [str(path) for path in certify_files(folder, there, os.environ)]}
+
+
 def _init_one(
-    configs: tuple[Path, ...], via: str | None, secret: Path | None, wait_s: float, as_json: bool, *, mixed: bool
+    configs: tuple[Path, ...],
+    via: str | None,
+    secret: Path | None,
+    wait_s: float,
+    tls_dir: Path | None,
+    as_json: bool,
+    *,
+    mixed: bool,
 ) -> None:
     """Makes one node: the first of a cluster, or another one with the help of the first at `via`."""
     from raftmq.local.one_by_one import create_first, join, next_steps
@@ -114,7 +146,8 @@ def _init_one(
         )
     (config,) = configs
     made = create_first(config, os.environ) if via is None else join(config, via, secret, wait_s, os.environ)
-    answer = {"created": made.created, "cluster_uuid": str(made.cluster_uuid), "lost": []}
+    certified = _certify(tls_dir, configs)
+    answer = {"created": made.created, "cluster_uuid": str(made.cluster_uuid), "lost": [], **certified}
     if not made.created:
         show(as_json, answer, f"nothing to do: the directory holds this node of the cluster {made.cluster_uuid}")
         return

@@ -33,6 +33,7 @@ _WATCH_S = 0.3
     "--tier", metavar="URL", help="Upload closed segments of the log to this object store, or to a directory."
 )
 @click.option("--tls", is_flag=True, help="Make a CA and certificates, and have the nodes take TLS alone.")
+@click.option("--auth", is_flag=True, help="Make a first user, and let no request pass that no rule allows.")
 @click.option("--failpoints", is_flag=True, help="Let tests inject faults over HTTP.")
 @json_option
 def up(
@@ -42,6 +43,7 @@ def up(
     detach: bool,
     tier: str | None,
     tls: bool,
+    auth: bool,
     failpoints: bool,
     as_json: bool,
 ) -> None:
@@ -55,26 +57,17 @@ def up(
     with ended_like_ctrl_c():
         cluster = LocalCluster(data_dir(data))
         where = "" if data is None else f" --data {shlex.quote(data)}"
-        _up(cluster, nodes, base_port, tier, where, detach=detach, tls=tls, failpoints=failpoints, as_json=as_json)
-
-
-def _up(
-    cluster: LocalCluster,
-    nodes: int | None,
-    base_port: int | None,
-    tier: str | None,
-    where: str,
-    *,
-    detach: bool,
-    tls: bool,
-    failpoints: bool,
-    as_json: bool,
-) -> None:
-    with console(stderr=True).status("starting") as spinner:
         began = time.monotonic()
-        view = cluster.up(nodes, base_port, tier=tier, tls=tls, failpoints=failpoints, on_stage=spinner.update)
+        with console(stderr=True).status("starting") as spinner:
+            view = cluster.up(
+                nodes, base_port, tier=tier, tls=tls, auth=auth, failpoints=failpoints, on_stage=spinner.update
+            )
+        _stay(cluster, view, time.monotonic() - began, where, detach=detach, as_json=as_json)
+
+
+def _stay(cluster: LocalCluster, view: ClusterView, ready_s: float, where: str, *, detach: bool, as_json: bool) -> None:
     try:
-        _tell(cluster, view, time.monotonic() - began, where, detach=detach, as_json=as_json)
+        _tell(cluster, view, ready_s, where, detach=detach, as_json=as_json)
         if not detach:
             _watch(cluster)
     except BaseException as error:
@@ -91,8 +84,9 @@ def _up(
 def _tell(cluster: LocalCluster, view: ClusterView, ready_s: float, where: str, *, detach: bool, as_json: bool) -> None:
     """Prints that the cluster is ready. `where`: the option that leads other commands to this cluster, if one is
     needed."""
-    from raftmq.client.discovery import LOCAL_CA
+    from raftmq.client.discovery import LOCAL_CA, LOCAL_USER
     from raftmq.local.cluster import empty_disk, lost_nodes
+    from raftmq.local.local_users import has_users
     from raftmq.local.tls.local_tls import speaks_tls
 
     places = {"servers": cluster.servers, "admin_url": cluster.admin_url, "data": str(cluster.data)}
@@ -107,6 +101,7 @@ def _tell(cluster: LocalCluster, view: ClusterView, ready_s: float, where: str, 
         f"name server  [bold]{cluster.servers}[/]",
         f"dashboard    [bold]{cluster.admin_url}/[/]",
         *([f"TLS          clients from elsewhere need {cluster.data / LOCAL_CA}"] if speaks_tls(cluster.data) else []),
+        *([f"user         name and secret: {cluster.data / LOCAL_USER}"] if has_users(cluster.data) else []),
         *hints(program(), where, view.leader, detach=detach),
         markup=True,
     )

@@ -8,7 +8,7 @@ files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from cluster.config.loading import load
@@ -27,11 +27,22 @@ def speaks_tls(data: Path) -> bool:
 def certify(data: Path, nodes: Iterable[NodeRecord]) -> None:
     """Makes what is missing: the CA, the certificates of these nodes, and `[tls]` in their configuration files. The
     directories of the nodes exist. Raises LocalError."""
-    folder = (data / LOCAL_CA).parent
-    if not speaks_tls(data):
+    certify_files((data / LOCAL_CA).parent, [node.config_path for node in nodes])
+
+
+def certify_files(folder: Path, config_paths: Iterable[Path], env: Mapping[str, str] | None = None) -> list[Path]:
+    """Makes what is missing: a CA in the folder, a certificate there for each node with one of these configuration
+    files, and `[tls]` in the file. The nodes' directories exist. Returns the paths of the certificates that were made.
+    Raises LocalError."""
+    if not certificate_path(folder, CA).exists():
         write_pair(new_ca(), folder, CA, replace=True)  # a key without a certificate has certified nothing
-    ca = read_ca(folder)
-    for node in nodes:
-        if not certificate_path(folder, f"{NODE}-{node.id}").exists():
-            issue_node(ca, load(node.config_path), folder, replace=True)
-        set_tls(node, folder)
+    made = []
+    for path in config_paths:
+        config = load(path, env)
+        certificate = certificate_path(folder, f"{NODE}-{config.node.id}")
+        if not certificate.exists():
+            issue_node(read_ca(folder), config, folder, replace=True)
+            made.append(certificate)
+        if not (config.speaks_tls and Path(config.tls.cert_file).resolve() == certificate.resolve()):
+            set_tls(path, config.node.id, folder)
+    return made

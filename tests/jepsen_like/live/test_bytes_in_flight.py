@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from cluster.config.local_layout import NodeRecord
 from jepsen_like.live.probes import bytes_in_flight
 from jepsen_like.live.probes.bytes_in_flight import counted, wait_given_back
 
+NODE = NodeRecord(1, None, 1, 2, 3, 4, "node.log")
 PAGE = "# TYPE raftmq_inflight_bytes gauge\nraftmq_inflight_bytes {}\nraftmq_client_inflight_bytes {}\n"
 
 
@@ -27,5 +29,5 @@ def test_what_stays_is_reported(monkeypatch: pytest.MonkeyPatch, pages: list[str
     async def ask(*_: Any, **__: Any) -> Any:
         return SimpleNamespace(code=200, body=texts.pop(0) if len(texts) > 1 else texts[0])
 
-    monkeypatch.setattr(bytes_in_flight, "ask_http", ask)
-    assert len(asyncio.run(wait_given_back([1], 0.0 if left else 5.0))) == left
+    monkeypatch.setattr(bytes_in_flight, "ask_node", ask)
+    assert len(asyncio.run(wait_given_back([NODE], 0.0 if left else 5.0))) == left

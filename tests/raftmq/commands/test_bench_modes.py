@@ -15,7 +15,10 @@ from cluster.config.config import ModesSection
 from cluster.replication.acks.ack_levels import NAMES
 from raftmq.commands import bench_modes as modes
 from raftmq.commands.bench import bench
-from raftmq.commands.bench_load import Result, request_frame
+from raftmq.commands.bench_load import Result, request_frame, signed_frame
+from raftmq.local.local_users import ClientOptions
+from raftmq_wire.codec import decode_header, ext_of
+from raftmq_wire.signature import ACCESS_KEY, SIGNATURE, Credentials, content, is_right
 
 
 @pytest.fixture
@@ -25,11 +28,13 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int, int]]:
     now: list[str] = []
 
     @contextmanager
-    def cluster(directory: Path, settings: Mapping[str, str]) -> Iterator[tuple[int, list[int]]]:
+    def cluster(
+        directory: Path, settings: Mapping[str, str], *, secured: bool
+    ) -> Iterator[tuple[int, list[int], ClientOptions]]:
         now[:] = [" ".join(settings)]
-        yield 1, []
+        yield 1, [], {}
 
-    def load(port: int, level: str, size: int, in_flight: int, seconds: float) -> Result:
+    def load(port: int, level: str, size: int, in_flight: int, seconds: float, options: ClientOptions) -> Result:
         seen.append((now[0], level, size, in_flight))
         return Result(1000, 2.0, [1.0, 2.0, 3.0], 0)
 
@@ -75,3 +80,17 @@ def test_the_command(tmp_path: Path) -> None:
     assert {row["in_flight"] for row in report["rows"]} == {7}
     assert report["schema"] == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_signed_frame_says_the_same(tmp_path: Path) -> None:
+    plain = request_frame("T", 5, 1, 1, b"body", "K\\u0001v\\u0002")
+    signed = signed_frame(plain, Credentials("shop", "the-secret-of-shop"))
+    before, after = (
+        decode_header(frame[4], frame[8 : 8 + int.from_bytes(frame[5:8], "big")]) for frame in (plain, signed)
+    )
+    ext = dict(ext_of(after))
+    assert is_right(b"the-secret-of-shop", content(ext, b"body"), ext.pop(SIGNATURE))
+    assert ext.pop(ACCESS_KEY) == "shop"
+    assert (ext, after.code, after.opaque) == (dict(ext_of(before)), before.code, before.opaque)
+    assert signed.endswith(b"body")
+    assert int.from_bytes(signed[:4], "big") == len(signed) - 4

@@ -59,7 +59,10 @@ def test_purge_deletes_the_nodes_and_nothing_else(tmp_path: Path) -> None:
     write_configs(nodes)
     write_cluster(data, ClusterFile(nodes))
     (data / "removed" / "n4").mkdir(parents=True)
-    (data / "backups").mkdir()
+    for folder in ("backups", "tls"):
+        (data / folder).mkdir()
+    for name in ("users.key", "first-user"):
+        (data / name).touch()
 
     def down(*words: str, stdin: str = "") -> tuple[int, str]:
         result = CliRunner().invoke(cli, ["down", *words, "--data", str(data)], input=stdin)

@@ -1,0 +1,75 @@
+"""The means by which the fuzzer gets past authentication: a Super's keys and token, and TLS for every other connection.
+
+Most requests are signed rightly, so that handlers are reached; some are signed wrongly or not at all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import ssl
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from cluster.config.local_layout import NodeRecord
+from jepsen_like.live.probes.node_http import ask_node
+from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
+from raftmq_wire.signature import SIGNATURE, Credentials
+
+UNSIGNED, SPOILED = 0.03, 0.05
+"""The share of requests that are not signed; that share, and those that are signed wrongly."""
+
+
+class Guard(NamedTuple):
+    """The credentials of a fuzzer whose nodes enforce rules."""
+
+    credentials: Credentials
+    token: str
+    """A token of the same user, for the HTTP API."""
+    context: ssl.SSLContext
+
+    def signed(self, rng: random.Random, fields: Mapping[str, Any], body: bytes) -> dict[str, Any]:
+        """Returns the ext fields, signed in one of the ways; those that no client could sign stay as they are."""
+        fate = rng.random()
+        if fate < UNSIGNED or not all(type(each) is str for each in fields.values()):
+            return dict(fields)
+        try:
+            signed = self.credentials.signed(fields, body)
+        except UnicodeEncodeError:
+            return dict(fields)
+        if fate < SPOILED:
+            signed[SIGNATURE] = rng.choice(("", "=", signed[SIGNATURE][:-4], signed[SIGNATURE].swapcase(), "\0"))
+        return signed
+
+    def header(self, rng: random.Random) -> str:
+        """Returns the line that names the user to the HTTP API, or a wrong one."""
+        fate = rng.random()
+        if fate < UNSIGNED:
+            return ""
+        token = rng.choice(("", "x", self.token[:-1], f"{self.token} {self.token}")) if fate < SPOILED else self.token
+        return f"Authorization: Bearer {token}\r\n"
+
+
+async def guard_of(subject: RaftMQSubject, leader: NodeRecord, context: ssl.SSLContext) -> Guard:
+    """Returns the guard of a cluster with users. Raises OSError if its Super cannot log in."""
+    options = subject.client_options
+    name, secret = options["access_key"], options["secret_key"]
+    asked = {"user": name, "secret": secret, "answer": "token"}
+    answer = await ask_node(leader, "POST", "/v1/session", json.dumps(asked).encode())
+    if answer.code >= 300 or not answer.is_answer:
+        raise OSError(f"the Super cannot log in: {answer.code} {answer.body[:200]!r}")
+    return Guard(Credentials(name, secret), str(json.loads(answer.body)["token"]), context)
+
+
+class Ways:
+    """Says for each connection whether it is one of TLS: with a guard, every other one is."""
+
+    def __init__(self, guard: Guard | None) -> None:
+        self._contexts: Iterator[ssl.SSLContext | None] = (
+            itertools.repeat(None) if guard is None else itertools.cycle((guard.context, None))
+        )
+
+    def next(self) -> ssl.SSLContext | None:
+        """Returns the context of the next connection; None for plain text."""
+        return next(self._contexts)

@@ -1,0 +1,27 @@
+"""Requests to the HTTP API of a node that this process started: with the operator's proof, and over TLS if it speaks
+that."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+
+from cluster.config.local_layout import NodeRecord
+from jepsen_like.hostile.wire import ANSWER_S, CLOSED, SILENT, Answer
+from raftmq.local.http.credentials import address_of
+from raftmq.local.http.http_exchange import exchange
+
+
+async def ask_node(node: NodeRecord, method: str, path: str, body: bytes = b"", timeout_s: float = ANSWER_S) -> Answer:
+    """Sends one HTTP request on a connection of its own; `code` of the answer is the HTTP status."""
+
+    def ask() -> Answer:
+        try:
+            reply = exchange(address_of(node), method, path, body or None, timeout_s=timeout_s)
+        except TimeoutError:
+            return SILENT
+        except (OSError, http.client.HTTPException):
+            return CLOSED
+        return Answer(reply.status, {}, "", reply.body)
+
+    return await asyncio.to_thread(ask)
