@@ -619,6 +619,8 @@ _COMMANDS: dict[str, tuple[Callable[..., CommandResult], int]] = {
     commands.REMOVE_TOKEN: (lambda state, *rest: state.access.remove_token(*rest), 2),
     commands.SET_AUTH_MODE: (lambda state, *rest: state.access.set_mode(*rest), 2),
     commands.SET_AUTH_KEY: (lambda state, *rest: state.access.set_key(*rest), 2),
+    commands.ROTATE_AUTH_KEY: (lambda state, *rest: state.access.rotate_key(*rest), 2),
+    commands.RESEAL_USER: (lambda state, *rest: state.access.reseal(*rest), 5),
 }
 """The commands: name -> (method of BrokerState, number of arguments)."""
 

@@ -104,6 +104,8 @@ PUT_TOKEN = "put_token"
 REMOVE_TOKEN = "remove_token"
 SET_AUTH_MODE = "set_auth_mode"
 SET_AUTH_KEY = "set_auth_key"
+ROTATE_AUTH_KEY = "rotate_auth_key"
+RESEAL_USER = "reseal_user"
 
 ACCESS_LEVEL = BASELINE + 1
 """The level of the commands about users, rules and tokens."""
@@ -123,6 +125,9 @@ LEVELS: dict[str, int] = dict.fromkeys(_ACCESS, ACCESS_LEVEL)
 CHANGES_LEVEL = BASELINE + 2
 """The level of CHANGE entries, and of topic rows with the time and author of the topic's creation and last change."""
 AUTHOR_LENGTH_MAX = 200
+ROTATION_LEVEL = CHANGES_LEVEL
+"""The level of the commands that replace the key of users' secrets."""
+LEVELS |= dict.fromkeys((ROTATE_AUTH_KEY, RESEAL_USER), ROTATION_LEVEL)
 LEVEL = max(CHANGES_LEVEL, *LEVELS.values())
 """The highest level that this version knows. A node that meets a command it does not know stops, so a leader proposes a
 command of some level only in a cluster that has reached the level (`finalize`, docs/adr/0094)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cluster.broker.access.resealing import Resealing
 from cluster.broker.access.secrets import Secrets, read_keys
 from cluster.broker.access.user_admin import Denials, FirstUser, UserAdmin
 from cluster.broker.groups.client_relay import ClientRelay
@@ -93,6 +94,7 @@ class Broker:
         )
         self.denials = Denials(clock.wall_ms)
         self.user_admin = UserAdmin(services, self.secrets, keyed)
+        self.resealing = Resealing(services, self.secrets)
         self.first_user = FirstUser(config.auth.first_user_file, services, self.user_admin)
         self.members = members = Members(services)
         self.early_routes = EarlyRoutes(services, members, unreached)

@@ -251,7 +251,8 @@ class Admission:
             return Refused(Reason.NO_PERMISSION, "no user has signed this request, or the user was removed")
         path = puller.client
         client = self._clients.get(path) if isinstance(path, ReplyPath) else None
-        if client is not None and client.users.get(user.id) != user.secret:
+        proven = None if client is None else client.users.get(user.id)
+        if client is not None and (proven is None or not self._secrets.same(user, proven)):
             return Refused(Reason.NO_PERMISSION, f"user {user.name} has another secret by now")
         verdict = judge(user, puller.client.peer_address[0], pull_needs(pull.topic, pull.group))
         return Refused(Reason.NO_PERMISSION, verdict.reason) if isinstance(verdict, Denied) else None
@@ -267,4 +268,4 @@ class Admission:
     def _is_gone(self, user_id: int, secret: bytes) -> bool:
         """Returns True if the user was removed or disabled, or has another secret than the connection has proven."""
         user = self._access.by_id.get(user_id)
-        return user is None or not user.enabled or user.secret != secret
+        return user is None or not user.enabled or not self._secrets.same(user, secret)

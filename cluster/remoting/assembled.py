@@ -195,6 +195,7 @@ class Remoting:
             Part(name="retries", tick=self._retries.expire),
             self.router.part(),
             self.admission.part(),
+            Part(name="secrets of users", tick=broker.resealing.tick),
             Part(name="first user", opened=broker.first_user.writes_opened, tick=broker.first_user.tick),
             *self.serving,
         )

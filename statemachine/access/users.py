@@ -11,6 +11,7 @@ The log decides when changes race: the last enabled Super (a user who may do eve
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -145,6 +146,7 @@ class Access:
         """Users by id, including changes of the batch being applied."""
         self._names = {user.name: user.id for user in found.values()}
         self._supers = sum([user.is_super and user.enabled for user in found.values()])
+        self._under = Counter(user.key_id for user in found.values())
         self._tokens: dict[bytes, Token | None] = {}
         """Tokens that the batch being applied has changed; None for a removed one."""
         self._touched: dict[int, User | None] = {}
@@ -161,6 +163,8 @@ class Access:
         """True if requests are judged: the mode is not OFF."""
         self.key_id = self._key
         """The id of the key with which users' secrets are encrypted; "" if there is none."""
+        self.keys_in_use = self._keys_in_use()
+        """The ids of the keys that some user's secret is encrypted with, and of the present key."""
         self.version = self._version
         """The version of users, rules, tokens, mode and key together; it rises by one with each change."""
         self.next_id = self._next_id
@@ -242,6 +246,7 @@ class Access:
         if self._is_last_super(user):
             return _last_super(user)
         del self._ids[user.id], self._names[user.name]
+        self._under[user.key_id] -= 1
         self._supers -= user.is_super and user.enabled
         self._touched[user.id] = None
         stage.delete(META, keys.user_key(user.id))
@@ -352,6 +357,32 @@ class Access:
         self._note(stage, asked, "auth.key", f"the key is {key}")
         return done(True)
 
+    def rotate_key(self, stage: Stage, origin: Any, key: Any) -> CommandResult:
+        """Records another key with which secrets are encrypted from now on. Secrets that the key before encrypted stay
+        until `reseal`. The result's value is True if the key changed."""
+        asked = _checked_origin(origin)
+        key = _checked_text(key, "key")
+        if key == self._key:
+            return done(False)
+        if not key or not self._key:
+            raise InvalidCommandError("a key is replaced by another one, and there is none yet")
+        self._key = key
+        self._note(stage, asked, "auth.key", f"the key is {key} from now on")
+        return done(True)
+
+    def reseal(self, stage: Stage, origin: Any, user_id: Any, before: Any, secret: Any, key: Any) -> CommandResult:
+        """Replaces the encrypted secret `before` of a user by the same secret, encrypted with the present key. The
+        result is `conflict` if the user has another secret by now."""
+        asked = _checked_origin(origin)
+        user = self._user(user_id)
+        if user is None:
+            return not_found(f"no user with the id {user_id}")
+        after = replace(user, secret=_checked_secret(secret), key_id=self._checked_key(key))
+        if user.secret != _checked_secret(before):
+            return CommandResult(False, "conflict", f"user {user.name} has another secret by now")
+        self._put(stage, asked, after, f"secret encrypted with the key {after.key_id}")
+        return done()
+
     # -- the run
 
     def publish(self) -> None:
@@ -369,6 +400,7 @@ class Access:
             else:
                 self.tokens[digest] = token
         self.mode, self.key_id, self.next_id, self.supers = self._mode, self._key, self._next_id, self._supers
+        self.keys_in_use = self._keys_in_use()
         self.version = self._version
 
     def _publish_one(self, before: User | None, user: User | None) -> None:
@@ -380,6 +412,9 @@ class Access:
             known = self.users.get(before.name)
             if known is not None and known.id == before.id:  # else it was made again in the same run
                 self.users.remove(before.name)
+
+    def _keys_in_use(self) -> frozenset[str]:
+        return frozenset([key for key, users in self._under.items() if users] + ([self._key] if self._key else []))
 
     def _user(self, user_id: Any) -> User | None:
         return self._ids.get(checked_int(user_id, "id", 1, keys.U64_MAX))
@@ -398,6 +433,9 @@ class Access:
         before = self._ids.get(user.id)
         self._supers += (user.is_super and user.enabled) - (before is not None and before.is_super and before.enabled)
         self._note(stage, asked, f"User:{user.name}", says)
+        if before is not None:
+            self._under[before.key_id] -= 1
+        self._under[user.key_id] += 1
         self._ids[user.id] = user = replace(user, version=self._version)
         self._touched[user.id] = user
         stage.put(META, keys.user_key(user.id), _pack_user(user))

@@ -111,13 +111,35 @@ class Secrets:
             return ""
         if self._why:
             return self._why
-        return f"{self._path} does not have the key {self._access.key_id}, which encrypts the secrets of this cluster"
+        lacking = ", ".join(sorted(self._access.keys_in_use - self._keys.keys()))
+        return f"{self._path} does not have the key {lacking}, which encrypts secrets of this cluster"
 
     @property
     def _lacks(self) -> bool:
-        """True if the key that encrypts the secrets is missing here."""
-        wanted = self._access.key_id
-        return wanted not in self._keys if wanted else not self._keys
+        """True if a key that encrypts some user's secret is missing here."""
+        wanted = self._access.keys_in_use
+        return not wanted <= self._keys.keys() if wanted else not self._keys
+
+    @property
+    def key_ids(self) -> list[str]:
+        """The ids of the keys in the file, the newest first. The file is read again."""
+        self.look()
+        return list(self._keys)
+
+    def same(self, user: User, earlier: bytes) -> bool:
+        """Returns True if the encrypted secret `earlier` of the user is its present one, perhaps under another key."""
+        if earlier == user.secret:
+            return True
+        now = self.of(user)
+        return now is not None and any(
+            self._opened(earlier, user.id, key_id, key) == now for key_id, key in self._keys.items()
+        )
+
+    def resealed(self, user: User) -> bytes | None:
+        """Returns the user's secret, encrypted with the present key; None if it cannot be decrypted. Raises
+        Refused."""
+        plain = self.of(user)
+        return None if plain is None else self._sealed(user.id, plain, self.key_to_use)
 
     @property
     def key_to_use(self) -> str:
@@ -131,7 +153,9 @@ class Secrets:
         plain = secret.encode()
         if not LENGTH_MIN <= len(plain) <= LENGTH_MAX:
             raise Refused(Reason.INVALID, f"a secret has {LENGTH_MIN} to {LENGTH_MAX} bytes, not {len(plain)}")
-        key = self.key_to_use
+        return self._sealed(user_id, plain, self.key_to_use)
+
+    def _sealed(self, user_id: int, plain: bytes, key: str) -> bytes:
         nonce = self._entropy(NONCE_BYTES)
         return nonce + _cipher(self._keys[key]).encrypt(nonce, plain, _bound(self._clusters()[0], user_id, key))
 
@@ -142,20 +166,21 @@ class Secrets:
         if kept is not None and kept[0] == user.secret:
             return kept[1]
         key = self._keys.get(user.key_id)
-        plain = None if key is None else self._decrypted(user, key)
+        plain = None if key is None else self._opened(user.secret, user.id, user.key_id, key)
         if plain is not None:
             if len(self._plain) >= KEPT_MAX:
                 self._plain.clear()
             self._plain[user.id] = user.secret, plain
         return plain
 
-    def _decrypted(self, user: User, key: bytes) -> bytes | None:
+    def _opened(self, secret: bytes, user_id: int, key_id: str, key: bytes) -> bytes | None:
+        """Returns the encrypted secret of a user in plain; None if the key is not the one that encrypted it."""
         from cryptography.exceptions import InvalidTag
 
-        nonce, sealed = user.secret[:NONCE_BYTES], user.secret[NONCE_BYTES:]
+        nonce, sealed = secret[:NONCE_BYTES], secret[NONCE_BYTES:]
         for cluster in self._clusters():
             try:
-                return _cipher(key).decrypt(nonce, sealed, _bound(cluster, user.id, user.key_id))
+                return _cipher(key).decrypt(nonce, sealed, _bound(cluster, user_id, key_id))
             except (InvalidTag, ValueError):
                 continue
         return None

@@ -24,6 +24,7 @@ from statemachine.commands import (
     REMOVE_RULES,
     REMOVE_TOKEN,
     REMOVE_USER,
+    ROTATE_AUTH_KEY,
     SET_AUTH_KEY,
     SET_AUTH_MODE,
     SET_RULES,
@@ -211,6 +212,15 @@ class UserAdmin:
     def remove_token(self, asker: Asker, digest: bytes, told: Told) -> None:
         """Removes a token."""
         self._tell([REMOVE_TOKEN, self._origin(asker), digest], told)
+
+    def rotate_key(self, asker: Asker, key: str, told: Told) -> None:
+        """Has new secrets encrypted with another key, which this node must have; the leader encrypts those of the
+        users again, one by one. Raises Refused."""
+        if key not in self._secrets.key_ids:
+            raise Refused(Reason.ILLEGAL, f"auth.key_file of this node does not have the key {key!r:.80}")
+        if self._secrets.problem:
+            raise Refused(Reason.ILLEGAL, f"this node cannot read all secrets: {self._secrets.problem}")
+        self._tell([ROTATE_AUTH_KEY, self._origin(asker), key], told)
 
     def set_mode(self, asker: Asker, mode: str, told: Told) -> None:
         """Sets `auth.mode`. Refuses enforce while this node could verify no signature, or while a peer may connect that

@@ -52,6 +52,50 @@ def mode_(mode: str, yes: bool, data_dir: Path | None, data: str | None, admin: 
     show(as_json, answer, f"auth.mode is {answer['mode']}")
 
 
+@auth.command("key")
+@click.option("--rotate", is_flag=True, help="Encrypt all secrets with the newest key that every node has.")
+@people_options
+def key_(rotate: bool, data_dir: Path | None, data: str | None, admin: str | None, as_json: bool) -> None:
+    """Show the keys that encrypt the secrets of users, on each node, or replace the key.
+
+    For another key, write it as the first line into the file that auth.key_file names, on every node; then --rotate.
+    The line of the old key may go when no user's secret needs it.
+    """
+    views, problems = _views(data_dir, data, admin)
+    if rotate:
+        if problems:
+            why = "every node must have the new key before secrets are encrypted with it"
+            raise LocalError(problems[0], why, "raftmq status", ExitCode.UNREACHABLE)
+        key = _new_key(views)
+        changed = AdminApi(addresses(admin, data, data_dir), "raftmq auth key").put("/v1/auth/key", {"key": key})
+        show(as_json, changed, f"secrets are encrypted with the key {key} from now on; see raftmq auth key")
+        return
+    if as_json:
+        show(True, {"nodes": [{name: view[name] for name in ("node", "key", "keys", "older")} for view in views]})
+        return
+    older = max(view["older"] for view in views)
+    click.echo(f"key      {views[0]['key'] or 'none yet: it comes with the first user'}")
+    click.echo(f"older    {older} users have secrets that an earlier key encrypts")
+    print_table(["node", "keys in its file"], [[view["node"], ", ".join(view["keys"]) or None] for view in views])
+    show_problems(problems)
+
+
+def _new_key(views: list[dict[str, Any]]) -> str:
+    """Returns the key that is first in the file of every node. Raises LocalError."""
+    first = views[0]
+    if not first["keys"] or first["keys"][0] == first["key"]:
+        why = "the first line of auth.key_file is the key that encrypts secrets now, or there is none"
+        fix = "head -c 32 /dev/urandom | base64    (as the first line of the file, the same on every node)"
+        raise LocalError(f"node {first['node']} has no newer key", why, fix, ExitCode.REFUSED)
+    key = str(first["keys"][0])
+    for view in views:
+        if view["keys"][:1] != [key] or view["problem"]:
+            why = view["problem"] or f"its first key is {(view['keys'] or ['none'])[0]}"
+            fix = "copy auth.key_file of one node to all others"
+            raise LocalError(f"node {view['node']} does not have the key {key} first", why, fix, ExitCode.REFUSED)
+    return key
+
+
 def _views(data_dir: Path | None, data: str | None, admin: str | None) -> tuple[list[dict[str, Any]], list[str]]:
     where = addresses(admin, data, data_dir) if data_dir is not None else node_addresses(admin, data)
     answers, silent = ask_all(where, "/v1/auth")

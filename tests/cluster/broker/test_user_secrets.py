@@ -44,7 +44,7 @@ def secrets(
     alarms: Alarms | None = None,
 ) -> Secrets:
     access, numbers = Access(MemoryKV()), count()
-    access.key_id = key
+    access.key_id, access.keys_in_use = key, frozenset([key] if key else [])
     return Secrets(
         str(path),
         access,

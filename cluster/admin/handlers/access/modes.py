@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -48,10 +48,32 @@ class AuthView(msgspec.Struct, frozen=True, kw_only=True):
     total: int
     problem: str
     """The reason why this node cannot decrypt the secrets of users; "" if it can."""
+    key: str
+    """The id of the key that encrypts the secrets of users; "" if there is none yet."""
+    keys: list[str]
+    """The ids of the keys in this node's `auth.key_file`, the newest first."""
+    older: int
+    """The number of users whose secrets an earlier key encrypts."""
     proven: bool
     """True if every peer of this node has to prove the cluster's secret."""
     denials: list[DenialView]
     """Denials of the last hour on this node, the newest first."""
+
+
+class KeyRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `PUT /v1/auth/key`."""
+
+    key: Annotated[str, msgspec.Meta(max_length=64)]
+    """The id of a key in `auth.key_file` of every node."""
+
+
+class KeyChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """The key that encrypts secrets from now on."""
+
+    node: int
+    key: str
+    older: int
+    """The number of users whose secrets an earlier key still encrypts."""
 
 
 class ModeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +127,9 @@ async def get_auth(call: Call) -> AuthView:
         supers=supers,
         total=access.state.supers,
         problem=access.secrets.problem,
+        key=access.state.key_id,
+        keys=access.secrets.key_ids,
+        older=_older(call),
         proven=call.port.status().secret.state in ("required", "changing"),
         denials=[
             DenialView(
@@ -132,6 +157,23 @@ async def set_auth(call: Call) -> ModeChanged:
     asker = access.asker(call.caller)
     await changed(lambda done: access.users.set_mode(asker, wanted.mode, done), "raftmq auth show")
     return ModeChanged(node=call.port.config.node.id, mode=access.state.mode.value)
+
+
+def _older(call: Call) -> int:
+    state = call.port.access.state
+    if state.keys_in_use <= {state.key_id}:
+        return 0
+    charge(len(state.by_id) // 64)
+    return sum([user.key_id != state.key_id for user in state.by_id.values()])
+
+
+async def set_key(call: Call) -> KeyChanged:
+    """Replaces the key that encrypts the secrets of users. The leader encrypts them again afterwards."""
+    wanted: KeyRequest = call.body
+    access = call.port.access
+    asker = access.asker(call.caller)
+    await changed(lambda done: access.users.rotate_key(asker, wanted.key, done), "raftmq auth key")
+    return KeyChanged(node=call.port.config.node.id, key=access.state.key_id, older=_older(call))
 
 
 async def list_audit(call: Call) -> Pieces:
@@ -175,6 +217,16 @@ ROUTES: Final[tuple[Route, ...]] = (
         needs.USERS,
         Serves.LEADER,
         ModeRequest,
+    ),
+    Route(
+        "PUT",
+        "/v1/auth/key",
+        set_key,
+        KeyChanged,
+        route.CONSTANT,
+        needs.USERS,
+        Serves.LEADER,
+        KeyRequest,
     ),
     Route(
         "GET",
