@@ -8,7 +8,7 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +53,13 @@ COMMANDS = {
 }
 
 
-def environment(home: Path) -> dict[str, str]:
-    """Returns the environment of a foreign process. The C++ and the Java client write their own logs into the home
-    folder."""
+def environment(home: Path, java: Sequence[str] = ()) -> dict[str, str]:
+    """Returns the environment of a foreign process, with further options for its JVM. The C++ and the Java client write
+    their own logs into the home folder."""
     return {
         **os.environ,
         "HOME": str(home),
-        "JAVA_TOOL_OPTIONS": f"-Duser.home={home}",
+        "JAVA_TOOL_OPTIONS": " ".join((f"-Duser.home={home}", *java)),
         "NODE_PATH": str(INSTALLED / "js" / "node_modules"),
     }
 
@@ -67,7 +67,7 @@ def environment(home: Path) -> dict[str, str]:
 class ForeignClient:
     """One foreign process. Its lines are collected by a thread; `wait` returns once enough of one kind are there."""
 
-    def __init__(self, kind: str, home: Path, *arguments: str) -> None:
+    def __init__(self, kind: str, home: Path, *arguments: str, java: Sequence[str] = ()) -> None:
         self.kind = kind
         self._errors = (home / f"{kind}-{id(self):x}.stderr").open("w+")
         self._process = subprocess.Popen(
@@ -75,7 +75,7 @@ class ForeignClient:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env=environment(home),
+            env=environment(home, java),
         )
         self._lines: list[dict[str, Any]] = []
         self._changed = threading.Condition()
@@ -170,12 +170,14 @@ def start(live: LocalCluster, tmp_path: Path) -> Iterator[Start]:
     """`start(kind, what, topic, *arguments)` runs a foreign client; all are ended after the test."""
     started: list[ForeignClient] = []
 
-    def start(kind: str, what: str, topic: str, *arguments: str, servers: str = live.servers) -> ForeignClient:
+    def start(
+        kind: str, what: str, topic: str, *arguments: str, servers: str = live.servers, java: Sequence[str] = ()
+    ) -> ForeignClient:
         if kind.startswith("java") and not (INSTALLED / f"java-{JAVA}" / "lib").is_dir():
             lack("mvn", why="make test-compat builds the Java client with it")
         if kind == "go" and not Path(COMMANDS[kind][0]).exists():
             lack("go", why="make test-compat builds the Go client with it")
-        client = ForeignClient(kind, tmp_path, what, servers, topic, *arguments)
+        client = ForeignClient(kind, tmp_path, what, servers, topic, *arguments, java=java)
         started.append(client)
         return client
 

@@ -65,6 +65,8 @@ def produce(args):
     """Sends `count` messages one after the other, or one Message object `count` times."""
     producer = Producer(args.group)
     producer.set_namesrv_addr(args.servers)
+    if args.access_key:
+        producer.set_session_credentials(args.access_key, args.secret_key, "")
     producer.start()
     say(event="ready")
     same = build(args.topic, 0, args.prefix) if args.same else None
@@ -108,6 +110,8 @@ def consume(args):
 
     consumer = PushConsumer(args.group, orderly=args.orderly)
     consumer.set_namesrv_addr(args.servers)
+    if args.access_key:
+        consumer.set_session_credentials(args.access_key, args.secret_key, "")
     consumer.set_instance_name(f"consumer-{os.getpid()}")
     dll.Subscribe(consumer._handle, args.topic.encode(), b"*")
     consumer._register_callback(on_raw)
@@ -130,6 +134,8 @@ def main():
     parser.add_argument("--prefix", default="cpp")
     parser.add_argument("--fail", type=int, default=0)
     parser.add_argument("--orderly", action="store_true")
+    parser.add_argument("--access-key", default="")
+    parser.add_argument("--secret-key", default="")
     args = parser.parse_args()
     (produce if args.what == "produce" else consume)(args)
 

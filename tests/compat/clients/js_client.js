@@ -14,8 +14,14 @@ function say(fields) {
   process.stdout.write(JSON.stringify(fields) + '\n');
 }
 
-function common(servers) {
-  return { nameSrv: servers.split(';'), httpclient, accessKeyId: 'none', accessKeySecret: 'none', logger: silent };
+function common(args) {
+  return {
+    nameSrv: args.servers.split(';'),
+    httpclient,
+    accessKeyId: args['access-key'],
+    accessKeySecret: args['secret-key'],
+    logger: silent,
+  };
 }
 
 function build(topic, number, prefix) {
@@ -51,7 +57,7 @@ function inputEnd() {
 }
 
 async function produce(args) {
-  const producer = new Producer({ ...common(args.servers), producerGroup: args.group });
+  const producer = new Producer({ ...common(args), producerGroup: args.group });
   producer.on('error', error => say({ event: 'error', error: error.message }));
   await producer.ready();
   say({ event: 'ready' });
@@ -67,7 +73,7 @@ async function produce(args) {
 
 async function consume(args) {
   const consumer = new Consumer({
-    ...common(args.servers),
+    ...common(args),
     consumerGroup: args.group,
     consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET',
   });
@@ -101,6 +107,8 @@ async function main() {
       same: { type: 'boolean', default: false },
       'pace-ms': { type: 'string', default: '0' },
       prefix: { type: 'string', default: 'js' },
+      'access-key': { type: 'string', default: 'none' },
+      'secret-key': { type: 'string', default: 'none' },
     },
   });
   const [what, servers, topic] = positionals;
