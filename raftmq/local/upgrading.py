@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from raftmq.local import stop_check
@@ -47,9 +47,10 @@ def view_of(addresses: list[str]) -> dict[str, Any]:
     return AdminApi(addresses, "raftmq upgrade plan").local("/v1/upgrade")
 
 
-def plan_of(addresses: Mapping[int, str], version: str, known: int) -> Plan:
-    """Asks the cluster and returns the plan. `addresses`: node -> "host:port" of its HTTP API. Raises LocalError."""
-    everybody = list(addresses.values())
+def plan_of(addresses: Mapping[int, str], version: str, known: int, asked: Sequence[str] = ()) -> Plan:
+    """Asks the cluster and returns the plan. `addresses`: node -> "host:port" of its HTTP API. `asked`: the addresses
+    that a person named, whose nodes tell about the others, too; () if all are known to be right. Raises LocalError."""
+    everybody = list(asked) or list(addresses.values())
     view = view_of(everybody)
     if known < view["level"]:
         raise LocalError(
@@ -64,7 +65,7 @@ def plan_of(addresses: Mapping[int, str], version: str, known: int) -> Plan:
     nodes: list[NodePlan] = []
     for each in order:
         node = each["id"]
-        runs = _version_at(addresses.get(node))
+        runs = _version_at(addresses.get(node)) or _version_told(everybody, node)
         step, why = "later", ""
         if not runs:
             step, why = "down", "it does not answer: start it first, or remove it: raftmq node remove"
@@ -81,6 +82,15 @@ def _version_at(address: str | None) -> str:
         return ""
     status = fetch_status(address, 2.0)
     return "" if status is None else str(status["versions"].get("raftmq", "unknown"))
+
+
+def _version_told(asked: list[str], node: int) -> str:
+    """Returns the version of a node as the nodes that were named tell it: a token goes to no other address."""
+    try:
+        status = AdminApi(asked, "raftmq upgrade plan").local(f"/v1/members/{node}/status")
+    except LocalError:
+        return ""
+    return str(status["versions"].get("raftmq", "unknown"))
 
 
 def _in_the_way(addresses: list[str], node: int) -> str:

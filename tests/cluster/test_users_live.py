@@ -178,6 +178,10 @@ def test_people_use_the_commands(
         kept = tmp_path / "mine" / "tokens" / "prod"
         assert kept.stat().st_mode & 0o777 == 0o600
         token = kept.read_text().strip()
+        types(f"context add one --admin {everywhere.partition(',')[0]}", data=False)
+        types("login root --admin one", data=False, given=planted["root"])
+        assert types("upgrade plan --admin one", data=False).count(": done") == 3, "it sees the nodes not named, too"
+        types("logout --admin one", data=False)
         cluster.kill(cluster.wait_leader())
         cluster.wait_leader()
         types("topic create orders --admin prod", data=False)

@@ -44,6 +44,7 @@ CODES: Final[dict[str, Code]] = {
     "unsafe_recovered": Code("critical", "raftmq alarm list"),
     "peer_secret": Code("warning", "raftmq secret status"),
     "tls_files": Code("warning", "raftmq cert show --help"),
+    "tls_plain": Code("warning", "raftmq cert show --help"),
     "tls_expires": Code("warning", "raftmq cert show --help"),
     "tls_expires_soon": Code("critical", "raftmq cert show --help"),
     "user_key": Code("critical", "raftmq status"),

@@ -35,6 +35,8 @@ class Dialling(NamedTuple):
     opened: Callable[[TlsTransport], None] = lambda connection: None
     """Called for each connection whose handshake is complete, before its protocol is made; it may abort the
     connection."""
+    fell_back: Callable[[asyncio.BaseTransport, str, str], None] = lambda transport, address, why: None
+    """Called for each connection in plain text that was to be one of TLS, with "host:port" and the reason."""
 
     def ways(self) -> tuple[ssl.SSLContext | None, ...]:
         """Returns the contexts to try, one after the other; None means plain text."""
@@ -46,14 +48,19 @@ class Dialling(NamedTuple):
         """Opens a connection and returns its protocol. The caller limits the time. `plain`: True if TLS has just failed
         there; then plain text is tried if it is permitted. Raises OSError."""
         ways = self.ways()
+        why = "the node closed the connection after the handshake" if plain and ways[0] is not None else ""
         if ways[0] is not None and not (plain and None in ways):
             failure = await self._over_tls(ways[0], factory, host, port)
             if not isinstance(failure, Exception):
                 return failure
             if None not in ways:
                 raise OSError(f"TLS: {why_failed(failure)}")
-            _told.warn(f"{host}:{port} is dialled in plain text: TLS failed", why_failed(failure))
-        return await connect(factory, host, port)
+            why = why_failed(failure)
+            _told.warn(f"{host}:{port} is dialled in plain text: TLS failed", why)
+        transport, protocol = await _connected(factory, host, port)
+        if why:
+            self.fell_back(transport, f"{host}:{port}", why)
+        return protocol
 
     async def _over_tls(
         self, context: ssl.SSLContext, factory: Callable[[], _P], host: str, port: int
@@ -109,11 +116,15 @@ _RUNNING: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Future[
 async def connect(make: Callable[[], P], host: str, port: int) -> P:
     """Connects to the first address of the host that accepts the connection. Raises OSError. If the caller gives up,
     the lookup continues for the next caller that needs the name."""
+    return (await _connected(make, host, port))[1]
+
+
+async def _connected(make: Callable[[], P], host: str, port: int) -> tuple[asyncio.BaseTransport, P]:
     loop = asyncio.get_running_loop()
     failure = OSError(f"the name {host} has no address")
     for address in await _addresses(host):
         try:
-            return (await loop.create_connection(make, address, port))[1]
+            return await loop.create_connection(make, address, port)
         except OSError as error:
             failure = error
     raise failure

@@ -8,6 +8,7 @@ is no longer in `tls.ca_file`.
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import itertools
 import logging
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 FILES_ALARM = "tls_files"
 EXPIRES_ALARM, EXPIRES_SOON_ALARM = "tls_expires", "tls_expires_soon"
+PLAIN_ALARM = "tls_plain"
 DAY_S = 86_400
 EXPIRES_S, EXPIRES_SOON_S = 30 * DAY_S, 7 * DAY_S
 LOOK_EVERY_MS = 5_000
@@ -40,6 +42,9 @@ CHECK_AFTER_MS = 3_000
 """Milliseconds for making links with other certificates, before those under a removed CA are closed."""
 CHECKED_PER_TICK = 64
 """Open connections that are checked against new CAs in one tick: each takes a verification, about 0.1 ms."""
+PLAIN_SHOWN = 4
+RETRY_EVERY_MS = 60_000
+"""Milliseconds after which links in plain text are made again, because TLS may work by now."""
 _Seen = tuple[tuple[int, int, int] | None, ...]
 
 
@@ -60,13 +65,15 @@ class TlsMaintenance:
         """Connections whose other side presented a certificate."""
         self._ends: list[tuple[float, int, weakref.ref[TlsTransport]]] = []
         """A heap of (expiry of the certificate in seconds since the epoch, a number, the connection)."""
+        self._plain: list[tuple[asyncio.BaseTransport, str]] = []
+        """Links in plain text that were to be ones of TLS, each with its address and the reason."""
         self._numbers = itertools.count()
         self._renewals: set[float] = set()
         """Seconds since the epoch at which links must be made again."""
         self._checks: Iterator[TlsTransport] = iter(())
         """Connections that have yet to be checked against other CAs."""
         self._checks_due_ms: int | None = None
-        self._now_ms = self._look_due_ms = self._ends_due_ms = 0
+        self._now_ms = self._look_due_ms = self._ends_due_ms = self._retry_due_ms = 0
         if config.speaks_tls:
             self._seen = self._look()
             self._contexts = load_contexts(config.tls)
@@ -102,7 +109,7 @@ class TlsMaintenance:
     def peer_dialling(self) -> Dialling:
         """Returns the way to dial other nodes."""
         mode = self._config.tls_mode(self._config.peer.tls)
-        return PLAIN_DIALLING if mode == "disabled" else Dialling(mode, self._dialling, self._dialled)
+        return PLAIN_DIALLING if mode == "disabled" else Dialling(mode, self._dialling, self._dialled, self._fell_back)
 
     def http_dialling(self) -> Dialling:
         """Returns the way to connect to the HTTP APIs of other nodes."""
@@ -137,6 +144,20 @@ class TlsMaintenance:
         heapq.heappush(self._ends, (end_s, next(self._numbers), weakref.ref(connection)))
         if end_s * 1000 <= self._wall_ms():
             connection.abort()
+
+    def _fell_back(self, transport: asyncio.BaseTransport, address: str, why: str) -> None:
+        """Registers a link in plain text that was to be one of TLS."""
+        self._plain.append((transport, f"{address} ({why})"))
+        self._tell_plain()
+
+    def _tell_plain(self) -> None:
+        """Raises the alarm while there are links in plain text that were to be ones of TLS, and clears it otherwise."""
+        self._plain = [row for row in self._plain if not row[0].is_closing()]
+        if not self._plain:
+            self._alarms.clear(PLAIN_ALARM)
+            return
+        where = ", ".join(sorted({text for _, text in self._plain})[:PLAIN_SHOWN])
+        self._alarms.raise_alarm(PLAIN_ALARM, f"links to other nodes are in plain text, because TLS failed: {where}")
 
     def reload(self) -> bool:
         """Reads the files again; returns True if others are in use now. Raises ConfigError, having changed nothing."""
@@ -174,6 +195,10 @@ class TlsMaintenance:
             self._end_connections()
         if now_ms >= self._look_due_ms:
             self._look_due_ms = now_ms + LOOK_EVERY_MS
+            self._tell_plain()
+            if self._plain and now_ms >= self._retry_due_ms:
+                self._retry_due_ms = now_ms + RETRY_EVERY_MS
+                self.changed()  # the other side may take TLS by now
             if self._look() != self._seen:
                 self._try_to_reload()
             self._tell_ends()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -31,7 +31,8 @@ def upgrade() -> None:
 @cluster_options
 def plan(data: str | None, admin: str | None, as_json: bool) -> None:
     """Show which nodes run another version than this command, and what is safe now."""
-    found = _plan(_addresses(data, admin))
+    asked = admin_addresses(admin, data)
+    found = _plan(_addresses(data, admin), asked if isinstance(asked, GivenAddresses) else ())
     show(as_json, _as_json(found), *_lines(found))
 
 
@@ -90,11 +91,11 @@ def _addresses(data: str | None, admin: str | None) -> Mapping[int, str]:
     return {int(each["id"]): like(asked[0], str(each["admin"])) for each in members if each["admin"]}
 
 
-def _plan(addresses: Mapping[int, str]) -> Plan:
+def _plan(addresses: Mapping[int, str], asked: Sequence[str] = ()) -> Plan:
     from cluster.runtime.host.versions import versions
     from statemachine.commands import LEVEL
 
-    return plan_of(addresses, versions()["raftmq"], LEVEL)
+    return plan_of(addresses, versions()["raftmq"], LEVEL, asked)
 
 
 def _as_json(found: Plan) -> dict[str, Any]:

@@ -225,6 +225,18 @@ async def test_where_plain_text_is_permitted_a_wrong_certificate_cuts_nobody_off
     one, two = await started(made("permissive", "permissive"))
     await until(lambda: one.is_linked() and two.is_linked() and _exchanged(one, two))
     assert one.over_tls() == two.over_tls() == {False}
+    for peer, other in ((one, two), (two, one)):
+        (alarm,) = peer.tls._alarms.all()
+        assert alarm.key == "tls_plain"
+        assert f"127.0.0.1:{other.transport._bind[1]}" in alarm.text
+    pki.issue(TWO)
+    two.tls.reload()
+    for peer in (one, two):
+        peer.tls.tick(60_000)
+    await until(lambda: one.over_tls() == two.over_tls() == {True})
+    for peer in (one, two):
+        peer.tls.tick(120_000)
+        assert not peer.tls._alarms.raised("tls_plain")
 
 
 async def test_other_certificates_replace_links_without_a_gap(made: Made, pki: Pki) -> None:
