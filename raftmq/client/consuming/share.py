@@ -32,6 +32,7 @@ DEALT_WITH_S = 0.05
 over."""
 REBALANCE_S = 20.0
 LEADER_CHECK_S = 2.0
+COMMIT_TRIES, COMMIT_PAUSE_S = 4, 0.2
 
 _log = logging.getLogger("raftmq")
 
@@ -288,8 +289,21 @@ class QueueShare:
         resets = feed.resets
         async with feed.committing:
             if feed.committed != position and feed.resets == resets and feed.may_read():
-                await self.offsets.commit(self.group, feed.topic, feed.queue_id, position)
+                await self._commit(feed, position)
                 feed.committed = position
+
+    async def _commit(self, feed: QueueFeed, position: int) -> None:
+        """Commits. A group that is not there is made again by a heartbeat: the one that made it may have fallen into an
+        election, although the leader lists this member."""
+        for _ in range(COMMIT_TRIES - 1):
+            try:
+                await self.offsets.commit(self.group, feed.topic, feed.queue_id, position)
+            except NotFound:
+                await self.member.heartbeat()
+                await asyncio.sleep(COMMIT_PAUSE_S)
+            else:
+                return
+        await self.offsets.commit(self.group, feed.topic, feed.queue_id, position)
 
     async def stop(self) -> dict[QueueKey, QueueFeed]:
         """Ends pulls and background tasks; returns the feeds, for a last commit before `leave`."""

@@ -129,3 +129,17 @@ def test_a_seek_in_time_reads_again_what_came_since(live_cluster: Any) -> None:
             consumer.commit(first)
             live_cluster.restart(leader)
             assert next(o.committed for o in mq.admin.offsets(group, topic) if o.queue_id == 0) == 1
+
+
+def test_a_group_that_is_not_there_is_made_again_by_the_closing_commit(live_cluster: Any) -> None:
+    """As after a heartbeat whose entry an election dropped: the leader lists the member, and has no such group."""
+    topic, group = fresh("orders"), fresh("billing")
+    with connect(live_cluster.servers, timeout_s=60) as mq:
+        mq.admin.create_topic(topic, queues=1)
+        mq.send_batch(topic, [b"1", b"2"])
+        with mq.consumer(group, topic, follow=False) as consumer:
+            assert [message.body for message in consumer] == [b"1", b"2"]
+            mq.admin.delete_group(group)
+        assert group in mq.admin.groups()
+        with mq.consumer(group, topic, follow=False) as consumer:
+            assert list(consumer) == [], "what was handed out was committed"
