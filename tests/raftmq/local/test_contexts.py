@@ -12,6 +12,7 @@ import pytest
 import raftmq.client
 from raftmq.cli import run
 from raftmq.client.errors import Unreachable
+from raftmq.client.view import Contact
 from raftmq.commands.common import connect
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
 from raftmq.local.http.contexts import FILE_VARIABLE, read_token, token_file, write_token
@@ -68,6 +69,9 @@ class FakeClient:
             raise Unreachable("no server answers")
         self.cluster_ids = self._said
 
+    def contact(self, wait_s: float) -> Contact:
+        return Contact(self.servers[0], hopeless=False, why="")
+
     def close(self) -> None:
         self.closed = True
 
@@ -83,7 +87,7 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The names of the clusters of clients, newest first, and the clients so far."""
     told: dict[str, Any] = {"said": ("c-1",), "made": []}
 
-    def open_client(servers: list[str], tls: object = None) -> FakeClient:
+    def open_client(servers: list[str], tls: object = None, on_retry: object = None) -> FakeClient:
         told["made"].append(FakeClient(servers, told["said"]))
         return cast(FakeClient, told["made"][-1])
 
