@@ -49,7 +49,7 @@ from statemachine.commands import LEVEL, pack
 from statemachine.index_file import index_format
 from statemachine.index_file.index_reader import drive, open_index
 from statemachine.index_file.index_writer import IndexWriter
-from statemachine.rows import keys, sums
+from statemachine.rows import keys, rocks, sums
 from statemachine.rows.kv import META, Batch
 from statemachine.trim import Trim
 
@@ -240,6 +240,7 @@ KINDS = {
 OTHERS = {
     "COMMAND": "",
     "running sums": str(sums.VERSION),
+    "table files": str(rocks.TABLE_FORMAT),
     "EARLY": str(ledger.FORMAT),
     "SECRET": "",
     "SECRET_REQUIRED": MARK_HEAD.split()[-1].decode(),
