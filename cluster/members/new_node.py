@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,24 +34,34 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    file: Path, join: dict[str, Any], node_id: int | None, secret: Path | None = None, replaces: int | None = None
+    file: Path,
+    join: dict[str, Any],
+    node_id: int | None,
+    secret: Path | None = None,
+    replaces: int | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> Prepared:
     """Completes the configuration file and makes the directory. `secret` is the file with the cluster's secret, brought
     from another node. `replaces` is the node in whose place this one comes, often at its addresses; it is not written
-    into the file.
+    into the file, and neither is another member that had this node's address before. `env`: the environment that the
+    node will have.
 
     Raises ConfigError, LocalError; both leave existing files unchanged.
     """
-    join = {**join, "peers": [peer for peer in join["peers"] if peer["id"] != replaces]}
-    config = load(file)
+    config = load(file, env)
     _check(file, config, join, node_id)
     own, directory, fs = config.peer_of(config.node.id), Path(config.node.data_dir), OsFileSystem()
+    gone = [peer["id"] for peer in join["peers"] if (peer["host"], peer["port"]) == (own.host, own.port)]
+    join = {
+        **join,
+        "peers": [peer for peer in join["peers"] if peer["id"] == own.id or peer["id"] not in (replaces, *gone)],
+    }
     check_directory(fs, directory, own.id, join)
     _check_secret(file, config, join, secret)
     _check_reachable(file, own, join)
     notes = []
-    if _complete(file, config, own, join):
-        config = load(file)
+    if _complete(file, config, own, join, env):
+        config = load(file, env)
         notes.append(f"the other members are written into {file}")
     fresh = not directory.exists()
     identity = make_directory(fs, directory, config.node.id, join, time.time_ns() // 1_000_000)
@@ -116,7 +127,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _complete(file: Path, config: Config, own: PeerNode, join: dict[str, Any]) -> bool:
+def _complete(file: Path, config: Config, own: PeerNode, join: dict[str, Any], env: Mapping[str, str] | None) -> bool:
     """Appends the missing [[peers]] tables; returns True if any were missing. The new text replaces the file only if it
     loads."""
     text = file.read_text(encoding="utf-8")
@@ -128,7 +139,7 @@ def _complete(file: Path, config: Config, own: PeerNode, join: dict[str, Any]) -
     fresh = file.with_name(file.name + ".new")
     fresh.write_text(f"{text.rstrip()}\n\n# The members, as the cluster reported them.\n{missing}", encoding="utf-8")
     try:
-        load(fresh)
+        load(fresh, env)
         fresh.replace(file)
     finally:
         fresh.unlink(missing_ok=True)

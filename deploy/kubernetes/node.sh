@@ -2,60 +2,72 @@
 # The commands of one pod: node.sh make | serve | drain. The pod's ordinal says which node it is: NODE_IDS has their ids
 # in order, FIRST_VOTERS those that the cluster began with.
 #
-# `make` runs before every start and does nothing where the node is there. A voter of the beginning is made once: on an
-# emptied volume it is refused, by the node that made the cluster, and the pod does not start. The first node itself is
-# refused only while another member runs. A node with another id is added as a learner, and becomes a voter when it has
+# `make` runs before every start and does nothing where the node is there. The first voter makes the cluster only until
+# the time in the secret's `new-until`; each other voter of the beginning is made once. On an emptied volume both are
+# refused, and the pod does not start. A node with another id is added as a learner, and becomes a voter when it has
 # caught up. docs/kubernetes.md says how a node is replaced.
 set -eu
 name=${POD_NAME:-$(hostname)}
 config=${CONFIG:-/etc/raftmq/raftmq.toml}
+secrets=${SECRETS:-/secret}
+run=${RUN:-/run/raftmq}
+data=${DATA:-/data}
 admin_of() { echo "${SET_NAME:-raftmq}-$1.${SERVICE:-raftmq}:9644"; }
 
-at=0
+count=0
 for id in $NODE_IDS; do
-    [ "$at" != "${name##*-}" ] || RAFTMQ_NODE__ID=$id
-    at=$((at + 1))
+    [ "$count" != "${name##*-}" ] || RAFTMQ_NODE__ID=$id
+    count=$((count + 1))
 done
 : "${RAFTMQ_NODE__ID:?NODE_IDS has no id for the ordinal of $name}"
 export RAFTMQ_NODE__ID
 
 others() {
     i=0
-    while [ "$i" -lt "$at" ]; do
+    while [ "$i" -lt "$count" ]; do
         [ "$i" = "${name##*-}" ] || admin_of "$i"
         i=$((i + 1))
     done
 }
 
-secrets() { # The node refuses secrets that others can read; those of a mounted Secret are readable by its group.
-    for file in /secret/*; do
-        install -m 600 "$file" "/run/raftmq/${file##*/}"
+copy_secrets() { # The node refuses secrets that others can read; those of a mounted Secret are readable by its group.
+    for file in "$secrets"/*; do
+        install -m 600 "$file" "$run/${file##*/}"
     done
 }
 
 make() {
     case " $FIRST_VOTERS " in
         "  ") echo "FIRST_VOTERS is empty" >&2; exit 2 ;;
-        " $RAFTMQ_NODE__ID "*) raftmq init --first --config "$config" ;;
+        " $RAFTMQ_NODE__ID "*) first ;;
         *" $RAFTMQ_NODE__ID "*) raftmq init --join "$(admin_of 0)" --wait 600 --config "$config" ;;
         *) add ;;
     esac
 }
 
+first() { # Without the file: a time that has passed, so that an empty volume is refused.
+    until=$(cat "$secrets/new-until" 2>/dev/null || echo 2000-01-01T00:00:00Z)
+    raftmq init --first --until "$until" --config "$config" || {
+        code=$?
+        echo "here: a new cluster needs a new-until in the secret, a lost volume a node with a new id (docs/kubernetes.md)" >&2
+        exit "$code"
+    }
+}
+
 add() {
-    [ ! -e "$DATA/added" ] || return 0
+    [ ! -e "$data/added" ] || return 0
     for each in $(others); do
         if raftmq node add --config "$config" --via "http://$each"; then
-            : >"$DATA/added"
+            : >"$data/added"
             return 0
         fi
     done
     exit 1
 }
 
-DATA=${DATA:-/data}
 case $1 in
-    make) [ ! -d /secret ] || secrets; make ;;
+    make) [ ! -d "$secrets" ] || copy_secrets; make ;;
     serve) exec raftmq serve --config "$config" ;;
     drain) exec raftmq node drain "$RAFTMQ_NODE__ID" --grace "${DRAIN_S:-35}" ;;
+    *) echo "usage: node.sh make | serve | drain" >&2; exit 2 ;;
 esac

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
@@ -28,6 +28,7 @@ from raftlog.storage.files.genesis import Genesis, Voter
 from raftlog.storage.files.identity import Expected, Identity
 from raftlog.storage.node_dir import create_node_dir
 from raftmq.local.access_files import make_access_files
+from raftmq.local.made_mark import check_allowed, check_unmade, keep_mark, mark_of_secret, write_mark
 from raftmq_wire.errors import ExitCode, LocalError
 
 GROUP_ID = 1
@@ -61,28 +62,46 @@ class Created(NamedTuple):
 
 
 def create_data_dirs(
-    config_paths: Sequence[Path], env: Mapping[str, str] | None = None, *, leave_lost: bool = False
+    config_paths: Sequence[Path],
+    env: Mapping[str, str] | None = None,
+    *,
+    leave_lost: bool = False,
+    until_ms: int | None = None,
 ) -> Created:
     """Makes every member's data directory if all are empty; does nothing if all belong to one cluster.
 
     `env`: the environment that the nodes will have; its settings for the whole cluster (the segment size) take effect
-    now. With `leave_lost`, empty directories beside filled ones stay empty and are no error. Raises ConfigError for
-    files that cannot be used, LocalError if members are missing, differ, or only some directories are filled.
+    now. With `leave_lost`, empty directories beside filled ones stay empty and are no error. A cluster
+    whose secret lies outside the data directories is made once: a mark beside the secret says so, or, with `until_ms`,
+    it is made only until that time (milliseconds since the epoch). Raises ConfigError for files that cannot be used,
+    LocalError if members are missing, differ, only some directories are filled, or the cluster was made before.
     """
     configs = [load(path, env) for path in config_paths]
     _check_members(configs, config_paths)
     empty = [config for config in configs if is_empty(Path(config.node.data_dir))]
+    marks = {mark for config in configs if (mark := mark_of_secret(config)) and until_ms is None}
     if empty:
         if len(empty) < len(configs):
             if leave_lost:
                 there = [config for config in configs if config not in empty]
                 known = _same_cluster([(config.node.id, Path(config.node.data_dir)) for config in there])
+                _keep(marks, known)
                 return Created(False, known, tuple(config.node.id for config in empty))
             raise _partly(empty[0], next(config for config in configs if config not in empty))
-        return Created(True, _create(configs))
+        if until_ms is not None:
+            check_allowed(until_ms)
+        for mark in marks:
+            check_unmade(mark, empty[0].node.data_dir)
+        return Created(True, _create(configs, marks))
     known = _same_cluster([(config.node.id, Path(config.node.data_dir)) for config in configs])
     complete(configs, str(known))
+    _keep(marks, known)
     return Created(False, known)
+
+
+def _keep(marks: Iterable[Path], known: UUID) -> None:
+    for mark in marks:
+        keep_mark(mark, str(known))
 
 
 def check_data_dirs(nodes: Sequence[NodeRecord]) -> UUID:
@@ -102,7 +121,7 @@ def is_empty(directory: Path) -> bool:
     return not directory.exists() or all(path.name == layout.LOCK for path in directory.iterdir())
 
 
-def _create(configs: Sequence[Config]) -> UUID:
+def _create(configs: Sequence[Config], marks: Iterable[Path]) -> UUID:
     created_ms = time.time_ns() // 1_000_000
     fixed = configs[0].cluster.id
     cluster_uuid = UUID(fixed) if fixed else uuid.uuid4()
@@ -121,6 +140,8 @@ def _create(configs: Sequence[Config]) -> UUID:
             create_node_dir(OsFileSystem(), directory, identity, genesis)
             give(config, keys, str(cluster_uuid))
         make_access_files(configs)
+        for mark in marks:
+            write_mark(mark, str(cluster_uuid))
     except (OSError, StorageError, LocalError) as error:
         for directory in made:  # empty when this call began: nothing is in them that anybody was promised
             shutil.rmtree(directory, ignore_errors=True)

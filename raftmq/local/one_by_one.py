@@ -20,7 +20,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 from cluster.config.config import Config, ConfigError
 from cluster.config.loading import load
@@ -41,6 +40,7 @@ from raftmq.local.access_files import make_access_files
 from raftmq.local.http.admin_http import AdminApi, GivenAddresses, parse_addresses
 from raftmq.local.http.http_exchange import exchange
 from raftmq.local.init import GROUP_ID, Created, is_empty, known_cluster
+from raftmq.local.made_mark import check_allowed, check_nameless, check_unmade, keep_mark, mark_of_node, write_mark
 from raftmq_wire.errors import ExitCode, LocalError
 
 ASK_AGAIN_S = 1.0
@@ -49,31 +49,42 @@ JOINING = ".joining"
 """Suffix of the file, beside the data directory, with the token of a claim that is in progress."""
 
 
-def create_first(config_path: Path, env: Mapping[str, str] | None = None) -> Created:
+def create_first(config_path: Path, env: Mapping[str, str] | None = None, until_ms: int | None = None) -> Created:
     """Makes the first node of a new cluster; does nothing if it exists.
 
-    Raises ConfigError; LocalError if another member runs already, or the directory cannot be used.
+    `until_ms`: the time, in milliseconds since the epoch, until which a cluster may be made; None to keep a mark
+    outside the data directory instead. Raises ConfigError; LocalError if the cluster was made before, as the mark, the
+    configuration or another member says, or if the directory cannot be used.
     """
     config = load(config_path, env)
     directory = Path(config.node.data_dir)
     begun = directory.with_name(directory.name + JOINING)
     others = [int(node) for node in config.voter_ids if node != config.node_id]
+    mark = mark_of_node(config, config_path)
     with _locked(directory):
         if (directory / layout.IDENTITY).exists():
             known = known_cluster(config)
             if begun.exists():
                 _finish(config, keys_of_new([config]), str(known), others)
                 _remove(begun)
+            if until_ms is None:
+                keep_mark(mark, str(known))
             return Created(False, known)
         if not is_empty(directory):
             _clear(config, directory, begun)
+        check_nameless(config)
+        if until_ms is not None:
+            check_allowed(until_ms)
+        if not begun.exists():
+            check_unmade(mark, config.node.data_dir)
         _check_nobody_runs(config)
-        fixed = config.cluster.id
-        cluster_uuid = UUID(fixed) if fixed else uuid.uuid4()
+        cluster_uuid = uuid.uuid4()
         now_ms = time.time_ns() // 1_000_000
         voters = tuple(Voter(node, uuid.uuid4()) for node in config.voter_ids)
         genesis = Genesis(cluster_uuid, GROUP_ID, config.log.segment_size_bytes, now_ms, voters)
         _token(begun)
+        if until_ms is None:
+            write_mark(mark, str(cluster_uuid))
         _make(config, genesis, now_ms, keys_of_new([config]), others)
         _remove(begun)
     return Created(True, cluster_uuid)

@@ -6,6 +6,7 @@ The command checks before each step if it was made, so an interrupted command co
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +26,7 @@ def replace_elsewhere(
 ) -> list[int]:
     """Replaces `node`; returns the voters once the new node votes and `node` is removed. Raises ConfigError,
     LocalError."""
-    own = load(config).node.id
+    own = load(config, os.environ).node.id
     if own == node:
         raise LocalError(
             f"{config} says node.id = {node}, the node that is to be replaced",
@@ -45,7 +46,7 @@ def replace_elsewhere(
             ExitCode.REFUSED,
         )
     if own not in members:
-        prepared = prepare(config, api.get("/v1/members/join"), None, secret, replaces=node)
+        prepared = prepare(config, api.get("/v1/members/join"), None, secret, node, os.environ)
         for note in prepared.notes:
             tell(note)
         api.post("/v1/members", {**prepared.request, "auto_promote": True})

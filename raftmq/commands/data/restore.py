@@ -5,31 +5,16 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from raftmq.commands.common import console, json_option, show
+from raftmq.commands.point_in_time import PointInTime
 
 if TYPE_CHECKING:
     from cluster.backup.from_tier import Rebuilt
     from cluster.backup.manifest import Manifest
-
-
-class PointInTime(click.ParamType[int]):
-    """A time on the command line: 2026-01-31T12:00:00Z, or milliseconds since the Unix epoch -> milliseconds."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        text = str(value)
-        if text.isdecimal():
-            return int(text)
-        try:
-            when = datetime.fromisoformat(text)
-        except ValueError:
-            self.fail(f"{value} is no time: write 2026-01-31T12:00:00Z, or milliseconds", param, ctx)
-        return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 @click.command()

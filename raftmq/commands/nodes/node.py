@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -187,7 +188,7 @@ def _add_elsewhere(
             raise
         fix = f"raftmq node add --config {config} --via http://HOST:PORT    (the [admin] address of a running node)"
         raise LocalError(error.what, error.why, fix, ExitCode.UNREACHABLE) from None
-    prepared = prepare(config, join, node_id, secret)
+    prepared = prepare(config, join, node_id, secret, env=os.environ)
     body = {**prepared.request, "auto_promote": not learner}
     added = api.post("/v1/members", body)
     answer = {

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from raftmq.commands.common import json_option, show
+from raftmq.commands.point_in_time import PointInTime
 from raftmq_wire.errors import ExitCode, LocalError
 
 _CONFIG = click.Path(dir_okay=False, path_type=Path)
@@ -54,6 +55,13 @@ def serve(config: Path) -> int:
     metavar="DIR",
     help="Have the nodes take TLS alone: make a CA in DIR if it has none, issue the nodes' certificates there.",
 )
+@click.option(
+    "--until",
+    "until_ms",
+    type=PointInTime(),
+    metavar="TIME",
+    help="Make a new cluster only until TIME (UTC), and keep no mark of it beside the secret or the configuration.",
+)
 @click.option("--insecure", is_flag=True, help="Let other machines reach a new cluster that has no user.")
 @json_option
 def init(
@@ -63,6 +71,7 @@ def init(
     via: str | None,
     secret: Path | None,
     wait_s: float,
+    until_ms: int | None,
     tls_dir: Path | None,
     insecure: bool,
     as_json: bool,
@@ -76,6 +85,9 @@ def init(
     On machines of their own: --first on one, then --join on each of the others, with one --config. Each node is made
     once; an emptied directory is refused, by the node that made the cluster.
 
+    A cluster is made once. A mark beside its secret, or with --first beside the configuration, remembers that; where no
+    file can be kept, --until allows the making for a short time.
+
     A new cluster whose ports other machines may reach needs a first user (auth.key_file and auth.first_user_file),
     unless --insecure is given.
 
@@ -88,7 +100,7 @@ def init(
         refuse_open(configs, os.environ)
     if first or via is not None:
         mixed = (first and via is not None) or leave_lost
-        _init_one(configs, via, secret, wait_s, tls_dir, as_json, mixed=mixed)
+        _init_one(configs, via, secret, wait_s, until_ms, tls_dir, as_json, mixed=mixed)
         return
     if secret is not None or wait_s:
         raise LocalError(
@@ -97,7 +109,7 @@ def init(
             "raftmq init --join HOST:PORT --secret FILE --config FILE",
             ExitCode.USAGE,
         )
-    made = create_data_dirs(list(configs), os.environ, leave_lost=leave_lost)
+    made = create_data_dirs(list(configs), os.environ, leave_lost=leave_lost, until_ms=until_ms)
     certified = _certify(tls_dir, configs)
     created = f"created {len(configs)} data directories for the new cluster {made.cluster_uuid}"
     there = f"nothing to do: all {len(configs)} directories contain the cluster {made.cluster_uuid}"
@@ -129,6 +141,7 @@ def _init_one(
     via: str | None,
     secret: Path | None,
     wait_s: float,
+    until_ms: int | None,
     tls_dir: Path | None,
     as_json: bool,
     *,
@@ -145,7 +158,7 @@ def _init_one(
             ExitCode.USAGE,
         )
     (config,) = configs
-    made = create_first(config, os.environ) if via is None else join(config, via, secret, wait_s, os.environ)
+    made = create_first(config, os.environ, until_ms) if via is None else join(config, via, secret, wait_s, os.environ)
     certified = _certify(tls_dir, configs)
     answer = {"created": made.created, "cluster_uuid": str(made.cluster_uuid), "lost": [], **certified}
     if not made.created:

@@ -10,7 +10,7 @@ import pytest
 
 from cluster.config.loading import load
 from raftmq.cli import run as raftmq
-from raftmq.commands.data.restore import PointInTime
+from raftmq.commands.point_in_time import PointInTime
 from tests.cluster.backup.lost_cluster import Lost
 
 

@@ -1,0 +1,126 @@
+"""The mark of a made cluster: a file outside the data directories, with the cluster's uuid.
+
+An emptied data directory looks like one that was never made. If a majority of the disks is lost while no node runs, two
+emptied nodes could therefore make an empty cluster and serve it. The mark remembers that the cluster was made: with it,
+or with a configuration that names its cluster, no new one is made. In a place where no file can be kept (a pod of
+Kubernetes), the operator allows the making until a time soon, which passes by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cluster.config.config import Config
+from cluster.config.local_layout import sync_folder
+from raftmq_wire.errors import ExitCode, LocalError
+
+SUFFIX = ".cluster"
+FILE_MAX = 256
+"""Longest mark that is read, bytes."""
+AHEAD_MAX_MS = 24 * 3600 * 1000
+"""Longest time ahead, in milliseconds, until which the making may be allowed. A wrong clock could extend it."""
+
+
+def mark_beside(file: Path) -> Path:
+    """Returns the path of the mark beside a file: the secret or the configuration."""
+    return file.with_name(file.name + SUFFIX)
+
+
+def mark_of_secret(config: Config) -> Path | None:
+    """Returns the path of the mark beside the node's secret; None if the secret lies in the data directory."""
+    secret = config.peer.secret_file
+    if not secret or Path(secret).is_relative_to(config.node.data_dir):
+        return None
+    return mark_beside(Path(secret))
+
+
+def mark_of_node(config: Config, config_path: Path) -> Path:
+    """Returns the path of the mark of a node that is made by itself: beside its secret, else beside its
+    configuration."""
+    return mark_of_secret(config) or mark_beside(config_path)
+
+
+def check_unmade(mark: Path, directory: str) -> None:
+    """Raises LocalError if the mark says that the cluster was made before. `directory` is the empty data directory."""
+    try:
+        with mark.open("rb") as file:
+            known = file.read(FILE_MAX).decode("ascii", "replace").strip()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise LocalError(
+            f"{mark} cannot be read", error.strerror or str(error), f"ls -l {mark}    (owner, mode)", ExitCode.REFUSED
+        ) from error
+    raise LocalError(
+        f"the cluster of {directory} was made before: {known or 'its mark is empty'}",
+        f"{mark} says so, and {directory} is empty: its disk was lost; empty nodes would make an empty cluster",
+        f"replace the node while the others run (docs/machines.md); only if all data may go: rm {mark}",
+        ExitCode.REFUSED,
+    )
+
+
+def check_nameless(config: Config) -> None:
+    """Raises LocalError if the configuration names the cluster that it belongs to."""
+    if config.cluster.id:
+        raise LocalError(
+            f"the configuration names the cluster {config.cluster.id}, so it exists",
+            f"{config.node.data_dir} is empty: its disk was lost; empty nodes would make an empty cluster",
+            "replace the node while the others run (docs/machines.md); for a new cluster, take out cluster.id",
+            ExitCode.REFUSED,
+        )
+
+
+def check_allowed(until_ms: int) -> None:
+    """Raises LocalError if the time until which a cluster may be made, in milliseconds since the epoch, has passed, or
+    is so far ahead that it or this machine's clock is wrong."""
+    now_ms = time.time_ns() // 1_000_000
+    if now_ms >= until_ms:
+        raise LocalError(
+            f"a new cluster may not be made: that was allowed until {_text(until_ms)}",
+            "the data directory is empty: if the cluster was made before, its disk was lost, and empty nodes would "
+            "make an empty cluster",
+            "lost: replace the node while the others run (docs/machines.md); new: name a time soon",
+            ExitCode.REFUSED,
+        )
+    if until_ms - now_ms > AHEAD_MAX_MS:
+        raise LocalError(
+            f"{_text(until_ms)} is more than a day ahead",
+            f"this machine's clock says {_text(now_ms)}; one of the two is wrong",
+            "set the clock, or name a time within a day",
+            ExitCode.REFUSED,
+        )
+
+
+def write_mark(mark: Path, cluster: str) -> None:
+    """Writes the mark, on disk when this returns. Raises LocalError."""
+    fresh = mark.with_name(mark.name + ".new")
+    try:
+        mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with fresh.open("w", encoding="ascii") as file:
+            file.write(cluster + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(mark)
+        sync_folder(mark.parent)
+    except OSError as error:
+        raise LocalError(
+            f"{mark} cannot be written: {error.strerror or error}",
+            "without this mark an emptied disk could make the cluster a second time",
+            f"ls -ld {mark.parent}    (owner); where no file can be kept: --until TIME, a time soon",
+            ExitCode.REFUSED,
+        ) from error
+
+
+def keep_mark(mark: Path, cluster: str) -> None:
+    """Writes the mark of a cluster that exists, unless there is one, or the folder cannot be written."""
+    if not mark.exists():
+        with suppress(LocalError):
+            write_mark(mark, cluster)
+
+
+def _text(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
