@@ -53,6 +53,13 @@ def test_each_command_and_the_program_do_what_the_page_says(place: Path) -> None
                 assert "dashboard    http://127.0.0.1:" in done.stdout
 
 
+def test_the_picture_of_the_dashboard_is_small() -> None:
+    """tests/browser/test_dashboard_pages.py opens what it shows."""
+    picture = ROOT / "docs" / "img" / "dashboard.png"
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    assert picture.stat().st_size <= 150_000
+
+
 def test_the_picture_needs_nothing_from_another_host() -> None:
     picture = (ROOT / "docs" / "img" / "demo.svg").read_text(encoding="utf-8")
     assert set(re.findall(r"https?://[^\"\s)]+", picture)) == {"http://www.w3.org/2000/svg"}
