@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [page for page in sorted(ROOT.glob("docs/**/*.md")) if "adr" not in page.parts]
 BLOCK = re.compile(r"^(?:<!-- (not run:|run by) (.+?) -->\n)?```(sh|python|http)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ELSEWHERE = {
+    "s3://bucket/prefix/NAME": "file://$PWD/store/$(basename -s .json store/backups/*.json)",
     "README.md": "tests/raftmq/test_readme.py",
     "examples.md": "tests/raftmq/test_examples_live.py",
     "pipeline.md": "tests/pyspark_raftmq/test_pipeline_page.py",
@@ -38,12 +39,11 @@ HERE = {
     "/mnt/backups": "$PWD/backups",
     "s3://bucket/prefix": "file://$PWD/store",
     "backups/NAME": "backups/$(ls backups | tail -n 1)",
-    "prefix/NAME": "prefix/$(ls store | tail -n 1)",
     "/etc/raftmq/users.key": "users.key",
     "--config raftmq.toml": "--config .raftmq/n1/raftmq.toml",
     "raftmq auth mode enforce": "raftmq auth mode enforce --yes; raftmq auth mode off --yes",
     "raftmq user create": "echo a long secret | raftmq user create",
-    "raftmq node remove 3": "raftmq node remove 3 --yes",
+    "raftmq node remove 3": "raftmq node remove 4 --yes",
     "raftmq node replace 3": "raftmq node replace 3; raftmq node list",
     "raftmq node move 3 10.0.0.7:10912": "true",
     "raftmq node drain 2": "raftmq node drain 2; raftmq node drain 2 --undo",
