@@ -15,7 +15,7 @@ import raftmq
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("raftmq_wire", "raftlog", "statemachine", "cluster", "jepsen_like", "raftmq", "pyspark_raftmq", "bench")
-FRONT = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+FRONT = ("README.md", "README.zh-CN.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 PAGES = [ROOT / name for name in FRONT] + sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("changelog.d/*.md")])
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 GLOSSARY = ROOT / "docs" / "glossary.md"

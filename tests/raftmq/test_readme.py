@@ -53,6 +53,14 @@ def test_each_command_and_the_program_do_what_the_page_says(place: Path) -> None
                 assert "dashboard    http://127.0.0.1:" in done.stdout
 
 
+def test_the_chinese_page_has_the_same_blocks_and_figures() -> None:
+    chinese = (ROOT / "README.zh-CN.md").read_text(encoding="utf-8")
+    whole = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+    assert whole.findall(chinese) == whole.findall(PAGE)
+    assert re.findall(r"[\d,.]+ \|", chinese) == re.findall(r"[\d,.]+ \|", PAGE)
+    assert chinese.count("\n## ") == PAGE.count("\n## ")
+
+
 def test_the_picture_of_the_dashboard_is_small() -> None:
     """tests/browser/test_dashboard_pages.py opens what it shows."""
     picture = ROOT / "docs" / "img" / "dashboard.png"
