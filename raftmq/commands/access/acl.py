@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 import click
 
 from raftmq.commands.access.common import api, people_options
 from raftmq.commands.common import print_table, show
-from raftmq_wire.errors import ExitCode
+from raftmq_wire.errors import ExitCode, LocalError
+
+if TYPE_CHECKING:
+    from raftmq.local.plain_acl import AclPlan
 
 LOOK = "raftmq acl list"
 
@@ -115,6 +118,88 @@ def test(
     answer = api(admin, data, data_dir, LOOK).post("/v1/acl/test", body)
     show(as_json, answer, "allowed" if answer["allowed"] else f"denied: {answer['why']}")
     return ExitCode.OK if answer["allowed"] else ExitCode.FAILED
+
+
+@acl.command("import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--dry-run", is_flag=True, help="Only show the plan.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--all-must-sign",
+    is_flag=True,
+    help="Go on although addresses that needed no signature before will need one.",
+)
+@people_options
+def import_(
+    file: Path,
+    dry_run: bool,
+    yes: bool,
+    all_must_sign: bool,
+    data_dir: Path | None,
+    data: str | None,
+    admin: str | None,
+    as_json: bool,
+) -> None:
+    """Make users and rules from FILE, RocketMQ's plain_acl.yml. It shows the plan first, and asks.
+
+    A request is let in by its signature alone. FILE's white lists (globalWhiteRemoteAddresses, whiteRemoteAddress)
+    let in addresses without one: the plan names them, and nothing is imported without --all-must-sign.
+    """
+    plan = _plan_in(file)
+    told = _told_plan(plan)
+    if not as_json:
+        for line in told:
+            click.echo(line)
+    if plan.unsigned and not (all_must_sign or dry_run):
+        why = f"{len(plan.unsigned)} addresses needed no signature in {file.name}, and every request needs one here"
+        fix = f"raftmq acl import {file} --all-must-sign    (when the clients there sign)"
+        raise LocalError("nothing was imported", why, fix, ExitCode.REFUSED)
+    if not dry_run:
+        if not yes and plan.users:
+            click.confirm(f"make {len(plan.users)} users?", abort=True, err=True)
+        asked = api(admin, data, data_dir, LOOK)
+        for user in plan.users:
+            kind = "Super" if user.is_super else "Normal"
+            asked.post("/v1/users", {"name": user.name, "secret": user.secret, "type": kind})
+            if user.rules:
+                asked.put(_path(user.name), {"rules": list(user.rules)})
+    answer = {"users": [user.name for user in plan.users], **_without_secrets(plan), "imported": not dry_run}
+    show(as_json, answer, f"{len(plan.users)} users {'would be made' if dry_run else 'are there'}")
+
+
+def _plan_in(file: Path) -> AclPlan:
+    """Returns the plan for a plain_acl.yml. Raises LocalError, whose text has nothing of the file."""
+    import yaml
+
+    from raftmq.local.plain_acl import PlainAclError, plan_of
+
+    fix = "raftmq acl import conf/plain_acl.yml    (RocketMQ's ACL 1.0)"
+    try:
+        return plan_of(yaml.safe_load(file.read_text(encoding="utf-8")))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1} is no YAML" if mark is not None else "it is no YAML"
+        raise LocalError(f"{file} cannot be imported", where, fix, ExitCode.USAGE) from None
+    except PlainAclError as error:
+        raise LocalError(f"{file} cannot be imported", str(error), fix, ExitCode.USAGE) from None
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise LocalError(f"{file} cannot be imported", why, fix, ExitCode.USAGE) from None
+
+
+def _told_plan(plan: AclPlan) -> list[str]:
+    lines = []
+    for user in plan.users:
+        lines.append(f"user {user.name}: {'Super' if user.is_super else 'Normal'}")
+        lines += [f"  {each['decision']} {', '.join(each['actions'])} on {each['resource']}" for each in user.rules]
+    lines += [f"note: {note}" for note in plan.notes]
+    lines += [f"needs a signature from now on: {address}" for address in plan.unsigned]
+    return lines + [f"left out: {each}" for each in plan.left_out]
+
+
+def _without_secrets(plan: AclPlan) -> dict[str, Any]:
+    rules = {user.name: list(user.rules) for user in plan.users}
+    return {"rules": rules, "notes": plan.notes, "unsigned": plan.unsigned, "left_out": plan.left_out}
 
 
 def _path(user: str) -> str:

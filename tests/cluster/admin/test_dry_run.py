@@ -45,6 +45,7 @@ DESTROYS_NOTHING = {
     "POST /v1/tokens": "makes a token",
     "PUT /v1/tokens/{token}": "the same on the leader",
     "DELETE /v1/tokens/{token}": "the user makes another one",
+    "PUT /v1/auth/key": "the secrets stay the same; undone by the same request with the former key",
     "PUT /v1/auth": "undone by the same request; raftmq auth mode shows what it would stop",
 }
 """Changes that take no dry_run, and why they need none."""
