@@ -21,6 +21,7 @@ from cluster.backup.from_tier import Rebuilt, Wish, rebuild
 from cluster.backup.manifest import LOG, STATE, FileRecord, Manifest, SegmentRecord
 from cluster.backup.remote import fetch_backup, is_url
 from cluster.backup.replay import Target
+from cluster.backup.revived import Revived, revived_in
 from cluster.backup.segments import read_header
 from cluster.backup.verify import genesis_of, verify
 from cluster.config.config import dump
@@ -41,6 +42,7 @@ from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.segments.segment import MARK_OFFSETS, encode_header, encode_mark, mark_of
 from raftlog.types import NOBODY, EntryType, HardState, LogTail, NodeId
 from raftmq_wire.errors import ExitCode, LocalError
+from statemachine.commands import pack
 
 FETCHED, BEGUN = ".fetched", ".begun"
 """Suffixes of folders beside the target: of the fetched backup that is restored, and of the backup from which that one
@@ -126,6 +128,7 @@ class Restored(NamedTuple):
     cluster_uuid: UUID
     manifest: Manifest
     nodes: list[NodeRecord]
+    revived: Revived = Revived()
 
 
 def restore(
@@ -163,7 +166,7 @@ def restore(
     except BaseException:
         files.remove_tree(partial)
         raise
-    return Restored(made.cluster_uuid, manifest, plan_nodes(into, count, base_port))
+    return Restored(made.cluster_uuid, manifest, plan_nodes(into, count, base_port), made.revived)
 
 
 def read_backup(backup: Path) -> Manifest:
@@ -228,6 +231,8 @@ class _Cluster:
         self._now_ms = now_ms
         self._fs = OsFileSystem()
         self.cluster_uuid = uuid.uuid4()
+        self.revived = Revived()
+        """The users that the state brings back, once the first node's state is copied."""
         self._voters = tuple(Voter(NodeId(node.id), uuid.uuid4()) for node in nodes)
         self._members = Membership(
             self.cluster_uuid,
@@ -262,13 +267,15 @@ class _Cluster:
         (data / layout.STATE).mkdir()
         for file in manifest.state:
             self._copy_state(file, data)
+        if node is self._nodes[0] and manifest.state:
+            self.revived = revived_in(data / layout.STATE)
         for segment in manifest.segments:
             self._copy_segment(segment, data)
         self._begin_log(manifest.segments[0], data)
         hard_state = HardStateStore.create(self._fs, data / layout.HARD_STATE, manifest.group_id)
         hard_state.save(HardState(manifest.term + 1, NOBODY, manifest.index))
         hard_state.close()
-        self._append_members(data)
+        self._append(data)
         origin = tuple(Ancestor(UUID(cluster), index) for cluster, index in manifest.origin)
         identity = Identity(
             self.cluster_uuid,
@@ -316,16 +323,20 @@ class _Cluster:
         _, header = read_header(source.with_name(layout.segment_name(record.end_position)), self._manifest.group_id)
         return header.previous.term
 
-    def _append_members(self, data: Path) -> None:
+    def _append(self, data: Path) -> None:
+        """Appends the entry with the new members, and those that take the tokens of users away."""
         log = SegmentedLog.open(self._fs, data, group_id=self._manifest.group_id)
-        entry = make_entry(
-            log.tail,
-            term=self._manifest.term + 1,
-            entry_type=EntryType.MEMBERSHIP,
-            payload=memberships.encode(self._members),
-            timestamp_ms=self._now_ms,
-            group_id=self._manifest.group_id,
-            segment_size=log.segment_size,
-        )
-        log.append([entry])
+        entries = [(EntryType.MEMBERSHIP, memberships.encode(self._members))]
+        entries += [(EntryType.COMMAND, pack(commands)) for commands in self.revived.revoking(self._now_ms)]
+        for entry_type, payload in entries:
+            entry = make_entry(
+                log.tail,
+                term=self._manifest.term + 1,
+                entry_type=entry_type,
+                payload=payload,
+                timestamp_ms=self._now_ms,
+                group_id=self._manifest.group_id,
+                segment_size=log.segment_size,
+            )
+            log.append([entry])
         log.close(clean=True)

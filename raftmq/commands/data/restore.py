@@ -15,6 +15,10 @@ from raftmq.commands.point_in_time import PointInTime
 if TYPE_CHECKING:
     from cluster.backup.from_tier import Rebuilt
     from cluster.backup.manifest import Manifest
+    from cluster.backup.revived import Revived
+
+
+USERS_SHOWN = 50
 
 
 @click.command()
@@ -85,12 +89,40 @@ def restore(
             "timestamp_ms": manifest.timestamp_ms,
             "known_index": manifest.index if rebuilt is None else max(rebuilt.known_index, manifest.index),
             "digest": manifest.digest,
+            "users": [
+                {"name": name, "super": is_super, "enabled": enabled, "rules": rules}
+                for name, is_super, enabled, rules in made.revived.users
+            ],
+            "auth_mode": made.revived.mode,
+            "keys": list(made.revived.keys),
+            "tokens_revoked": len(made.revived.tokens),
         },
         f"created the new cluster {made.cluster_uuid} with {nodes} nodes in {into}",
         f"it continues cluster {manifest.cluster_uuid} from index {manifest.index} ({manifest.name})",
         *([] if rebuilt is None else _about(rebuilt, manifest)),
+        *_users(made.revived),
         f"start it: raftmq up --data {into}",
     )
+
+
+def _users(revived: Revived) -> list[str]:
+    """Returns lines about the users that the restore brings back; nothing if there are none."""
+    if not revived.users:
+        return []
+    lines = [
+        f"auth.mode is {revived.mode}; it brings back users as they were then, so look at them before clients connect:"
+    ]
+    for name, is_super, enabled, rules in revived.users[:USERS_SHOWN]:
+        what = "Super" if is_super else f"Normal, {rules} rules"
+        lines.append(f"  {name}: {what}{'' if enabled else ', disabled'}")
+    if len(revived.users) > USERS_SHOWN:
+        lines.append(f"  and {len(revived.users) - USERS_SHOWN} more")
+    lines.append(f"all {len(revived.tokens)} tokens are taken away")
+    lines.append(
+        f"secrets need the key {', '.join(revived.keys)}: copy the users' key file of the old cluster, and name it as "
+        "auth.key_file in each raftmq.toml"
+    )
+    return lines
 
 
 def _about(rebuilt: Rebuilt, manifest: Manifest) -> list[str]:
