@@ -63,12 +63,8 @@ def plan_of(document: Any) -> AclPlan:
         raise PlainAclError("it has no list `accounts`")
     users: list[PlannedUser] = []
     notes: list[str] = []
-    left_out = [
-        f"{key}: this key is not known" for key in document if key not in ("accounts", "globalWhiteRemoteAddresses")
-    ]
-    unsigned = [
-        f"{address} (globalWhiteRemoteAddresses)" for address in _addresses(document, "globalWhiteRemoteAddresses")
-    ]
+    left_out = [f"{key}: this key is not known" for key in document if key not in ("accounts", GLOBAL)]
+    unsigned = [f"{address} ({GLOBAL})" for address in _addresses(document, GLOBAL)]
     for number, account in enumerate(document.get("accounts") or [], 1):
         if not isinstance(account, dict):
             raise PlainAclError(f"account {number} is no table")

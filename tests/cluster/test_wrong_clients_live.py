@@ -19,6 +19,7 @@ import raftmq
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.http.admin_http import AdminApi
 from raftmq.local.http.credentials import addresses_of
+from raftmq.local.local_users import ClientOptions
 from raftmq.local.process import free_base_port
 from raftmq.local.tls.certificates import CA, new_ca, new_client, read_ca, write_pair
 from raftmq.local.waiting import until
@@ -47,6 +48,8 @@ class Door(NamedTuple):
     admin: int
     tls: Path
     log: Path
+    namesrv: int
+    options: ClientOptions
 
     def context(self, ca: Path | None = None) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=str(ca or self.tls / "ca.crt"))
@@ -132,7 +135,14 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     api = AdminApi(addresses_of(cluster.nodes))
     api.put("/v1/users/disabled", {"enabled": False})
     api.put("/v1/users/moved", {"secret": SECRET.format("moved")})
-    yield Door(node.broker_port, node.admin_port, cluster.data / "tls", Path(node.log))
+    yield Door(
+        node.broker_port,
+        node.admin_port,
+        cluster.data / "tls",
+        Path(node.log),
+        node.namesrv_port,
+        cluster.client_options,
+    )
     cluster.down()
 
 
@@ -199,6 +209,19 @@ def test_the_http_api_answers_401_and_403(door: Door) -> None:
     assert token not in door.log.read_text()
     for number in range(70, 74):
         assert len(lines_of(door, f"127.0.0.{number}")) == 1
+
+
+def test_a_field_that_is_there_twice_gets_nothing_that_was_not_signed(door: Door) -> None:
+    context, body = door.context(), b"twice"
+    ext = keys("shop").signed(SEND, body)
+    for first, last in (("hidden", "orders"), ("orders", "hidden")):
+        fields = [("b", first), *((name, value) for name, value in ext.items() if name != "b"), ("b", last)]
+        told = ",".join(f"{json.dumps(name)}:{json.dumps(value)}" for name, value in fields)
+        header = f'{{"code":310,"language":"JAVA","version":477,"opaque":7,"flag":0,"extFields":{{{told}}}}}'.encode()
+        frame = (8 + len(header) + len(body) - 4).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header + body
+        assert code_of(door, "127.0.0.81", frame, context) in (0, 16)
+    with raftmq.connect(f"127.0.0.1:{door.namesrv}", **door.options) as root:
+        assert [root.admin.max_offset("hidden", queue) for queue in (0, 1)] == [0, 0]
 
 
 def test_a_client_s_certificate_opens_nothing_by_itself(door: Door, tmp_path: Path) -> None:

@@ -447,3 +447,25 @@ def test_a_right_that_is_gone_lets_nothing_through_while_leaders_change(tmp_path
         assert {code for body in race.forbidden for code in codes(*race.sent[body])} <= {14, 16}
         assert stored
         assert race.forbidden, "the race had both"
+
+
+def test_modes_that_change_a_hundred_times_under_load_stop_nobody_who_may(sim: SimCluster) -> None:
+    begin(sim)
+    right, wrong = [node.connect() for node in sim.running], [node.connect() for node in sim.running]
+    for turn in range(100):
+        mode = ("observe", "enforce")[turn % 2]
+        for opaque, (one, other) in enumerate(zip(right, wrong, strict=True), 10 * turn):
+            one.ask(send(SHOP, opaque, body=b"right"))
+            other.ask(send(OTHER, opaque, body=b"%b" % mode.encode()))
+        assert ask_admin(sim, "set_mode", mode) is None
+        if turn % 20 == 19:
+            settle(sim)
+            for opaque, path in enumerate(wrong, 10 * turn + 5):
+                path.ask(send(OTHER, opaque, body=b"certainly denied"))
+                assert answer(sim, path, opaque) == 16
+    for turn in range(100):
+        for opaque, path in enumerate(right, 10 * turn):
+            assert answer(sim, path, opaque) == 0
+    assert b"certainly denied" not in sim.leader().bodies("T")
+    sim.settle()
+    sim.check_equal()
