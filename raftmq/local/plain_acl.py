@@ -50,7 +50,7 @@ class AclPlan(NamedTuple):
 
     users: tuple[PlannedUser, ...]
     notes: tuple[str, ...]
-    """What changes its meaning, in words."""
+    """A text for each line whose meaning changes by the import."""
     unsigned: tuple[str, ...]
     """Addresses that needed no signature and will need one, each with the account that had it."""
     left_out: tuple[str, ...]
