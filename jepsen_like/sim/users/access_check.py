@@ -48,6 +48,8 @@ class Request:
     denied: bool = False
     given: list[str] = field(default_factory=list)
     """Ids of the judged messages that the answer carried."""
+    committed: int = 0
+    """The highest index that any node knew to be committed when the answer came: no node had decided by a later one."""
 
 
 class _Heard:
@@ -104,6 +106,9 @@ class AccessCheck:
         self._sent: dict[str, Request] = {}
         self._stored: dict[str, tuple[int, NodeId | None]] = {}
         """Message id -> index of the message's entry, and the node that led the entry's term."""
+        self._machines: dict[NodeId, Machine] = {}
+        self._committed = 0
+        """The highest index that any node has known to be committed."""
         self._open: list[Request] = []
         """Requests that were answered and are not judged yet."""
         self.judged = {"passed": 0, "denied": 0}
@@ -113,6 +118,7 @@ class AccessCheck:
 
     def started(self, machine: Machine) -> None:
         """Records that a node has recovered, or has installed a snapshot."""
+        self._machines[machine.node_id] = machine
         self.applied(machine, ())
         self.heard(machine)
 
@@ -130,6 +136,12 @@ class AccessCheck:
         """Records that a node knows what it has applied."""
         assert machine.node is not None
         self._heard[machine.node_id].told(self._now(), machine.node.state.applied.index)
+
+    def _look(self) -> int:
+        """Returns the highest index that any node has known to be committed so far."""
+        running = [machine.node for machine in self._machines.values() if machine.node is not None]
+        self._committed = max([self._committed, self.model.index, *(node.raw.commit_index for node in running)])
+        return self._committed
 
     def _learn(self, entry: Entry) -> None:
         known: list[commands.Command] = []
@@ -155,6 +167,7 @@ class AccessCheck:
 
     def asks(self, request: Request) -> None:
         """Records a request that a client is about to send."""
+        self._look()
         if request.message_id:
             self._sent[request.message_id] = request
 
@@ -163,14 +176,20 @@ class AccessCheck:
         `denied` says nothing of rights and is not judged."""
         request.answered_s, request.passed, request.denied = self._now(), passed, denied
         request.given = [each for each in given if each.startswith(ID_PREFIX)]
+        request.committed = self._look()
         if passed or denied:
             self._open.append(request)
 
     # --- verdicts ----------------------------------------------------------------------------------------------------
 
     def _judge_settled(self) -> None:
-        while self._open and self._heard[self._open[0].node].is_settled(self._open[0].answered_s):
+        while self._open and self._is_settled(self._open[0]):
             self._judge(self._open.pop(0))
+
+    def _is_settled(self, request: Request) -> bool:
+        """Returns True if the model has every entry by which a node may have decided. The leader may have answered
+        while its apply was under way, before any node has told that entry."""
+        return self.model.index >= request.committed and self._heard[request.node].is_settled(request.answered_s)
 
     def judge_all(self) -> None:
         """Judges all requests that are still open, at the end of a run."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,9 @@ from cluster.broker.pulls.long_poll import LongPolls
 from cluster.remoting.admission import Admission
 from jepsen_like.sim.options import USERS_FROM, draw
 from jepsen_like.sim.scripted import Stage, play
+from jepsen_like.sim.users.access_check import AccessCheck, Request
 from jepsen_like.sim.users.access_model import AccessModel, Want, Who, is_allowed
+from raftlog.types import NodeId
 from statemachine.access import judging
 
 PUB = (Want("Topic", "users-a", ("Pub",)),)
@@ -94,6 +98,54 @@ def test_users_work_across_a_killed_leader() -> None:
     assert stage.run().violations == ()
     assert min(check.judged.values()) > 20, "some were let through, and some denied"
     assert check.model.changes > 10
+
+
+def test_a_denial_waits_for_what_its_leader_was_applying() -> None:
+    """The leader, node 2, denied by an entry that no node had told yet, while node 1 with the connection went on."""
+    found: list[str] = []
+    check = AccessCheck(
+        lambda checker, what: found.append(what),
+        now=lambda: float(len(told)),
+        leader_of=lambda _: NodeId(2),
+        reveal=lambda user_id, secret, key: secret.decode(),
+    )
+    told: list[int] = []
+    machines: Any = [
+        SimpleNamespace(
+            node_id=NodeId(node),
+            node=SimpleNamespace(
+                state=SimpleNamespace(applied=SimpleNamespace(index=0)), raw=SimpleNamespace(commit_index=0)
+            ),
+        )
+        for node in (1, 2)
+    ]
+
+    def applies(machine: Any, *commands: list[object]) -> None:
+        for command in commands:
+            machine.node.state.applied.index += 1
+            if machine.node.state.applied.index > check.model.index:
+                check.model.learn(machine.node.state.applied.index, [command])
+        told.append(0)
+        check.applied(machine, ())
+        check.heard(machine)
+
+    first, leader = machines
+    everything: list[object] = [1, "*", ["All"], [], True]
+    for machine in machines:
+        check.started(machine)
+        applies(machine, ann(), rules(everything))
+    leader.node.raw.commit_index = 4
+    request = Request("a send", Who("ann", "first", HERE), PUB, NodeId(1), float(len(told)))
+    check.asks(request)
+    check.answered(request, passed=False, denied=True)
+    nothing: list[object] = ["remove_user", ORIGIN, 9]
+    applies(first, nothing)
+    applies(first)
+    assert not check.judged["denied"], "nobody has told entry 4 yet"
+    applies(leader, nothing, ["change_user", ORIGIN, 1, {"enabled": False}])
+    applies(leader)
+    assert check.judged["denied"] == 1
+    assert not found
 
 
 def lets_all_through(patch: pytest.MonkeyPatch) -> None:
