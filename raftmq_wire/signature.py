@@ -8,9 +8,13 @@ request again.
 from __future__ import annotations
 
 import binascii
+import hashlib
 import hmac
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
 
 ACCESS_KEY: Final = "AccessKey"
 """Ext field with the name of the user."""
@@ -20,6 +24,10 @@ V4_9_3: Final = 399
 """The protocol version of the last clients that leave UNIQUE_QUERY out of the signature (MQVersion.V4_9_3)."""
 UNIQUE_QUERY: Final = "_UNIQUE_KEY_QUERY"
 """The ext field that those clients add after signing."""
+
+_BLOCK: Final = 64
+_INNER: Final = bytes([byte ^ 0x36 for byte in range(256)])
+_OUTER: Final = bytes([byte ^ 0x5C for byte in range(256)])
 
 
 def content(ext: Mapping[str, str], body: bytes, *, version: int = V4_9_3 + 1) -> bytes:
@@ -41,6 +49,13 @@ def is_right(secret: bytes, signed: bytes, signature: str) -> bool:
 
 def _signature(secret: bytes, signed: bytes) -> bytes:
     return binascii.b2a_base64(hmac.digest(secret, signed, "sha1"), newline=False)
+
+
+def begun(secret: bytes) -> tuple[_Hash, _Hash]:
+    """Returns the two SHA-1 objects of an HMAC with this secret, begun with the padded key: the inner one takes the
+    content, the outer one the digest of the inner one. To copy them is quicker than to begin anew for each request."""
+    key = (secret if len(secret) <= _BLOCK else hashlib.sha1(secret).digest()).ljust(_BLOCK, b"\0")
+    return hashlib.sha1(key.translate(_INNER)), hashlib.sha1(key.translate(_OUTER))
 
 
 class Credentials:

@@ -25,12 +25,15 @@ from cluster.remoting.needs import pull_needs
 from cluster.runtime.parts import Part
 from raftlog.work import charge
 from raftmq_wire.codec import CodecError, ext_of
-from raftmq_wire.signature import ACCESS_KEY, SIGNATURE, content, is_right
+from raftmq_wire.codes import RequestCode
+from raftmq_wire.signature import ACCESS_KEY, SIGNATURE, begun, content, is_right
 from statemachine.access.judging import Denied, Verdicts, judge
 from statemachine.access.rules import Need
 from statemachine.access.users import Mode
 
 if TYPE_CHECKING:
+    from hashlib import _Hash
+
     from cluster.broker.access.secrets import Secrets
     from cluster.broker.access.user_admin import Denials
     from cluster.broker.pulls.long_poll import LongPolls
@@ -52,6 +55,29 @@ LOGGED_EVERY_MS: Final = 10_000
 CLIENTS_PER_STEP: Final = 64
 
 
+SendRight = tuple[int, "_Hash", "_Hash", bytes]
+"""The right of a user to send to a topic: the user's id, the begun HMAC of its secret (`raftmq_wire.signature.begun`),
+and the secret as it is stored."""
+
+
+class SendGate(Protocol):
+    """Lets the signed sends of one connection into the kernel, which checks each signature. Its keys are a user's name,
+    a zero byte and the name of a topic."""
+
+    rights: dict[bytes, SendRight]
+    """The rights that users of this connection have proven, by the present users and rules."""
+
+    def admit(self, key: bytes) -> SendRight | None:
+        """Returns the right of a user to send to a topic; None if it has none."""
+
+    def proven(self, key: bytes, right: SendRight) -> None:
+        """Records a right that a right signature has claimed."""
+
+
+Take = Callable[[ReplyPath, bytes, list[tuple[int, int]], int, SendGate], int]
+"""The signature of `cluster.remoting.handlers.send.Intake.take`."""
+
+
 class Figures(Protocol):
     """Counts denied requests."""
 
@@ -60,14 +86,37 @@ class Figures(Protocol):
 
 
 class _Client:
-    """One connection: the users that have signed requests on it, and earlier decisions."""
+    """One connection: the users that have signed requests on it, and earlier decisions. Implements
+    `SendGate`."""
 
-    __slots__ = ("users", "verdicts")
+    __slots__ = ("_right", "rights", "users", "verdicts", "version")
 
-    def __init__(self, address: str) -> None:
+    RIGHTS_MAX: Final = 64
+
+    def __init__(self, address: str, right: Callable[[bytes, Verdicts], SendRight | None]) -> None:
+        """`right` returns the right that a key of `rights` names, if the user has it."""
         self.verdicts = Verdicts(address)
+        self._right = right
         self.users: dict[int, bytes] = {}
         """User id -> the encrypted secret with which its signature was verified."""
+        self.version = -1
+        """The version of users and rules by which `rights` were given."""
+        self.rights: dict[bytes, SendRight] = {}
+
+    def judge_by(self, version: int) -> None:
+        """Forgets rights that were given by another version of users and rules."""
+        if version != self.version or len(self.rights) > self.RIGHTS_MAX:
+            self.version = version
+            self.rights.clear()
+
+    def admit(self, key: bytes) -> SendRight | None:
+        """Returns the right of a user to send to a topic; None if it has none."""
+        return self._right(key, self.verdicts)
+
+    def proven(self, key: bytes, right: SendRight) -> None:
+        """Records a right that a right signature has claimed."""
+        user_id, _, _, secret = self.rights[key] = right
+        self.users[user_id] = secret
 
 
 class Admission:
@@ -128,6 +177,31 @@ class Admission:
             return self._goes_on(frame, self._verdict(frame, user, ext_of(frame.header), None))
         except CodecError as error:
             return self._goes_on(frame, Refused(Reason.INVALID, str(error)))
+
+    def take_sends(self, take: Take, path: ReplyPath, data: bytes, frames: list[tuple[int, int]], at: int) -> int:
+        """Has `take` take the plain sends that are signed and allowed, among the frames of a read, from index `at`
+        on. Returns the index of the first other frame, which is judged by `admits`."""
+        if self._secrets.problem or self._stale():
+            return at
+        client = self._client(path)
+        client.judge_by(self._access.version)
+        taken = take(path, data, frames, at, client)
+        if taken > at:
+            size = frames[taken - 1][1] - frames[at][0]
+            charge((taken - at) * VERIFY_UNITS + size // SIGNED_BYTES_PER_UNIT)
+        return taken
+
+    def _send_right(self, key: bytes, verdicts: Verdicts) -> SendRight | None:
+        """Returns the right to send that a key of `SendGate` names; None if the user does not have it."""
+        name, _, topic = key.decode().partition("\0")
+        user = self._access.users.get(name)
+        secret = None if user is None else self._secrets.of(user)
+        if user is None or secret is None:
+            return None
+        needs = self._needs(RequestCode.SEND_MESSAGE_V2, {"b": topic}, b"")  # a batch needs the same
+        if needs is None or isinstance(verdicts.judge(user, needs), Denied):
+            return None
+        return user.id, *begun(secret), user.secret
 
     def name(self, frame: Frame) -> None:
         """Records the user of a request that is not judged, if its signature is right."""
@@ -208,7 +282,7 @@ class Admission:
     def _client(self, path: ReplyPath) -> _Client:
         client = self._clients.get(path)
         if client is None:
-            client = _Client(path.peer_address[0])
+            client = _Client(path.peer_address[0], self._send_right)
             if not path.closed:
                 self._clients[path] = client
                 path.on_close.append(lambda: self._forget(path))

@@ -241,8 +241,10 @@ class Router(Dispatch):
         if self.closings.waiting:
             self.closings.look()
         proposals, line = self._proposals, connection.line
-        if self._access.judges or not proposals.open or proposals.refusing or (line is not None and line.waits):
+        if not proposals.open or proposals.refusing or (line is not None and line.waits):
             return at
+        if self._access.judges:
+            return self._admission.take_sends(self._sends.intake.take, connection, data, frames, at)
         return self._sends.intake.take(connection, data, frames, at)
 
     def on_too_long(self, frame: Frame, remark: str) -> None:

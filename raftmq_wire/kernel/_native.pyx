@@ -65,7 +65,7 @@ cdef extern from *:
     bint raftmq_has_crc32c() nogil
     uint32_t raftmq_crc32c(const uint8_t* at, size_t size) nogil
 
-VERSION = 7
+VERSION = 8
 SOURCE = RAFTMQ_KERNEL_SOURCE.decode()
 
 logger = logging.getLogger(__name__)
@@ -275,7 +275,7 @@ cdef class Send:
     cdef object _origin
     cdef bytes header  # of a request that `Intake` took; None of any other
     cdef Intake intake
-    cdef int64_t opaque
+    cdef int64_t opaque, user  # `user`: the id of the user who signed that request; 0 if nobody looked
     cdef public bint oneway
     cdef public TopicSlot slot
     cdef public int64_t queue_id, flag, sys_flag, born_ms
@@ -361,7 +361,7 @@ cdef class Send:
     @property
     def origin(self):
         if self._origin is None and self.header is not None:
-            self._origin = self.intake.origin_of(self.connection, self.header, self.body, self.size)
+            self._origin = self.intake.origin_of(self.connection, self.header, self.body, self.size, self.user)
         return self._origin
 
     @property
@@ -386,7 +386,7 @@ cdef enum:
 
 
 cdef struct Header:
-    int64_t code, opaque, flag
+    int64_t code, opaque, flag, version
     int64_t queue_id, sys_flag, born_ms, message_flag, reconsume_times
     const uint8_t* topic
     Py_ssize_t topic_len
@@ -394,6 +394,63 @@ cdef struct Header:
     uint64_t seen
     bint is_batch
     bint foreign  # the properties have characters beyond ASCII
+
+
+cdef enum:
+    MARKS_MAX = 48  # ext fields of a signed send; Java's have some 20
+    AT_ONCE = 2047  # bytes that hashlib takes without giving the GIL away
+    SIGNATURE = 28  # characters: 20 bytes in base64
+    V4_9_3 = 399  # see `raftmq_wire.signature`
+
+
+cdef struct Mark:
+    const uint8_t* name
+    const uint8_t* value  # NULL: the field is null, so it is not signed
+    Py_ssize_t name_size, value_size
+
+
+cdef struct Marks:
+    Mark each[MARKS_MAX]  # the ext fields by name
+    Py_ssize_t count
+
+
+cdef bint mark(
+    Marks* marks, const uint8_t* name, Py_ssize_t name_size, const uint8_t* value, Py_ssize_t value_size
+) noexcept nogil:
+    """Adds a field where its name belongs; False if it is there twice, or there are too many."""
+    cdef Py_ssize_t at = marks.count
+    cdef Mark* before
+    cdef int side
+    if at == MARKS_MAX:
+        return False
+    while at > 0:
+        before = &marks.each[at - 1]
+        side = memcmp(name, before.name, min(name_size, before.name_size))
+        if side == 0:
+            if name_size == before.name_size:
+                return False
+            side = 1 if name_size > before.name_size else -1
+        if side > 0:
+            break
+        marks.each[at] = before[0]
+        at -= 1
+    marks.each[at].name = name
+    marks.each[at].name_size = name_size
+    marks.each[at].value = value
+    marks.each[at].value_size = value_size
+    marks.count += 1
+    return True
+
+
+cdef inline bint mark_json(
+    Marks* marks, const uint8_t* name, Py_ssize_t name_size, const uint8_t* value, const uint8_t* stop
+) noexcept nogil:
+    """The same for a value as it stands in JSON, without escapes. -0 has another text in Python."""
+    if value[0] == c'"':
+        return mark(marks, name, name_size, value + 1, stop - value - 2)
+    if value[0] == c'n':
+        return mark(marks, name, name_size, NULL, 0)
+    return not (value[0] == c'-' and value[1] == c'0') and mark(marks, name, name_size, value, stop - value)
 
 
 cdef inline const uint8_t* blank(const uint8_t* p, const uint8_t* end) noexcept nogil:
@@ -556,9 +613,14 @@ cdef const uint8_t* unescaped(
     return NULL
 
 
-cdef const uint8_t* fields(const uint8_t* p, const uint8_t* end, Header* h, uint8_t* scratch) noexcept nogil:
-    """Behind the object `extFields` of a send with one-letter names; NULL if it is not plain."""
+cdef const uint8_t* fields(
+    const uint8_t* p, const uint8_t* end, Header* h, uint8_t* scratch, Marks* marks
+) noexcept nogil:
+    """Behind the object `extFields` of a send with one-letter names; NULL if it is not plain. Its fields are then in
+    `marks`, unless that is NULL."""
     cdef const uint8_t* key
+    cdef const uint8_t* value_at
+    cdef const uint8_t* ignored_at
     cdef Py_ssize_t size
     cdef int64_t value
     cdef bint ignored
@@ -572,6 +634,7 @@ cdef const uint8_t* fields(const uint8_t* p, const uint8_t* end, Header* h, uint
         p = named(p, end, &key, &size)
         if p == NULL:
             return NULL
+        value_at = p
         if size == 1 and c'a' <= key[0] <= c'z':
             bit = <uint64_t>FIELDS << (key[0] - c'a')
             if h.seen & bit:
@@ -585,7 +648,7 @@ cdef const uint8_t* fields(const uint8_t* p, const uint8_t* end, Header* h, uint
             elif key[0] == c'i':
                 p = unescaped(p, end, scratch, &h.properties_len, &h.foreign)
             elif key[0] == c'a' or key[0] == c'c':
-                p = text(p, end, &key)
+                p = text(p, end, &ignored_at)
             elif key[0] == c'm':
                 p = truth(p, end, &h.is_batch)
             elif key[0] == c'l':
@@ -621,6 +684,12 @@ cdef const uint8_t* fields(const uint8_t* p, const uint8_t* end, Header* h, uint
             p = scalar(p, end)
         if p == NULL:
             return NULL
+        if marks != NULL:
+            if size == 1 and key[0] == c'i':
+                if not mark(marks, key, size, scratch, h.properties_len):
+                    return NULL
+            elif not mark_json(marks, key, size, value_at, p):
+                return NULL
         p = blank(p, end)
         if p >= end:
             return NULL
@@ -631,13 +700,13 @@ cdef const uint8_t* fields(const uint8_t* p, const uint8_t* end, Header* h, uint
         p = blank(p + 1, end)
 
 
-cdef bint scan(const uint8_t* p, const uint8_t* end, Header* h, uint8_t* scratch) noexcept nogil:
-    """Whether the header is that of a plain send, which is then in `h`, and its properties in `scratch`."""
+cdef bint scan(const uint8_t* p, const uint8_t* end, Header* h, uint8_t* scratch, Marks* marks) noexcept nogil:
+    """Whether the header is that of a plain send, which is then in `h`, its properties in `scratch`, and its ext fields
+    in `marks`, unless that is NULL."""
     cdef const uint8_t* key
     cdef Py_ssize_t size
     cdef uint64_t bit
-    cdef int64_t value
-    h.code = h.opaque = h.flag = h.sys_flag = h.born_ms = h.message_flag = h.reconsume_times = 0
+    h.code = h.opaque = h.flag = h.version = h.sys_flag = h.born_ms = h.message_flag = h.reconsume_times = 0
     h.queue_id = -1
     h.topic = NULL
     h.topic_len = h.properties_len = 0
@@ -665,14 +734,14 @@ cdef bint scan(const uint8_t* p, const uint8_t* end, Header* h, uint8_t* scratch
             p = number(p, end, &h.flag)
         elif size == 7 and memcmp(key, b"version", 7) == 0:
             bit = REST
-            p = number(p, end, &value)
-            if p == NULL or value > INT32_MAX or value < INT32_MIN:
+            p = number(p, end, &h.version)
+            if p == NULL or h.version > INT32_MAX or h.version < INT32_MIN:
                 return False
         elif size == 9 and memcmp(key, b"extFields", 9) == 0:
             bit = EXT
             if h.seen & EXT:
                 return False
-            p = fields(p, end, h, scratch)
+            p = fields(p, end, h, scratch, marks)
         elif size == 8 and memcmp(key, b"language", 8) == 0:
             p = text(p, end, &key)
         elif size == 6 and memcmp(key, b"remark", 6) == 0 and p < end and p[0] != c'"':
@@ -691,6 +760,25 @@ cdef bint scan(const uint8_t* p, const uint8_t* end, Header* h, uint8_t* scratch
             return False
         p = blank(p + 1, end)
     return blank(p + 1, end) == end and h.flag == 0 and h.topic_len > 0 and (h.code == 310 or h.code == 320)
+
+
+cdef const char* _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+
+cdef bint is_base64(const uint8_t* text, const uint8_t* digest) noexcept nogil:
+    """Whether SIGNATURE characters are the base64 of 20 bytes; takes the same time if they are not."""
+    cdef uint32_t three
+    cdef int at
+    cdef uint8_t wrong = text[27] ^ c'='
+    for at in range(7):
+        three = <uint32_t>digest[3 * at] << 16 | <uint32_t>digest[3 * at + 1] << 8
+        if at < 6:
+            three |= digest[3 * at + 2]
+            wrong |= text[4 * at + 3] ^ <uint8_t>_BASE64[three & 63]
+        wrong |= text[4 * at] ^ <uint8_t>_BASE64[three >> 18]
+        wrong |= text[4 * at + 1] ^ <uint8_t>_BASE64[three >> 12 & 63]
+        wrong |= text[4 * at + 2] ^ <uint8_t>_BASE64[three >> 6 & 63]
+    return wrong == 0
 
 
 cdef inline bint begins(const uint8_t* p, Py_ssize_t size, const char* name, Py_ssize_t length) noexcept nogil:
@@ -864,7 +952,7 @@ cdef class Intake(PlainBatches):
         self.new_key = new_key
         self.origin_of = origin_of
 
-    def take(self, path, bytes data, list frames, Py_ssize_t at):
+    def take(self, path, bytes data, list frames, Py_ssize_t at, gate=None):
         """Queues the plain sends among `frames` from `at` on; returns the first that it leaves to Python."""
         cdef ConnectionSession session = path.session
         cdef BytesInFlight held = path.in_flight
@@ -890,7 +978,7 @@ cdef class Intake(PlainBatches):
                 if not 0 <= start <= stop <= PyBytes_GET_SIZE(data):
                     raise ValueError(f"no frame of {PyBytes_GET_SIZE(data)} bytes is at {start} to {stop}")
                 try:
-                    send = self._send(path, session, born_host, base, start, stop, room - taken)
+                    send = self._send(path, session, born_host, base, start, stop, room - taken, gate)
                 except Exception:
                     logger.exception("the kernel cannot take a send; it goes the long way")
                     break
@@ -916,14 +1004,17 @@ cdef class Intake(PlainBatches):
         Py_ssize_t start,
         Py_ssize_t stop,
         int64_t room,
+        object gate,
     ):
         cdef Header h
+        cdef Marks marks
         cdef Send send
         cdef TopicSlot slot
         cdef Py_ssize_t header_at = start + 4, body_at, size = stop - start - 4
         cdef int64_t queue_id
-        cdef bytes key, properties
-        cdef tuple batch = ()
+        cdef bytes key, properties, body = None
+        cdef tuple batch = (), right
+        cdef int64_t user = 0
         cdef int64_t tag = 0
         cdef PyObject* found
         if size < 0 or base[start] != 0 or size > room:
@@ -931,7 +1022,8 @@ cdef class Intake(PlainBatches):
         body_at = header_at + (get32(base + start) & 0xFFFFFF)
         if body_at > stop or body_at - header_at > HEADER_MAX:
             return None
-        if not scan(base + header_at, base + body_at, &h, self.scratch):
+        marks.count = 0
+        if not scan(base + header_at, base + body_at, &h, self.scratch, NULL if gate is None else &marks):
             return None
         if stop - body_at > self.body_max:
             return None
@@ -951,6 +1043,12 @@ cdef class Intake(PlainBatches):
         queue_id = h.queue_id
         if queue_id >= slot.queues:
             return None
+        if gate is not None:
+            body = PyBytes_FromStringAndSize(<const char*>base + body_at, stop - body_at)
+            right = self._right(gate, &h, &marks, topic, body)
+            if right is None:
+                return None
+            user = right[0]
         if h.is_batch:
             if not self._is_plain(self.scratch, h.properties_len):
                 return None
@@ -972,6 +1070,7 @@ cdef class Intake(PlainBatches):
         send.header = PyBytes_FromStringAndSize(<const char*>base + header_at, body_at - header_at)
         send.intake = self
         send.opaque = h.opaque
+        send.user = user
         send.slot = slot
         send.queue_id = queue_id
         send.flag = h.message_flag
@@ -979,7 +1078,9 @@ cdef class Intake(PlainBatches):
         send.born_ms = h.born_ms
         send.born_host = born_host
         send.reconsume_times = h.reconsume_times
-        send.body = PyBytes_FromStringAndSize(<const char*>base + body_at, stop - body_at)
+        if body is None:
+            body = PyBytes_FromStringAndSize(<const char*>base + body_at, stop - body_at)
+        send.body = body
         send.properties = properties
         send.tag_hash = tag
         send.key = key
@@ -989,6 +1090,67 @@ cdef class Intake(PlainBatches):
         session.next_sequence += 1
         send.low_sequence = session.low
         return send
+
+    cdef tuple _right(self, object gate, Header* h, Marks* marks, bytes topic, bytes body):
+        """The right by which a user may send to the topic, if the send has the user's signature; else None."""
+        cdef Mark* field
+        cdef Mark* name = NULL
+        cdef Mark* signature = NULL
+        cdef Py_ssize_t at, size = 0
+        cdef bytes key, values, digest
+        cdef uint8_t* into
+        cdef PyObject* found
+        cdef tuple right
+        cdef bint together
+        for at in range(marks.count):
+            field = &marks.each[at]
+            if field.value == NULL:
+                continue
+            if field.name_size == 9 and memcmp(field.name, b"AccessKey", 9) == 0:
+                name = field
+            elif field.name_size == 9 and memcmp(field.name, b"Signature", 9) == 0:
+                signature = field
+                continue
+            elif h.version <= V4_9_3 and field.name_size == 17 and memcmp(field.name, b"_UNIQUE_KEY_QUERY", 17) == 0:
+                field.value = NULL
+                continue
+            size += field.value_size
+        if name == NULL or name.value_size == 0 or signature == NULL or signature.value_size != SIGNATURE:
+            return None
+        key = PyBytes_FromStringAndSize(NULL, name.value_size + 1 + PyBytes_GET_SIZE(topic))
+        into = <uint8_t*>PyBytes_AS_STRING(key)
+        memcpy(into, name.value, name.value_size)
+        into[name.value_size] = 0
+        memcpy(into + name.value_size + 1, PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic))
+        found = PyDict_GetItem(gate.rights, key)
+        if found != NULL:
+            right = <object>found
+        else:
+            right = gate.admit(key)
+            if right is None:
+                return None
+        together = size + PyBytes_GET_SIZE(body) <= AT_ONCE
+        values = PyBytes_FromStringAndSize(NULL, size + PyBytes_GET_SIZE(body) if together else size)
+        into = <uint8_t*>PyBytes_AS_STRING(values)
+        for at in range(marks.count):
+            field = &marks.each[at]
+            if field != signature and field.value != NULL:
+                memcpy(into, field.value, field.value_size)
+                into += field.value_size
+        inner = right[1].copy()
+        if together:
+            memcpy(into, PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body))
+        inner.update(values)
+        if not together:
+            inner.update(body)
+        outer = right[2].copy()
+        outer.update(inner.digest())
+        digest = outer.digest()
+        if PyBytes_GET_SIZE(digest) != 20 or not is_base64(signature.value, <const uint8_t*>PyBytes_AS_STRING(digest)):
+            return None
+        if found == NULL:
+            gate.proven(key, right)
+        return right
 
 
 # --- sends to an entry ------------------------------------------------------------------------------------------------

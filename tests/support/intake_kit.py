@@ -8,19 +8,30 @@ from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
+from cluster.broker.access.secrets import Secrets
 from cluster.broker.sends.send_service import Sends
+from cluster.remoting.admission import Admission
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.handlers.send import SendHandler, make_intake
+from cluster.remoting.needs import needs_of
 from cluster.replication.identity import ConnectionSession, RetryMemory
 from cluster.replication.message_batch import QueueCursor, Send, TopicSlot
 from cluster.runtime.framing import FrameBuffer
 from cluster.runtime.in_flight import BytesInFlight, InFlight
 from raftmq_wire.codec import CodecError, decode_header
 from raftmq_wire.kernel import TWINS
+from statemachine.access.users import Access
 from tests.support.contexts import CONFIG
 
 INCARNATION = b"12345678"
 STORE_HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
+
+
+class _Path:
+    """What a send sees of its connection."""
+
+    def __init__(self, **values: Any) -> None:
+        vars(self).update(values)
 
 
 class Node:
@@ -66,7 +77,7 @@ class Node:
         self.session = ConnectionSession(INCARNATION + bytes(8))
         self.session.issue()  # the first send of a connection goes the long way
         self.session_max[self.session.producer_id] = 1
-        self.path: Any = SimpleNamespace(
+        self.path: Any = _Path(
             session=self.session, in_flight=BytesInFlight(), born_host=b"\x0a\x00\x00\x01\x00\x00\x04\xd2", closed=False
         )
 
@@ -75,6 +86,22 @@ class Node:
         limits: Any = self.limits
         self.sends._plain_batches = TWINS["PlainBatches"](limits, self.sends.suffix)
         return self
+
+    def judged_by(self, access: Access, secrets: Secrets) -> Admission:
+        """The judge of this node's requests, by these users and secrets; needs are those of sends."""
+        codes = self.handler.codes()
+        nothing: Any = SimpleNamespace(judge_by=lambda _: None)
+        self.path.peer_address, self.path.on_close = ("10.0.0.1", 1234), []
+        return Admission(
+            access,
+            secrets,
+            lambda code, ext, body: needs_of(codes, code, ext, body, "c"),
+            polls=nothing,
+            stale=lambda: "",
+            refuse=lambda frame, refused: self.refused.append(refused.remark),
+            now_ms=lambda: 0,
+            turns=nothing,
+        )
 
     def slot(self, topic: str) -> TopicSlot | None:
         return self.slots.get(topic)
@@ -109,15 +136,17 @@ class Node:
 
     def long_way(self, data: bytes, start: int, stop: int) -> None:
         """Takes a frame the way that `RemotingConnection` and `Router` do."""
+        made = self.frame_of(data, start, stop)
+        if made.header.code in (10, 310, 320) and not made.header.flag & 1:
+            self.handler.on_send(made)
+
+    def frame_of(self, data: bytes, start: int, stop: int) -> Frame:
+        """The frame as it is given to the router. Raises CodecError."""
         end = start + 4 + int.from_bytes(data[start + 1 : start + 4], "big")
         if end > stop:
             raise CodecError("the header is longer than its frame")
         header = decode_header(data[start], data[start + 4 : end])
-        if header.code not in (10, 310, 320) or header.flag & 1:
-            return
-        self.handler.on_send(
-            Frame(self.path, data[start], header, data[start + 4 : end], data[end:stop], stop - start - 4)
-        )
+        return Frame(self.path, data[start], header, data[start + 4 : end], data[end:stop], stop - start - 4)
 
 
 def frame(header: bytes, body: bytes) -> bytes:

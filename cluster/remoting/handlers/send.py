@@ -27,6 +27,7 @@ from raftmq_wire.kernel import twin
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection
+    from cluster.remoting.admission import SendGate
     from cluster.remoting.connection.reply_path import ReplyPath
     from cluster.replication.identity import RetryMemory
     from cluster.replication.message_batch import TopicSlot
@@ -201,15 +202,17 @@ class Intake:
         suffix: bytes,
         slot_of: Callable[[bytes], TopicSlot | None],
         new_key: Callable[[], bytes],
-        origin_of: Callable[[ReplyPath, bytes, bytes, int], Frame],
+        origin_of: Callable[[ReplyPath, bytes, bytes, int, int], Frame],
     ) -> None:
         """`suffix` contains the properties that the broker adds to every message. `slot_of` returns a topic that
         `Proposals.plain` does not contain, None if its sends are not plain. `new_key` makes a UNIQ_KEY. `origin_of`
-        makes the request of a send again, from its path, header, body and size."""
+        makes the request of a send again, from its path, header, body, size and user."""
 
-    def take(self, path: ReplyPath, data: bytes, frames: list[tuple[int, int]], at: int) -> int:
+    def take(
+        self, path: ReplyPath, data: bytes, frames: list[tuple[int, int]], at: int, gate: SendGate | None = None
+    ) -> int:
         """Queues the plain sends among the frames of a read, from index `at` on; returns the index of the first other
-        frame."""
+        frame. With a `gate`, only sends with a right signature of a user who may send to the topic are plain."""
         return at
 
 
@@ -229,5 +232,5 @@ def make_intake(proposals: Proposals, sends: Sends[Frame], retries: RetryMemory,
     return Intake(proposals, proposals.queue, retries, limits, sends.suffix, slot_of, sends.new_key, _origin_of)
 
 
-def _origin_of(path: ReplyPath, header: bytes, body: bytes, size: int) -> Frame:
-    return Frame(path, JSON, decode_header(JSON, header), header, body, size)
+def _origin_of(path: ReplyPath, header: bytes, body: bytes, size: int, user: int) -> Frame:
+    return Frame(path, JSON, decode_header(JSON, header), header, body, size, None, user)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 OPERATOR: Final = Asker("operator", "127.0.0.1")
 _NONCE_BYTES: Final = 12
+_ATTEMPTS_MAX: Final = 100
 Step = Callable[["UserAdmin", "Told"], None]
 
 
@@ -43,6 +44,20 @@ def steps() -> Iterator[Step]:
         yield partial(create, name=name, secret=first_secret(name), is_super=False)
         yield lambda users, told, name=name: change(users, told, "set_rules", name, usual_rules())  # type: ignore[misc]
     yield lambda users, told: change(users, told, "set_mode", "enforce")
+
+
+def create_all(machine: Machine, pass_time: Callable[[float], None]) -> None:
+    """Makes all these changes at a node that leads, while `pass_time` lets virtual seconds pass. Raises SystemExit if
+    the node keeps refusing one."""
+    for step in steps():
+        done: list[bool] = []
+        for _ in range(_ATTEMPTS_MAX):
+            if done:
+                break
+            attempt(machine, step, done)
+            pass_time(1.0)
+        else:
+            raise SystemExit("the node refuses to create users")
 
 
 def attempt(machine: Machine, step: Step, done: list[bool]) -> None:
