@@ -335,6 +335,8 @@ class NodeDirectory(click.ParamType[Path]):
         return within if not (path / layout.IDENTITY).exists() and (within / layout.IDENTITY).exists() else path
 
 
+_REPEATED_S = 0.4
+"""Seconds since the first failed attempt after which a command says that it tries again."""
 _CONTACT_S = 0.9
 """Seconds in which a command looks for the leader before it says why there is none."""
 
@@ -384,7 +386,7 @@ def _cure(why: str) -> str:
 
 
 class _Repeated:
-    """Says on stderr, once, that attempts have failed for a second and are repeated: the command may wait for long."""
+    """Says on stderr, once, that attempts have failed for a while and are repeated: the command may wait for long."""
 
     def __init__(self) -> None:
         self._first_s = 0.0
@@ -393,7 +395,7 @@ class _Repeated:
     def __call__(self, retry: Retry) -> None:
         now = time.monotonic()
         self._first_s = self._first_s or now
-        if not self._told and now - self._first_s >= _CONTACT_S:
+        if not self._told and now - self._first_s >= _REPEATED_S:
             self._told = True
             why = f"{retry.address} {retry.cause}" if retry.address else retry.cause
             fix = "raftmq status    (in another terminal; Ctrl-C ends the waiting)"

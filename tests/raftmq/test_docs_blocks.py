@@ -23,7 +23,6 @@ ROOT = Path(__file__).parents[2]
 PAGES = [page for page in sorted(ROOT.glob("docs/**/*.md")) if "adr" not in page.parts]
 BLOCK = re.compile(r"^(?:<!-- (not run:|run by) (.+?) -->\n)?```(sh|python|http)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ELSEWHERE = {
-    "s3://bucket/prefix/NAME": "file://$PWD/store/$(basename -s .json store/backups/*.json)",
     "README.md": "tests/raftmq/test_readme.py",
     "examples.md": "tests/raftmq/test_examples_live.py",
     "pipeline.md": "tests/pyspark_raftmq/test_pipeline_page.py",
@@ -36,11 +35,13 @@ ELSEWHERE = {
 says the same of one block."""
 NOT_RUN_MAX = 0.1
 HERE = {
+    "s3://bucket/prefix/NAME": "file://$PWD/store/$(basename -s .json store/backups/*.json)",
     "/mnt/backups": "$PWD/backups",
     "s3://bucket/prefix": "file://$PWD/store",
     "backups/NAME": "backups/$(ls backups | tail -n 1)",
     "/etc/raftmq/users.key": "users.key",
     "--config raftmq.toml": "--config .raftmq/n1/raftmq.toml",
+    "| base64  ": '| base64 > key; sed -i "1i $(cat key)" .raftmq/users.key; raftmq reload',
     "raftmq auth mode enforce": "raftmq auth mode enforce --yes; raftmq auth mode off --yes",
     "raftmq user create": "echo a long secret | raftmq user create",
     "raftmq node remove 3": "raftmq node remove 4 --yes",

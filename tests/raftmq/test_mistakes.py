@@ -451,6 +451,7 @@ def users(place: Place) -> None:
     must("context", "add", "here", "--admin", admin)
     place.cli("A login with a wrong secret", "login", "shop", "--admin", "here", stdin="a wrong secret\n")
     must("auth", "mode", "enforce", "--yes")
+    _until(lambda: _leads_after_transfer(place, 1))  # a node that passes a request on does not send the token
     place.cli("No user where users are asked for", "produce", "orders", "--servers", servers, stdin="tea\n")
     place.cli(
         "A wrong secret",
@@ -483,16 +484,21 @@ def users(place: Place) -> None:
 def majority(place: Place) -> None:
     """Two of three nodes are dead. The last act: nothing is healed."""
     place.section("No majority")
-    _until(lambda: place.cluster.leader() == 1 or CliRunner().invoke(cli, ["node", "transfer", "1"]).exit_code == 0)
-    for node in (2, 3):
+    _until(lambda: _leads_after_transfer(place, 2))
+    for node in (3, 2):  # the leader last: nobody is elected in between
         place.cluster.kill(node)
     _until(lambda: CliRunner().invoke(cli, ["topic", "create", "late"]).exit_code == 5)
     place.cli("A change without a majority", "topic", "create", "late")
-    place.process("A send without a majority", "produce", "orders", stdin="tea\n")
     place.cli("A node that is not running", "kill", "2")
     place.cluster.local.down()
     place.cli("A send to a cluster that is stopped", "produce", "orders", stdin="tea\n")
     place.cli("A question to a cluster that is stopped", "topic", "list")
+
+
+def _leads_after_transfer(place: Place, node: int) -> bool:
+    if place.cluster.leader() != node:
+        CliRunner().invoke(cli, ["node", "transfer", str(node)])
+    return place.cluster.leader() == node
 
 
 def _until(true: Callable[[], bool], patience_s: float = 30.0) -> None:
