@@ -72,12 +72,12 @@ def create_first(config_path: Path, env: Mapping[str, str] | None = None, until_
             return Created(False, known)
         if not is_empty(directory):
             _clear(config, directory, begun)
+        _check_nobody_runs(config)  # the first check: its hint is the command that replaces this node
         check_nameless(config)
         if until_ms is not None:
             check_allowed(until_ms)
         if not begun.exists():
             check_unmade(mark, config.node.data_dir)
-        _check_nobody_runs(config)
         cluster_uuid = uuid.uuid4()
         now_ms = time.time_ns() // 1_000_000
         voters = tuple(Voter(node, uuid.uuid4()) for node in config.voter_ids)
