@@ -109,6 +109,7 @@ class FakeSecrets:
     """Secrets that are stored as they are."""
 
     problem, key_to_use = "", "key"
+    key_ids = ("key",)
 
     def encrypted(self, user_id: int, secret: str) -> bytes:
         return secret.encode()

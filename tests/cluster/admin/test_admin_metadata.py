@@ -168,7 +168,7 @@ async def test_an_event_is_put_to_rest_once(client: Any, node: Any) -> None:
     assert node.alarms.all() == []
     assert (await client.post("/v1/alarms/unsafe_recovered/ack")).status == 404
     other = await client.post("/v1/alarms/backup_failed/ack")
-    assert (other.status, (await other.json())["error"]["hint"]) == (404, "raised are: none")
+    assert (other.status, (await other.json())["error"]["hint"]) == (404, "raftmq alarm list")
 
 
 def test_a_restore_is_an_event_without_an_alarm(node: Any) -> None:

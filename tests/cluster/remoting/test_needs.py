@@ -13,7 +13,7 @@ from raftmq_wire.codes import ABOUT_USERS, RequestCode
 from statemachine.access.rules import Need
 from tests.support.served_codes import served_codes
 
-SUPER_ONLY = ABOUT_USERS | {RequestCode.OPEN_ATTEMPT, RequestCode.COMMIT_WRITE, RequestCode.ABORT_WRITE}
+SUPER_ONLY = ABOUT_USERS
 TO_CLIENTS = {
     RequestCode.CHECK_TRANSACTION_STATE,
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,

@@ -192,7 +192,7 @@ MUTANTS: dict[str, tuple[str, Callable[..., object], str]] = {
         "an acknowledged message that strayed into a queue of its own",
     ),
     "every queue is perfect": ("log._is_perfect", lambda *_: True, "lost on one replica"),
-    "nobody keeps real time": ("shelves.Shelf.keeps_real_time", lambda *_: True, "order of real time"),
+    "nobody keeps real time": ("send_columns.SendColumns.keeps_real_time", lambda *_: True, "order of real time"),
     "real time is ignored": ("log._real_time", lambda *_: None, "order of real time"),
 }
 

@@ -18,7 +18,7 @@ from jepsen_like.seeded_bugs.recorded import Recorded
 from jepsen_like.seeded_bugs.unit_tests import folders, outcome, outcomes, requested
 
 BUGS = {bug.id: bug for bug in load_all()}
-_AGREED = """holds one number per voter.\"""
+_AGREED = """`values` has one number per voter.\"""
     ordered = sorted(values)
     return ordered[(len(ordered) {} 1) // 2]"""
 BLATANT = replace(
