@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
+from raftlog.work import charge
 from statemachine.access.rules import (
     RULES_OF_USER_MAX,
     Policy,
@@ -412,6 +413,13 @@ class Access:
             known = self.users.get(before.name)
             if known is not None and known.id == before.id:  # else it was made again in the same run
                 self.users.remove(before.name)
+
+    def under_other_keys(self) -> list[User]:
+        """Returns the users whose secret is encrypted with another key than `key_id`; cheap if there are none."""
+        if self.keys_in_use <= {self.key_id}:
+            return []
+        charge(len(self.by_id) // 64)
+        return [user for user in self.by_id.values() if user.key_id != self.key_id]
 
     def _keys_in_use(self) -> frozenset[str]:
         return frozenset([key for key, users in self._under.items() if users] + ([self._key] if self._key else []))

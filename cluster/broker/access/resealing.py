@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from cluster.broker.access.secrets import Secrets
     from cluster.broker.services import Services
     from cluster.replication.outcome import ProposeResult
-    from statemachine.access.users import User
     from statemachine.commands import Command
 
 logger = logging.getLogger(__name__)
@@ -44,9 +43,6 @@ class Resealing:
         """Called several times a second; cheap if no user is left."""
         if self._asked or self._access.version == self._seen or not self._services.writes_open():
             return
-        if self._access.keys_in_use <= {self._access.key_id}:
-            self._seen = self._access.version
-            return
         try:
             run = self._step()
         except Refused as refused:
@@ -62,7 +58,7 @@ class Resealing:
         """Returns the commands of the next step. Raises Refused."""
         run: list[Command] = []
         origin = [self._services.log_time_ms(), ASKER, ""]
-        for user in self._left():
+        for user in self._access.under_other_keys():
             charge(RESEAL_UNITS)
             sealed = self._secrets.resealed(user)
             if sealed is None:
@@ -72,10 +68,6 @@ class Resealing:
             if len(run) == USERS_PER_STEP:
                 break
         return run
-
-    def _left(self) -> list[User]:
-        charge(len(self._access.by_id) // 64)
-        return [user for user in self._access.by_id.values() if user.key_id != self._access.key_id]
 
     def _proposed(self, result: ProposeResult) -> None:
         self._asked = False

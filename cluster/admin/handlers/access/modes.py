@@ -160,11 +160,7 @@ async def set_auth(call: Call) -> ModeChanged:
 
 
 def _older(call: Call) -> int:
-    state = call.port.access.state
-    if state.keys_in_use <= {state.key_id}:
-        return 0
-    charge(len(state.by_id) // 64)
-    return sum([user.key_id != state.key_id for user in state.by_id.values()])
+    return len(call.port.access.state.under_other_keys())
 
 
 async def set_key(call: Call) -> KeyChanged:
