@@ -225,14 +225,15 @@ class _Cluster:
     """The nodes being made. They differ only in node id and node uuid."""
 
     def __init__(self, backup: Path, manifest: Manifest, nodes: list[NodeRecord], now_ms: int) -> None:
+        """Reads the users in the backup. Raises KVError."""
         self._backup = backup
         self._manifest = manifest
         self._nodes = nodes
         self._now_ms = now_ms
         self._fs = OsFileSystem()
         self.cluster_uuid = uuid.uuid4()
-        self.revived = Revived()
-        """The users that the state brings back, once the first node's state is copied."""
+        self.revived = revived_in(backup / STATE) if manifest.state else Revived()
+        """The users that the state brings back."""
         self._voters = tuple(Voter(NodeId(node.id), uuid.uuid4()) for node in nodes)
         self._members = Membership(
             self.cluster_uuid,
@@ -267,8 +268,6 @@ class _Cluster:
         (data / layout.STATE).mkdir()
         for file in manifest.state:
             self._copy_state(file, data)
-        if node is self._nodes[0] and manifest.state:
-            self.revived = revived_in(data / layout.STATE)
         for segment in manifest.segments:
             self._copy_segment(segment, data)
         self._begin_log(manifest.segments[0], data)

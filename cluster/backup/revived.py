@@ -1,13 +1,16 @@
-"""The users, rules and tokens that a restore brings back, read from the state that it has just copied."""
+"""The users, rules and tokens that a restore brings back, read from the state in the backup."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from statemachine.access.users import Access
 from statemachine.commands import REMOVE_TOKEN, Command
-from statemachine.rows.rocks import RocksKV
+from statemachine.rocks_reader import CheckpointReader
+
+if TYPE_CHECKING:
+    from statemachine.rows.kv import KV
 
 TOKENS_PER_ENTRY: Final = 500
 ASKER: Final = "raftmq restore"
@@ -33,11 +36,8 @@ class Revived(NamedTuple):
 
 
 def revived_in(state: Path) -> Revived:
-    """Reads the users of the state in that folder, which no node has opened. Raises KVError."""
-    kv = RocksKV(str(state))
-    try:
-        access = Access(kv)
+    """Reads the users of the state in that folder and changes nothing there. Raises KVError."""
+    with CheckpointReader(state) as reader:
+        access = Access(cast("KV", reader))  # `get` and `scan` are all that it asks for to load
         users = tuple((each.name, each.is_super, each.enabled, len(each.rules)) for each in access.users.values())
         return Revived(users, access.mode.value, tuple(sorted(access.keys_in_use)), tuple(sorted(access.tokens)))
-    finally:
-        kv.close()
