@@ -177,6 +177,23 @@ def write_cluster(data: Path, cluster: ClusterFile) -> None:
     sync_folder(data)
 
 
+def replace_file(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """Replaces a small file: a reader sees the old content or the new one, also after a power loss. `mode`: its
+    permissions, less the umask. Raises OSError; then the file is as before."""
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+        sync_folder(path.parent)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
+
+
 def sync_folder(folder: Path) -> None:
     """Syncs a folder, so that the file names in it survive a power loss."""
     handle = os.open(folder, os.O_RDONLY)

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import hmac
 import json
-import os
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from cluster.config.local_layout import sync_folder
+from cluster.config.local_layout import replace_file
 from raftmq_wire.errors import ExitCode, LocalError
 
 CLAIMS: Final = "CLAIMS"
@@ -95,11 +94,5 @@ def _read(path: Path) -> dict[int, str]:
 
 
 def _write(path: Path, claims: dict[int, str]) -> None:
-    fresh = path.with_name(f"{path.name}.tmp")
     text = json.dumps({"format": FORMAT, "claims": {str(node): token for node, token in claims.items()}})
-    with fresh.open("w", encoding="ascii") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    sync_folder(path.parent)
+    replace_file(path, f"{text}\n".encode("ascii"))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cluster.config.config import Config
-from cluster.config.local_layout import sync_folder
+from cluster.config.local_layout import replace_file
 from cluster.peer.keyring import FILE_MAX, KEY_BYTES, KEYS_MAX, KeyFileError, encode, key_id, parse
 from cluster.peer.secret import mark_of, mark_path, path_of
 from raftmq_wire.errors import ExitCode, LocalError
@@ -43,18 +43,10 @@ def write_keys(path: Path, keys: Sequence[bytes], cluster: str) -> None:
 
 
 def _replace(path: Path, data: bytes, mode: int) -> None:
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-        sync_folder(path.parent)
+        replace_file(path, data, mode)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
         raise LocalError(
             f"{path} cannot be written",
             error.strerror or str(error),

@@ -8,14 +8,13 @@ Kubernetes), the operator allows the making until a time soon, which passes by i
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from cluster.config.config import Config
-from cluster.config.local_layout import sync_folder
+from cluster.config.local_layout import replace_file
 from raftmq_wire.errors import ExitCode, LocalError
 
 SUFFIX = ".cluster"
@@ -97,15 +96,9 @@ def check_allowed(until_ms: int) -> None:
 
 def write_mark(mark: Path, cluster: str) -> None:
     """Writes the mark, on disk when this returns. Raises LocalError."""
-    fresh = mark.with_name(mark.name + ".new")
     try:
         mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with fresh.open("w", encoding="ascii") as file:
-            file.write(cluster + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(mark)
-        sync_folder(mark.parent)
+        replace_file(mark, f"{cluster}\n".encode("ascii"))
     except OSError as error:
         raise LocalError(
             f"{mark} cannot be written: {error.strerror or error}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from pathlib import Path
@@ -95,7 +96,7 @@ def test_an_interrupted_making_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_no_node_is_made_without_its_mark(tmp_path: Path) -> None:
     path = node_file(tmp_path)
-    path.with_name("raftmq.toml.cluster.new").mkdir()
+    path.with_name(f"raftmq.toml.cluster.{os.getpid()}.tmp").mkdir()
     assert "--until TIME" in refused(path, "cannot be written").fix
 
 
