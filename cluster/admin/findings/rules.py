@@ -16,6 +16,7 @@ from cluster.admin.port import AdminPort, NodeStatus
 from cluster.config.exposure import open_folder, open_ports, ports_beyond
 from cluster.config.ranges import dangers
 from cluster.config.source import toml_value
+from cluster.members.levels import UpgradeView
 from cluster.peer.links import LinkView
 from cluster.runtime.events import rfc3339
 from statemachine.access.users import Mode
@@ -51,7 +52,7 @@ def own_conditions(port: AdminPort, status: NodeStatus, wall_ms: int) -> list[Co
         *_clients(port, status),
         *_copies(port, status),
         *_configuration(port, status),
-        *_upgrade(port),
+        *unfinished_upgrade(port.levels.view(port.services.monotonic_ms())),
         *_exposure(port, status),
         *_access(port, status, wall_ms),
         *_maintenance(port),
@@ -236,10 +237,9 @@ def _configuration(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
         yield Condition("config_dangerous", f"setting {dangerous}", f"{dangerous} is {value}: {why}")
 
 
-def _upgrade(port: AdminPort) -> Iterator[Condition]:
+def unfinished_upgrade(view: UpgradeView) -> Iterator[Condition]:
     """Yields a condition for an upgrade that was begun and not finished: a downgrade is still possible, and new
     functions are not available."""
-    view = port.levels.view(port.services.monotonic_ms())
     if view.mixed_ms is not None and view.mixed_ms >= MIXED_MS:
         why = "; ".join(view.reasons) or "every member knows it: finalize"
         says = f"for {_span(view.mixed_ms // 1000)}, members have known level {view.newest}, and the cluster has level"

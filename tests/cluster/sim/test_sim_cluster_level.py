@@ -8,6 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from cluster.admin.findings.rules import MIXED_MS, unfinished_upgrade
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.baseline import BASELINE
 from raftmq_wire.errors import LocalError
@@ -22,10 +23,11 @@ from statemachine.commands import (
     Command,
 )
 from statemachine.rows.kv import KVError
-from tests.support.sim_cluster import SimCluster, SimNode
+from tests.support.sim_cluster import SimCluster, SimNode, codes, send_frame
 
 SEED = 1
 NEEDS_11: Command = [SET_AUTH_KEY, [0, "", ""], "key"]
+A_WEEK_S = 7 * 86_400
 
 
 def propose(sim: SimCluster, *run: Command) -> ProposeResult:
@@ -34,6 +36,17 @@ def propose(sim: SimCluster, *run: Command) -> ProposeResult:
     leader.run(leader.running.services.propose, list(run), results.append)
     sim.loop.run_until(lambda: results, 20, "an answer")
     return results[0]
+
+
+def made_topic(sim: SimCluster, name: str) -> list[Any]:
+    """A topic that somebody has just made, as each node has it."""
+    results: list[ProposeResult] = []
+    run: list[Command] = [[CREATE_TOPIC, {"name": name}, False]]
+    leader = sim.leader()
+    leader.run(lambda: leader.running.services.propose(run, results.append, author="ann"))
+    sim.loop.run_until(lambda: results, 20, "an answer")
+    sim.settle()
+    return [node.state.topics[name] for node in sim.running]
 
 
 def levels(sim: SimCluster) -> list[int]:
@@ -133,20 +146,10 @@ def test_a_connection_that_is_open_ends_with_the_entry(sim_of: Callable[..., Any
 
 def test_the_author_of_a_change_is_in_the_log_from_its_level_on(sim_of: Callable[..., Any]) -> None:
     sim = sim_of()
-    leader = sim.leader()
-
-    def put(name: str) -> Any:
-        results: list[ProposeResult] = []
-        run: list[Command] = [[CREATE_TOPIC, {"name": name}, False]]
-        leader.run(lambda: leader.running.services.propose(run, results.append, author="ann"))
-        sim.loop.run_until(lambda: results, 20, "an answer")
-        sim.settle()
-        return [node.state.topics[name] for node in sim.running]
-
-    assert {topic.changed_by for topic in put("short")} == {""}
+    assert {topic.changed_by for topic in made_topic(sim, "short")} == {""}
     assert propose(sim, [FINALIZE, CHANGES_LEVEL]).outcome is Outcome.OK
-    assert {topic.changed_by for topic in put("long")} == {"ann"}
-    assert all(topic.created_ms for topic in put("long"))
+    assert {topic.changed_by for topic in made_topic(sim, "long")} == {"ann"}
+    assert all(topic.created_ms for topic in made_topic(sim, "long"))
 
 
 def test_what_an_earlier_life_announced_late_counts_until_its_connection_closes(sim_of: Callable[..., Any]) -> None:
@@ -189,3 +192,53 @@ def test_no_leader_finalizes_by_itself_unless_it_is_told_to(sim_of: Callable[...
     sim = sim_of()
     sim.loop.run_for(60.0)
     assert levels(sim) == [BASELINE] * 3
+
+
+def unfinished(node: SimNode) -> list[str]:
+    """The sentences of the finding about an upgrade that was begun, as this node has it."""
+    view = node.running.levels.view(node.running.services.monotonic_ms())
+    return [each.says for each in unfinished_upgrade(view)]
+
+
+def works(sim: SimCluster) -> None:
+    """Every node takes a send, which all store, and a topic that is made now has the rows of the cluster's level."""
+    for node in sim.running:
+        path = node.connect()
+        path.ask(send_frame(1, "T", b"a message"))
+        sim.loop.run_until(lambda path=path: path.replies, 20, "an answer")
+        assert codes(path, 1) == [0]
+    by = {topic.changed_by for topic in made_topic(sim, f"made-at-{int(sim.loop.now)}")}
+    assert by == ({"ann"} if sim.leader().state.level == LEVEL else {""})
+    sim.check_equal()
+
+
+def test_an_upgrade_that_stops_half_way_for_a_week_is_found_and_both_ways_stay_open(
+    sim_of: Callable[..., Any],
+) -> None:
+    """One node of three runs the newer version. The clocks of all go on by a day, and by the rest of the week."""
+    sim = sim_of()
+    assert propose(sim, [FINALIZE, LEVEL - 1]).outcome is Outcome.OK
+    (newer, *older) = sim.running
+    for node in older:
+        restart(sim, node, LEVEL - 1)
+    works(sim)
+    assert [unfinished(node) for node in sim.running] == [[]] * 3
+    for seconds in (MIXED_MS / 1000, A_WEEK_S - MIXED_MS / 1000):
+        sim.loop.now += seconds
+        sim.loop.run_for(10.0)
+        works(sim)
+    for node in sim.running:
+        (says,) = unfinished(node)
+        assert all(f"node {each.node_id} (voter) knows levels up to {LEVEL - 1}" in says for each in older)
+    assert why_not(sim)
+
+    restart(sim, newer, LEVEL - 1)  # back
+    sim.loop.run_for(2.0)
+    works(sim)
+    assert [unfinished(node) for node in sim.running] == [[]] * 3
+    for node in sim.running:  # and forward to the end
+        restart(sim, node, LEVEL)
+        works(sim)
+    assert propose(sim, [FINALIZE, sim.leader().running.levels.require()]).outcome is Outcome.OK
+    assert levels(sim) == [LEVEL] * 3
+    works(sim)
