@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
@@ -10,7 +11,12 @@ import pytest
 
 from cluster.admin.findings.rules import MIXED_MS, unfinished_upgrade
 from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.state import manifest as manifests
+from cluster.state.checkpoints import Checkpoints
+from jepsen_like.sim.machines.machine import DATA
 from raftlog.baseline import BASELINE
+from raftlog.errors import CorruptLogError
+from raftlog.storage.files.fs import read_file, write_file
 from raftmq_wire.errors import LocalError
 from statemachine.commands import (
     ACCESS_LEVEL,
@@ -205,7 +211,7 @@ def works(sim: SimCluster) -> None:
     for node in sim.running:
         path = node.connect()
         path.ask(send_frame(1, "T", b"a message"))
-        sim.loop.run_until(lambda path=path: path.replies, 20, "an answer")
+        sim.loop.run_until(partial(path.replies.get, 1), 20, "an answer")
         assert codes(path, 1) == [0]
     by = {topic.changed_by for topic in made_topic(sim, f"made-at-{int(sim.loop.now)}")}
     assert by == ({"ann"} if sim.leader().state.level == LEVEL else {""})
@@ -241,4 +247,33 @@ def test_an_upgrade_that_stops_half_way_for_a_week_is_found_and_both_ways_stay_o
         works(sim)
     assert propose(sim, [FINALIZE, sim.leader().running.levels.require()]).outcome is Outcome.OK
     assert levels(sim) == [LEVEL] * 3
+    works(sim)
+
+
+def test_a_checkpoint_alone_above_the_level_is_refused_in_words_and_nothing_changes(
+    sim_of: Callable[..., Any],
+) -> None:
+    """As after a copy from a node of a newer version: the rows and the log beside it are of this one."""
+    sim = sim_of()
+    node = sim.followers()[0]
+    checkpoints = Checkpoints(node.fs, DATA, node.running.storage.directory.identity.group_id)
+    sim.loop.run_until(checkpoints.all, 60, "a checkpoint")
+    node.kill(power=False)
+    (found, *_) = checkpoints.all()
+    file = found.path / manifests.FILE
+    before = read_file(node.fs, file)
+    above = manifests.encode(found.manifest._replace(level=LEVEL + 1), checkpoints._group_id)
+    write_file(node.fs, file, above)
+    sim.loop.tolerant = True
+    node.start()
+    sim.loop.run_until(lambda: sim.loop.errors, 10, "it refuses")
+    (_, error) = sim.loop.errors[0]
+    assert isinstance(error, CorruptLogError)
+    assert str(error).splitlines()[0] == f"{file} has level {LEVEL + 1}: a newer RaftMQ was finalized there"
+    assert read_file(node.fs, file) == above
+    node.kill(power=False)
+    sim.loop.errors.clear()
+    sim.loop.tolerant = False
+    write_file(node.fs, file, before)
+    restart(sim, node, LEVEL)
     works(sim)
