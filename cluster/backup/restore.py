@@ -17,6 +17,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from cluster.backup import files
+from cluster.backup import manifest as manifests
 from cluster.backup.from_tier import Rebuilt, Wish, rebuild
 from cluster.backup.manifest import LOG, STATE, FileRecord, Manifest, SegmentRecord
 from cluster.backup.remote import fetch_backup, is_url
@@ -44,9 +45,9 @@ from raftlog.types import NOBODY, EntryType, HardState, LogTail, NodeId
 from raftmq_wire.errors import ExitCode, LocalError
 from statemachine.commands import pack
 
-FETCHED, BEGUN = ".fetched", ".begun"
-"""Suffixes of folders beside the target: of the fetched backup that is restored, and of the backup from which that one
-was made."""
+FETCHED, BEGUN, LATEST, USERS = ".fetched", ".begun", ".latest", ".users"
+"""Suffixes of folders beside the target: of the fetched backup that is restored, of the backup from which that one
+was made, of the newest one, and of the one whose users are taken."""
 
 
 class Source(NamedTuple):
@@ -66,6 +67,10 @@ class Found(NamedTuple):
     path: Path
     rebuilt: Rebuilt | None = None
     """Facts about the backup if it was made from a tier; None otherwise."""
+    newest: Revived | None = None
+    """The users of the newest copy that is known to be newer; None if none is known."""
+    newest_name: str = ""
+    """The name of that copy, for people."""
 
 
 @contextmanager
@@ -82,15 +87,66 @@ def found_source(source: Source, into: Path, now_ms: int, on_stage: Callable[[st
                 ExitCode.USAGE,
             )
         with local_copy(source.backup or "", into, FETCHED, on_stage) as path:
-            yield Found(path)
+            newest, name = _newest_beside(path)
+            yield Found(path, None, newest, name)
         return
     with _to_begin_with(source.backup, into, on_stage) as path:
         wish = Wish(source.tier, source.target, source.cluster_id, path)
         made = rebuild(wish, into.with_name(into.name + FETCHED), now_ms, on_stage)
+        try:
+            newest = _at_the_end(wish, made, into, now_ms, on_stage)
+            yield Found(made.path, made, newest, "the end of the log in the tier" if newest else "")
+        finally:
+            files.remove_tree(made.path)
+
+
+def _newest_beside(backup: Path) -> tuple[Revived | None, str]:
+    """Returns the users of the newest backup of the cluster in the same folder, if it is newer, and its name."""
+    own = manifests.load(backup)
+    newest = files.newest(backup.parent, own.cluster_uuid)
+    if newest is None or newest.index <= own.index or not newest.state:
+        return None, ""
+    return revived_in(backup.with_name(newest.name) / STATE), newest.name
+
+
+def _at_the_end(wish: Wish, made: Rebuilt, into: Path, now_ms: int, on_stage: Callable[[str], None]) -> Revived | None:
+    """Returns the users at the end of the log in the tier; None if that is restored, or if it cannot be read."""
+    if wish.target == Target():
+        return None
+    on_stage("reading the users at the end of the log")
     try:
-        yield Found(made.path, made)
+        last = rebuild(wish._replace(target=Target()), into.with_name(into.name + LATEST), now_ms, on_stage)
+    except LocalError:  # only the comparison is lost
+        return None
+    try:
+        is_later = last.manifest.index > made.manifest.index and bool(last.manifest.state)
+        return revived_in(last.path / STATE) if is_later else None
     finally:
-        files.remove_tree(made.path)
+        files.remove_tree(last.path)
+
+
+def users_from(source: str, found: Found, into: Path, on_stage: Callable[[str], None]) -> tuple[Revived, str]:
+    """Returns the users of the backup DIR/NAME or URL/NAME, and its name, to be given to `restore`. Raises
+    LocalError."""
+    with local_copy(source, into.absolute(), USERS, on_stage) as path:
+        on_stage(f"reading the users of {source}")
+        theirs, ours = read_backup(path), manifests.load(found.path)
+        known = {ours.cluster_uuid, *(cluster for cluster, _ in ours.origin)}
+        why = ""
+        if theirs.cluster_uuid not in known:
+            why = f"it is of cluster {theirs.cluster_uuid}; secrets of users can be read in their own cluster only"
+        elif theirs.index < ours.index:
+            why = f"it ends at index {theirs.index}, below {ours.index}: ids of users are given once, in order"
+        elif not theirs.state:
+            why = "it has no rows"
+        if why:
+            raise LocalError(
+                f"{theirs.name} has no users that can be taken",
+                why,
+                "--acl-from takes a later backup of the same cluster: raftmq backup list --in DIR",
+                ExitCode.REFUSED,
+            )
+        return revived_in(path / STATE), theirs.name
 
 
 @contextmanager
@@ -138,11 +194,13 @@ def restore(
     count: int = 3,
     base_port: int | None = None,
     now_ms: int,
+    users: Revived | None = None,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Restored:
     """Makes a local cluster of `count` nodes in `into` (new or empty), ready for `raftmq up`. Raises LocalError.
 
-    `now_ms` is the wall time; it is stamped on the MEMBERSHIP entry unless the log's time is later.
+    `now_ms` is the wall time; it is stamped on the MEMBERSHIP entry unless the log's time is later. `users` count in
+    place of those in the backup.
     """
     partial = check_unused(str(backup), into)
     nodes = plan_nodes(partial, count, base_port)
@@ -152,7 +210,7 @@ def restore(
         into.parent.mkdir(parents=True, exist_ok=True)
         partial.mkdir()
         _check_space(partial, manifest, count)
-        made = _Cluster(backup, manifest, nodes, now_ms)
+        made = _Cluster(backup, manifest, nodes, now_ms, users)
         made.write_configs()
         for node in nodes:
             on_stage(f"making node {node.id}")
@@ -224,8 +282,11 @@ def _failed(error: OSError, into: Path, left: str) -> LocalError:
 class _Cluster:
     """The nodes being made. They differ only in node id and node uuid."""
 
-    def __init__(self, backup: Path, manifest: Manifest, nodes: list[NodeRecord], now_ms: int) -> None:
+    def __init__(
+        self, backup: Path, manifest: Manifest, nodes: list[NodeRecord], now_ms: int, users: Revived | None
+    ) -> None:
         """Reads the users in the backup. Raises KVError."""
+        self._users = users
         self._backup = backup
         self._manifest = manifest
         self._nodes = nodes
@@ -326,7 +387,7 @@ class _Cluster:
         """Appends the entry with the new members, and those that take the tokens of users away."""
         log = SegmentedLog.open(self._fs, data, group_id=self._manifest.group_id)
         entries = [(EntryType.MEMBERSHIP, memberships.encode(self._members))]
-        entries += [(EntryType.COMMAND, pack(commands)) for commands in self.revived.revoking(self._now_ms)]
+        entries += [(EntryType.COMMAND, pack(commands)) for commands in self.revived.changes(self._users, self._now_ms)]
         for entry_type, payload in entries:
             entry = make_entry(
                 log.tail,

@@ -1,43 +1,193 @@
-"""The users, rules and tokens that a restore brings back, read from the state in the backup."""
+"""The users, rules and tokens that a restore brings back, read from the state in the backup; and those of another copy
+of the cluster, which can be taken in their place."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
-from statemachine.access.users import Access
-from statemachine.commands import REMOVE_TOKEN, Command
+from statemachine.access.rules import ACTION_NAMES, Rule, rule_row
+from statemachine.access.users import Access, User
+from statemachine.commands import (
+    CHANGE_USER,
+    CREATE_USER,
+    REMOVE_RULES,
+    REMOVE_TOKEN,
+    REMOVE_USER,
+    ROTATE_AUTH_KEY,
+    SET_AUTH_KEY,
+    SET_AUTH_MODE,
+    SET_RULES,
+    Command,
+    pack,
+)
 from statemachine.rocks_reader import CheckpointReader
 
 if TYPE_CHECKING:
     from statemachine.rows.kv import KV
 
-TOKENS_PER_ENTRY: Final = 500
+COMMANDS_PER_ENTRY: Final = 500
+ENTRY_BYTES_MAX: Final = 1 << 20
+"""The most bytes of an entry with several commands."""
 ASKER: Final = "raftmq restore"
-"""The name in the audit for the tokens that a restore takes away."""
+"""The name in the audit for all that a restore changes."""
+UNUSED: Final = "raftmq-restore.unused"
+"""The name of a user that is made and removed at once, because ids of users are given in order."""
 
 
 class Revived(NamedTuple):
     """Users as a restore brings them back: an earlier state of them, perhaps one from before a right was taken away."""
 
-    users: tuple[tuple[str, bool, bool, int], ...] = ()
-    """(name, is a Super, is enabled, number of rules) of each user, by name."""
+    users: tuple[User, ...] = ()
+    """All users, by name."""
     mode: str = "off"
     """The mode in which requests are judged (`auth.mode`)."""
+    key: str = ""
+    """The id of the key that encrypts new secrets."""
     keys: tuple[str, ...] = ()
     """The ids of the keys that encrypt the users' secrets."""
     tokens: tuple[bytes, ...] = ()
     """The SHA-256 of each token; the restore takes all of them away."""
+    next_id: int = 1
+    """The id that the next created user gets."""
 
-    def revoking(self, now_ms: int) -> list[list[Command]]:
-        """Returns the commands that take all tokens away, one list for each entry of the log."""
-        commands: list[Command] = [[REMOVE_TOKEN, [now_ms, ASKER, ""], digest] for digest in self.tokens]
-        return [commands[at : at + TOKENS_PER_ENTRY] for at in range(0, len(commands), TOKENS_PER_ENTRY)]
+    def changes(self, wanted: Revived | None, now_ms: int) -> list[list[Command]]:
+        """Returns the commands that take all tokens away and make these users those of `wanted` (None: these), one list
+        for each entry of the log. Users keep their ids, to which their secrets are bound."""
+        origin = [now_ms, ASKER, ""]
+        commands: list[Command] = [[REMOVE_TOKEN, origin, digest] for digest in self.tokens]
+        if wanted is not None:
+            commands += _taking(self, wanted, origin)
+        entries: list[list[Command]] = []
+        size = 0
+        for command in commands:
+            more = len(pack([command]))
+            if not entries or len(entries[-1]) >= COMMANDS_PER_ENTRY or size + more > ENTRY_BYTES_MAX:
+                entries.append([])
+                size = 0
+            entries[-1].append(command)
+            size += more
+        return entries
+
+    def differences(self, newest: Revived) -> list[str]:
+        """Returns in words what these users have that they do not have in a newer copy, and the other way round."""
+        later = {user.id: user for user in newest.users}
+        lines = [] if self.mode == newest.mode else [f"auth.mode: {self.mode}, later {newest.mode}"]
+        for user in self.users:
+            lines += [f"{user.name}: {each}" for each in _changed(user, later.get(user.id))]
+        known = {user.id for user in self.users}
+        lines += [f"{user.name}: was made later, and is missing" for user in newest.users if user.id not in known]
+        return lines
+
+
+def _changed(user: User, later: User | None) -> Iterator[str]:
+    if later is None:
+        yield "was removed later"
+        return
+    if user.is_super != later.is_super:
+        yield "is a Super, later Normal" if user.is_super else "is Normal, later a Super"
+    if user.enabled != later.enabled:
+        yield "is enabled, later disabled" if user.enabled else "is disabled, later enabled"
+    if (user.secret, user.key_id) != (later.secret, later.key_id):
+        yield "its secret, or the key that encrypts it, was changed later"
+    before, after = _by_place(user), _by_place(later)
+    for place, rule in before.items():
+        if place not in after:
+            yield f"the rule {_told(rule)} was removed later"
+        elif after[place] != rule:
+            yield f"the rule {_told(rule)} is later {_told(after[place])}"
+    for place, rule in after.items():
+        if place not in before:
+            yield f"the rule {_told(rule)} was added later, and is missing"
+
+
+def _by_place(user: User) -> dict[tuple[int, str], Rule]:
+    return {(rule.policy, str(rule.resource)): rule for rule in user.rules}
+
+
+def _told(rule: Rule) -> str:
+    actions = ", ".join(ACTION_NAMES[action] for action in sorted(rule.actions))
+    return f"{'Allow' if rule.allow else 'Deny'} {rule.resource} {actions}"
+
+
+def _taking(present: Revived, wanted: Revived, origin: list[object]) -> Iterator[Command]:
+    """Yields the commands that replace users and rules.
+
+    The last enabled Super cannot go, so one is there meanwhile: a user that stays until the end, or the first of those
+    who only use up an id. One of them exists: at each step of the real history there was one."""
+    key, next_id = present.key, present.next_id
+    known = {user.id: user for user in present.users}
+    theirs = {user.id: user for user in wanted.users}
+    fresh = sorted(theirs.keys() - known.keys())
+    names = {theirs[each].name: each for each in fresh}
+    guard = _guard([user for user in present.users if user.name not in names], theirs)
+
+    def use(wanted_key: str) -> Iterator[Command]:
+        nonlocal key
+        if wanted_key != key:
+            yield [ROTATE_AUTH_KEY if key else SET_AUTH_KEY, origin, wanted_key]
+            key = wanted_key
+
+    if guard is not None:
+        yield [CHANGE_USER, origin, guard, {"super": True, "enabled": True}]
+    unused: list[int] = []
+    removed = set()
+    for user in (theirs[each] for each in fresh):
+        yield from use(user.key_id)
+        while next_id < user.id:
+            is_guard = guard is None and not unused
+            yield [CREATE_USER, origin, next_id, f"{UNUSED}-{next_id}", is_guard, is_guard, b"none", key]
+            unused.append(next_id)
+            if not is_guard:
+                yield [REMOVE_USER, origin, next_id]
+            next_id += 1
+        for other in present.users:
+            if other.name == user.name:  # its name is another one's now
+                removed.add(other.id)
+                yield [REMOVE_USER, origin, other.id]
+        yield [CREATE_USER, origin, user.id, user.name, user.is_super, user.enabled, user.secret, user.key_id]
+        next_id = user.id + 1
+    for user in sorted(wanted.users, key=lambda user: (not (user.is_super and user.enabled), user.id == guard)):
+        if user.id in known:
+            yield from use(user.key_id)
+            secret = [user.secret, user.key_id]
+            yield [CHANGE_USER, origin, user.id, {"super": user.is_super, "enabled": user.enabled, "secret": secret}]
+            if known[user.id].rules:
+                yield [REMOVE_RULES, origin, user.id, None, None]
+        if user.rules:
+            yield [SET_RULES, origin, user.id, [rule_row(rule) for rule in user.rules]]
+    yield from ([REMOVE_USER, origin, each] for each in known if each not in theirs and each not in removed)
+    if guard is None and unused:
+        yield [REMOVE_USER, origin, unused[0]]
+    yield from use(wanted.key)
+    yield [SET_AUTH_MODE, origin, wanted.mode]
+
+
+def _guard(staying: list[User], theirs: dict[int, User]) -> int | None:
+    """Returns the id of the user that is a Super until the end, by preference one that stays one; None if there is
+    nobody."""
+
+    def stays(user: User) -> bool:
+        later = theirs.get(user.id)
+        return later is not None and later.is_super and later.enabled
+
+    return max(staying, key=stays).id if staying else None
 
 
 def revived_in(state: Path) -> Revived:
     """Reads the users of the state in that folder and changes nothing there. Raises KVError."""
     with CheckpointReader(state) as reader:
-        access = Access(cast("KV", reader))  # `get` and `scan` are all that it asks for to load
-        users = tuple((each.name, each.is_super, each.enabled, len(each.rules)) for each in access.users.values())
-        return Revived(users, access.mode.value, tuple(sorted(access.keys_in_use)), tuple(sorted(access.tokens)))
+        return revived_of(Access(cast("KV", reader)))  # `get` and `scan` are all that it asks for to load
+
+
+def revived_of(access: Access) -> Revived:
+    """Returns the users as they are now."""
+    return Revived(
+        tuple(access.users.values()),
+        access.mode.value,
+        access.key_id,
+        tuple(sorted(access.keys_in_use)),
+        tuple(sorted(access.tokens)),
+        access.next_id,
+    )

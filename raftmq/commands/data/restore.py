@@ -34,6 +34,9 @@ USERS_SHOWN = 50
 @click.option(
     "--base-port", type=int, metavar="P", help="Use consecutive ports from P instead of RocketMQ's usual ones."
 )
+@click.option(
+    "--acl-from", metavar="DIR/NAME|URL/NAME", help="A later backup of the cluster, whose users and rules count."
+)
 @json_option
 def restore(
     source: str | None,
@@ -44,6 +47,7 @@ def restore(
     into: Path,
     nodes: int,
     base_port: int | None,
+    acl_from: str | None,
     as_json: bool,
 ) -> None:
     """Create a new cluster from a backup or a tier, in the layout of `raftmq up`.
@@ -51,9 +55,12 @@ def restore(
     The new cluster has its own uuid; its topics, groups, offsets and messages are those of one index of the log: of the
     backup, of --to-index or --to-time, or of the last entry in the tier. The old cluster is not changed and may still
     be running, on other ports.
+
+    Users and rules come back as they were then. The newest copy that is known says what was changed later: another
+    backup in the same folder, the end of the log in the tier, or that of --acl-from, which takes its users and rules.
     """
     from cluster.backup.replay import Target
-    from cluster.backup.restore import Source, found_source
+    from cluster.backup.restore import Source, found_source, users_from
     from cluster.backup.restore import restore as make
     from cluster.config.node_files import set_tier
 
@@ -67,12 +74,16 @@ def restore(
         console(stderr=True).status("starting") as spinner,
         found_source(wanted, into, now_ms, spinner.update) as found,
     ):
+        newest, newest_name = found.newest, found.newest_name
+        if acl_from is not None:
+            newest, newest_name = users_from(acl_from, found, into, spinner.update)
         made = make(
             found.path,
             into.absolute(),
             count=nodes,
             base_port=base_port,
             now_ms=now_ms,
+            users=None if acl_from is None else newest,
             on_stage=spinner.update,
         )
     if tier is not None:
@@ -80,6 +91,8 @@ def restore(
     manifest = made.manifest
     told = {"data": str(into.absolute()), "nodes": nodes, "cluster_uuid": str(made.cluster_uuid)}
     rebuilt = found.rebuilt
+    users = newest if acl_from is not None and newest is not None else made.revived
+    later = [] if newest is None else made.revived.differences(newest)
     show(
         as_json,
         {
@@ -90,39 +103,56 @@ def restore(
             "known_index": manifest.index if rebuilt is None else max(rebuilt.known_index, manifest.index),
             "digest": manifest.digest,
             "users": [
-                {"name": name, "super": is_super, "enabled": enabled, "rules": rules}
-                for name, is_super, enabled, rules in made.revived.users
+                {"name": user.name, "super": user.is_super, "enabled": user.enabled, "rules": len(user.rules)}
+                for user in users.users
             ],
-            "auth_mode": made.revived.mode,
-            "keys": list(made.revived.keys),
+            "auth_mode": users.mode,
+            "keys": list(users.keys),
             "tokens_revoked": len(made.revived.tokens),
+            "acl_from": newest_name if acl_from is not None else None,
+            "newest_known": newest_name or None,
+            "changed_later": later,
         },
         f"created the new cluster {made.cluster_uuid} with {nodes} nodes in {into}",
         f"it continues cluster {manifest.cluster_uuid} from index {manifest.index} ({manifest.name})",
         *([] if rebuilt is None else _about(rebuilt, manifest)),
-        *_users(made.revived),
+        *_users(users, len(made.revived.tokens), newest_name if acl_from is not None else ""),
+        *_later(later, newest_name, is_taken=acl_from is not None),
         f"start it: raftmq up --data {into}",
     )
 
 
-def _users(revived: Revived) -> list[str]:
-    """Returns lines about the users that the restore brings back; nothing if there are none."""
+def _users(revived: Revived, tokens: int, copy: str) -> list[str]:
+    """Returns lines about the users of the new cluster; nothing if there are none. `copy`: the backup from which they
+    were taken; "" if it is the restored one."""
     if not revived.users:
         return []
-    lines = [
-        f"auth.mode is {revived.mode}; it brings back users as they were then, so look at them before clients connect:"
-    ]
-    for name, is_super, enabled, rules in revived.users[:USERS_SHOWN]:
-        what = "Super" if is_super else f"Normal, {rules} rules"
-        lines.append(f"  {name}: {what}{'' if enabled else ', disabled'}")
+    when = f"users and rules are those of {copy}" if copy else "it brings back users as they were then"
+    lines = [f"auth.mode is {revived.mode}; {when}, so look at them before clients connect:"]
+    for user in revived.users[:USERS_SHOWN]:
+        what = "Super" if user.is_super else f"Normal, {len(user.rules)} rules"
+        lines.append(f"  {user.name}: {what}{'' if user.enabled else ', disabled'}")
     if len(revived.users) > USERS_SHOWN:
         lines.append(f"  and {len(revived.users) - USERS_SHOWN} more")
-    lines.append(f"all {len(revived.tokens)} tokens are taken away")
+    lines.append(f"all {tokens} tokens are taken away")
     lines.append(
         f"secrets need the key {', '.join(revived.keys)}: copy the users' key file of the old cluster, and name it as "
         "auth.key_file in each raftmq.toml"
     )
     return lines
+
+
+def _later(later: list[str], newest: str, *, is_taken: bool) -> list[str]:
+    """Returns lines about what was changed after the restored point."""
+    if not later:
+        return [f"no user or rule was changed up to {newest}"] if newest else []
+    lines = [f"of these were changed up to {newest}" + (", and are as they were there:" if is_taken else ":")]
+    lines += [f"  {each}" for each in later[:USERS_SHOWN]]
+    if len(later) > USERS_SHOWN:
+        lines.append(f"  and {len(later) - USERS_SHOWN} more")
+    return (
+        lines if is_taken else [*lines, "to take users and rules from a later backup: restore with --acl-from DIR/NAME"]
+    )
 
 
 def _about(rebuilt: Rebuilt, manifest: Manifest) -> list[str]:
