@@ -109,6 +109,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     commit_index: int
     applied_index: int
     last_index: int
+    behind: int = 0
+    """Entries that a leader named as committed and that this node has not applied."""
     durability: Literal["majority_fdatasync"] = "majority_fdatasync"
     """The condition for acknowledging a write."""
     stopping: bool = False

@@ -43,6 +43,7 @@ def status(node: Assembly) -> NodeStatus:
         commit_index=raft.commit_index,
         applied_index=raft.applied_index,
         last_index=raft.last_index,
+        behind=raft.behind,
         stopping=node.stopping,
         drained=node.changes.drained,
         maintenance=node.changes.maintained,

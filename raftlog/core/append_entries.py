@@ -23,6 +23,7 @@ def on_append_entries(raft: Raft, message: AppendEntries) -> None:
     the node fetches the range from a peer, and the leader sends again after each heartbeat reply.
     """
     hear_leader(raft, message.from_id)
+    raft.heard_commit_index = max(raft.heard_commit_index, message.commit_index)
     membership_change.check_received(message.entries)
     log = raft.log
     prev = message.prev

@@ -23,6 +23,7 @@ def on_install_snapshot(raft: Raft, message: InstallSnapshot) -> None:
     """
     hear_leader(raft, message.from_id)
     log, last = raft.log, message.last
+    raft.heard_commit_index = max(raft.heard_commit_index, last.index)
     if log.matches(last):
         log.commit_to(last.index)
     elif last.index <= log.commit_index and log.term_at(last.index) is not None:

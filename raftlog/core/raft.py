@@ -35,6 +35,7 @@ class Raft:
         "config",
         "election_elapsed",
         "election_timeout",
+        "heard_commit_index",
         "heard_ms",
         "heartbeat_elapsed",
         "holds",
@@ -119,6 +120,8 @@ class Raft:
         """The monotonic time at which the leader was last heard. Ticks stop while the process is stopped, and this
         clock does not. Promises to other nodes are therefore measured by this clock, and silence is measured in ticks.
         """
+        self.heard_commit_index = 0
+        """The highest index that a leader named as committed; this log may end below it. No decision uses it."""
         # leading
         self.heartbeat_elapsed = 0
         self.log_time = LogTime()

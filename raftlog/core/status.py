@@ -49,6 +49,8 @@ class Status(NamedTuple):
     persisted_index: int
     commit_index: int
     applied_index: int
+    behind: int
+    """The number of entries that a leader named as committed and that this member has not applied."""
     may_vote: bool
     may_campaign: bool
     peers: tuple[PeerStatus, ...]
@@ -72,6 +74,7 @@ def of(raft: Raft) -> Status:
         log.persisted_index,
         log.commit_index,
         log.applied_index,
+        max(log.commit_index, raft.heard_commit_index) - log.applied_index,
         eligibility.may_vote(raft),
         eligibility.may_campaign(raft),
         _peers(raft) if raft.role is Role.LEADER else (),

@@ -89,6 +89,7 @@ async def get_ready(call: Call) -> Answer:
         reasons.append(status.quorum.finding)
     if status.recovery.replaying:
         reasons.append(f"it applies its log again, up to entry {status.recovery.replay_target}")
+    reasons += _catching_up(status, call.port.config.health.follower_behind_entries)
     if status.leader is not None and not call.port.state.settings.version:
         # The level of a new cluster comes with it: commands of a higher level than 10 would be refused until then.
         reasons.append("the cluster is new: its leader has not given it its first configuration yet")
@@ -112,6 +113,16 @@ def _reasons(status: NodeStatus) -> list[str]:
     elif status.role == "leader" and not status.writes_open:
         reasons.append(f"it leads term {status.term} and has not applied the first entry of that term yet")
     return reasons + [alarm.text for alarm in status.alarms if alarm.stops_service]
+
+
+def _catching_up(status: NodeStatus, behind_entries: int) -> list[str]:
+    """Returns the reasons why another node should not be stopped yet, and clients should rather ask another one."""
+    if status.install.stage in ("state", "log", "restart"):
+        return ["it fetches a copy of the state and the log from another node"]
+    if status.behind >= behind_entries:
+        limit = f"health.follower_behind_entries = {behind_entries}"
+        return [f"it catches up: {status.behind} committed entries are not applied here ({limit})"]
+    return ["it is a learner: it does not count in a majority"] if status.member == "learner" else []
 
 
 def _warnings(port: AdminPort, status: NodeStatus) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from cluster.admin.port import NodeStatus
+from cluster.repair.progress import InstallView
 from raftlog.errors import NotLeaderError, ProposalDroppedError
 
 
@@ -82,6 +83,27 @@ async def test_a_leader_whose_disk_refuses_sends_is_live_and_not_ready(client: A
         ["its disk is full: it refuses sends while it leads"],
     )
     assert (await client.get("/v1/health/live")).status == 200
+
+
+@pytest.mark.usefixtures("seeded")
+async def test_a_follower_that_catches_up_and_a_learner_are_live_and_not_ready(client: Any, node: Any) -> None:
+    own, limit = node.status, node.config.health.follower_behind_entries
+
+    async def reasons(**changed: Any) -> list[str]:
+        node.status = lambda: msgspec.structs.replace(own(), **changed)
+        answer = await client.get("/v1/health/ready")
+        assert (await client.get("/v1/health/live")).status == 200
+        body = await answer.json()
+        assert (answer.status == 200) == body["ready"] == (not body["reasons"])
+        return [reason.partition(" ")[2] for reason in body["reasons"]]
+
+    assert await reasons(behind=limit - 1) == []
+    (behind,) = await reasons(behind=limit)
+    assert behind.startswith(f"catches up: {limit} committed entries are not applied here")
+    assert await reasons(member="learner") == ["is a learner: it does not count in a majority"]
+    for fetching in (InstallView(stage="state"), InstallView(stage="log"), InstallView(stage="restart")):
+        assert await reasons(install=fetching) == ["fetches a copy of the state and the log from another node"]
+    assert await reasons(install=InstallView(stage="backfill")) == []
 
 
 async def test_alarms_are_shown_by_health_status_and_metrics(client: Any, node: Any) -> None:

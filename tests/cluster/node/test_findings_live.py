@@ -90,6 +90,40 @@ def test_who_is_connected(live_cluster: LiveCluster) -> None:
         mq.send("who-is-it", b"it connects again")
 
 
+def test_probes_of_a_follower_that_catches_up(live_cluster: LiveCluster) -> None:
+    """It is never restarted for it, and no other node is stopped meanwhile: it is live, and not ready until it has
+    applied what is committed."""
+    cluster = live_cluster
+    leader = cluster.leader()
+    late = next(node.id for node in cluster.nodes if node.id != leader)
+
+    def readiness() -> list[str]:
+        assert cluster.ask(late, "/v1/health/live")["live"]
+        try:
+            told = cluster.ask(late, "/v1/health/ready")
+        except urllib.error.HTTPError as refused:
+            told = {**json.load(refused), "status": refused.code}
+        assert told["ready"] == (told.get("status", 200) == 200)
+        return list(told["reasons"])
+
+    behind = {"values": {"health.follower_behind_entries": 50}}
+    cluster.ask(leader, "/v1/config", "PUT", behind)
+    cluster.wait_equal()
+    assert readiness() == []
+    cluster.failpoint(late, "append.write", "hold")
+    try:
+        with connect(cluster.servers) as mq:
+            for number in range(100):
+                mq.send("catch-up", b"%d" % number)
+        (says,) = readiness()
+        assert "it catches up" in says
+        assert "health.follower_behind_entries = 50" in says
+    finally:
+        cluster.failpoint(late, "append.write", "off")
+    cluster.wait_equal()
+    assert readiness() == []
+
+
 @pytest.mark.slow
 def test_probes_of_a_node_without_a_leader(live_cluster: LiveCluster) -> None:
     cluster = live_cluster

@@ -10,7 +10,7 @@ from raftlog.core.raw_node import RawNode
 from raftlog.core.state.config import RaftConfig
 from raftlog.errors import FrameError, InvariantViolationError
 from raftlog.frame import FRAME_LENGTH_MAX
-from raftlog.messages import AppendEntries, AppendEntriesReply, Heartbeat
+from raftlog.messages import AppendEntries, AppendEntriesReply, Heartbeat, InstallSnapshot
 from raftlog.types import NOBODY, EntryId, EntryType, HardState, NodeId, Role
 from tests.support.raft_group import Disk, Group, chain, members_of, raw_of
 
@@ -137,6 +137,16 @@ def test_a_follower_commits_only_up_to_the_last_entry_of_the_message() -> None:
     entries = chain([1, 1])
     node.step(AppendEntries(TWO, ONE, 2, EntryId(1, 1), 3, (entries[2],)))
     assert node.commit_index == 2
+
+
+def test_a_follower_knows_how_far_it_is_behind_before_it_has_the_entries() -> None:
+    node = follower(Disk(chain([1]), HardState(1, NOBODY, 0)))
+    node.step(AppendEntries(TWO, ONE, 1, EntryId(1, 40), 35, ()))  # a probe, which is refused
+    assert (node.commit_index, node.status().behind) == (0, 35 - node.applied_index)
+    node.step(AppendEntries(TWO, ONE, 1, EntryId(1, 20), 30, ()))  # a late one
+    assert node.status().behind == 35 - node.applied_index
+    node.step(InstallSnapshot(TWO, ONE, 1, 51, EntryId(1, 50)))
+    assert node.status().behind == 50 - node.applied_index
 
 
 def test_a_commit_index_that_this_log_never_acknowledged_stops_the_node() -> None:
