@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cluster.admin.routes import ROUTES
-from cluster.remoting.needs import needs_of
+from cluster.remoting.request_rights import needs_of
 from raftmq_wire.codes import RequestCode
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

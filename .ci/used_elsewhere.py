@@ -8,7 +8,7 @@ Add a name only with the reason for which nothing in the tree uses it. Patterns 
 # Fields of JSON that the HTTP API or `--json` shows, or that is read by another process.
 _.bytes_done  # cluster/repair/progress.py
 _.committed_offset, _.set_ms, _.body_base64, _.waiting_for, _.durability, _.next_check_ms  # cluster/admin
-# cluster/admin/samples.py: the names of the series
+# cluster/admin/figure_history.py: the names of the series
 _.messages_in_per_s, _.messages_out_per_s, _.bytes_in_per_s, _.bytes_out_per_s, _.commit_p50_ms, _.commit_p99_ms
 _.append_p99_ms, _.apply_lag_entries, _.loop_lag_ms
 _.body_cut  # cluster/admin/handlers/messages.py
@@ -37,7 +37,7 @@ _.used_percent  # cluster/retention/disk_space.py
 _.brokerDatas, _.default_topic  # RocketMQ's names; decoded and passed on whole
 
 # Read by name: configuration keys, tables that become a page of docs/, and methods that a table of names calls.
-_.topics_max, _.groups_max  # cluster/replication/pending.py
+_.topics_max, _.groups_max  # cluster/replication/pending_requests.py
 _.safe  # raftlog/storage/recovery/recovery_table.py, printed in docs/disk-format.md
 _.pedigree  # of a planted bug: for the readers of its file
 _._crash, _._power_failure, _._pause, _._isolate, _._halves, _._one_way  # kinds of jepsen_like/core_sim/faults.py
@@ -54,7 +54,11 @@ _.gid, _.uid, _.gname, _.uname, _.mtime  # of a tar member
 
 # Read by clients of the HTTP API.
 _.runbook, _.passes  # cluster/admin/findings/finding.py, cluster/members/checks.py
-_.received_bytes_per_s, _.sent_bytes_per_s, _.disconnected  # cluster/admin/port.py, cluster/admin/handlers/node.py
+(
+    _.received_bytes_per_s,
+    _.sent_bytes_per_s,
+    _.disconnected,
+)  # cluster/admin/node_interface.py, cluster/admin/handlers/node_reports.py
 
 # Called by Spark: pyspark_raftmq/source.py, pyspark_raftmq/stream.py.
 _.streamReader, _.streamWriter, _.initialOffset, _.latestOffset, _.reportLatestOffset, _.pushFilters
@@ -67,12 +71,12 @@ origin_of  # cluster/remoting/handlers/send.py
 # Kept for what they say: numbers of the disk format and of RocketMQ, and an object that must not be collected.
 _.DELIVERED, _.HALF  # statemachine/payload.py
 _.PERM_PRIORITY  # statemachine/topics.py
-_._removal  # cluster/repair/installs.py: the task of a thread
+_._removal  # cluster/repair/install_service.py: the task of a thread
 
 # Of tests: a fixture that is asked for its effect, and a field that a failed assertion prints.
 _.all_released, _.after_s
 
 _.tier_begins, _.pending_age_ms, _.manifest_version, _.copying_state  # cluster/tier/tier_service.py
 _.pending_upload_bytes  # cluster/members/checks.py: a field of an answer
-_.no_slowdown  # statemachine/rows/rocks.py: an option of RocksDB
+_.no_slowdown  # statemachine/rows/rocksdb_store.py: an option of RocksDB
 _.num_tickets  # cluster/runtime/tls/contexts.py: an option of OpenSSL

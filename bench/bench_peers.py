@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.bench_disk_floor import Floor
-from bench.peers import cut, failover, fetch, known, plots, report, rounds
+from bench.peers import all_systems, cut, failover, fetch, plots, report, rounds
 from bench.peers.processes import ended_at_exit
 from bench.peers.rounds import Field
 from bench.peers.system import HERE, Unavailable
@@ -28,10 +28,10 @@ DISK_BYTES = 40 << 30
 
 
 def chosen() -> list[str]:
-    """Returns the names of the systems in the environment, or those of known.DEFAULT."""
-    names = [name for name in os.environ.get("SYSTEMS", "").split(",") if name] or list(known.DEFAULT)
-    if unknown := [name for name in names if name not in known.ALL]:
-        raise SystemExit(f"SYSTEMS: {', '.join(unknown)} is none of {', '.join(known.ALL)}")
+    """Returns the names of the systems in the environment, or those of all_systems.DEFAULT."""
+    names = [name for name in os.environ.get("SYSTEMS", "").split(",") if name] or list(all_systems.DEFAULT)
+    if unknown := [name for name in names if name not in all_systems.ALL]:
+        raise SystemExit(f"SYSTEMS: {', '.join(unknown)} is none of {', '.join(all_systems.ALL)}")
     return names
 
 
@@ -41,7 +41,7 @@ def get(names: list[str], tell: Callable[[str], None]) -> tuple[list[Field], dic
     for name in names:
         tell(f"getting {name}")
         try:
-            system = known.CUTTABLE[name](HERE) if name in known.CUTTABLE else known.LOCAL[name]()
+            system = all_systems.CUTTABLE[name](HERE) if name in all_systems.CUTTABLE else all_systems.LOCAL[name]()
             fields.append(Field(system, float(os.environ.get("WARM_S") or 0)))
         except (Unavailable, OSError) as error:
             missing[name] = str(error)
@@ -64,16 +64,16 @@ def fail_over(fields: list[Field], times: int, place: Path, tell: Callable[[str]
     """
     found: list[dict[str, Any]] = []
     for field in fields:
-        if field.name not in known.FAILOVER or not times:
+        if field.name not in all_systems.FAILOVER or not times:
             field.system.stop()
     for field in fields:
-        if field.name in known.FAILOVER and times and not field.failed:
+        if field.name in all_systems.FAILOVER and times and not field.failed:
             if rounds.attempt(field, field.resume, tell):
                 found += failover.repeated(field.system, times, failover.of_processes(field.system), tell)
             field.system.stop()
-    names = [field.name for field in fields if field.name in known.FAILOVER and times and not field.failed]
+    names = [field.name for field in fields if field.name in all_systems.FAILOVER and times and not field.failed]
     found += [cut.measured(name, times, place / f"{name}-cut", tell) for name in names]
-    return sorted(found, key=lambda row: known.FAILOVER.index(row["system"]))
+    return sorted(found, key=lambda row: all_systems.FAILOVER.index(row["system"]))
 
 
 def main() -> None:

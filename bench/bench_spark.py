@@ -34,7 +34,7 @@ from raftmq.arrow.log_copy import FILES, TIER, CopySource, cut
 from raftmq.arrow.ranges import EARLIEST, LATEST, Bounds, plan_topic
 from raftmq.arrow.tables import read_batches, select
 from raftmq.cli import run
-from raftmq.copies.opening import opened
+from raftmq.copies.open_copy import opened
 from raftmq.copies.part_rows import part_batches
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.http.admin_http import AdminApi, admin_addresses

@@ -4,9 +4,9 @@ one each.
 First it counts system calls, voluntary switches and CPU of each node per message at 1 in flight, and the share of its
 appends that were done on the event loop (ADR 0056), which is small on a busy machine. System calls need `perf` and the
 right to count them; without it the table has only the figures of /proc. Then it varies connections x requests in
-flight, for RaftMQ and an echo server (bench/echo.py) in alternating ROUNDS (3): CPU per message, the leader's and a
-follower's part of it, and p50. `ratio` is the CPU compared with that of one connection with as many in flight, medians
-of the rounds.
+flight, for RaftMQ and an echo server (bench/echo_server.py) in alternating ROUNDS (3): CPU per message, the leader's
+and a follower's part of it, and p50. `ratio` is the CPU compared with that of one connection with as many in flight,
+medians of the rounds.
 
 With JSON=1 only {"wake": [...], "connections": [...]}. SECONDS_PER_ROW (2) is the duration of each load.
 """
@@ -193,7 +193,7 @@ def main() -> None:
     """Starts a cluster in a temporary directory and the echo server, measures them, and ends both."""
     echo_port = free_base_port(1)
     with three_nodes() as (cluster, leader):
-        echo = subprocess.Popen([sys.executable, str(HERE / "echo.py"), str(echo_port)])
+        echo = subprocess.Popen([sys.executable, str(HERE / "echo_server.py"), str(echo_port)])
         try:
             nodes = sorted(cluster.nodes, key=lambda node: node.id != leader.id)
             admin = tuple(f"http://127.0.0.1:{node.admin_port}" for node in nodes)

@@ -83,7 +83,7 @@ def _as_dict(verdict: BigVerdict) -> dict[str, Any]:
 
 
 def _as_text(verdict: BigVerdict) -> str:
-    from jepsen_like.checkers.kinds import KINDS
+    from jepsen_like.checkers.anomaly_kinds import KINDS
 
     lines = [f"{verdict.operations} operations, {verdict.keys} registers"]
     for kind, count in verdict.counts.items():

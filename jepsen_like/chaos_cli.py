@@ -16,7 +16,7 @@ from jepsen_like.fuzz_cli import fuzz_command
 if TYPE_CHECKING:
     from jepsen_like.live.outcome import Outcome
     from jepsen_like.live.plan import Plan
-    from jepsen_like.live.session import Wish
+    from jepsen_like.live.run_lifecycle import Wish
 
 TIME_S = 60.0
 
@@ -83,8 +83,8 @@ def run_command(
     missed (2: wrong command, 5: refused to start).
     """
     from jepsen_like.live.conclusion import Conclusion
-    from jepsen_like.live.session import perform, run_folder
-    from raftmq.commands.common import ended_like_ctrl_c, print_json
+    from jepsen_like.live.run_lifecycle import perform, run_folder
+    from raftmq.commands.shared_options import ended_like_ctrl_c, print_json
 
     def tell(text: str) -> None:
         if not as_json:
@@ -123,7 +123,7 @@ def _wish(
     from cluster.config.source import nearest
     from jepsen_like.live.nemeses.scenarios import NEMESES, nemeses_named, scenario_named
     from jepsen_like.live.plan import all_hostile
-    from jepsen_like.live.session import SUBJECTS, Wish
+    from jepsen_like.live.run_lifecycle import SUBJECTS, Wish
     from raftmq_wire.errors import ExitCode, LocalError
 
     if scenario is not None and nemesis is not None:
@@ -239,7 +239,7 @@ def list_command(as_json: bool) -> None:
 def doctor_command(as_json: bool) -> int:
     """Test which faults this machine supports. Exit code 1 if one of them does not work here."""
     from jepsen_like.live.doctor import examine
-    from raftmq.commands.common import ended_like_ctrl_c
+    from raftmq.commands.shared_options import ended_like_ctrl_c
 
     with ended_like_ctrl_c():
         findings = examine(Path.cwd(), lambda text: click.echo(text, err=True))

@@ -1,7 +1,7 @@
 """The log checker, with its anomalies summarized in four kinds: lost, duplicated, reordered, phantom.
 
 `jepsen_like.checkers.log` judges, and distinguishes finer kinds, which are grouped here; the demo and the simulator
-report these four. Operations and their values are those of `jepsen_like.checkers.steps`.
+report these four. Operations and their values are those of `jepsen_like.checkers.history_steps`.
 
 Meaning of each outcome of a send, per replica:
 
@@ -25,8 +25,8 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from jepsen_like.checkers import log
+from jepsen_like.checkers.history_steps import MalformedStep, Operations
 from jepsen_like.checkers.messages import Messages
-from jepsen_like.checkers.steps import MalformedStep, Operations
 from jepsen_like.checkers.verdict import Anomaly as Finding
 from jepsen_like.checkers.verdict import Findings
 from jepsen_like.history import Op, pair_up

@@ -115,7 +115,7 @@ def demo(
     from jepsen_like.demo_input import InputError, read_lines
     from jepsen_like.demo_send import SendError
     from jepsen_like.demo_story import Story
-    from raftmq.commands.common import ended_like_ctrl_c
+    from raftmq.commands.shared_options import ended_like_ctrl_c
     from raftmq.local.cluster import prepare_data_dir
     from raftmq_wire.errors import ExitCode, LocalError
 

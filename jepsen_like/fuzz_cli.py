@@ -55,8 +55,8 @@ def fuzz_command(
     Exit code: 0 nothing found and every handler reached, 1 something found (its requests are in the run's folder),
     3 a handler was not reached.
     """
-    from jepsen_like.live.session import run_folder
-    from raftmq.commands.common import ended_like_ctrl_c, print_json
+    from jepsen_like.live.run_lifecycle import run_folder
+    from raftmq.commands.shared_options import ended_like_ctrl_c, print_json
 
     def tell(text: str) -> None:
         if not as_json:
@@ -122,7 +122,7 @@ def _with_cluster(
     from jepsen_like.fuzz.campaign import PKI
     from jepsen_like.fuzz.tls import make_files
     from jepsen_like.live.probes.tier_probe import STORE, environment
-    from jepsen_like.live.session import NODES
+    from jepsen_like.live.run_lifecycle import NODES
     from jepsen_like.live.subjects.owned_resources import owning
     from jepsen_like.live.subjects.processes import Processes
     from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject

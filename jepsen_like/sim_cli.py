@@ -44,7 +44,7 @@ def run(first_seed: int, seeds: int, jobs: int, *, core: bool, as_json: bool) ->
 
         return report_range(first_seed, seeds, jobs)
     from jepsen_like.sim.campaign import run_range
-    from raftmq.commands.common import ended_like_ctrl_c, print_json
+    from raftmq.commands.shared_options import ended_like_ctrl_c, print_json
 
     with ended_like_ctrl_c():
         summary = run_range(first_seed, seeds, jobs=jobs, heard=_quiet if as_json else _show_violations)

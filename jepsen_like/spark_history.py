@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from jepsen_like.checkers import registers
-from jepsen_like.checkers.kinds import gravity
-from jepsen_like.checkers.steps import Operations
+from jepsen_like.checkers.anomaly_kinds import gravity
+from jepsen_like.checkers.history_steps import Operations
 from jepsen_like.checkers.workload import Workload, workload_named
 from jepsen_like.history import HistoryFile, Op, Operation
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pyspark_raftmq.job_running import explained, job_session, session_options
-from raftmq.commands.common import json_option, print_table, show
+from raftmq.commands.shared_options import json_option, print_table, show
 
 if TYPE_CHECKING:
     from pyspark_raftmq.jobs.audit import AuditReport

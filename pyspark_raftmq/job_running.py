@@ -11,7 +11,7 @@ import click
 
 from pyspark_raftmq.errors import SourceError
 from pyspark_raftmq.spark_session import DRIVER_MEMORY, session
-from raftmq.commands.common import console, told_in_lines
+from raftmq.commands.shared_options import console, told_in_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

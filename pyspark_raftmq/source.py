@@ -12,9 +12,9 @@ from pyspark.sql.types import StructType
 from pyspark_raftmq.errors import OptionError
 from pyspark_raftmq.filter_bounds import NOTHING, narrowing_of
 from pyspark_raftmq.options import ReadOptions, parse_options
-from pyspark_raftmq.plan import plan, split
+from pyspark_raftmq.read_plan import plan, split
+from pyspark_raftmq.read_task import RangePartition, copy_partitions, read_partition
 from pyspark_raftmq.stream import TopicStream
-from pyspark_raftmq.task import RangePartition, copy_partitions, read_partition
 from pyspark_raftmq.writing.sink import TopicStreamWriter, TopicWriter, check_topic
 from pyspark_raftmq.writing.sink_options import check_sink_schema, parse_sink_options
 from raftmq.arrow.columns import COLUMNS

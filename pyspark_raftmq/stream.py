@@ -25,9 +25,9 @@ from pyspark.sql.streaming.datasource import (
 import raftmq
 from pyspark_raftmq.errors import PlanError
 from pyspark_raftmq.options import ReadOptions
-from pyspark_raftmq.plan import no_plan, plan_topics, split, topics_of
+from pyspark_raftmq.read_plan import no_plan, plan_topics, split, topics_of
+from pyspark_raftmq.read_task import RangePartition, read_partition
 from pyspark_raftmq.stream_offset import Queue, StreamOffset, ranges_between, read_offset, share
-from pyspark_raftmq.task import RangePartition, read_partition
 from pyspark_raftmq.topic_bounds import TopicBounds
 from raftmq.arrow.ranges import LATEST
 

@@ -26,8 +26,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from raftlog.baseline import remark
 from raftlog.errors import FrameError
+from raftlog.format_versions import remark
 from raftlog.types import EMPTY_TAIL, FLAG_ROLL, Entry, EntryType, LogTail
 from raftmq_wire.checksums import crc32c
 

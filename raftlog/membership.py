@@ -14,8 +14,8 @@ from uuid import UUID
 
 import msgpack
 
-from raftlog.baseline import is_known, remark, uuid_in
 from raftlog.errors import FrameError, MembershipError
+from raftlog.format_versions import is_known, remark, uuid_in
 from raftlog.types import Entry, EntryType, NodeId, Voter
 
 FORMAT = 10

@@ -256,7 +256,7 @@ def _explain(error: Exception) -> LocalError | None:
 
 
 def _show(error: LocalError, arguments: list[str]) -> int:
-    from raftmq.commands.common import show_error
+    from raftmq.commands.shared_options import show_error
 
     show_error(error.what, error.why, error.fix)
     if "--json" in arguments or "json" in _outputs(arguments):
@@ -281,7 +281,7 @@ _CLIENT_ERRORS = {
 
 def _client_error(error: Any) -> LocalError:
     """Returns the client's error as three lines. The outcome, as far as the client knows it, decides the exit code."""
-    from raftmq.commands.common import WHICH_CLUSTER, exit_code_of
+    from raftmq.commands.shared_options import WHICH_CLUSTER, exit_code_of
 
     code = exit_code_of(error)
     fix = WHICH_CLUSTER if code is ExitCode.UNREACHABLE else error.hint or "raftmq status"

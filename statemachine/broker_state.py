@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from raftlog.baseline import BASELINE, why_above
 from raftlog.errors import InvariantViolationError
+from raftlog.format_versions import BASELINE, why_above
 from raftlog.membership import Membership
 from raftlog.types import FLAG_ROLL, Entry, EntryId, EntryType
-from statemachine import commands, payload, query
+from statemachine import commands, payload, queue_reads
 from statemachine.access.users import Access
 from statemachine.commands import Command, CommandResult, InvalidCommandError
 from statemachine.consume_queue import ConsumeQueues
@@ -36,16 +36,16 @@ from statemachine.delivery.timers import Timers
 from statemachine.members import Members
 from statemachine.message_index import MessageIndex
 from statemachine.payload import RowKind
-from statemachine.query import QueueItem
+from statemachine.queue_reads import QueueItem
 from statemachine.removal_slices import RemovalSlices
 from statemachine.removals import Removals
 from statemachine.rows import keys
 from statemachine.rows.kv import CQ, INDEX, KV, META
 from statemachine.rows.row_format import check_format, check_level
+from statemachine.rows.running_digest import MARKERS, Count, RunningSums
+from statemachine.rows.running_digest import count as count_rows
 from statemachine.rows.sorted_map import SortedMap
-from statemachine.rows.stage import Stage
-from statemachine.rows.sums import MARKERS, Count, RunningSums
-from statemachine.rows.sums import count as count_rows
+from statemachine.rows.write_batch import Stage
 from statemachine.settings import Settings
 from statemachine.tier import TierSegment, TierSegments
 from statemachine.topics import Stamp, TopicConfig, Topics
@@ -265,11 +265,11 @@ class BrokerState:
         messages were evicted to the tier; the lowest of those may be gone from there as well."""
         if topic_id in self._removals.topics:
             return 0
-        return query.kept_offset(self._kv, topic_id, queue_id)
+        return queue_reads.kept_offset(self._kv, topic_id, queue_id)
 
     def fetch(self, topic_id: int, queue_id: int, queue_offset: int, count_max: int) -> list[QueueItem]:
         """Returns up to `count_max` items of the queue from `queue_offset` on; [] outside min_offset..max_offset."""
-        return query.unpack_items(self.fetch_packed(topic_id, queue_id, queue_offset, count_max), queue_offset)
+        return queue_reads.unpack_items(self.fetch_packed(topic_id, queue_id, queue_offset, count_max), queue_offset)
 
     def fetch_packed(self, topic_id: int, queue_id: int, queue_offset: int, count_max: int) -> bytes:
         """Returns the same items as `fetch`, packed (`payload.ITEM`) and back to back."""
@@ -277,7 +277,7 @@ class BrokerState:
             return b""
         end = min(queue_offset + count_max, self.max_offset(topic_id, queue_id))
         try:
-            return query.fetch_packed(self._kv, topic_id, queue_id, queue_offset, end)
+            return queue_reads.fetch_packed(self._kv, topic_id, queue_id, queue_offset, end)
         except InvariantViolationError:
             if topic_id in self._topics.by_id:
                 raise
@@ -287,7 +287,7 @@ class BrokerState:
         """Returns the queue's first offset stored at or after the time (max_offset if none); with `upper`, the last one
         stored at or before it (min_offset if none)."""
         low, high = self.min_offset(topic_id, queue_id), self.max_offset(topic_id, queue_id)
-        return query.offset_by_time(self._kv, topic_id, queue_id, timestamp_ms, upper, low, high)
+        return queue_reads.offset_by_time(self._kv, topic_id, queue_id, timestamp_ms, upper, low, high)
 
     @property
     def message_index(self) -> MessageIndex:

@@ -64,7 +64,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from raftlog.baseline import BASELINE
+from raftlog.format_versions import BASELINE
 from raftlog.types import EntryType
 from raftlog.work import charge_text
 

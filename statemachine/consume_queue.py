@@ -12,12 +12,12 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping, Set
 
 from raftlog.errors import InvariantViolationError
-from statemachine import query
+from statemachine import queue_reads
 from statemachine.payload import ITEM
 from statemachine.removals import Done
 from statemachine.rows import keys
 from statemachine.rows.kv import CQ, KV
-from statemachine.rows.stage import Stage
+from statemachine.rows.write_batch import Stage
 
 BLOCK = 256
 """The number of queue offsets in an aligned block, whose items become one chunk of 8 KiB."""
@@ -126,7 +126,7 @@ class ConsumeQueues:
         queue = (topic_id, queue_id)
         end = self._ends.get(queue)
         if end is None:
-            end = self._ends.setdefault(queue, query.end_offset(self._kv, topic_id, queue_id))
+            end = self._ends.setdefault(queue, queue_reads.end_offset(self._kv, topic_id, queue_id))
         return end
 
     def min_offset(self, topic_id: int, queue_id: int) -> int:
@@ -137,7 +137,7 @@ class ConsumeQueues:
         name = _name(topic_id, queue_id)
         first = self._firsts.get(name)
         if first is None:
-            first = self._firsts.setdefault(name, query.first_offset(self._kv, topic_id, queue_id))
+            first = self._firsts.setdefault(name, queue_reads.first_offset(self._kv, topic_id, queue_id))
         return first
 
     def append(self, stage: Stage, topic_id: int, queue_id: int, base: int, count: int, items: bytes) -> None:
@@ -315,7 +315,7 @@ class ConsumeQueues:
         """Reads a queue's tail from the store. It is up to date also while a batch is applied: tails that the batch
         changed stay in memory until it is written."""
         end = self._ends.get((topic_id, queue_id))
-        return _Tail(query.end_offset(self._kv, topic_id, queue_id) if end is None else end)
+        return _Tail(queue_reads.end_offset(self._kv, topic_id, queue_id) if end is None else end)
 
     def _read_back(self, queue: Queue, end: int) -> list[tuple[int, bytes]]:
         """Reads the chunks of the queue's open block below the offset `end`, all of which are in the store."""

@@ -20,7 +20,7 @@ from statemachine.payload import SESSION_ROW, SessionRows, UniqueRow
 from statemachine.removals import Done
 from statemachine.rows import keys
 from statemachine.rows.kv import DEDUP, KV
-from statemachine.rows.stage import Stage
+from statemachine.rows.write_batch import Stage
 
 SESSION_WINDOW_MAX = 65_536
 """The size of a session's window in sequences: those below `max_sequence - SESSION_WINDOW_MAX` are forgotten even if

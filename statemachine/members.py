@@ -10,7 +10,7 @@ from raftlog.types import Entry
 from statemachine.commands import CommandResult, checked_int, done, not_found
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META
-from statemachine.rows.stage import Stage
+from statemachine.rows.write_batch import Stage
 
 
 class Members:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from raftmq_wire.crc import crc32
 from statemachine.rows import keys
 from statemachine.rows.kv import INDEX, KV
-from statemachine.rows.stage import Stage
+from statemachine.rows.write_batch import Stage
 
 RECORD = struct.Struct(">II")
 """The format of a record: the hash of topic and key, and the low half of the message's position."""

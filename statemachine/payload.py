@@ -42,7 +42,7 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from raftlog.baseline import remark
+from raftlog.format_versions import remark
 
 VERSION = 10
 HEAD = struct.Struct(">B3xIIIIIII8x")

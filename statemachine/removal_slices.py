@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from statemachine.consuming.queue_rows import QueueRows
     from statemachine.dedup import Dedup
     from statemachine.delivery.staged_writes import StagedWrites
-    from statemachine.rows.stage import Stage
+    from statemachine.rows.write_batch import Stage
 
 
 class RemovalSlices:

@@ -20,7 +20,7 @@ import msgpack
 
 from statemachine.rows import keys
 from statemachine.rows.kv import CQ, DEDUP, KV, LOCKS, META, OFFSETS, RESETS
-from statemachine.rows.stage import Stage
+from statemachine.rows.write_batch import Stage
 
 
 class RemovalKind(IntEnum):

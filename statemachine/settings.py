@@ -19,7 +19,7 @@ import msgpack
 from statemachine.commands import CommandResult, InvalidCommandError, checked_int, checked_str, done
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META
-from statemachine.rows.stage import Stage
+from statemachine.rows.write_batch import Stage
 
 Value = bool | int | str
 KEY = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")

@@ -29,7 +29,7 @@ import msgpack
 from statemachine.commands import CommandResult, InvalidCommandError, checked_int, checked_str, done
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, TIER
-from statemachine.rows.stage import Stage
+from statemachine.rows.write_batch import Stage
 
 PARTS_MAX = 64
 """The most objects in which one segment is stored: parts of 64 MiB, and its index."""

@@ -28,7 +28,7 @@ from statemachine.commands import (
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META, TOPICS
 from statemachine.rows.sorted_map import SortedMap
-from statemachine.rows.stage import Stage
+from statemachine.rows.write_batch import Stage
 
 NAME_LENGTH_MAX = 256
 """The most characters of a topic's name that limits.topic_length_max may allow (RocketMQ: 127). A command with a longer

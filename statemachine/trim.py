@@ -33,11 +33,11 @@ from typing import NamedTuple
 
 import msgpack
 
-from raftlog.baseline import remark
+from raftlog.format_versions import remark
 from raftlog.types import Entry, EntryType
 from statemachine.rows import keys
 from statemachine.rows.kv import CQ, KV, META
-from statemachine.rows.stage import Stage
+from statemachine.rows.write_batch import Stage
 
 WHOLE, CUT, SLICE, EVICT, REMOVE = 10, 11, 12, 13, 14
 FORMAT = REMOVE

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench.peers import failover, known
+from bench.peers import all_systems, failover
 from bench.peers.network import ENTER, Network
 from bench.peers.processes import die_with_parent, ended_at_exit
 from bench.peers.rounds import Field
@@ -64,7 +64,7 @@ def main(name: str, times: int, folder: Path, parent: int) -> None:
 
     with ended_at_exit():
         network = Network(folder)
-        field = Field(known.CUTTABLE[name](network.places))
+        field = Field(all_systems.CUTTABLE[name](network.places))
         field.warm_s = min(field.warm_s, WARM_S)
         field.start(folder / "data")
         field.resume()

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.peers import fetch
-from bench.peers.group import Group
 from bench.peers.grpc import UnaryCalls
 from bench.peers.loads import body
 from bench.peers.system import HERE, NODES, Generator, Load, Node, NoLeader, Places, Traits
+from bench.peers.three_processes import Group
 from raftmq.local.process import free_base_port
 
 READY_S = 60.0

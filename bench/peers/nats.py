@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.peers import fetch
-from bench.peers.group import Group
 from bench.peers.loads import Window, body
 from bench.peers.system import HOST, NODES, TOPIC, Generator, Load, Node, NoLeader, Traits
+from bench.peers.three_processes import Group
 from raftmq.local.process import free_base_port
 
 READY_S = 60.0

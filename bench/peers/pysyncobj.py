@@ -12,9 +12,9 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-from bench.peers.group import Group
 from bench.peers.loads import Window, body
 from bench.peers.system import HOST, NODES, Generator, Load, Node, NoLeader, Traits, Unavailable
+from bench.peers.three_processes import Group
 from raftmq.local.process import free_base_port
 
 READY_S = 30.0

@@ -8,8 +8,8 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-from bench.peers.group import Group
 from bench.peers.system import HERE, NODES, TOPIC, Generator, Load, Node, NoLeader, Places, Traits
+from bench.peers.three_processes import Group
 from cluster.config.local_layout import NodeRecord
 from cluster.config.node_files import HOST, plan_nodes, write_configs
 from raftmq.commands import bench_load

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bench.peers import fetch, loads
-from bench.peers.group import Group
 from bench.peers.system import HERE, HOST, NODES, TOPIC, Generator, Load, Node, NoLeader, Place, Places, Traits
+from bench.peers.three_processes import Group
 from raftmq.commands import bench_load
 from raftmq.local.process import free_base_port
 

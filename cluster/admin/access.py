@@ -2,9 +2,9 @@
 clients' ports do.
 
 A client identifies its user by a token: `Authorization: Bearer TOKEN`, or the cookie of a page that has logged in. A
-node that forwards a request states the user in a pass (`cluster.admin.passes`). No other header and no field of a
-request says anything about its author. The node that answers judges by its own rows. The operator, who can read the
-cluster's secret and proves that with a pass, may do everything in every mode and needs no row: so the operator can
+node that forwards a request states the user in a pass (`cluster.admin.signed_identity`). No other header and no field
+of a request says anything about its author. The node that answers judges by its own rows. The operator, who can read
+the cluster's secret and proves that with a pass, may do everything in every mode and needs no row: so the operator can
 create the first Super (an administrator), and maintain a cluster without a leader.
 
     off       nothing is judged, except requests about users, rules, tokens and the mode
@@ -24,17 +24,17 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cluster.admin.errors import ApiError
-from cluster.admin.passes import NODE, NONE, OPERATOR, PASS_HEADER, TOOL
-from cluster.broker.access.recent import RecentChanges
+from cluster.admin.signed_identity import NODE, NONE, OPERATOR, PASS_HEADER, TOOL
+from cluster.broker.access.recent_changes import RecentChanges
 from cluster.broker.access.user_admin import Asker
-from statemachine.access.judging import Denied, judge
+from statemachine.access.access_decision import Denied, judge
 from statemachine.access.users import Mode
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from cluster.admin.needs import Needs
-    from cluster.admin.passes import Passes
+    from cluster.admin.route_rights import Needs
+    from cluster.admin.signed_identity import Passes
     from cluster.broker.access.secrets import Secrets
     from cluster.broker.access.user_admin import Denials, UserAdmin
     from statemachine.access.users import Access, User

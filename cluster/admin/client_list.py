@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.admin.port import ClientGroup, ClientView
+from cluster.admin.node_interface import ClientGroup, ClientView
 from cluster.runtime.events import rfc3339
 from raftlog.work import ITEM_UNITS, charge
 

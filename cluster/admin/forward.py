@@ -1,6 +1,6 @@
 """Forwards a request to the leader's HTTP API: one hop; an unknown outcome is reported as unknown.
 
-The client's token stays here: a pass names its user to the other node (`cluster.admin.passes`).
+The client's token stays here: a pass names its user to the other node (`cluster.admin.signed_identity`).
 
 The other node's answer is not trusted: no more of it is read than the route's limit and CONSTANT_BYTES_MAX.
 """
@@ -14,8 +14,8 @@ from aiohttp import web
 
 from cluster.admin.access import STRANGER, Caller
 from cluster.admin.errors import ApiError, unknown_outcome
-from cluster.admin.node_session import NodeSession
-from cluster.admin.port import AdminPort
+from cluster.admin.node_interface import AdminPort
+from cluster.admin.peer_http_client import NodeSession
 from cluster.admin.route import CONSTANT_BYTES_MAX, Route
 from cluster.admin.streamed_json import Pieces, in_pieces
 from cluster.runtime.request_limits import TooLongError, read_at_most

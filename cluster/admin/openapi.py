@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import msgspec
 
-from cluster.admin.call import BELOW_THREE, DRY_RUN
 from cluster.admin.errors import STATUS, ErrorView
+from cluster.admin.handler_request import BELOW_THREE, DRY_RUN
 from cluster.admin.handlers.configuration import BEFORE, CHANGES_MAX
 from cluster.admin.handlers.history import SINCE
 from cluster.admin.handlers.messages import BODY_BYTES, COUNT, MESSAGES_MAX, OFFSET, TIME_MS
-from cluster.admin.item_page import AFTER, LIMIT
+from cluster.admin.pagination import AFTER, LIMIT
 from cluster.admin.route import PAGE_ITEMS_MAX, Route, Serves, documented
 from cluster.runtime.events import KINDS
 from cluster.runtime.host.versions import versions
@@ -68,7 +68,7 @@ def document(routes: Iterable[Route], topic_length_max: int = TOPIC_LENGTH_MAX) 
         sorted(kinds | {ErrorView}, key=lambda kind: kind.__name__), ref_template=_REF
     )
     for route in routes:
-        if route.body is not None:  # what a body does not know it refuses (body.py)
+        if route.body is not None:  # what a body does not know it refuses (request_parsing.py)
             schemas[route.body.__name__]["additionalProperties"] = False
     schemas["TopicRequest"]["properties"]["name"]["maxLength"] = topic_length_max
     paths: dict[str, dict[str, Any]] = {}

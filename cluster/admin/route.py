@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from cluster.admin.call import Handler
-from cluster.admin.needs import Needs
+from cluster.admin.handler_request import Handler
+from cluster.admin.route_rights import Needs
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection
@@ -66,7 +66,7 @@ def documented(route: Route) -> Any:
 
 
 # The limits of an answer of the HTTP API. Every route states its limits (`cluster.admin.route`), and the server
-# reserves so much memory before the handler begins (`cluster.admin.guard`).
+# reserves so much memory before the handler begins (`cluster.admin.resource_limits`).
 #
 # A route whose answer grows with stored data or connected clients answers in pages. A page ends with its `items_max`th
 # item, or before the item with which its JSON, after escaping, would be larger than PAGE_BYTES_MAX.

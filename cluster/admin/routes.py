@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Final
 
-from cluster.admin import needs, route
-from cluster.admin.call import Call, Raw
+from cluster.admin import route, route_rights
+from cluster.admin.handler_request import Call, Raw
 from cluster.admin.handlers import (
     backup,
     configuration,
     consistency,
+    dashboard,
     events,
     group_changes,
     groups,
@@ -22,16 +23,15 @@ from cluster.admin.handlers import (
     member_requests,
     messages,
     metadata,
-    node,
+    node_reports,
     open_transactions,
-    page,
     retention,
-    staged,
+    staged_writes,
     tier,
     topics,
     upgrade,
 )
-from cluster.admin.handlers.access import modes, rules, sessions, tokens, users
+from cluster.admin.handlers.access import auth_mode, rules, sessions, tokens, users
 from cluster.admin.openapi import document
 from cluster.admin.route import Route
 from cluster.runtime import metered_json
@@ -66,7 +66,7 @@ def routes_of(*tables: Sequence[Route]) -> tuple[Route, ...]:
 
 ROUTES: Final = routes_of(
     health.ROUTES,
-    node.ROUTES,
+    node_reports.ROUTES,
     events.ROUTES,
     configuration.ROUTES,
     upgrade.ROUTES,
@@ -75,7 +75,7 @@ ROUTES: Final = routes_of(
     groups.ROUTES,
     group_changes.ROUTES,
     open_transactions.ROUTES,
-    staged.ROUTES,
+    staged_writes.ROUTES,
     member_requests.ROUTES,
     consistency.ROUTES,
     history.ROUTES,
@@ -87,7 +87,7 @@ ROUTES: Final = routes_of(
     users.ROUTES,
     rules.ROUTES,
     tokens.ROUTES,
-    modes.ROUTES,
-    (Route("GET", "/openapi.json", get_openapi, "application/json", route.CONSTANT, needs.OPEN),),
-    page.ROUTES,
+    auth_mode.ROUTES,
+    (Route("GET", "/openapi.json", get_openapi, "application/json", route.CONSTANT, route_rights.OPEN),),
+    dashboard.ROUTES,
 )

@@ -22,18 +22,18 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from cluster.admin.access import STRANGER, Caller
-from cluster.admin.body import BODY_BYTES_MAX, check_query, consistency_of, decode_body
-from cluster.admin.call import Answer, Call, Raw, Stream, comes_true, confirm_read
 from cluster.admin.errors import ApiError, HandedOver
 from cluster.admin.findings.watch import FindingsWatch
 from cluster.admin.forward import CALLER, HOPS_HEADER, OF_NODE, Forwarder, asker_of
-from cluster.admin.guard import PATIENCE_S, Guard, guarded
+from cluster.admin.handler_request import Answer, Call, Raw, Stream, comes_true, confirm_read
 from cluster.admin.handlers.history import Sampler
 from cluster.admin.handlers.member_requests import member_id
-from cluster.admin.passes import PASS_HEADER
-from cluster.admin.port import AdminPort
+from cluster.admin.node_interface import AdminPort
+from cluster.admin.request_parsing import BODY_BYTES_MAX, check_query, consistency_of, decode_body
+from cluster.admin.resource_limits import PATIENCE_S, Guard, guarded
 from cluster.admin.route import Route, Serves
 from cluster.admin.routes import ROUTES
+from cluster.admin.signed_identity import PASS_HEADER
 from cluster.admin.streamed_json import Pieces, in_pieces, sent
 from cluster.config.config import split_address
 from cluster.config.source import ConfigError, nearest

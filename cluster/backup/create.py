@@ -31,7 +31,7 @@ from raftlog.storage.log.genesis_copy import read_copy
 from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftlog.types import EMPTY_TAIL, Entry, LogTail
 from raftmq_wire.errors import ExitCode, LocalError
-from statemachine.rocks_reader import CheckpointReader
+from statemachine.checkpoint_reader import CheckpointReader
 from statemachine.trim import load_mark
 
 if TYPE_CHECKING:

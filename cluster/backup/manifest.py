@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from raftlog.baseline import BASELINE, is_known, why_above, why_unknown
+from raftlog.format_versions import BASELINE, is_known, why_above, why_unknown
 from raftmq_wire.checksums import crc32c
 from raftmq_wire.errors import ExitCode, LocalError
 from raftmq_wire.json_text import MALFORMED

@@ -27,7 +27,7 @@ from cluster.runtime.request_limits import (
     Unsigned63,
     Word,
 )
-from raftlog.baseline import is_known, why_unknown
+from raftlog.format_versions import is_known, why_unknown
 from raftmq_wire.errors import ExitCode, LocalError
 from raftmq_wire.json_text import MALFORMED
 from statemachine.broker_state import BrokerState

@@ -29,8 +29,8 @@ from cluster.backup.manifest import LOG, MANIFEST, STATE, Manifest
 from cluster.config.config import TierSection
 from cluster.tier.store.errors import BadAnswer, NotFound, OtherFormat, StoreError
 from cluster.tier.store.object_store import ObjectStore
-from cluster.tier.store.opening import check_url, open_store
-from cluster.tier.store.retries import RequestCounts, RetryingStore, RetryPolicy
+from cluster.tier.store.retrying_store import RequestCounts, RetryingStore, RetryPolicy
+from cluster.tier.store.store_by_url import check_url, open_store
 from cluster.tier.stored_files import (
     DESCRIPTION_BYTES_MAX,
     BadDescriptionError,

@@ -27,8 +27,8 @@ from raftlog.storage.segments.segment import encode_header
 from raftlog.types import FLAG_ROLL, Entry, EntryType, LogTail
 from raftmq_wire.checksums import crc32c
 from statemachine.broker_state import BrokerState
-from statemachine.rows.rocks import RocksKV
-from statemachine.rows.sums import VERSION
+from statemachine.rows.rocksdb_store import RocksKV
+from statemachine.rows.running_digest import VERSION
 
 WORK = "work"
 """Name of the folder, below the backup's, that holds the database while entries are applied to it."""

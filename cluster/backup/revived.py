@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from statemachine.access.rules import ACTION_NAMES, Rule, rule_row
 from statemachine.access.users import Access, User
+from statemachine.checkpoint_reader import CheckpointReader
 from statemachine.commands import (
     CHANGE_USER,
     CREATE_USER,
@@ -22,7 +23,6 @@ from statemachine.commands import (
     Command,
     pack,
 )
-from statemachine.rocks_reader import CheckpointReader
 
 if TYPE_CHECKING:
     from statemachine.rows.kv import KV

@@ -20,7 +20,7 @@ from cluster.backup.create import Made, Request
 from cluster.backup.remote import STAGING, is_url, newest_ms
 from cluster.backup.worker import Line
 from cluster.config.config import Config
-from cluster.retention.leases import Leases
+from cluster.retention.read_leases import Leases
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.host.helper_process import background
 from cluster.runtime.host.versions import versions

@@ -15,8 +15,8 @@ from raftlog.errors import FrameError, RaftLogError
 from raftlog.frame import decode_entries
 from raftlog.storage.files.layout import segment_name
 from raftlog.types import EMPTY_TAIL, Entry, LogTail
-from statemachine.rocks_reader import CheckpointReader
-from statemachine.rows import sums
+from statemachine.checkpoint_reader import CheckpointReader
+from statemachine.rows import running_digest
 from statemachine.rows.kv import KVCorruptError
 
 if TYPE_CHECKING:
@@ -58,13 +58,13 @@ def read_log(backup: Path, ends: list[tuple[int, int]], group_id: int) -> tuple[
 def read_state(backup: Path) -> tuple[LogTail, dict[str, str], int]:
     """Returns (the last applied entry as a log tail, the digest, the level of the cluster). Raises KVError.
 
-    A node keeps sums of its rows while it applies entries, and replicas compare them (`statemachine.rows.sums`). Rows
-    that do not add up to these sums are not those that were applied.
+    A node keeps sums of its rows while it applies entries, and replicas compare them
+    (`statemachine.rows.running_digest`). Rows that do not add up to these sums are not those that were applied.
     """
     with CheckpointReader(backup / STATE) as reader:
         mark, kv = reader.mark, cast("KV", reader)  # `get` and `scan` are all that is asked of it
-        kept = sums.load(kv, mark.index)
-        for family, total in sums.count(kv).items() if kept is not None else ():
+        kept = running_digest.load(kv, mark.index)
+        for family, total in running_digest.count(kv).items() if kept is not None else ():
             if kept is not None and kept[family] != total:
                 raise KVCorruptError(
                     f"{backup / STATE}: the rows of family {family} are not those that the node counted when it "

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from cluster.broker.names import DEAD_LETTER_PREFIX
+from cluster.broker.name_rules import DEAD_LETTER_PREFIX
 from raftlog.work import ITEM_UNITS, charge
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator
 
-from cluster.broker.evicted.evicted_keys import EvictedKeys, complete, is_evicted, told
-from cluster.broker.names import no_topic
+from cluster.broker.evicted.evicted_key_search import EvictedKeys, complete, is_evicted, told
+from cluster.broker.name_rules import no_topic
 from cluster.broker.reads.message_lookup import KeyLookup, KeyQuery, QueryResult, Stored, UnreadableError, message_at
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Client, Services, begin_steps

@@ -7,9 +7,9 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from cluster.broker.names import check_topic_name
-from cluster.broker.reads.read_levels import ATTRIBUTE as TIER_READ
-from cluster.broker.reads.read_levels import LEVELS
+from cluster.broker.name_rules import check_topic_name
+from cluster.broker.reads.tier_read_policy import ATTRIBUTE as TIER_READ
+from cluster.broker.reads.tier_read_policy import LEVELS
 from cluster.broker.refusal import Reason, Refused
 from statemachine.commands import CREATE_TOPIC, DELETE_TOPIC
 from statemachine.topics import ACK_LEVELS, DEDUP_MODES, RETENTION, is_retention

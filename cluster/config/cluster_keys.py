@@ -16,9 +16,9 @@ import msgspec
 from msgspec.structs import replace
 
 from cluster.config.config import Config
+from cluster.config.cross_key_rules import check
 from cluster.config.loading import value_of
 from cluster.config.ranges import range_of
-from cluster.config.rules import check
 from cluster.config.source import ConfigError, KeyPath, Source, nearest
 
 logger = logging.getLogger(__name__)

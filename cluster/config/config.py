@@ -1,7 +1,7 @@
 """The node's configuration: one `raftmq.toml`, then RAFTMQ_SECTION__KEY variables, then flags; later sources win.
 
 Every key, default and range is here and in docs/configuration.md (a test compares the two). Values are checked when
-they are loaded, relations between them in `cluster.config.rules`, so a `Config` that exists can be used.
+they are loaded, relations between them in `cluster.config.cross_key_rules`, so a `Config` that exists can be used.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class LogSection(_Section, frozen=True, kw_only=True):
 
 class LimitsSection(_Section, frozen=True, kw_only=True):
     """Limits of what one client and all clients may ask for; `profile` names a set of limits
-    (cluster/config/rules.py)."""
+    (cluster/config/cross_key_rules.py)."""
 
     profile: Literal["rocketmq", "report-003"] = "rocketmq"
     message_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(1 << 10, 31 << 20))] = 4 << 20

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import msgspec
 
 from cluster.config.config import Config
+from cluster.config.cross_key_rules import check, complete
 from cluster.config.ranges import range_of
-from cluster.config.rules import check, complete
 from cluster.config.source import ConfigError, KeyPath, Source, did_you_mean, dotted, toml_value
 from raftlog.types import NodeId
 

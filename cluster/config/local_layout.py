@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from raftlog.baseline import is_known, why_unknown
+from raftlog.format_versions import is_known, why_unknown
 from raftmq_wire.errors import ExitCode, LocalError
 
 DATA_DIR_NAME = ".raftmq"

@@ -9,15 +9,15 @@ from enum import Enum
 from uuid import UUID
 
 from cluster.members import checks
+from cluster.members.address_change import Place, place_of
 from cluster.members.addresses import MemberAddresses
 from cluster.members.checks import Group
-from cluster.members.moving import Place, place_of
 from cluster.members.service import MembersService
-from cluster.peer.reach import DRAINED, MAINTAINED
-from cluster.peer.slow_turns import SlowTurns
+from cluster.peer.reachability import DRAINED, MAINTAINED
+from cluster.peer.slow_leader_transfer import SlowTurns
 from cluster.runtime.context import NodeContext
-from cluster.runtime.parts import AppliedRun, Part
-from cluster.runtime.succession import Succession
+from cluster.runtime.leader_handover import Succession
+from cluster.runtime.service_lifecycle import AppliedRun, Part
 from raftlog.core.raw_node import RawNode
 from raftlog.core.status import PeerStatus
 from raftlog.errors import RaftLogError

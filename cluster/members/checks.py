@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from cluster.members.addresses import MemberAddresses
-from cluster.runtime.succession import best
+from cluster.runtime.leader_handover import best
 from raftlog.core.state.quorum import majority
 from raftlog.core.status import PeerStatus
 from raftlog.membership import Membership

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cluster.config.config import Config, PeerNode
+from cluster.config.cross_key_rules import ANY_ADDRESS
 from cluster.config.loading import load
-from cluster.config.rules import ANY_ADDRESS
 from cluster.members.joining import add_request, check_directory, make_directory, peer_tables
 from cluster.peer.secret import path_of
 from cluster.peer.secret_files import has, take

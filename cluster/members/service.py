@@ -15,11 +15,11 @@ from typing import Literal
 from prometheus_client import CollectorRegistry, Gauge
 
 from cluster.members.addresses import MemberAddresses, addresses_of, peer_addresses
-from cluster.peer.roster import LEVEL, REMOVED, Address, Addresses, Refusal, Removed
-from cluster.peer.roster import Membership as Handshake
+from cluster.peer.allowed_peers import LEVEL, REMOVED, Address, Addresses, Refusal, Removed
+from cluster.peer.allowed_peers import Membership as Handshake
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.context import NodeContext
-from cluster.runtime.signal import Signal
+from cluster.runtime.listeners import Signal
 from raftlog.membership import UNSAFE_RECOVER, Membership
 from raftlog.storage.files.identity import Identity
 from raftlog.types import NodeId
@@ -194,7 +194,7 @@ class MembersService:
         self._metrics.note(members, committed=self.is_committed, removed=self.is_removed)
 
     def refused(self, peer: NodeId, refusal: Refusal) -> None:
-        """Handles a member's refusal to let this node in (cluster.peer.roster)."""
+        """Handles a member's refusal to let this node in (cluster.peer.allowed_peers)."""
         if refusal.kind == REMOVED:
             self._out(refusal.since)
         elif refusal.kind == LEVEL:

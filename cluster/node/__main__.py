@@ -23,9 +23,9 @@ from cluster.runtime.host.cgroup import fit_memory
 from cluster.runtime.host.descriptors import fit
 from cluster.runtime.host.private_files import private
 from cluster.runtime.host.service_manager import ServiceManager
-from cluster.runtime.ports import clash
+from cluster.runtime.tcp_ports import clash
 from cluster.runtime.tls.dialling import widen
-from cluster.runtime.turns.garbage import Collector
+from cluster.runtime.turns.garbage_collection import Collector
 from raftlog.errors import RaftLogError
 from raftlog.types import Role
 from statemachine.rows.kv import KVError

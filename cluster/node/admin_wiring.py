@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from cluster.admin.access import HttpAccess
 from cluster.admin.client_list import ClientList
-from cluster.admin.passes import Passes
-from cluster.admin.port import AdminPort
+from cluster.admin.node_interface import AdminPort
+from cluster.admin.signed_identity import Passes
 from cluster.broker.broker_metrics import BrokerLook, BrokerMetrics, ConnectionCounts, disk_busy_s
-from cluster.broker.names import PERM_READ, PERM_WRITE
+from cluster.broker.name_rules import PERM_READ, PERM_WRITE
 from cluster.broker.topic_sizes import TopicSizes
 from cluster.node import node_view
 

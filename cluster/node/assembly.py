@@ -1,7 +1,7 @@
 """The services of a node, each complete when its constructor returns, in the order in which they depend on each other.
 `cluster.node.node` starts and closes them.
 
-Two services that need each other share a `cluster.runtime.signal.Signal`, which is made before both.
+Two services that need each other share a `cluster.runtime.listeners.Signal`, which is made before both.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cluster.backup.service import Backups
-from cluster.broker.assembled import Broker
+from cluster.broker.assembly import Broker
 from cluster.broker.reads.entry_reads import EntryReads
 from cluster.broker.sends.closed_connections import ClosedConnections
 from cluster.broker.sends.send_outcomes import SendOutcomes
@@ -21,8 +21,8 @@ from cluster.config.config import Config, split_address
 from cluster.config.loading import own_address
 from cluster.config.reload import ReloadView
 from cluster.members.changes import MemberChanges
-from cluster.members.levels import Levels
-from cluster.members.reloading import LayeredConfig, Reloading
+from cluster.members.cluster_level import Levels
+from cluster.members.config_activation import LayeredConfig, Reloading
 from cluster.members.service import MembersService
 from cluster.node.cluster_config import ClusterConfig
 from cluster.node.event_watch import EventWatch
@@ -32,26 +32,25 @@ from cluster.peer import secret
 from cluster.peer.admission import Implausible
 from cluster.peer.links import links_of
 from cluster.peer.secret import SecretKeeper
-from cluster.remoting.assembled import Remoting
+from cluster.remoting.assembly import Remoting
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.reply_path import pack_host
-from cluster.remoting.handlers.broker_figures import NodeFigures
+from cluster.remoting.handlers.broker_stats import NodeFigures
 from cluster.remoting.handlers.send_reply import SendReplyWriter
 from cluster.repair.consistency import Consistency
-from cluster.repair.installs import Installs
-from cluster.repair.repairs import Repairs, moves_of, transport_of
-from cluster.replication.acks.early_ledger import Ledger
+from cluster.repair.install_service import Installs
+from cluster.repair.repair_service import Repairs, moves_of, transport_of
+from cluster.replication.acks.early_answer_file import Ledger
 from cluster.replication.append_lane import RETRY, AppendLane, Persisted, PersistJob, PrepareLane
 from cluster.replication.append_runner import AppendRunner
 from cluster.replication.apply_lane import Applied, ApplyLane, ApplyRunner
-from cluster.replication.identity import RetryMemory
-from cluster.replication.modes import Modes
+from cluster.replication.mode_assembly import Modes
 from cluster.replication.proposals import Proposals
 from cluster.replication.raft_driver import DriverInbox, Proposer, RaftDriver
-from cluster.retention.assembled import disk_of, retention_of
-from cluster.retention.leases import Leases
+from cluster.replication.send_identity import RetryMemory
+from cluster.retention.assembly import disk_of, retention_of
+from cluster.retention.read_leases import Leases
 from cluster.runtime.alarms import Alarms
-from cluster.runtime.chores import Every
 from cluster.runtime.context import NodeContext
 from cluster.runtime.environment import Environment
 from cluster.runtime.events import EventLog
@@ -59,14 +58,15 @@ from cluster.runtime.failpoints.failpoints import FailpointLane, FailpointSet, F
 from cluster.runtime.figures.counters import Rates, Totals
 from cluster.runtime.figures.stage_times import StageTimes
 from cluster.runtime.lanes import Lane, LaneRunner
-from cluster.runtime.signal import Signal
-from cluster.runtime.succession import Succession
+from cluster.runtime.leader_handover import Succession
+from cluster.runtime.listeners import Signal
+from cluster.runtime.periodic_tasks import Every
 from cluster.runtime.tls.tls_maintenance import TlsMaintenance
 from cluster.runtime.turns.work import Turns
 from cluster.state.node_storage import NodeStorage
 from cluster.state.scrub import Scrubber
 from cluster.state.suspect_state import give_up
-from cluster.tier.tier_access import access_of, expiry_of, index_files_of, scrubs_of, tier_of
+from cluster.tier.tier_assembly import access_of, expiry_of, index_files_of, scrubs_of, tier_of
 from raftlog.types import Entry, NodeId
 
 if TYPE_CHECKING:

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 from cluster.config.cluster_keys import cluster_values
 from cluster.config.reload import differences
 from cluster.replication.outcome import Outcome, ProposeResult
-from cluster.runtime.parts import Part
-from raftlog.baseline import BASELINE
+from cluster.runtime.service_lifecycle import Part
+from raftlog.format_versions import BASELINE
 from statemachine.commands import FINALIZE, SET_CONFIG
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cluster.members.changes import MemberChanges
-    from cluster.members.levels import Levels
-    from cluster.members.reloading import Reloading
+    from cluster.members.cluster_level import Levels
+    from cluster.members.config_activation import Reloading
     from cluster.members.service import MembersService
     from cluster.node.services import NodeServices
     from cluster.runtime.context import NodeContext

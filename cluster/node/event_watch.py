@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cluster.config.reload import ReloadView
     from cluster.members.service import MembersService
     from cluster.peer.transport import PeerTransport
-    from cluster.repair.installs import Installs
+    from cluster.repair.install_service import Installs
     from cluster.state.node_storage import NodeStorage
     from raftlog.core.raw_node import RawNode
 
@@ -41,7 +41,7 @@ REASONS = {
     "since it started": "start",
     "no majority answered": "no_majority",
 }
-"""Part of the reason that a node states for a campaign (raftlog.core.reasons) -> label of a metric."""
+"""Part of the reason that a node states for a campaign (raftlog.core.role_change_reasons) -> label of a metric."""
 
 
 def reason_of(why: str) -> str:

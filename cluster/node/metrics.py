@@ -23,13 +23,13 @@ from prometheus_client import (
 )
 from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 
-from cluster.admin.port import Counted, LoadStatus, NodeStatus
+from cluster.admin.node_interface import Counted, LoadStatus, NodeStatus
 from cluster.broker.broker_metrics import DeadLetterMetrics
 from cluster.broker.groups.client_relay import RelayMetrics
 from cluster.broker.groups.group_lag import LagMetrics
 from cluster.broker.timers.timer_delivery import TimerMetrics
-from cluster.broker.transactions.half_messages import TransactionMetrics
 from cluster.broker.transactions.staged_writes import StagedMetrics
+from cluster.broker.transactions.transaction_end import TransactionMetrics
 from cluster.members.service import MembersMetrics
 from cluster.peer.link_state import LinkMetrics
 from cluster.repair.log_repair import RepairMetrics

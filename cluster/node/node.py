@@ -19,10 +19,10 @@ from cluster.node.assembly import Assembly
 from cluster.node.orderly_stop import retire
 from cluster.peer.transport import Handlers
 from cluster.replication.apply_lane import Applied
-from cluster.runtime.chores import Chores, Every
 from cluster.runtime.environment import Environment
 from cluster.runtime.host.error_containment import contain_each
-from cluster.runtime.parts import Part, Parts
+from cluster.runtime.periodic_tasks import Chores, Every
+from cluster.runtime.service_lifecycle import Part, Parts
 from cluster.runtime.turns.turn_watch import LongTurn, LoopLagSampler, TurnWatch
 from raftlog.core.raw_node import RawNode
 from raftlog.types import NodeId

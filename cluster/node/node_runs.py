@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cluster.config.config import Config
-from cluster.config.exposure import open_folder, open_ports
+from cluster.config.exposure_check import open_folder, open_ports
 from cluster.node.node import Node
-from cluster.repair.peer_state import restore_from_peers
+from cluster.repair.initial_checkpoint import restore_from_peers
 from cluster.retention.disk_space import is_full, wait_for_space
 from cluster.runtime.environment import Environment
 from cluster.runtime.host.versions import versions
-from cluster.state.opening import StateLostError
+from cluster.state.state_opening import StateLostError
 from raftlog.errors import StorageError
 from raftmq_wire import kernel
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from cluster.admin.port import KernelView, LoadStatus, MemberView, NodeStatus, PeerStatus, SecretView
+from cluster.admin.node_interface import KernelView, LoadStatus, MemberView, NodeStatus, PeerStatus, SecretView
 from cluster.broker.groups.group_members import Members
 from cluster.members.checks import QuorumView, quorum_of
 from cluster.node.metrics import NodeMetrics

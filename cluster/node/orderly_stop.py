@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from cluster.peer.reach import STOPPING
+from cluster.peer.reachability import STOPPING
 from raftlog.errors import NotLeaderError
 from raftlog.types import NOBODY, NodeId, Role
 

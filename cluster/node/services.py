@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from cluster.config.loading import addresses_behind
 from cluster.replication.outcome import Outcome, ProposeResult
-from cluster.runtime.turns.standstill import AwakeClock
+from cluster.runtime.turns.stalled_loop import AwakeClock
 from statemachine.commands import CHANGES_LEVEL, LEVELS, level_of
 
 if TYPE_CHECKING:
     from cluster.config.config import Config
     from cluster.members.service import MembersService
     from cluster.repair.consistency import Consistency
-    from cluster.repair.repairs import Repairs
+    from cluster.repair.repair_service import Repairs
     from cluster.replication.outcome import CommitSession, Done
     from cluster.replication.proposals import Proposals
     from cluster.replication.raft_driver import DriverInbox

@@ -62,7 +62,8 @@ class Admission:
         self._told.warn(f"node {peer} refuses this node", why or "no reason", now_s)
 
 
-# Peers that send implausible messages (`raftlog.core.plausible`): closes their connections and raises an alarm.
+# Peers that send implausible messages (`raftlog.core.message_plausibility`): closes their connections and raises an
+# alarm.
 #
 # Either the peer violates the protocol, or this node has lost entries that it acknowledged. Both need an operator;
 # neither requires the node to stop.

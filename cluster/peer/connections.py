@@ -13,12 +13,12 @@ import ssl
 from typing import Any, Protocol, cast
 
 from cluster.peer import handshake
+from cluster.peer.allowed_peers import SECRET, Refusal, Roster
 from cluster.peer.keyring import Keyring, key_id
-from cluster.peer.roster import SECRET, Refusal, Roster
 from cluster.peer.wire import CONTROL_FRAME_MAX, FRAME_MAX, Kind, WireError, pack, unpack
 from cluster.runtime.framing import FrameBuffer, FrameTooLargeError
-from cluster.runtime.tls.security import why_failed
-from cluster.runtime.turns.standstill import SilenceTimer
+from cluster.runtime.tls.port_security import why_failed
+from cluster.runtime.turns.stalled_loop import SilenceTimer
 from raftlog.types import NodeId
 from raftlog.work import CALL_UNITS, FRAME_UNITS, METER
 
@@ -72,7 +72,7 @@ than most partitions."""
 _USER_TIMEOUT: int | None = getattr(socket_module, "TCP_USER_TIMEOUT", None)
 TLS_BEGINS = b"\x16\x03"
 """First bytes of a TLS handshake. Read as the length of a frame they would mean 353 MiB
-(`cluster.runtime.tls.security`)."""
+(`cluster.runtime.tls.port_security`)."""
 HELLO_MAX = 1024
 """Longest frame of a handshake, bytes."""
 OTHER_SECRET = "the two nodes do not have the same secret; the wrong one is on the node whose links all say so"

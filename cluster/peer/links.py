@@ -18,13 +18,13 @@ import msgspec
 
 from cluster.peer.connections import BULK, CONTROL, Inlet, Link
 from cluster.peer.link_state import Evidence, LinkFigures, LinkMetrics, LinkState, judge
-from cluster.peer.reach import AWAY_MS, LEAVING, Reach, Unreached, patience_ms
-from cluster.peer.slow_turns import SlowTurns
+from cluster.peer.reachability import AWAY_MS, LEAVING, Reach, Unreached, patience_ms
+from cluster.peer.slow_leader_transfer import SlowTurns
 from cluster.peer.transport import HeartbeatNet, PeerTransport
 from cluster.peer.wire import Kind, WireError
 from cluster.runtime.clock import Clock
 from cluster.runtime.context import NodeContext
-from cluster.runtime.parts import Part
+from cluster.runtime.service_lifecycle import Part
 from raftlog.core.raw_node import RawNode
 from raftlog.core.status import PeerStatus
 from raftlog.types import NodeId, Role

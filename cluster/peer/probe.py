@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 from cluster.peer import handshake
+from cluster.peer.allowed_peers import Address, Roster
 from cluster.peer.connections import HELLO_MAX, OTHER_SECRET, PROBE, certified
 from cluster.peer.keyring import Keyring
-from cluster.peer.roster import Address, Roster
 from cluster.peer.wire import Kind, WireError, pack, unpack
 from cluster.runtime.framing import FrameBuffer, FrameTooLargeError
 from cluster.runtime.tls.dialling import Dialling

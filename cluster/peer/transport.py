@@ -25,15 +25,15 @@ from typing import Any, NamedTuple
 
 from cluster.peer import handshake
 from cluster.peer.admission import Admission
+from cluster.peer.allowed_peers import LEVEL as TOO_OLD
+from cluster.peer.allowed_peers import REMOVED, Address, Addresses, Membership, Refusal, Roster
 from cluster.peer.connections import BULK, CONTROL, Inlet, Link
 from cluster.peer.keyring import OPEN, Keyring, key_id
-from cluster.peer.roster import LEVEL as TOO_OLD
-from cluster.peer.roster import REMOVED, Address, Addresses, Membership, Refusal, Roster
 from cluster.peer.wire import NODE_KINDS, Kind, WireError, decode_message, encode_message, pack
 from cluster.runtime.tls.acceptor import Acceptor
 from cluster.runtime.tls.dialling import PLAIN_DIALLING, Dialling
-from cluster.runtime.tls.security import PLAIN, Security
-from raftlog.baseline import BASELINE
+from cluster.runtime.tls.port_security import PLAIN, Security
+from raftlog.format_versions import BASELINE
 from raftlog.messages import AppendEntries, Message
 from raftlog.types import NodeId
 from raftlog.work import CALL_UNITS, METER

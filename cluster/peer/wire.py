@@ -14,9 +14,9 @@ from typing import Any
 
 import msgpack
 
-from raftlog.baseline import BASELINE
-from raftlog.core.plausible import TERM_MAX
+from raftlog.core.message_plausibility import TERM_MAX
 from raftlog.errors import FrameError
+from raftlog.format_versions import BASELINE
 from raftlog.frame import decode_entries
 from raftlog.messages import (
     AppendEntries,
@@ -76,7 +76,7 @@ class Kind(IntEnum):
     FETCH = 4
     FETCHED = 5
     WANT_WRITTEN = 6
-    """[]: asks the peer to report writes for a while (`cluster.replication.acks.written`)"""
+    """[]: asks the peer to report writes for a while (`cluster.replication.acks.write_reports`)"""
     WRITTEN = 7
     """[term, index]: entries up to here were handed to the operating system"""
     PING = 8

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.reply_path import ReplyPath
-from cluster.remoting.needs import pull_needs
-from cluster.runtime.parts import Part
+from cluster.remoting.request_rights import pull_needs
+from cluster.runtime.service_lifecycle import Part
 from raftlog.work import charge
 from raftmq_wire.codec import CodecError, ext_of
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.signature import ACCESS_KEY, SIGNATURE, begun, content, is_right
-from statemachine.access.judging import Denied, Verdicts, judge
+from statemachine.access.access_decision import Denied, Verdicts, judge
 from statemachine.access.rules import Need
 from statemachine.access.users import Mode
 

@@ -17,17 +17,17 @@ from cluster.remoting.connection.remoting_request import RemotingRequest
 from cluster.remoting.connection.reply_path import IN_LINE, SENDS
 from cluster.remoting.connection.server import Dispatch, RemotingConnection, unsupported
 from cluster.remoting.connection.stuck_clients import IdleClients, StuckClients
-from cluster.remoting.forward.committers import name_committers, name_standing
 from cluster.remoting.forward.forwarder import WRITES, ForwardedPath, Forwarder
+from cluster.remoting.forward.requesting_clients import name_committers, name_standing
 from cluster.remoting.handlers.send import SendHandler
 from cluster.remoting.handlers.send_reply import SendReplyWriter
-from cluster.remoting.needs import Codes
 from cluster.remoting.request import Request
-from cluster.replication.identity import Identity
+from cluster.remoting.request_rights import Codes
 from cluster.replication.message_batch import Send
-from cluster.runtime.parts import Part
+from cluster.replication.send_identity import Identity
+from cluster.runtime.service_lifecycle import Part
 from cluster.runtime.tls.acceptor import Acceptor, has_descriptors
-from cluster.runtime.tls.security import Security
+from cluster.runtime.tls.port_security import Security
 from raftmq_wire.codec import CodecError
 from raftmq_wire.codes import ABOUT_USERS, RequestCode, ResponseCode
 

@@ -13,9 +13,9 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from cluster.repair.asking import Fetches, end_task, fill, in_executor
 from cluster.repair.fetch import FetchError
 from cluster.repair.log_source import ask_place
+from cluster.repair.peer_requests import Fetches, end_task, fill, in_executor
 from cluster.repair.progress import InstallMetrics, Progress
 from cluster.runtime.context import NodeContext
 from raftlog.errors import FrameError, RaftLogError

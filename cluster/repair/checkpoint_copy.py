@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from cluster.repair.asking import Blocking, Fetches, ask
 from cluster.repair.fetch import PIECE, STATE
+from cluster.repair.peer_requests import Blocking, Fetches, ask
 from cluster.runtime.figures.row_count import Counted
 from cluster.state import manifest as manifests
 from cluster.state.manifest import CheckpointFile, Manifest
-from cluster.state.tables import file_crc
+from cluster.state.table_checksums import file_crc
 from raftlog.storage.files.fs import File, FileSystem, read_file, write_file
 from raftlog.types import NodeId
 from raftmq_wire.checksums import crc32c

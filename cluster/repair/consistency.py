@@ -24,13 +24,13 @@ from typing import Any, NamedTuple, Protocol
 import msgpack
 
 from cluster.repair.fetch import Fetched, FetchError, Refused, Source, Status
-from cluster.repair.repairs import Repairs
+from cluster.repair.repair_service import Repairs
 from cluster.runtime.context import NodeContext
-from cluster.runtime.parts import AppliedRun, Part
+from cluster.runtime.service_lifecycle import AppliedRun, Part
 from raftlog.core.state.quorum import majority
 from raftlog.errors import NotLeaderError, ProposalDroppedError
 from raftlog.types import Entry, EntryType, NodeId, Role
-from statemachine.rows.sums import VERSION, RunningSums, Sums
+from statemachine.rows.running_digest import VERSION, RunningSums, Sums
 
 logger = logging.getLogger(__name__)
 
@@ -327,7 +327,7 @@ def _log_failure(done: asyncio.Future[None]) -> None:
 # The payload of a DIGEST entry: the sums of the leader's rows at an earlier marker entry.
 #
 # msgpack array [version, index, {family: sum}]; the map is empty if the leader does not remember that marker. The entry
-# itself is the next marker (statemachine/rows/sums.py).
+# itself is the next marker (statemachine/rows/running_digest.py).
 
 
 class Digest(NamedTuple):

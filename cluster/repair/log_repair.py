@@ -16,8 +16,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from cluster.repair.asking import Backoff, Fetches, end_task
 from cluster.repair.fetch import LOG, PAYLOAD_MAX, FetchError, Status
+from cluster.repair.peer_requests import Backoff, Fetches, end_task
 from cluster.runtime.alarms import Alarms
 from raftlog.errors import FrameError, OutOfRangeError, RaftLogError
 from raftlog.storage.log.log_repair import RangeRepair

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from cluster.repair.asking import Fetches, ask
 from cluster.repair.fetch import PAYLOAD_MAX, Fetched, Refused, Source, Status
+from cluster.repair.peer_requests import Fetches, ask
 from cluster.state import manifest as manifests
 from cluster.state.checkpoints import Checkpoint, Checkpoints
 from cluster.state.manifest import Manifest
@@ -108,7 +108,7 @@ async def ask_place(client: Fetches, peer: NodeId, position: int) -> Place:
     return place
 
 
-# Serves this node's checkpoints to a peer that lost its state (peer_state.py sends the requests).
+# Serves this node's checkpoints to a peer that lost its state (initial_checkpoint.py sends the requests).
 #
 #     ["list"]                               fields: [[name, index, term, header_crc], ...], newest first
 #     ["list", least]                        the same; if none is of that index or above, another one is made first

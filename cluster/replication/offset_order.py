@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cluster.replication.outcome import Done
-    from cluster.replication.pending import PendingCommands
+    from cluster.replication.pending_requests import PendingCommands
     from raftlog.core.raw_node import RawNode
     from statemachine.broker_state import BrokerState
 

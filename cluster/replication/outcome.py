@@ -10,7 +10,7 @@ from raftlog.types import EntryId
 from statemachine.payload import SessionRows
 
 if TYPE_CHECKING:
-    from cluster.replication.identity import ConnectionSession
+    from cluster.replication.send_identity import ConnectionSession
     from cluster.runtime.in_flight import BytesInFlight
 
 

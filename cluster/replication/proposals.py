@@ -22,13 +22,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cluster.replication.acks.ack_levels import EARLY
+from cluster.replication.acks.early_answer_file import Ledger
 from cluster.replication.acks.early_answers import EarlyAnswers, Twins
-from cluster.replication.acks.early_ledger import Ledger
 from cluster.replication.apply_lane import Applied
 from cluster.replication.message_batch import Built, QueueCursor, Send, TopicSlot, build
 from cluster.replication.offset_order import OffsetOrder
 from cluster.replication.outcome import CommitSession, Done, Outcome, ProposeResult
-from cluster.replication.pending import (
+from cluster.replication.pending_requests import (
     NameLimits,
     PendingCommands,
     PendingEntry,
@@ -45,8 +45,8 @@ from cluster.replication.pending import (
 from cluster.replication.send_queue import SendQueue, slot_of
 from cluster.replication.slow_requests import ProposalFigures, ProposalMetrics
 from cluster.runtime.host.error_containment import contain, report_contained
-from cluster.runtime.parts import Part
-from cluster.runtime.signal import Signal
+from cluster.runtime.listeners import Signal
+from cluster.runtime.service_lifecycle import Part
 from raftlog.core.raw_node import RawNode
 from raftlog.errors import FrameError, NotLeaderError, ProposalDroppedError
 from raftlog.types import EntryType, Role

@@ -24,8 +24,8 @@ from cluster.runtime.clock import Clock
 from cluster.runtime.environment import APPLY_BYTES
 from cluster.runtime.figures.stage_times import StageTimes
 from cluster.runtime.lanes import LaneRunner
-from cluster.runtime.signal import Signal
-from cluster.runtime.turns.standstill import behind_sockets
+from cluster.runtime.listeners import Signal
+from cluster.runtime.turns.stalled_loop import behind_sockets
 from raftlog.core.raw_node import RawNode, Ready
 from raftlog.errors import ImplausibleMessageError, NotLeaderError
 from raftlog.messages import InstallSnapshot, Message

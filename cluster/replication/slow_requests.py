@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING, Protocol
 
 from cluster.replication.outcome import Outcome
-from cluster.replication.pending import PendingEntry
+from cluster.replication.pending_requests import PendingEntry
 from raftmq_wire.codes import RequestCode, ResponseCode
 from statemachine.broker_state import BrokerState
 

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from cluster.replication.internal_sends import NoClient, submit_copies
 from cluster.replication.message_batch import BatchMessage
 from cluster.replication.outcome import Outcome
-from cluster.replication.own_sends import NoClient, submit_copies
 from cluster.retention.pinned_messages import Gather, PinnedRow, Slice
 from statemachine.commands import Command
 

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cluster.replication.append_lane import Persisted
-from cluster.retention.disk_outlook import Filling, SlowAppends
-from cluster.runtime.parts import Part
-from cluster.runtime.signal import Signal
+from cluster.retention.disk_warnings import Filling, SlowAppends
+from cluster.runtime.listeners import Signal
+from cluster.runtime.service_lifecycle import Part
 from raftlog.errors import DiskFullError
 from statemachine.rows.kv import KVFullError
 

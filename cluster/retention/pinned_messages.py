@@ -16,7 +16,7 @@ from statemachine.commands import DROP_TIMERS, END_HALVES, Command
 from statemachine.delivery.half_messages import HalfMessage
 from statemachine.delivery.timers import TimerRow
 from statemachine.payload import RowKind
-from statemachine.query import QueueItem
+from statemachine.queue_reads import QueueItem
 
 if TYPE_CHECKING:
     from cluster.runtime.alarms import Alarms

@@ -1,9 +1,10 @@
 """Retention of one node: proposes TRIMs while the node leads, and removes the node's own files below them.
 
-Every `every_ms` a lane reads disk usage, checkpoints and rows (lane.py). If the node leads, it proposes a TRIM, which
-every node applies at the same entry: from then on messages below it are invisible. Each node then removes its files on
-its own, one every `delete_gap_ms`. It removes files below the TRIM that its own older checkpoint includes and below
-every lease, never the newest file. So whichever state the node is opened with next, that state needs no removed file.
+Every `every_ms` a lane reads disk usage, checkpoints and rows (retention_worker.py). If the node leads, it proposes a
+TRIM, which every node applies at the same entry: from then on messages below it are invisible. Each node then removes
+its files on its own, one every `delete_gap_ms`. It removes files below the TRIM that its own older checkpoint includes
+and below every lease, never the newest file. So whichever state the node is opened with next, that state needs no
+removed file.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.config.config import Config, RetentionSection, TierSection
 from cluster.retention.carry_forward import Carrier
-from cluster.retention.lane import CHECKPOINT, Ask, Held, Remove, Removed, RetentionLane, Survey
-from cluster.retention.leases import Leases
 from cluster.retention.metrics import RetentionMetrics
 from cluster.retention.pinned_messages import Gather, PinAlarm, Slice
 from cluster.retention.policy import Decision
+from cluster.retention.read_leases import Leases
+from cluster.retention.retention_worker import CHECKPOINT, Ask, Held, Remove, Removed, RetentionLane, Survey
 from cluster.retention.tier_policy import TierDecision
 from cluster.retention.views import LeaseView, RetentionView
 from cluster.runtime.context import NodeContext
 from cluster.runtime.lanes import StartedLane
-from cluster.runtime.parts import AppliedRun, Part
+from cluster.runtime.service_lifecycle import AppliedRun, Part
 from cluster.state.node_storage import NodeStorage
 from raftlog.errors import NotLeaderError, OutOfRangeError, ProposalDroppedError
 from raftlog.types import EntryId, EntryType, Role

@@ -18,7 +18,7 @@ from cluster.runtime.events import EventLog
 from cluster.runtime.failpoints.failpoints import FailpointSet
 from cluster.runtime.figures.stage_times import StageTimes
 from cluster.runtime.in_flight import InFlight
-from cluster.runtime.succession import Succession
+from cluster.runtime.leader_handover import Succession
 from cluster.runtime.turns.work import Turns
 from raftlog.core.raw_node import RawNode
 from raftlog.storage.files.fs import FileSystem
@@ -30,7 +30,7 @@ class NodeContext:
 
     config: Config
     """The configuration at the node's start. Later changes are passed to each service
-    (`cluster.runtime.parts.Part.reload`)."""
+    (`cluster.runtime.service_lifecycle.Part.reload`)."""
     environment: Environment
     loop: asyncio.AbstractEventLoop
     raw: RawNode

@@ -20,10 +20,10 @@ from cluster.runtime.host.cgroup import memory_bytes
 from cluster.runtime.lanes import Lane, LaneRunner, ThreadLaneRunner
 from cluster.runtime.turns.work import TURN_SHARE
 from raftlog.storage.files.fs import FileSystem, OsFileSystem
+from statemachine.checkpoint_reader import CheckpointReader
 from statemachine.commands import LEVEL
-from statemachine.rocks_reader import CheckpointReader
 from statemachine.rows.kv import KV
-from statemachine.rows.rocks import RocksKV
+from statemachine.rows.rocksdb_store import RocksKV
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 CHECKPOINT_BYTES = 64 * 1024 * 1024
@@ -118,8 +118,8 @@ class Environment:
     """Returns the keys in the file that `auth.key_file` names; None for the default of
     `cluster.broker.access.secrets`."""
     open_store: Callable[[str], object] | None = None
-    """Opens the object store at a URL; None for the default of `cluster.tier.store.opening`. Its result is not typed
-    here, because that protocol belongs to a layer above."""
+    """Opens the object store at a URL; None for the default of `cluster.tier.store.store_by_url`. Its result is not
+    typed here, because that protocol belongs to a layer above."""
     read_config: Callable[[], Config] | None = None
     """Reads the configuration again (`cluster.config.reload`); None if there is none to read. Raises ConfigError."""
     written_keys: Callable[[], frozenset[str]] = frozenset

@@ -15,7 +15,7 @@ from cluster.runtime.environment import CHECKPOINT_BYTES, CHECKPOINT_EVERY_MS
 from cluster.runtime.lanes import NeverIdle
 from cluster.state.checkpoints import Checkpoints, mark_of
 from cluster.state.live_copy import CheckpointBusyError
-from cluster.state.tables import Tables
+from cluster.state.table_checksums import Tables
 from raftlog.errors import OutOfSpaceError, StorageError
 from raftlog.storage.files import layout
 from raftlog.storage.files.fs import FileSystem

@@ -17,11 +17,11 @@ from cluster.runtime.environment import Rows
 from cluster.state import manifest as manifests
 from cluster.state.live_copy import CheckpointBusyError, copy_database
 from cluster.state.manifest import CheckpointFile, Manifest
-from cluster.state.tables import Crcs, file_crc
+from cluster.state.table_checksums import Crcs, file_crc
 from raftlog.storage.files import layout
 from raftlog.storage.files.fs import ZERO_CHUNK, FileSystem, read_file, storage_error, write_file
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
-from statemachine.rows import keys, sums
+from statemachine.rows import keys, running_digest
 from statemachine.rows.kv import KV, META, TABLE_SUFFIX
 from statemachine.rows.row_format import level_in
 
@@ -39,7 +39,9 @@ _TRIES = 3
 def stored_sums(rows: Rows) -> dict[str, int]:
     """Returns the digest sums that the state keeps, as of its applied index; {} if it keeps none."""
     index = mark_of(rows).index
-    return dict(sums.load(cast("KV", rows), index) or {}) if index >= 0 else {}  # `get` is all that it asks for
+    return (
+        dict(running_digest.load(cast("KV", rows), index) or {}) if index >= 0 else {}
+    )  # `get` is all that it asks for
 
 
 def mark_of(kv: Rows) -> AppliedMark:

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from cluster.state import suspect_state
 from cluster.state.checkpoints import Checkpoints
-from cluster.state.opening import doubtful, is_of_log, unusable
+from cluster.state.opening_cases import Done, Facts, StateCase, classify
 from cluster.state.overlay_fs import OverlayFileSystem
-from cluster.state.state_case import Done, Facts, StateCase, classify
 from cluster.state.state_check import StateCheck, StateFacts, checkpoint_findings, irrelevant_state_ranges
+from cluster.state.state_opening import doubtful, is_of_log, unusable
 from raftlog.errors import IdentityError, RaftLogError
 from raftlog.storage.files import identity as identities
 from raftlog.storage.files.fs import OsFileSystem
@@ -120,7 +120,7 @@ class Fsck:
             return None
 
     def _rehearse_state(self, opened: NodeDir) -> str:
-        """Returns the outcome that the table of state_case.py gives for the findings."""
+        """Returns the outcome that the table of opening_cases.py gives for the findings."""
         log, facts, run = opened.log, self._facts, self._run()
         suspicion = suspect_state.suspicion_of(self._fs, self._directory)
         found = self._found = classify(

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar
 
 from raftlog.storage.files.fs import FileSystem, read_file
 from statemachine.rows.kv import KV, KVError
-from statemachine.rows.rocks_log import bad_records, records
+from statemachine.rows.rocksdb_log_reader import bad_records, records
 
 CURRENT = "CURRENT"
 WAL_SUFFIX = ".log"

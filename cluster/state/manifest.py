@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import msgpack
 
-from raftlog.baseline import BASELINE, why_above
 from raftlog.errors import CorruptLogError
+from raftlog.format_versions import BASELINE, why_above
 from raftlog.storage.files.sealed_map import seal, unseal
 from raftmq_wire.checksums import crc32c
 from statemachine.broker_state import AppliedMark

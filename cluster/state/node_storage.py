@@ -17,12 +17,12 @@ from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import SEND_BYTES, Environment
 from cluster.runtime.failpoints.failpoint_fs import FailpointFileSystem
 from cluster.runtime.failpoints.failpoints import FailpointSet
-from cluster.runtime.signal import Signal
+from cluster.runtime.listeners import Signal
 from cluster.state.checkpointer import Checkpointer
-from cluster.state.opening import OpenState, StateLostError, StateOpening
 from cluster.state.recovery_views import CheckpointTimes, PreviousRun, RecoveryStatus, damage_views
+from cluster.state.state_opening import OpenState, StateLostError, StateOpening
 from cluster.state.suspect_state import mark_suspect
-from raftlog.core.plausible import TERM_MAX
+from raftlog.core.message_plausibility import TERM_MAX
 from raftlog.core.raw_node import RawNode
 from raftlog.core.state.config import RaftConfig
 from raftlog.errors import StorageError
@@ -34,7 +34,7 @@ from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.members import members_at_opening
 from raftlog.storage.node_dir import NodeDir, open_node_dir
 from statemachine.rows.kv import KV, KVCorruptError
-from statemachine.rows.sums import Sums, count
+from statemachine.rows.running_digest import Sums, count
 
 
 class Stages:
@@ -287,9 +287,9 @@ class NodeStorage:
 
 # Counts the rows of a state that does not know its sums, during a start, and logs its progress.
 #
-# This is rare: it happens after an update that counts other rows (`statemachine.rows.sums.VERSION`), or with a state
-# from a version without sums. It takes a minute for 30 million rows. The node serves nobody yet, so no peer and no
-# client waits for its event loop.
+# This is rare: it happens after an update that counts other rows (`statemachine.rows.running_digest.VERSION`), or with
+# a state from a version without sums. It takes a minute for 30 million rows. The node serves nobody yet, so no peer and
+# no client waits for its event loop.
 
 SAY_EVERY_S = 5.0
 

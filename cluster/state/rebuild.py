@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from cluster.state import suspect_state
 from cluster.state.checkpoints import Checkpoint, Checkpoints
-from cluster.state.opening import doubtful, set_aside_doubtful, unusable
+from cluster.state.state_opening import doubtful, set_aside_doubtful, unusable
 from raftlog.errors import RaftLogError
 from raftlog.storage.files import layout, vote_withheld
 from raftlog.storage.files.fs import FileSystem, storage_error
@@ -22,7 +22,7 @@ from raftlog.storage.files.vote_withheld import VoteWithheld
 from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.node_dir import NodeDir, open_node_dir
 from statemachine.rows.kv import KV
-from statemachine.rows.rocks import RocksKV
+from statemachine.rows.rocksdb_store import RocksKV
 
 CHECKPOINT, SEGMENT, START = "checkpoint", "segment", "start"
 """The beginning of a rebuild: at the newest sound checkpoint; at one below the segment that report 003's rule names;

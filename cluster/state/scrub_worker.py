@@ -25,8 +25,8 @@ from raftlog.storage.files.fs import FileSystem, OsFile, OsFileSystem
 from raftlog.storage.verify.findings import Severity
 from raftlog.storage.verify.verify_directory import group_of
 from raftlog.storage.verify.verify_segments import check_log
-from statemachine.rocks_reader import CheckpointReader
-from statemachine.rows import sums
+from statemachine.checkpoint_reader import CheckpointReader
+from statemachine.rows import running_digest
 from statemachine.rows.kv import KV, KVError
 
 Line = dict[str, Any]
@@ -97,7 +97,7 @@ def scrub_rows(directory: Path, checkpoint: Checkpoint) -> Line | None:
     try:
         with CheckpointReader(checkpoint.path) as reader:
             rows = cast("KV", reader)  # `get` and `scan` are all that is asked of it
-            told, counted = sums.load(rows, reader.mark.index), sums.count(rows)
+            told, counted = running_digest.load(rows, reader.mark.index), running_digest.count(rows)
     except KVError as error:
         return {"kind": "rows", "checkpoint": name, "text": str(error)}
     wrong = [] if told is None else [family for family in counted if told.get(family, 0) != counted[family]]

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from cluster.state import suspect_state, tables
+from cluster.state import suspect_state, table_checksums
 from cluster.state.checkpoints import Checkpoints, stored_sums
-from cluster.state.tables import file_crc
+from cluster.state.table_checksums import file_crc
 from raftlog.errors import RaftLogError
 from raftlog.storage.files import layout
 from raftlog.storage.files.fs import FileSystem, read_file
@@ -27,10 +27,10 @@ from raftlog.storage.verify.verify_directory import Finding, IrrelevantRange, Se
 from raftmq_wire.checksums import crc32c
 from statemachine import payload
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
-from statemachine.rocks_reader import CheckpointReader
-from statemachine.rows import keys, sums
+from statemachine.checkpoint_reader import CheckpointReader
+from statemachine.rows import keys, running_digest
 from statemachine.rows.kv import CQ, KV, TABLE_SUFFIX, KVCorruptError, KVError
-from statemachine.rows.rocks_log import bad_records
+from statemachine.rows.rocksdb_log_reader import bad_records
 
 WAL_SUFFIX = ".log"
 MANIFEST_PREFIX = "MANIFEST-"
@@ -45,7 +45,7 @@ _IRRELEVANT = {
 
 
 class StateFacts(NamedTuple):
-    """Facts about the state from reading it, for the table of state_case.py."""
+    """Facts about the state from reading it, for the table of opening_cases.py."""
 
     exists: bool
     damaged: str
@@ -85,10 +85,10 @@ class StateCheck:
         yield from self._rows(log)
 
     def _tables(self, names: list[str]) -> Iterator[Finding]:
-        listed = tables.load(self._fs, self._state, self._group_id)
+        listed = table_checksums.load(self._fs, self._state, self._group_id)
         if listed is None:
             text = "the list of tables is damaged: what it would prove is checked block by block instead"
-            yield Finding(self._state / tables.FILE, 0, 0, "table list", Severity.NOTE, text)
+            yield Finding(self._state / table_checksums.FILE, 0, 0, "table list", Severity.NOTE, text)
             return
         for name in names:
             if name in listed and file_crc(self._fs, self._state / name) != listed[name]:
@@ -129,7 +129,7 @@ class StateCheck:
         if mark.index < self._synced:
             text = f"has applied up to {mark.index}, RUN knew {self._synced} to be on disk: rows were lost"
             yield Finding(self._state, 0, 0, "state", Severity.REPAIRABLE, text)
-        counted = sums.count(cast("KV", reader))  # `scan` is all that it asks for
+        counted = running_digest.count(cast("KV", reader))  # `scan` is all that it asks for
         for family, stored in stored_sums(reader).items():
             if counted[family] != stored:
                 text = f"the rows of family {family} add up to {counted[family]:016x}, not to {stored:016x}"
@@ -184,7 +184,7 @@ def irrelevant_state_ranges(fs: FileSystem, directory: Path, group_id: int) -> I
         why = next((why for prefix, why in _IRRELEVANT.items() if name == prefix or _begins(name, prefix)), "")
         if why:
             yield IrrelevantRange(state / name, 0, file_crc(fs, state / name)[0], why)
-    listed = tables.load(fs, state, group_id) or {}
+    listed = table_checksums.load(fs, state, group_id) or {}
     unlisted = [name for name in names if name.endswith(TABLE_SUFFIX) and name not in listed]
     if unlisted:
         with CheckpointReader(state) as reader:

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from cluster.retention.tier_policy import TierDecision
-from cluster.tier.proposing import DeposedError, Steps
+from cluster.tier.log_proposals import DeposedError, Steps
 from cluster.tier.store.errors import StoreError
 from statemachine.tier import TierSegment, TierState
 from statemachine.trim import QueueMin, Trim

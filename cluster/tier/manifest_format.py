@@ -18,7 +18,7 @@ import msgspec
 from cluster.tier.object_names import HEAD, LOG, manifest_version
 from cluster.tier.store.errors import BadAnswer, OtherFormat
 from cluster.tier.store.object_store import Data
-from raftlog.baseline import BASELINE, is_known, why_above, why_unknown
+from raftlog.format_versions import BASELINE, is_known, why_above, why_unknown
 from raftlog.work import charge
 from raftmq_wire.json_text import MALFORMED
 from statemachine.commands import LEVEL

@@ -30,7 +30,7 @@ from cluster.tier.manifest_pages import COPIES_MAX, KEPT, ManifestPages, holds, 
 from cluster.tier.object_names import HEAD, MANIFESTS, manifest_name
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, NotFound
 from cluster.tier.store.object_store import OBJECT_BYTES_MAX, ObjectStore
-from raftlog.baseline import BASELINE
+from raftlog.format_versions import BASELINE
 from statemachine.tier import TierSegment, TierState
 
 logger = logging.getLogger(__name__)

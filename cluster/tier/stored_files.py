@@ -22,7 +22,7 @@ import msgspec
 
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, NotFound
 from cluster.tier.store.object_store import OBJECT_BYTES_MAX, ObjectStore, checksum_of
-from raftlog.baseline import is_known, remark
+from raftlog.format_versions import is_known, remark
 from raftmq_wire.checksums import crc32c
 from raftmq_wire.json_text import MALFORMED
 

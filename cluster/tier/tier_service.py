@@ -16,9 +16,9 @@ import msgspec
 
 from cluster.runtime.context import NodeContext
 from cluster.runtime.failpoints.failpoints import FailpointSet
-from cluster.runtime.parts import Part
+from cluster.runtime.service_lifecycle import Part
 from cluster.tier.deletions import Deletions, Expiry
-from cluster.tier.proposing import DeposedError, NotRecordedError, Steps
+from cluster.tier.log_proposals import DeposedError, NotRecordedError, Steps
 from cluster.tier.published_manifest import ManifestPublisher
 from cluster.tier.scrub.scrubber import log_bytes
 from cluster.tier.segment_reads import SegmentReads
@@ -27,15 +27,15 @@ from cluster.tier.store.errors import NotFound, StoreError
 from cluster.tier.store.object_store import ObjectStore, probe
 from cluster.tier.tier_metrics import TierMetrics
 from cluster.tier.uploader import AgeSeals, BadPartError, IndexParts, Uploader
-from raftlog.baseline import BASELINE
 from raftlog.errors import NotLeaderError, RaftLogError
+from raftlog.format_versions import BASELINE
 from raftlog.types import Entry, EntryId, EntryType, Role
 from statemachine.commands import pack
 from statemachine.tier import LOG_PREFIX, TierPart, TierSegment, TierState
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
-    from cluster.retention.leases import Leases
+    from cluster.retention.read_leases import Leases
     from cluster.state.node_storage import NodeStorage
 
 

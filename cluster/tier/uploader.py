@@ -14,8 +14,8 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from cluster.tier.log_proposals import Steps
 from cluster.tier.object_names import LOG, PartName
-from cluster.tier.proposing import Steps
 from cluster.tier.segment_reads import Looked, SegmentReads
 from cluster.tier.store.errors import AlreadyExists, NotFound
 from cluster.tier.store.object_store import Data, ObjectStore, checksum_of

@@ -11,7 +11,7 @@ from itertools import accumulate, islice
 from operator import sub
 from typing import Any, NamedTuple
 
-from jepsen_like.checkers.steps import FAULT, Operations, values_of
+from jepsen_like.checkers.history_steps import FAULT, Operations, values_of
 from jepsen_like.checkers.verdict import Findings, Result
 from jepsen_like.checkers.workload import Workload
 from jepsen_like.history import Operation

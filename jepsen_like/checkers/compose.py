@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
-from jepsen_like.checkers import availability, digests, log, offsets, polls, registers
+from jepsen_like.checkers import availability, log, offsets, polls, registers, replica_digests
 from jepsen_like.checkers.availability import Attempts
+from jepsen_like.checkers.history_steps import NOT_CLIENTS, VOCABULARY, MalformedStep, Operations
 from jepsen_like.checkers.messages import Messages
-from jepsen_like.checkers.steps import NOT_CLIENTS, VOCABULARY, MalformedStep, Operations
 from jepsen_like.checkers.verdict import Result, Verdict
 from jepsen_like.checkers.workload import Workload, workload_named
 from jepsen_like.history import HistoryError, HistoryFile, Op, Operation, Pairing, StepsOnDisk
@@ -116,7 +116,7 @@ def _results(evidence: Evidence, workload: Workload) -> tuple[Result, ...]:
         offsets.NAME: lambda: offsets.check(operations, workload),
         registers.NAME: lambda: registers.check(operations, workload),
         availability.NAME: lambda: availability.check(operations, attempts, workload),
-        digests.NAME: lambda: digests.check(operations, workload),
+        replica_digests.NAME: lambda: replica_digests.check(operations, workload),
     }
     return tuple(run[name]() for name in workload.checkers)
 

@@ -13,10 +13,10 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from jepsen_like.checkers.history_steps import Operations, Queue, place, queue_of, values_of
 from jepsen_like.checkers.log_detail import judge_dumps
 from jepsen_like.checkers.messages import Dump, Messages, Send
 from jepsen_like.checkers.send_columns import NEVER, NO_SENDS, SendColumns
-from jepsen_like.checkers.steps import Operations, Queue, place, queue_of, values_of
 from jepsen_like.checkers.verdict import Findings, Result
 from jepsen_like.checkers.workload import Workload
 

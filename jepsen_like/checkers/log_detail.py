@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from jepsen_like.checkers.history_steps import Queue, place
 from jepsen_like.checkers.messages import Dump, Messages, Send
-from jepsen_like.checkers.steps import Queue, place
 from jepsen_like.checkers.verdict import Findings
 
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from jepsen_like.checkers.history_steps import MalformedStep, Operations, Queue, queue_of, values_of
 from jepsen_like.checkers.send_columns import Rows, SendColumns, no_rows
-from jepsen_like.checkers.steps import MalformedStep, Operations, Queue, queue_of, values_of
 from jepsen_like.history import Operation, OpType
 
 # gc=False: a million of these would otherwise be walked by every full collection.

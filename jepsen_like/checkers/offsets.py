@@ -11,7 +11,7 @@ from collections import defaultdict
 from itertools import accumulate
 from typing import NamedTuple
 
-from jepsen_like.checkers.steps import Operations, Queue, place, queue_of, values_of
+from jepsen_like.checkers.history_steps import Operations, Queue, place, queue_of, values_of
 from jepsen_like.checkers.verdict import Findings, Result
 from jepsen_like.checkers.workload import Workload
 from jepsen_like.history import Operation

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from jepsen_like.checkers.history_steps import Operations, Queue, place, queue_of, values_of
 from jepsen_like.checkers.log_detail import Copy, judge_origin, judge_place
 from jepsen_like.checkers.messages import Messages, columns
-from jepsen_like.checkers.steps import Operations, Queue, place, queue_of, values_of
 from jepsen_like.checkers.verdict import Findings, Result
 from jepsen_like.checkers.workload import Workload
 from jepsen_like.history import Operation

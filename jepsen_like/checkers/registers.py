@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from jepsen_like.checkers import offsets
-from jepsen_like.checkers.shrink import smallest
-from jepsen_like.checkers.steps import Operations, place, values_of
+from jepsen_like.checkers.counterexample_shrink import smallest
+from jepsen_like.checkers.history_steps import Operations, place, values_of
 from jepsen_like.checkers.verdict import Findings, Result
-from jepsen_like.checkers.wgl import IMPOSSIBLE, OPEN, Call, Impossible, Model, search
+from jepsen_like.checkers.wgl_search import IMPOSSIBLE, OPEN, Call, Impossible, Model, search
 from jepsen_like.checkers.workload import Workload
 from jepsen_like.history import Operation
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from jepsen_like.checkers.kinds import KINDS, gravity
+from jepsen_like.checkers.anomaly_kinds import KINDS, gravity
 from jepsen_like.history import Op
 from raftmq_wire.errors import ExitCode
 

@@ -12,7 +12,7 @@ from jepsen_like.core_sim.churn import Churn
 from jepsen_like.core_sim.faults import Faults
 from jepsen_like.core_sim.run_options import TICK_US, Knobs, draw
 from jepsen_like.core_sim.staged_faults import Plays
-from jepsen_like.core_sim.triggers import Triggers
+from jepsen_like.core_sim.triggered_faults import Triggers
 from jepsen_like.core_sim.violation import Violation
 from jepsen_like.core_sim.world import MID_APPEND, World
 

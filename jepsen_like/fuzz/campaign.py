@@ -16,18 +16,18 @@ from typing import NamedTuple
 
 from cluster.config.local_layout import NodeRecord
 from cluster.peer import keyring, secret
-from jepsen_like.fuzz import http, peers, remoting, tls
-from jepsen_like.fuzz.greeting import Greeting
+from jepsen_like.fuzz import http, peer_frames, remoting, tls
 from jepsen_like.fuzz.guard import Guard, guard_of
-from jepsen_like.fuzz.lanes import Finding, HttpLane, PeerLane, RemotingLane
+from jepsen_like.fuzz.guest_handshake import Greeting
 from jepsen_like.fuzz.shot import Port, Shot, save
-from jepsen_like.hostile import almost_valid, mutate
+from jepsen_like.fuzz.shot_connections import Finding, HttpLane, PeerLane, RemotingLane
+from jepsen_like.hostile import almost_valid, almost_valid_values
 from jepsen_like.hostile.wire import request
 from jepsen_like.live.probes.bytes_in_flight import wait_given_back
 from jepsen_like.live.probes.long_turns import TURN_MAX_S, ask_turns
 from jepsen_like.live.probes.node_http import ask_node
+from jepsen_like.live.probes.node_watch import Watch
 from jepsen_like.live.probes.tier_probe import STORE
-from jepsen_like.live.probes.watch import Watch
 from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 from jepsen_like.live.subjects.subject import leader_of
 from raftmq.commands.bench_load import signed_frame
@@ -69,16 +69,18 @@ class Vandal:
         rng, fate = self._rng, self._rng.random()
         if data.startswith((b"{", b"[")) and fate < 0.6:
             with suppress(ValueError, RecursionError):  # it is damaged already
-                return mutate.encode(rng, mutate.tree(rng, json.loads(data), rng.choice((1, 1, 2))))
+                return almost_valid_values.encode(
+                    rng, almost_valid_values.tree(rng, json.loads(data), rng.choice((1, 1, 2)))
+                )
         if fate < 0.7 and data:
             at = rng.randrange(len(data))
             return data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
         if fate < 0.8:
             return data[: rng.randrange(len(data) + 1)]
         if fate < 0.85:
-            return data + mutate.noise(rng)
+            return data + almost_valid_values.noise(rng)
         if fate < 0.9:
-            return mutate.noise(rng)
+            return almost_valid_values.noise(rng)
         return other.read_bytes() if fate < 0.95 else None
 
 
@@ -260,7 +262,7 @@ class Campaign:
             handlers += {
                 Port.REMOTING: remoting.HANDLERS,
                 Port.HTTP: http.Operations(document, random.Random(0)).handlers,
-                Port.PEER: peers.HANDLERS,
+                Port.PEER: peer_frames.HANDLERS,
                 Port.TLS: tls.HANDLERS,
             }[port]
         self._handlers = (*handlers, *KINDS)
@@ -304,7 +306,7 @@ class Campaign:
             plans = tls.Plans(rng)
             return lambda: [plans.draw() for _ in range(count)], lambda: [plans.draw("TLS inside")]
         me = greetings[node.id]
-        frames = peers.Frames(rng, remoting.Requests(rng), me.me, node.id, self._term, me.hello)
+        frames = peer_frames.Frames(rng, remoting.Requests(rng), me.me, node.id, self._term, me.hello)
         return lambda: [frames.draw() for _ in range(count)], lambda: [frames.stranger(), frames.raw()]
 
     async def _one(self, node: int, fire: Callable[[list[Shot]], Awaitable[list[Shot]]], shots: list[Shot]) -> None:
@@ -473,7 +475,7 @@ async def replay(
             for node_id, shot in rows:
                 node = next(node for node in subject.nodes if node.id == node_id)
                 lane = lane_of(shot.port, node, greetings, subject.data.parent / PKI, campaign._guard)
-                is_raw = shot.handler in (remoting.RAW, http.RAW, peers.RAW, peers.STRANGER)
+                is_raw = shot.handler in (remoting.RAW, http.RAW, peer_frames.RAW, peer_frames.STRANGER)
                 await campaign._one(node.id, lane.fire_raw if is_raw else lane.fire, [shot])
                 lane.close()
                 await asyncio.sleep(_ALONE_S if len(rows) > 1 else SETTLE_S)

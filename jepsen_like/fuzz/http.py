@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from jepsen_like.fuzz.guard import Guard
 from jepsen_like.fuzz.shot import Port, Shot
-from jepsen_like.hostile import mutate
+from jepsen_like.hostile import almost_valid_values
 from jepsen_like.hostile.almost_valid import GROUPS, MADE, TOPICS
 
 RAW = "HTTP that is none"
@@ -27,7 +27,11 @@ def _nobody(rng: random.Random, body: Any) -> Any:
 
 
 def _no_member(rng: random.Random, body: Any) -> Any:
-    return {**body, "cluster_id": mutate.text(rng), "uuid": mutate.text(rng)} if isinstance(body, dict) else body
+    return (
+        {**body, "cluster_id": almost_valid_values.text(rng), "uuid": almost_valid_values.text(rng)}
+        if isinstance(body, dict)
+        else body
+    )
 
 
 def _no_folder(rng: random.Random, body: Any) -> Any:
@@ -120,7 +124,7 @@ class Operations:
             schema = operation["requestBody"]["content"]["application/json"]["schema"]
             body = self._body(name, schema)
         elif rng.random() < 0.05:
-            body = mutate.noise(rng)
+            body = almost_valid_values.noise(rng)
         kind = "application/json" if rng.random() < 0.98 else rng.choice(("text/plain", "", "application/json; x=\xff"))
         if self._guard is not None and name != "DELETE /v1/session":  # it would take the token away
             head += self._guard.header(rng)
@@ -147,7 +151,7 @@ class Operations:
             b"HEAD /v1/topics HTTP/1.1\r\nHost: x\r\n\r\n",
             b"GET /v1/topics HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
         )
-        return Shot(Port.HTTP, RAW, rng.choice((*lines, mutate.noise(rng, 300) + b"\r\n\r\n")))
+        return Shot(Port.HTTP, RAW, rng.choice((*lines, almost_valid_values.noise(rng, 300) + b"\r\n\r\n")))
 
     def _path(self, name: str, path: str) -> str:
         def fill(match: re.Match[str]) -> str:
@@ -155,7 +159,7 @@ class Operations:
                 return self._rng.choice(_NOBODY)
             if self._rng.random() < 0.6:
                 return quote(self._rng.choice((*TOPICS, *GROUPS, *MADE, "k1", "0", "5")), safe="")
-            return quote(mutate.text(self._rng)[:2000].encode("utf-8", "surrogatepass"), safe="") or "x"
+            return quote(almost_valid_values.text(self._rng)[:2000].encode("utf-8", "surrogatepass"), safe="") or "x"
 
         if path.startswith("/v1/topics/") and name.startswith("DELETE"):
             return f"/v1/topics/{self._rng.choice((*MADE, 'none', '%00'))}"
@@ -165,23 +169,28 @@ class Operations:
         rng = self._rng
         known = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"]
         if "since" in known and rng.random() < 0.8:
-            return f"?since={rng.choice(('0', '1048576', quote(mutate.text(rng)[:100].encode('utf-8', 'replace'))))}"
+            text = quote(almost_valid_values.text(rng)[:100].encode("utf-8", "replace"))
+            return f"?since={rng.choice(('0', '1048576', text))}"
         if known and rng.random() < 0.4:
             return f"?{known[0]}={rng.choice(('local', 'linearizable', 'linearizable', '', 'x', '%ff'))}"
         return rng.choice(("?x=1", "?consistency", "?%00=%00", "?&&")) if rng.random() < 0.05 else ""
 
     def _body(self, name: str, schema: dict[str, Any]) -> bytes:
         rng = self._rng
-        document = mutate.tree(rng, self._value(schema), rng.choice((0, 0, 1, 1, 2)))
+        document = almost_valid_values.tree(rng, self._value(schema), rng.choice((0, 0, 1, 1, 2)))
         unacceptable = UNACCEPTABLE.get(name)
-        return mutate.encode(rng, unacceptable(rng, document)) if unacceptable is not None else self._tamed(document)
+        return (
+            almost_valid_values.encode(rng, unacceptable(rng, document))
+            if unacceptable is not None
+            else self._tamed(document)
+        )
 
     def _tamed(self, document: Any) -> bytes:
         """Returns the document with new names replaced by ones from a pool, so that a long run does not fill the
         cluster with topics."""
         if isinstance(document, dict) and isinstance(document.get("name"), str) and document["name"] not in MADE:
             document["name"] = self._rng.choice((*MADE, "", "a b", "f" * 300))
-        return mutate.encode(self._rng, document)
+        return almost_valid_values.encode(self._rng, document)
 
     def _value(self, schema: dict[str, Any], name: str = "") -> Any:
         """Draws a value that fits the schema."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from jepsen_like.fuzz.guard import Guard
 from jepsen_like.fuzz.shot import Port, Shot
-from jepsen_like.hostile import almost_valid, mutate
+from jepsen_like.hostile import almost_valid, almost_valid_values
 from jepsen_like.hostile.almost_valid import FIELDS, SENDS
 from jepsen_like.hostile.wire import framed
 from raftmq_wire.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, encode_frame
@@ -76,24 +76,26 @@ class Requests:
         elif kind == 4:
             data = self._binary_broken()
         elif kind == 5:
-            fields = {rng.choice("abx"): mutate.value(rng) for _ in range(3)}
-            header = mutate.encode(
+            fields = {rng.choice("abx"): almost_valid_values.value(rng) for _ in range(3)}
+            header = almost_valid_values.encode(
                 rng,
                 {
                     "code": rng.choice(_CODES),
-                    "opaque": mutate.value(rng),
+                    "opaque": almost_valid_values.value(rng),
                     "extFields": fields,
-                    "flag": mutate.value(rng),
-                    "remark": mutate.value(rng),
+                    "flag": almost_valid_values.value(rng),
+                    "remark": almost_valid_values.value(rng),
                 },
             )
             data = framed(header)
         else:
-            data = mutate.noise(rng, 400)
+            data = almost_valid_values.noise(rng, 400)
         return Shot(Port.REMOTING, RAW, data)
 
     def _unknown(self) -> Shot:
-        return self._shot(UNKNOWN, self._rng.choice(UNKNOWN_CODES), {"x": str(mutate.number(self._rng))}, b"")
+        return self._shot(
+            UNKNOWN, self._rng.choice(UNKNOWN_CODES), {"x": str(almost_valid_values.number(self._rng))}, b""
+        )
 
     def _shot(self, handler: str, code: int, fields: dict[str, Any], body: bytes) -> Shot:
         rng = self._rng
@@ -131,8 +133,8 @@ class Requests:
             "extFields": fields,
         }
         if rng.random() < 0.03:
-            odd = {rng.choice(("remark", "language", "x", "serializeTypeCurrentRPC")): mutate.text(rng)}
-            header |= odd if mutate.is_json(odd) else {}
+            odd = {rng.choice(("remark", "language", "x", "serializeTypeCurrentRPC")): almost_valid_values.text(rng)}
+            header |= odd if almost_valid_values.is_json(odd) else {}
         return framed(json.dumps(header).encode(), body)
 
     def _binary_broken(self) -> bytes:

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cluster.config.local_layout import NodeRecord
-from jepsen_like.fuzz.lanes import ANSWER_S, Finding
 from jepsen_like.fuzz.shot import Port, Shot
+from jepsen_like.fuzz.shot_connections import ANSWER_S, Finding
 from jepsen_like.hostile.wire import HOST, request
 from raftmq.local.tls.certificates import new_ca, new_node, write_pair
 

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from jepsen_like.hostile import mutate
+from jepsen_like.hostile import almost_valid_values
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.message_format import RecallHandle
 
@@ -258,7 +258,7 @@ def draw(rng: random.Random, code: int) -> Drawn:
     times = rng.choice((0, 1, 1, 1, 2, 3))
     if times and fields:
         good = dict(fields)
-        if not mutate.is_json(mutate.flat(rng, fields, times)):
+        if not almost_valid_values.is_json(almost_valid_values.flat(rng, fields, times)):
             fields = good
     _tame(rng, code, fields)
     return Drawn(int(code), fields, body)
@@ -271,7 +271,9 @@ def _tame(rng: random.Random, code: int, fields: dict[str, Any]) -> None:
         if name in fields and fields[name] not in known and rng.random() < 0.5:
             fields[name] = rng.choice(known)
         elif isinstance(fields.get(name), str) and len(fields[name]) < 100 and code in SENDS:
-            fields[name] = fields[name] if fields[name] in known or fields[name] in mutate.TEXTS else "fuzz-0"
+            fields[name] = (
+                fields[name] if fields[name] in known or fields[name] in almost_valid_values.TEXTS else "fuzz-0"
+            )
     if "suspendTimeoutMillis" in fields and rng.random() < 0.9:
         fields["suspendTimeoutMillis"] = str(rng.randrange(SUSPEND_MAX_MS))
     elif code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
@@ -280,10 +282,10 @@ def _tame(rng: random.Random, code: int, fields: dict[str, Any]) -> None:
 
 def _body(rng: random.Random, code: int) -> bytes:
     if (document := _DOCUMENTS.get(code)) is not None:
-        return mutate.encode(rng, mutate.tree(rng, document(rng), rng.choice((0, 1, 1, 2))))
+        return almost_valid_values.encode(rng, almost_valid_values.tree(rng, document(rng), rng.choice((0, 1, 1, 2))))
     if code in SENDS:
         return _batch(rng) if rng.random() < 0.4 else rng.randbytes(rng.randrange(80))
-    return mutate.noise(rng) if rng.random() < 0.05 else b""
+    return almost_valid_values.noise(rng) if rng.random() < 0.05 else b""
 
 
 def _heartbeat(rng: random.Random) -> dict[str, Any]:

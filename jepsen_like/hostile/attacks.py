@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from jepsen_like.hostile import random_attacks, requests, resource_hogs, turns, unknown_peers
+from jepsen_like.hostile import expensive_requests, invalid_requests, random_attacks, resource_hogs, unknown_peers
 from jepsen_like.hostile.attack import Attack
 
 ATTACKS: dict[str, Attack] = {
     attack.name: attack
     for attack in (
-        *requests.ATTACKS,
+        *invalid_requests.ATTACKS,
         *resource_hogs.ATTACKS,
         *unknown_peers.ATTACKS,
-        *turns.ATTACKS,
+        *expensive_requests.ATTACKS,
         *random_attacks.ATTACKS,
     )
 }

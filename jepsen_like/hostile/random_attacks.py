@@ -7,8 +7,8 @@ import random
 from typing import Any
 
 from jepsen_like.hostile.attack import GROUP, Arena, Attack, Report
-from jepsen_like.hostile.fields import beat_body, group_body, place_of, pull_fields, send_fields, topic_fields
-from jepsen_like.hostile.turns import answers_of, batch_body, connections, end_of
+from jepsen_like.hostile.expensive_requests import answers_of, batch_body, connections, end_of
+from jepsen_like.hostile.request_fields import beat_body, group_body, place_of, pull_fields, send_fields, topic_fields
 from jepsen_like.hostile.wire import Target, Wire, ask_http, request
 from raftmq_wire.codes import RequestCode
 

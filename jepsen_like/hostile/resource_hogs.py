@@ -9,7 +9,7 @@ import socket
 import struct
 
 from jepsen_like.hostile.attack import BULK_TOPIC, GROUP, HOLD_S, TOPIC, Arena, Attack, Report
-from jepsen_like.hostile.fields import pull_fields
+from jepsen_like.hostile.request_fields import pull_fields
 from jepsen_like.hostile.wire import HOST, Target, Wire, request
 from raftmq_wire.codes import RequestCode
 

@@ -28,7 +28,7 @@ class Conclusion(Enum):
 
 UNSUPPORTED_CODE = 6
 GATE_CODE = 7
-"""Exit code of a valid run that shows less than a full run must show (jepsen_like/live/nemeses/gates.py)."""
+"""Exit code of a valid run that shows less than a full run must show (jepsen_like/live/nemeses/coverage_gates.py)."""
 _CODES = {
     Conclusion.VALID: int(ExitCode.OK),
     Conclusion.INVALID: int(ExitCode.FAILED),

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from jepsen_like.live.harm.disk_shim import prepare
 from jepsen_like.live.harm.power import ShimError
-from jepsen_like.live.session import FREE_BYTES_MIN
+from jepsen_like.live.run_lifecycle import FREE_BYTES_MIN
 from jepsen_like.live.subjects.owned_resources import Owned, owning
 from jepsen_like.live.subjects.processes import Processes
 from jepsen_like.live.subjects.proxy import Fabric

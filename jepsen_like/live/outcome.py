@@ -11,8 +11,8 @@ from jepsen_like.checkers.verdict import Outcome as Checked
 from jepsen_like.history import Op
 from jepsen_like.live.conclusion import GATE_CODE, Conclusion
 from jepsen_like.live.judge import Judgement
-from jepsen_like.live.nemeses.gates import Gate
-from jepsen_like.live.nemeses.nemesis_seam import Counts, Effect
+from jepsen_like.live.nemeses.coverage_gates import Gate
+from jepsen_like.live.nemeses.nemesis_interface import Counts, Effect
 from jepsen_like.live.plan import Plan
 
 HEAL_S = 60.0

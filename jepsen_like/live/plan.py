@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from jepsen_like.live.nemeses.gates import FULL_S
-from jepsen_like.live.nemeses.nemesis_seam import Nemesis
+from jepsen_like.live.nemeses.coverage_gates import FULL_S
+from jepsen_like.live.nemeses.nemesis_interface import Nemesis
 from jepsen_like.live.nemeses.scenarios import NEMESES, Scenario
 from jepsen_like.live.subjects.subject import Capability
 from raftmq_wire.errors import ExitCode, LocalError

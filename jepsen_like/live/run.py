@@ -13,16 +13,16 @@ from typing import NamedTuple
 
 from jepsen_like.history import HistoryWriter, Op
 from jepsen_like.live.conclusion import Conclusion
-from jepsen_like.live.explain import explain
 from jepsen_like.live.judge import WORKLOAD, judge
-from jepsen_like.live.nemeses.gates import Gate, applied_and_felt, gates, rounds_due
-from jepsen_like.live.nemeses.nemesis_seam import Effect, Nemesis, PowerCut, SkewsClocks, Stage
+from jepsen_like.live.loss_explanation import explain
+from jepsen_like.live.nemeses.coverage_gates import Gate, applied_and_felt, gates, rounds_due
+from jepsen_like.live.nemeses.nemesis_interface import Effect, Nemesis, PowerCut, SkewsClocks, Stage
 from jepsen_like.live.outcome import HEAL_S, Outcome, Played, conclude
 from jepsen_like.live.plan import HOLD_S, PAUSE_S, QUIET_S, Deck, Plan, pace
 from jepsen_like.live.probes.bytes_in_flight import wait_given_back
+from jepsen_like.live.probes.leader_monitor import PROCESS, Monitor
 from jepsen_like.live.probes.live_members import LiveMembers
 from jepsen_like.live.probes.log_workload import LogWorkload
-from jepsen_like.live.probes.monitor import PROCESS, Monitor
 from jepsen_like.live.probes.side_workload import SideWorkload
 from jepsen_like.live.stories.story import Scene, StoryEnds
 from jepsen_like.live.stories.story_table import STORIES

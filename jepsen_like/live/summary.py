@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from jepsen_like.live.nemeses.gates import FULL_S
+from jepsen_like.live.nemeses.coverage_gates import FULL_S
 from jepsen_like.live.outcome import Outcome
 from jepsen_like.live.plan import Plan
 

@@ -6,8 +6,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
+from jepsen_like.checkers.history_steps import Queue, place
 from jepsen_like.checkers.messages import Messages
-from jepsen_like.checkers.steps import Queue, place
 from jepsen_like.checkers.verdict import Anomaly, brief
 from jepsen_like.history import Op, Operation
 from jepsen_like.report.svg import drawing, linear, mark

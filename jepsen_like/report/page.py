@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from jepsen_like.checkers.kinds import KINDS, gravity
+from jepsen_like.checkers.anomaly_kinds import KINDS, gravity
+from jepsen_like.checkers.history_steps import MalformedStep, Operations
 from jepsen_like.checkers.messages import Messages
-from jepsen_like.checkers.steps import MalformedStep, Operations
 from jepsen_like.checkers.verdict import Anomaly, Result, Verdict
 from jepsen_like.history import Op, pair_up
 from jepsen_like.report.anomaly_drawing import Witnesses

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from jepsen_like.checkers.availability import Attempts, Fault, Outage, faults_of, outages, quantile
-from jepsen_like.checkers.steps import LEADER, NOT_CLIENTS, NOTES, PHASE, Operations
+from jepsen_like.checkers.history_steps import LEADER, NOT_CLIENTS, NOTES, PHASE, Operations
 from jepsen_like.history import Operation
 from jepsen_like.report.svg import Panel, Scale, decades, drawing, linear, logarithmic, mark, ticks
 

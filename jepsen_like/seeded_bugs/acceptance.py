@@ -15,7 +15,7 @@ from jepsen_like.seeded_bugs import classical_bugs
 from jepsen_like.seeded_bugs.calm_verdicts import CALM_MAX
 from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT, Bug, patched
 from jepsen_like.seeded_bugs.matrix import Row
-from jepsen_like.seeded_bugs.recorded import NOTHING, PASS, KillRate, Recorded
+from jepsen_like.seeded_bugs.recorded_results import NOTHING, PASS, KillRate, Recorded
 
 COUNT_MIN, SOURCED_MIN = 50, 40
 RANDOM_MIN, BLACK_BOX_MIN = 0.8, 2 / 3

@@ -46,7 +46,7 @@ def report(
 ) -> int:
     """Runs and prints the matrix. Returns exit code 1 if a bug is not caught, the unmutated code raises an alarm or,
     with `judged`, the bugs prove too little for the gate."""
-    from jepsen_like.seeded_bugs import acceptance, matrix, recorded
+    from jepsen_like.seeded_bugs import acceptance, matrix, recorded_results
     from jepsen_like.seeded_bugs.catalogue import BugError, patched
 
     try:
@@ -60,7 +60,7 @@ def report(
         if not as_json:
             _print_row(row)
     clean = matrix.clean(bugs, seeds, jobs=jobs, first_seed=first_seed)
-    standings = acceptance.standings(bugs, found, recorded.load())
+    standings = acceptance.standings(bugs, found, recorded_results.load())
     used = {engine: seeds[engine] for engine in dict.fromkeys(bug.engine for bug in bugs)}
     cpu_seconds = round(clean.cpu_seconds + sum(row.cpu_seconds for row in found), 1)
     if as_json:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from jepsen_like.seeded_bugs import recorded, unit_tests
+from jepsen_like.seeded_bugs import recorded_results, unit_tests
 from jepsen_like.seeded_bugs.calm_verdicts import CALM_MAX, CalmRow, calm_rows
 from jepsen_like.seeded_bugs.catalogue import Bug
 
@@ -23,8 +23,8 @@ def report_calm(bugs: Sequence[Bug], jobs: int, *, as_json: bool) -> int:
         if not as_json:
             click.echo(f"{row.name:5} without a fault: {row.fault_free or '-':22} one crash: {row.single_crash or '-'}")
     dead = sum(row.dies for row in rows)
-    known = recorded.load()
-    wrong = [row.name for row in rows if row.dies != bool(known.get(row.name, recorded.NOTHING).calm)]
+    known = recorded_results.load()
+    wrong = [row.name for row in rows if row.dies != bool(known.get(row.name, recorded_results.NOTHING).calm)]
     if as_json:
         click.echo(
             json.dumps(
@@ -46,11 +46,11 @@ def report_unit_tests(bugs: Sequence[Bug], jobs: int, *, as_json: bool) -> int:
         if not as_json:
             _print_outcome(outcome)
     passed = sum(outcome.unnoticed for outcome in found)
-    known = recorded.load()
+    known = recorded_results.load()
     wrong = [
         outcome.name
         for outcome in found
-        if outcome.unnoticed != (known.get(outcome.name, recorded.NOTHING).unit_tests == recorded.PASS)
+        if outcome.unnoticed != (known.get(outcome.name, recorded_results.NOTHING).unit_tests == recorded_results.PASS)
     ]
     if as_json:
         click.echo(
@@ -66,7 +66,7 @@ def report_unit_tests(bugs: Sequence[Bug], jobs: int, *, as_json: bool) -> int:
 
 def _print_wrong(names: Sequence[str]) -> None:
     if names:
-        click.echo(f"recorded otherwise, or not at all, in {recorded.RECORD.name}: {', '.join(names)}")
+        click.echo(f"recorded otherwise, or not at all, in {recorded_results.RECORD.name}: {', '.join(names)}")
 
 
 def _print_outcome(outcome: unit_tests.Outcome) -> None:

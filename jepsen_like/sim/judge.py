@@ -9,12 +9,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from jepsen_like.checker_log import check_log
-from jepsen_like.checkers.weak import cleared
+from jepsen_like.checkers.weak_acks import cleared
 from jepsen_like.history import Op
 from jepsen_like.sim.checks.index_check import not_found
 from jepsen_like.sim.checks.send_order import overtaken
 from jepsen_like.sim.checks.trimmed_offsets import above, is_below
-from jepsen_like.sim.clients import delayed, deleted_topics, failures, resets, writers
+from jepsen_like.sim.clients import delayed_messages, deleted_topics, failing_consumers, reset_clients, staged_writers
 from jepsen_like.sim.clients.client_machines import (
     BRISK_TOPIC,
     FOREIGN_TOPIC,
@@ -28,7 +28,7 @@ from jepsen_like.sim.clients.client_machines import (
 )
 from jepsen_like.sim.clients.readers import REGISTER_GROUP
 from jepsen_like.sim.clients.recreated_topics import GROUP as REMAKES_GROUP
-from jepsen_like.sim.clients.transactors import visible
+from jepsen_like.sim.clients.transaction_producers import visible
 from jepsen_like.sim.machines.machine import BROKER_PORT
 from jepsen_like.sim.options import Options
 from jepsen_like.sim.users import user_clients
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
     from jepsen_like.sim.checks.monitor import Monitor
     from jepsen_like.sim.checks.trimmed_offsets import Floors
     from jepsen_like.sim.clients.client_machines import ClientHost
-    from jepsen_like.sim.clients.delayed import Delayed
+    from jepsen_like.sim.clients.delayed_messages import Delayed
     from jepsen_like.sim.clients.deleted_topics import DeletedTopics
-    from jepsen_like.sim.clients.failures import Failures
+    from jepsen_like.sim.clients.failing_consumers import Failures
+    from jepsen_like.sim.clients.history_recorder import Recorder
     from jepsen_like.sim.clients.readers import Catalogue, GroupReader
-    from jepsen_like.sim.clients.recorder import Recorder
     from jepsen_like.sim.clients.recreated_topics import RecreatedTopics
-    from jepsen_like.sim.clients.resets import Resets
-    from jepsen_like.sim.clients.transactors import Transactors
-    from jepsen_like.sim.clients.writers import Writers
+    from jepsen_like.sim.clients.reset_clients import Resets
+    from jepsen_like.sim.clients.staged_writers import Writers
+    from jepsen_like.sim.clients.transaction_producers import Transactors
     from jepsen_like.sim.machines.machine import Machine
 
 
@@ -120,7 +120,7 @@ class Judge:
             if self._world.options.users:
                 await client.admin.create_group(user_clients.GROUP)
             if self._world.resets is not None:
-                await client.admin.create_group(resets.GROUP)
+                await client.admin.create_group(reset_clients.GROUP)
 
         self._run(create, "the topics are not created")
 
@@ -310,14 +310,14 @@ class Judge:
             copies, trimmed = visible(machine)
             yield "transactions", world.transactors.judge.wrong(copies, trimmed=trimmed)
         if world.failures is not None:
-            retried, trimmed = failures.copies_on(machine)
+            retried, trimmed = failing_consumers.copies_on(machine)
             exact = world.clocks_are_close()
             yield "failures", world.failures.judge.wrong(retried, trimmed=trimmed, exact=exact)
         if world.legacies is not None:
             yield "legacies", deleted_topics.found_wrong(machine, world.legacies.made)
         if world.writers is not None:
-            rows, trimmed = writers.visible(machine)
-            yield writers.CHECKER, world.writers.judge.wrong(rows, trimmed=trimmed)
+            rows, trimmed = staged_writers.visible(machine)
+            yield staged_writers.CHECKER, world.writers.judge.wrong(rows, trimmed=trimmed)
 
     def _check_index(self) -> None:
         """Checks the message index on one replica: equal digests show that the others have the same rows."""
@@ -353,10 +353,10 @@ def levels(options: Options) -> dict[str, str]:
 def own_topics(options: Options) -> dict[str, int]:
     """Returns topic -> number of queues, for the topics that only single clients of the load use."""
     clients = (
-        (options.delayed, delayed.LATER_TOPIC, delayed.QUEUES),
-        (options.failures, failures.TOPIC, failures.QUEUES),
-        (options.resets, resets.TOPIC, resets.QUEUES),
-        (options.writes, writers.TOPIC, writers.QUEUES),
+        (options.delayed, delayed_messages.LATER_TOPIC, delayed_messages.QUEUES),
+        (options.failures, failing_consumers.TOPIC, failing_consumers.QUEUES),
+        (options.resets, reset_clients.TOPIC, reset_clients.QUEUES),
+        (options.writes, staged_writers.TOPIC, staged_writers.QUEUES),
         *[(options.users, topic, user_clients.QUEUES) for topic in (*user_clients.TOPICS, user_clients.CALM_TOPIC)],
     )
     return {topic: queues for chosen, topic, queues in clients if chosen}

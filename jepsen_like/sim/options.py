@@ -64,7 +64,7 @@ CONFIG_FROM = 3_000_000
 STALLS_FROM = 4_000_000
 """First seed of those of which a third have stalls (turns of an event loop that take long)."""
 WRITES_FROM = 3_000_000
-"""First seed of those of which a quarter have writers (`sim/clients/writers.py`)."""
+"""First seed of those of which a quarter have writers (`sim/clients/staged_writers.py`)."""
 LONG_WORK_FROM = 3_800_000
 """First seed in which hostile clients also send requests whose work a node must cut into steps."""
 MANY_FROM = 4_700_000
@@ -155,32 +155,32 @@ class Options(NamedTuple):
     remakes: int = 0
     """1: topics are deleted, created again and changed while messages flow (`sim/clients/recreated_topics.py`)."""
     stepped: float = 0.0
-    """Share (0 to 1) of a lane's drains that run step by step (`sim/machines/steps.py`)."""
+    """Share (0 to 1) of a lane's drains that run step by step (`sim/machines/lane_steps.py`)."""
     later: tuple[int, ...] = (0, 0, 0, 0)
     """Number of faults of each of LATER_KINDS in the plan."""
     waits: int = 0
-    """1: pulls are parked on topics that are created and deleted meanwhile (`sim/clients/waits.py`)."""
+    """1: pulls are parked on topics that are created and deleted meanwhile (`sim/clients/parked_pulls.py`)."""
     seekers: int = 0
-    """1: a client looks for acknowledged messages by their keys through any node (`sim/clients/seekers.py`)."""
+    """1: a client looks for acknowledged messages by their keys through any node (`sim/clients/key_searchers.py`)."""
     repeats: int = 0
-    """1: a producer repeats sends that are already stored (`sim/clients/repeats.py`)."""
+    """1: a producer repeats sends that are already stored (`sim/clients/repeated_sends.py`)."""
     tales: float = 0.0
     """Share (0 to 1) of the rounds of the `tides` clients that are a few steps in a fixed order followed by silence."""
     ordered: int = 0
-    """1: consumers lock queues to read in order, and other clients end locks (`sim/locks/ordered.py`)."""
+    """1: consumers lock queues to read in order, and other clients end locks (`sim/locks/ordered_consumers.py`)."""
     transactions: int = 0
-    """1: there are producers of transactions (`sim/clients/transactors.py`)."""
+    """1: there are producers of transactions (`sim/clients/transaction_producers.py`)."""
     delayed: int = 0
-    """1: a producer sends delayed messages (`sim/clients/delayed.py`)."""
+    """1: a producer sends delayed messages (`sim/clients/delayed_messages.py`)."""
     failures: int = 0
-    """1: consumers report messages that they fail to process (`sim/clients/failures.py`)."""
+    """1: consumers report messages that they fail to process (`sim/clients/failing_consumers.py`)."""
     resets: int = 0
-    """1: an operator resets the offsets of a group while it consumes (`sim/clients/resets.py`)."""
+    """1: an operator resets the offsets of a group while it consumes (`sim/clients/reset_clients.py`)."""
     legacies: int = 0
     """1: topics and groups are deleted while messages wait, and created again (`sim/clients/deleted_topics.py`)."""
     carried: int = 0
-    """1: messages wait for longer than retention keeps the log (`sim/clients/delayed.py`,
-    `sim/checks/pin_check.py`)."""
+    """1: messages wait for longer than retention keeps the log (`sim/clients/delayed_messages.py`,
+    `sim/checks/retention_pin_check.py`)."""
     unsent_bytes: int = 16 << 20
     """The setting limits.connection_unsent_bytes_max, in bytes; a node keeps four times as much in all."""
     socket_bytes: int = 256 << 10
@@ -193,7 +193,7 @@ class Options(NamedTuple):
     """1: sealed segments are uploaded to an object store that has faults too (`sim/machines/tier_store.py`). 2: in
     addition, the tier keeps the messages that retention removes from the nodes."""
     tier_read: int = 0
-    """Index in `cluster.broker.reads.read_levels.LEVELS` of the level at which all pulls read from the tier."""
+    """Index in `cluster.broker.reads.tier_read_policy.LEVELS` of the level at which all pulls read from the tier."""
     tier_page: int = 0
     """Number of segments in a full page of the manifest; 0: as in production."""
     tier_seal_ms: int = 0
@@ -202,7 +202,7 @@ class Options(NamedTuple):
     config: int = 0
     """1: the leader makes the cluster's configuration a part of the log (`cluster.node.cluster_config`)."""
     writes: int = 0
-    """1: writers stage and commit rows as Spark's sink does (`sim/clients/writers.py`)."""
+    """1: writers stage and commit rows as Spark's sink does (`sim/clients/staged_writers.py`)."""
     stalls: tuple[int, ...] = (0, 0, 0, 0)
     """Number of faults of each of STALL_KINDS in the plan; if there are any, there are more stalls after the heal
     (`sim/faults/stall_faults.py`)."""

@@ -12,7 +12,7 @@ from cluster.node.node import Node
 from cluster.tier.scrub.scrubber import Wishes
 from jepsen_like.hostile.wire import Answer
 from jepsen_like.script import Interpreter, Line, ScriptError, lines_of, node_of
-from jepsen_like.sim.calm_phase import Calm
+from jepsen_like.sim.attack_phase import Calm
 from jepsen_like.sim.checks.tier_check import FOLDER
 from jepsen_like.sim.clients.client_machines import TOPIC, Foreign
 from jepsen_like.sim.clients.offset_commits import OffsetCommits

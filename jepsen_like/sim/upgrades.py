@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jepsen_like.sim.options import Options, stream
-from raftlog.baseline import BASELINE
+from raftlog.format_versions import BASELINE
 from raftlog.types import Entry, EntryType, NodeId
 from raftmq_wire.errors import LocalError
 from statemachine import commands, payload

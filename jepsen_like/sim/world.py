@@ -14,9 +14,9 @@ from zlib import crc32
 from cluster.broker.groups.group_members import EXPIRY_MS, SCAN_MS
 from cluster.node.node import Node
 from cluster.remoting.connection import reply_path
-from jepsen_like.sim.calm_phase import ANSWERS_S, Calm, Prober
+from jepsen_like.sim.attack_phase import ANSWERS_S, Calm, Prober
 from jepsen_like.sim.checks.monitor import Monitor, Violation
-from jepsen_like.sim.checks.refusals import Refusals
+from jepsen_like.sim.checks.refused_sends import Refusals
 from jepsen_like.sim.checks.tier_check import TierCheck
 from jepsen_like.sim.checks.trimmed_offsets import Floors, floors
 from jepsen_like.sim.clients.client_machines import (
@@ -28,19 +28,19 @@ from jepsen_like.sim.clients.client_machines import (
     ForeignProducer,
     OwnProducer,
 )
-from jepsen_like.sim.clients.delayed import Delayed
+from jepsen_like.sim.clients.delayed_messages import Delayed
 from jepsen_like.sim.clients.deleted_topics import DeletedTopics
-from jepsen_like.sim.clients.failures import Failures
+from jepsen_like.sim.clients.failing_consumers import Failures
+from jepsen_like.sim.clients.history_recorder import Recorder
+from jepsen_like.sim.clients.key_searchers import Seeker
 from jepsen_like.sim.clients.offset_commits import OffsetCommits
+from jepsen_like.sim.clients.parked_pulls import SUSPEND_MS, Waits
 from jepsen_like.sim.clients.readers import Catalogue, GroupReader, OffsetRegister
-from jepsen_like.sim.clients.recorder import Recorder
 from jepsen_like.sim.clients.recreated_topics import RecreatedTopics
-from jepsen_like.sim.clients.repeats import Repeater
-from jepsen_like.sim.clients.resets import Resets
-from jepsen_like.sim.clients.seekers import Seeker
-from jepsen_like.sim.clients.transactors import Transactors
-from jepsen_like.sim.clients.waits import SUSPEND_MS, Waits
-from jepsen_like.sim.clients.writers import Writers
+from jepsen_like.sim.clients.repeated_sends import Repeater
+from jepsen_like.sim.clients.reset_clients import Resets
+from jepsen_like.sim.clients.staged_writers import Writers
+from jepsen_like.sim.clients.transaction_producers import Transactors
 from jepsen_like.sim.faults.fault_plan import Fault, plan
 from jepsen_like.sim.faults.leader_faults import LEADER_FAULTS
 from jepsen_like.sim.faults.link_faults import LINK_FAULTS
@@ -49,7 +49,7 @@ from jepsen_like.sim.faults.stall_faults import STALL_FAULTS, Stalls
 from jepsen_like.sim.hostile.garbage_client import GarbageClient
 from jepsen_like.sim.hostile.hostile_clients import Hostile
 from jepsen_like.sim.judge import Judge, levels
-from jepsen_like.sim.locks.ordered import Ordered
+from jepsen_like.sim.locks.ordered_consumers import Ordered
 from jepsen_like.sim.machines.loop import EventBudgetError, Process, SimLoop, StuckError
 from jepsen_like.sim.machines.machine import Machine
 from jepsen_like.sim.machines.network import EdgeConditions, Network

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark_raftmq.errors import PlanError
 from raftmq.arrow.log_copy import FILES, CopySource, Segment
 from raftmq.arrow.ranges import Unreadable
-from raftmq.copies.chunk_sums import Chunk, SegmentSums, sums_of
-from raftmq.copies.opening import opened, opened_rows
+from raftmq.copies.chunk_checksums import Chunk, SegmentSums, sums_of
+from raftmq.copies.open_copy import opened, opened_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

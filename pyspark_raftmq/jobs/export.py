@@ -19,8 +19,8 @@ from pyspark_raftmq.jobs.day_files import DayFile, write_day_files
 from pyspark_raftmq.jobs.delta_table import DeltaTarget, LostRace, TableError, check_continues
 from pyspark_raftmq.jobs.parquet_folder import ParquetTarget
 from pyspark_raftmq.options import ReadOptions
-from pyspark_raftmq.plan import no_plan, split, topics_of
-from pyspark_raftmq.task import read_range
+from pyspark_raftmq.read_plan import no_plan, split, topics_of
+from pyspark_raftmq.read_task import read_range
 from raftmq.arrow.ranges import QueueRange
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from raftmq.arrow.log_copy import CopySource, Segment
 from raftmq.arrow.ranges import Unreadable
 from raftmq.copies.derived_rows import BLOCK, Piece, Queue, Row, blocks_of, derive
 from raftmq.copies.log_entries import entries_of, first_ms
-from raftmq.copies.opening import opened, opened_rows
+from raftmq.copies.open_copy import opened, opened_rows
 from raftmq.copies.row_check import (
     Checked,
     Difference,

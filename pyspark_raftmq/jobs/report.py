@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import raftmq
 from pyspark_raftmq.options import ReadOptions
-from pyspark_raftmq.plan import no_plan, topics_of
+from pyspark_raftmq.read_plan import no_plan, topics_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

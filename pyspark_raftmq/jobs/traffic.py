@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark_raftmq.options import ReadOptions
-from pyspark_raftmq.plan import topics_of
+from pyspark_raftmq.read_plan import topics_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -20,7 +20,7 @@ from raftmq.client.producing.send_frame import MessageIds
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from raftmq.client.producing.staging import StagedWrites
+    from raftmq.client.producing.staged_writes_client import StagedWrites
 
 SLICE_BYTES = 512 << 10
 """Bytes of bodies after which a request is sent; its last row may exceed them."""

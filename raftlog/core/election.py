@@ -11,7 +11,7 @@ always safe, and lasts until the next election timeout.
 
 from __future__ import annotations
 
-from raftlog.core import eligibility, reasons, replication
+from raftlog.core import eligibility, replication, role_change_reasons
 from raftlog.core.raft import Raft
 from raftlog.core.state.log_time import voter_offset_ms
 from raftlog.frame import make_entry
@@ -27,7 +27,7 @@ def tick(raft: Raft) -> None:
     """Advances the timers of a member that does not lead by one tick."""
     raft.election_elapsed += 1
     if raft.election_elapsed >= raft.election_timeout:
-        reasons.timed_out(raft)
+        role_change_reasons.timed_out(raft)
         start(raft)
         return
     if raft.role in (Role.PRE_CANDIDATE, Role.CANDIDATE):
@@ -52,7 +52,7 @@ def on_peer_closed(raft: Raft, peer: NodeId) -> None:
     if raft.role is not Role.FOLLOWER or peer == NOBODY or raft.leader_id != peer:
         return
     raft.leader_id = NOBODY
-    reasons.leader_closed(raft, peer)
+    role_change_reasons.leader_closed(raft, peer)
     stagger = raft.rng.randrange(_STAGGER_TICKS)
     raft.election_elapsed = max(raft.election_elapsed, raft.election_timeout - stagger)
     if stagger == 0:
@@ -136,7 +136,7 @@ def _count(raft: Raft) -> bool:
             _win(raft)
         return True
     if len(raft.votes) - granted > len(raft.members.voters) - quorum:
-        reasons.refused(raft)
+        role_change_reasons.refused(raft)
         # A majority can no longer be reached. The term, and the node's vote for itself in it, remain.
         raft.become_follower(raft.term, NOBODY)
         return True
@@ -191,5 +191,5 @@ def on_request_vote(raft: Raft, message: RequestVote) -> None:
 
 def _withdraw_for(raft: Raft, message: RequestVote) -> None:
     if raft.role is Role.PRE_CANDIDATE and (message.last, message.from_id) > (raft.log.tail.id, raft.id):
-        reasons.withdrew(raft, message.from_id)
+        role_change_reasons.withdrew(raft, message.from_id)
         raft.become_follower(raft.term, NOBODY)

@@ -21,7 +21,7 @@ neither votes nor campaigns until its log again holds everything that it can hav
 
 from __future__ import annotations
 
-from raftlog.core import membership_change, reasons
+from raftlog.core import membership_change, role_change_reasons
 from raftlog.core.raft import Raft
 from raftlog.types import NOBODY, Role
 
@@ -54,7 +54,7 @@ def hold_campaigns(raft: Raft, reason: str, held: bool) -> None:
 
 def stand_aside(raft: Raft) -> None:
     """Becomes a follower without a leader instead of campaigning, so that the member no longer ignores candidates."""
-    reasons.stood_aside(raft)
+    role_change_reasons.stood_aside(raft)
     raft.become_follower(raft.term, NOBODY)
 
 

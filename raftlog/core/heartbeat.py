@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.core import append_entries, election, eligibility, read_index, reasons, replication, transfer
+from raftlog.core import append_entries, election, eligibility, read_index, replication, role_change_reasons, transfer
 from raftlog.core.raft import Raft
 from raftlog.messages import Heartbeat, HeartbeatReply
 from raftlog.types import NOBODY, Role
@@ -14,7 +14,7 @@ def tick_leader(raft: Raft) -> None:
     if raft.election_elapsed >= raft.config.election_ticks:
         raft.election_elapsed = 0
         if raft.config.check_quorum and not election.has_quorum_contact(raft):
-            reasons.quorum_unheard(raft)
+            role_change_reasons.quorum_unheard(raft)
             raft.become_follower(raft.term, NOBODY)
             return
     transfer.tick(raft)

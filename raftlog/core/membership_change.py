@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raftlog import membership as memberships
-from raftlog.core import reasons, replication
+from raftlog.core import replication, role_change_reasons
 from raftlog.core.raft import Raft
 from raftlog.core.state.quorum import majority
 from raftlog.errors import FrameError, ImplausibleMessageError, InvariantViolationError, MembershipError
@@ -132,7 +132,7 @@ def step_down_if_removed(raft: Raft) -> None:
     heirs = [(peer.match_index, node) for node, peer in members.peers.items() if members.is_voter(node) and peer.fit]
     if heirs:
         raft.send(TimeoutNow(raft.id, max(heirs)[1], raft.term))
-    reasons.removed(raft)
+    role_change_reasons.removed(raft)
     raft.become_follower(raft.term, NOBODY)
 
 

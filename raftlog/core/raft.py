@@ -94,8 +94,8 @@ class Raft:
         self.role = Role.FOLLOWER
         self.leader_id = NOBODY
         self.why = ""
-        """The reason for the member's role or campaign, in a few words for the log (reasons.py). No decision uses
-        it."""
+        """The reason for the member's role or campaign, in a few words for the log (role_change_reasons.py). No
+        decision uses it."""
         self.wall_ms = 0
         self.monotonic_ms = 0
         self.messages: list[Message] = []

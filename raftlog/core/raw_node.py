@@ -13,10 +13,10 @@ from raftlog.core import (
     election,
     eligibility,
     membership_change,
-    plausible,
+    message_plausibility,
     read_index,
-    reasons,
     replication,
+    role_change_reasons,
     status,
     step,
     transfer,
@@ -147,7 +147,7 @@ class RawNode:
         Raises ImplausibleMessageError if the message cannot be true. At most term and leader have changed then.
         """
         raft = self.raft
-        check = plausible.CHECKS.get(type(message))
+        check = message_plausibility.CHECKS.get(type(message))
         try:
             if check is not None and message.from_id != raft.id and (why := check(raft, message)):
                 raise ImplausibleMessageError(why)
@@ -229,7 +229,7 @@ class RawNode:
     def resign(self) -> None:
         """Makes a leader step down, to a follower without a leader; does nothing on any other member."""
         if self.raft.role is Role.LEADER:
-            reasons.resigned(self.raft)
+            role_change_reasons.resigned(self.raft)
             self.raft.become_follower(self.raft.term, NOBODY)
 
     def release_vote(self) -> None:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from raftlog.core import append_entries, election, heartbeat, install_snapshot, plausible, reasons, transfer
+from raftlog.core import (
+    append_entries,
+    election,
+    heartbeat,
+    install_snapshot,
+    message_plausibility,
+    role_change_reasons,
+    transfer,
+)
 from raftlog.core.raft import Raft
 from raftlog.messages import (
     AppendEntries,
@@ -53,7 +61,7 @@ def _enter_higher_term(raft: Raft, message: Message) -> bool:
     it (thesis 4.2.3); pre-votes and their grants carry a term that no member is in yet. Raises ImplausibleMessageError
     if the term is too far ahead.
     """
-    plausible.check_term(raft, message.term)
+    message_plausibility.check_term(raft, message.term)
     if isinstance(message, RequestVote):
         if raft.config.check_quorum and raft.hears_leader and not _is_handed_over(raft, message):
             return False
@@ -64,7 +72,7 @@ def _enter_higher_term(raft: Raft, message: Message) -> bool:
     if isinstance(message, _REPLIES) and message.from_id not in raft.members.current.node_uuids:
         return False  # only members were asked; answers of others change nothing
     leads = isinstance(message, AppendEntries | Heartbeat | TimeoutNow | InstallSnapshot)
-    reasons.higher_term(raft, message.from_id, message.term)
+    role_change_reasons.higher_term(raft, message.from_id, message.term)
     raft.become_follower(message.term, message.from_id if leads else NOBODY)
     return True
 

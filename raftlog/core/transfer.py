@@ -6,7 +6,7 @@ If the target does not take over within an election timeout, the leader continue
 
 from __future__ import annotations
 
-from raftlog.core import election, eligibility, reasons, replication
+from raftlog.core import election, eligibility, replication, role_change_reasons
 from raftlog.core.raft import Raft
 from raftlog.errors import NotLeaderError
 from raftlog.messages import TimeoutNow
@@ -61,5 +61,5 @@ def tick(raft: Raft) -> None:
 def on_timeout_now(raft: Raft, message: TimeoutNow) -> None:
     """Handles TimeoutNow: campaigns at once and without a pre-vote, because the leader itself asked for it."""
     if raft.role is Role.FOLLOWER and raft.leader_id == message.from_id and eligibility.may_campaign(raft):
-        reasons.handed_over(raft, message.from_id)
+        role_change_reasons.handed_over(raft, message.from_id)
         election.campaign(raft, transfer=True)

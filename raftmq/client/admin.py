@@ -9,11 +9,11 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from raftmq.client.cluster_view import AUTO_CREATE_TOPIC, ClusterView
 from raftmq.client.connection import Reply
 from raftmq.client.consuming.offsets import Offsets
 from raftmq.client.errors import Failed, NotFound
 from raftmq.client.message import Message, decode_messages
-from raftmq.client.view import AUTO_CREATE_TOPIC, ClusterView
 from raftmq_wire.codes import RequestCode, ResponseCode
 
 _T = TypeVar("_T")

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TypeVar, Unpack
 
 from raftmq.client.admin import AsyncAdmin
+from raftmq.client.cluster_view import Backoff, ClusterView
 from raftmq.client.connection import Reply
 from raftmq.client.consuming.consumer import AsyncConsumer
 from raftmq.client.consuming.offsets import Start
@@ -29,7 +30,6 @@ from raftmq.client.producing.producer import ATTEMPT_S, DEFAULT_GROUP, MAX_BYTES
 from raftmq.client.producing.transaction_producer import AsyncCheck, AsyncTransactionProducer
 from raftmq.client.retries import OnRetry
 from raftmq.client.tls import Tls
-from raftmq.client.view import Backoff, ClusterView
 from raftmq_wire.codes import RequestCode, ResponseCode
 
 _T = TypeVar("_T")

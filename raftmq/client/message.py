@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypedDict
 import msgspec
 
 from raftmq.client.errors import Failed, Refused
-from raftmq.client.producing.delay import Delay, DeliverAt
+from raftmq.client.producing.delivery_delay import Delay, DeliverAt
 from raftmq_wire import message_format
 from raftmq_wire.codes import ResponseCode
 from raftmq_wire.message_format import PROPERTIES_BYTES_MAX, MessageFormatError, parse_properties

@@ -8,24 +8,24 @@ from types import TracebackType
 from typing import TypeVar, Unpack
 
 from raftmq.client.client import AsyncClient
+from raftmq.client.cluster_view import Contact
 from raftmq.client.consuming.consumer import AsyncConsumer
-from raftmq.client.consuming.handling import COMMIT_EVERY_S
 from raftmq.client.consuming.offsets import Start
 from raftmq.client.consuming.pull import MAX_PULL_MESSAGES, PulledFrames, PullResult
+from raftmq.client.consuming.run_loop import COMMIT_EVERY_S
 from raftmq.client.discovery import find_servers
 from raftmq.client.environment import REAL, with_credentials, with_tls
 from raftmq.client.loop_thread import LoopThread
 from raftmq.client.message import Message, MessageOptions, SendOptions, SendResult
-from raftmq.client.producing.delay import Delay
+from raftmq.client.producing.delivery_delay import Delay
 from raftmq.client.producing.pipeline import FlushResult
 from raftmq.client.producing.producer import ATTEMPT_S, DEFAULT_GROUP, MAX_BYTES, MAX_MESSAGES, AsyncProducer
 from raftmq.client.producing.send_frame import SendRequest, Submission, build_batch, build_single, in_users_words
-from raftmq.client.producing.staging import StagedWrites
+from raftmq.client.producing.staged_writes_client import StagedWrites
 from raftmq.client.retries import OnRetry
 from raftmq.client.sync_admin import Admin
 from raftmq.client.sync_transactions import Check, TransactionProducer
 from raftmq.client.tls import Tls
-from raftmq.client.view import Contact
 
 
 def connect(

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Unpack
 
+from raftmq.client.cluster_view import ClusterView
 from raftmq.client.loop_thread import LoopThread
 from raftmq.client.message import Message, SendOptions
 from raftmq.client.producing.transaction_end import Resolution
 from raftmq.client.producing.transaction_producer import AsyncTransaction, AsyncTransactionProducer
-from raftmq.client.view import ClusterView
 
 Check = Callable[[Message], Resolution]
 """A function that returns the outcome of a local transaction, given its message. It may be called in any program of the

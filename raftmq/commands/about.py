@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import click
 
-from raftmq.commands.common import json_option, show
+from raftmq.commands.shared_options import json_option, show
 
 
 @click.command()

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import click
 
-from raftmq.commands.common import cluster_options, show, show_problems
+from raftmq.commands.shared_options import cluster_options, show, show_problems
 from raftmq.local.http.admin_http import AdminApi, admin_addresses, ask_all, node_addresses
 
 

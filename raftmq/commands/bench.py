@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from raftmq.commands.common import json_option, print_json, print_table
+from raftmq.commands.shared_options import json_option, print_json, print_table
 
 if TYPE_CHECKING:
     from raftmq.commands.bench_modes import Report

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import click
 
 from cluster.config.config import Config
-from cluster.config.exposure import open_folder, open_ports
+from cluster.config.exposure_check import open_folder, open_ports
 from cluster.config.loading import load
 from cluster.config.local_layout import read_cluster
-from raftmq.commands.common import data_dir, json_option, show
+from raftmq.commands.shared_options import data_dir, json_option, show
 from raftmq_wire.errors import ExitCode, LocalError
 
 
@@ -100,7 +100,7 @@ def _tls(config: Config) -> Iterator[Check]:
 
 def _python() -> Check:
     from cluster.runtime.host.python_speed import finding, slowness
-    from raftmq.local.pythons import faster, others, own
+    from raftmq.local.python_interpreters import faster, others, own
 
     times, candidates = slowness(), others()
     better = faster(candidates)

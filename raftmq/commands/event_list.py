@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from cluster.runtime.events import KINDS
-from raftmq.commands.common import cluster_options, print_json, show, show_problems
+from raftmq.commands.shared_options import cluster_options, print_json, show, show_problems
 from raftmq.local.http.admin_http import ask_all, node_addresses
 
 FOLLOW_EVERY_S = 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from raftmq.commands.common import json_option, show
+from raftmq.commands.shared_options import json_option, show
 from raftmq_wire.errors import ExitCode, LocalError
 
 
@@ -13,7 +13,7 @@ from raftmq_wire.errors import ExitCode, LocalError
 @json_option
 def runbook(code: str | None, as_json: bool) -> None:
     """Show what the finding or alert CODE means, and what to do; without CODE, list the codes."""
-    from cluster.admin.handlers.page import runbooks
+    from cluster.admin.handlers.dashboard import runbooks
     from cluster.config.source import nearest
 
     known = runbooks()

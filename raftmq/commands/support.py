@@ -11,7 +11,7 @@ import click
 
 from cluster.config.local_layout import NodeRecord, read_cluster
 from cluster.runtime.host.private_files import as_the_user_has_it
-from raftmq.commands.common import cluster_options, console, data_dir, show
+from raftmq.commands.shared_options import cluster_options, console, data_dir, show
 from raftmq.local.http.admin_http import GivenAddresses, node_addresses
 from raftmq.local.support_bundle import files_of_node, text_of_file, without_secrets, write_bundle
 from raftmq_wire.errors import ExitCode, LocalError

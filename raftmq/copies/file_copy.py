@@ -28,9 +28,9 @@ from raftmq.arrow.ranges import QueueRange
 from raftmq.client.admin import QueueInfo
 from raftmq.client.errors import NotFound
 from raftmq_wire.errors import LocalError
-from statemachine import query
+from statemachine import queue_reads
+from statemachine.checkpoint_reader import CheckpointReader
 from statemachine.index_file.index_of_rows import queue_items
-from statemachine.rocks_reader import CheckpointReader
 from statemachine.rows.keys import INDEX_BUCKET, INDEX_BUCKET_KEY_SIZE, U64, U64_MAX
 from statemachine.rows.kv import INDEX, KV
 from statemachine.topics import TopicConfig, Topics
@@ -81,8 +81,8 @@ class FileCopy:
     def _queue(self, topic_id: int, queue_id: int) -> QueueInfo:
         """Returns the bounds of a queue within the segment files. Rows below the first segment file may still exist,
         because a TRIM removes them in slices."""
-        end = query.end_offset(self._kv, topic_id, queue_id)
-        first = min(end, query.first_offset(self._kv, topic_id, queue_id))
+        end = queue_reads.end_offset(self._kv, topic_id, queue_id)
+        first = min(end, queue_reads.first_offset(self._kv, topic_id, queue_id))
         if first < end and (base := self._files.places[0].base):
             in_files = self._first_at(topic_id, queue_id, base)
             first = end if in_files is None else max(first, in_files)
@@ -97,7 +97,7 @@ class FileCopy:
         topic_id = self._topic(topic).id
         with _told(self._files.state):
             kept = self._queue(topic_id, queue_id)
-            return query.offset_by_time(
+            return queue_reads.offset_by_time(
                 self._kv, topic_id, queue_id, timestamp_ms, False, kept.min_offset, kept.max_offset
             )
 
@@ -163,7 +163,7 @@ class FileCopy:
 
     def items(self, segment: Segment, span: Span) -> bytes:
         with _told(self._files.state):
-            return query.fetch_packed(self._kv, span.topic_id, span.queue_id, span.start, span.end)
+            return queue_reads.fetch_packed(self._kv, span.topic_id, span.queue_id, span.start, span.end)
 
     def read(self, place: Place, start: int, stop: int) -> bytes:
         with _told(Path(place.name)):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cluster.broker.reads.stored_bodies import body_of
+from cluster.broker.reads.pull_bodies import body_of
 from raftmq.arrow.batches import to_batch
 from raftmq.arrow.columns import ENTRY_COLUMNS
 from raftmq.arrow.frames import Frames, are_of_topic, parse_checked

@@ -24,8 +24,8 @@ from cluster.tier.object_names import HEAD
 from cluster.tier.store.errors import NotFound as NoObject
 from cluster.tier.store.errors import StoreError
 from cluster.tier.store.object_store import Data, ObjectStore
-from cluster.tier.store.opening import open_store
-from cluster.tier.store.retries import RequestCounts, RetryingStore, RetryPolicy
+from cluster.tier.store.retrying_store import RequestCounts, RetryingStore, RetryPolicy
+from cluster.tier.store.store_by_url import open_store
 from raftmq.arrow.log_copy import CopyError, CopyPart, Place, Segment, Span, place_of
 from raftmq.arrow.ranges import QueueRange
 from raftmq.client.admin import QueueInfo

@@ -33,7 +33,7 @@ from cluster.config.node_files import (
     set_tier,
     write_configs,
 )
-from cluster.tier.store.opening import check_url
+from cluster.tier.store.store_by_url import check_url
 from raftmq.client.discovery import LOCAL_CA, LOCAL_USER
 from raftmq.local.access_files import make_access_files
 from raftmq.local.http.admin_http import AdminApi

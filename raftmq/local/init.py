@@ -15,7 +15,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from cluster.config.config import Config
-from cluster.config.exposure import ports_beyond
+from cluster.config.exposure_check import ports_beyond
 from cluster.config.loading import load
 from cluster.config.local_layout import NodeRecord
 from cluster.members.joining import directory_error

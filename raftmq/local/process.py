@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cluster.config.local_layout import NodeRecord
-from cluster.runtime.ports import ephemeral_ports, port_owner, why_taken
+from cluster.runtime.tcp_ports import ephemeral_ports, port_owner, why_taken
 from raftmq.local.waiting import until
 from raftmq_wire.errors import ExitCode, LocalError
 

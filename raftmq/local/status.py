@@ -133,8 +133,8 @@ class ClusterView(NamedTuple):
 
 
 def fetch_status(address: str, timeout_s: float = 1.0) -> dict[str, Any] | None:
-    """Returns the answer of `GET /v1/status` of one node (`cluster.admin.port.NodeStatus`); None if nothing, or another
-    program, answers."""
+    """Returns the answer of `GET /v1/status` of one node (`cluster.admin.node_interface.NodeStatus`); None if nothing,
+    or another program, answers."""
     body = _get(address, "/v1/status", timeout_s)
     return body if body is not None and "term" in body else None
 

@@ -1532,7 +1532,7 @@ cdef BatchMessage _copy(const uint8_t* p, const uint8_t* end, int64_t tag_hash, 
 
 
 def copies_of(bytes stored not None, bytes items not None):
-    """Copies of the messages of a row; see `cluster.broker.copies`."""
+    """Copies of the messages of a row; see `cluster.broker.message_copies`."""
     cdef const uint8_t* p = <const uint8_t*>PyBytes_AS_STRING(stored)
     cdef const uint8_t* end = p + PyBytes_GET_SIZE(stored)
     cdef const uint8_t* item = <const uint8_t*>PyBytes_AS_STRING(items)
@@ -1724,7 +1724,7 @@ cdef inline Py_ssize_t _place(const uint8_t* item, uint64_t first, Py_ssize_t en
 
 
 def body_of(bytes items not None, bytes block not None, uint64_t first):
-    """See `cluster.broker.reads.stored_bodies.body_of`."""
+    """See `cluster.broker.reads.pull_bodies.body_of`."""
     cdef const uint8_t* item = items
     cdef const uint8_t* data = block
     cdef const uint8_t* rows = item

@@ -41,7 +41,7 @@ from statemachine.commands import (
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.sorted_map import SortedMap
-from statemachine.rows.stage import Stage
+from statemachine.rows.write_batch import Stage
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 USERS_MAX: Final = 10_000

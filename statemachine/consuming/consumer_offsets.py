@@ -12,7 +12,7 @@ from statemachine.consuming.queue_rows import Queue, QueueRows
 from statemachine.removals import Removals
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, OFFSETS
-from statemachine.rows.stage import Stage
+from statemachine.rows.write_batch import Stage
 from statemachine.topics import Topics
 
 

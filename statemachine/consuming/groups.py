@@ -23,7 +23,7 @@ from statemachine.commands import (
 from statemachine.rows import keys
 from statemachine.rows.kv import GROUPS, KV
 from statemachine.rows.sorted_map import SortedMap
-from statemachine.rows.stage import Stage
+from statemachine.rows.write_batch import Stage
 
 NAME_LENGTH_MAX = 120
 """The most characters of a group's name, so that %RETRY%group is a topic name of at most 127 characters."""

@@ -17,7 +17,7 @@ from statemachine.consuming.queue_rows import Queue, QueueRows
 from statemachine.removals import Done, Removals
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, LOCKS
-from statemachine.rows.stage import Stage
+from statemachine.rows.write_batch import Stage
 from statemachine.topics import Topics
 
 CLIENT_LENGTH_MAX = 512

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from statemachine.removals import Done, Removals
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META
-from statemachine.rows.stage import Stage
+from statemachine.rows.write_batch import Stage
 
 LOOKS_PER_ROW = 16
 """The number of groups that one slice of a removal may look at in memory, for each row that it may remove."""

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from statemachine.commands import CommandResult, InvalidCommandError, checked_int, done
 from statemachine.payload import ITEM
-from statemachine.query import QueueItem
+from statemachine.queue_reads import QueueItem
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, TRANS
-from statemachine.rows.stage import Stage
+from statemachine.rows.write_batch import Stage
 
 
 class HalfMessage(NamedTuple):

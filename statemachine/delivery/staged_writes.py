@@ -22,7 +22,7 @@ from statemachine.removals import Done, Losers, Removals
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, TRANS
 from statemachine.rows.sorted_map import SortedMap
-from statemachine.rows.stage import Stage
+from statemachine.rows.write_batch import Stage
 
 STAGED_DUE = 1 << 63
 """The lowest due time that is no time but STAGED_DUE + the number of an attempt."""

@@ -29,10 +29,10 @@ from raftlog.errors import InvariantViolationError
 from statemachine.commands import CommandResult, InvalidCommandError, checked_int, done, not_found
 from statemachine.delivery.staged_writes import STAGED_DUE, AttemptState, StagedWrites, attempt_of
 from statemachine.payload import ITEM
-from statemachine.query import QueueItem
+from statemachine.queue_reads import QueueItem
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META, TIMER
-from statemachine.rows.stage import Stage
+from statemachine.rows.write_batch import Stage
 
 RUN_MAX = 256
 """The most scheduled messages in one row."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterator
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
-from raftlog.baseline import remark
+from raftlog.format_versions import remark
 from raftmq_wire.checksums import crc32c
 from statemachine.index_file.index_format import (
     BLOCK_FORM,

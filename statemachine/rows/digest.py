@@ -1,7 +1,7 @@
 """The digest of the state: one additive sum per family. Equal sums at the same applied index mean equal rows.
 
 The sum of a family is the sum of its rows' hashes modulo 2**64. Three kinds of rows are not part of it: the position to
-which entries are applied (`applied`), the sums themselves (sums.py), and the name of the first scheduled row
+which entries are applied (`applied`), the sums themselves (running_digest.py), and the name of the first scheduled row
 (timers.py), which can be derived from other rows. This module computes the sums by a scan.
 """
 

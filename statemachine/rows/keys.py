@@ -3,7 +3,8 @@
     family   key                                                           value
     meta     "applied"                                                     applied row (below)
              "format"                                                      u32, FORMAT
-             "sums"                                                        version u8 | index u64 | sums u64.., sums.py
+             "sums"                                                        version u8 | index u64 | sums u64..
+                                                                           (running_digest.py)
              "next_topic_id"                                               u32, id of the next topic created
              "membership"                                                  u64, index | MEMBERSHIP payload
              "acknowledged"                                                u64, index of a MEMBERSHIP, members.py

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.baseline import BASELINE, refusal, why_above
+from raftlog.format_versions import BASELINE, refusal, why_above
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META, KVError
 

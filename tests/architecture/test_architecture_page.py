@@ -64,8 +64,10 @@ def test_a_way_has_numbered_steps_and_names_each_file_once(flow: str) -> None:
 
 
 def test_a_file_that_is_named_twice_is_found() -> None:
-    text = "1. `cluster.remoting.router.Router` and `cluster/broker/names.py`\n2. `cluster.remoting.router.Listeners`\n"
-    assert files_of(text) == {"cluster/remoting/router.py": 2, "cluster/broker/names.py": 1}
+    text = (
+        "1. `cluster.remoting.router.Router`, `cluster/broker/name_rules.py`\n2. `cluster.remoting.router.Listeners`\n"
+    )
+    assert files_of(text) == {"cluster/remoting/router.py": 2, "cluster/broker/name_rules.py": 1}
     assert len(steps(text)) == 2
     assert section(f"## A\n\n{text}\n## B\n", "A").strip() == text.strip()
     assert section(TEXT, "No such heading") == ""

@@ -90,9 +90,11 @@ def test_names_in_docstrings_and_comments_exist() -> None:
     ],
 )
 def test_a_name_of_nothing_is_found(text: str) -> None:
-    here = ROOT / "cluster" / "broker" / "names.py"
+    here = ROOT / "cluster" / "broker" / "name_rules.py"
     assert list(wrong_names(text, here))
-    good = "`cluster.broker.names`, `request.Request.reply`, `remoting.request`, docs/style.md, broker/names.py"
+    good = (
+        "`cluster.broker.name_rules`, `request.Request.reply`, `remoting.request`, docs/style.md, broker/name_rules.py"
+    )
     assert list(wrong_names(f"{good}, `log.no_such_key`, cluster.json", here)) == []
 
 

@@ -73,15 +73,19 @@ FORBIDDEN = [
     ("pyspark_raftmq", "import raftlog.core", "The data pipeline sees only"),
     ("raftmq/server_home", "import raftmq.__main__", "Inner rooms of raftmq"),
     ("cluster/admin/errors", "import cluster.admin.server", "Inner rooms of cluster.admin"),
-    ("cluster/tier/object_names", "import cluster.tier.tier_access", "Inner rooms of cluster.tier"),
+    ("cluster/tier/object_names", "import cluster.tier.tier_assembly", "Inner rooms of cluster.tier"),
     ("cluster/remoting/request", "import cluster.remoting.router", "Inner rooms of cluster.remoting"),
-    ("cluster/broker/copies", "import cluster.broker.broker_metrics", "Inner rooms of cluster.broker"),
-    ("cluster/replication/append_lane", "import cluster.replication.own_sends", "Inner rooms of cluster.replication"),
+    ("cluster/broker/message_copies", "import cluster.broker.broker_metrics", "Inner rooms of cluster.broker"),
+    (
+        "cluster/replication/append_lane",
+        "import cluster.replication.internal_sends",
+        "Inner rooms of cluster.replication",
+    ),
     ("jepsen_like/commit_seed", "import jepsen_like.chaos_cli", "Inner rooms of jepsen_like"),
     ("jepsen_like/sim/options", "import jepsen_like.sim.campaign", "Inner rooms of jepsen_like.sim"),
     ("jepsen_like/live/conclusion", "import jepsen_like.live.doctor", "Inner rooms of jepsen_like.live"),
     ("raftlog/storage/files", "import raftlog.storage.node_dir", "Inner rooms of raftlog.storage"),
-    ("statemachine/commands", "import statemachine.rocks_reader", "Inner rooms of statemachine"),
+    ("statemachine/commands", "import statemachine.checkpoint_reader", "Inner rooms of statemachine"),
     ("raftlog/core/state", "import raftlog.core.raw_node", "Inner rooms of raftlog.core"),
 ]
 """(where, what is imported there, the contract that it breaks)."""

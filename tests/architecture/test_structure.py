@@ -33,7 +33,7 @@ ASSIGNED = {
     "cluster/admin/server.py record": "a logging.LogRecord: filters of the library change it",
     "cluster/peer/links.py raw.catch_up_budget": "a property of RawNode with a setter",
     "cluster/remoting/connection/stuck_clients.py connection.finished": "a mark that the watcher takes off",
-    "pyspark_raftmq/worker_end.py traceback.print_exc": "Spark's daemon has no other place to be told",
+    "pyspark_raftmq/early_stop.py traceback.print_exc": "Spark's daemon has no other place to be told",
 }
 
 

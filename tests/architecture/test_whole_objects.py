@@ -1,5 +1,5 @@
 """Objects are complete when their constructor returns: no class makes an attribute later, and none is finished by a
-method that names a collaborator. What two services need of each other is a `cluster.runtime.signal.Signal`."""
+method that names a collaborator. What two services need of each other is a `cluster.runtime.listeners.Signal`."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench import bench_peers
-from bench.peers import fetch, known
+from bench.peers import all_systems, fetch
 from bench.peers.system import Unavailable
 
 
@@ -83,7 +83,7 @@ def test_a_run_has_a_folder_of_its_own_and_removes_what_killed_runs_left(
 
 def test_older_releases_run_only_when_they_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SYSTEMS", raising=False)
-    assert set(known.ALL) - set(bench_peers.chosen()) == {"etcd-3.4", "nats-2.9"}
+    assert set(all_systems.ALL) - set(bench_peers.chosen()) == {"etcd-3.4", "nats-2.9"}
     monkeypatch.setenv("SYSTEMS", "etcd-3.4,nats-2.9")
     assert bench_peers.chosen() == ["etcd-3.4", "nats-2.9"]
 

@@ -11,7 +11,7 @@ import pytest
 
 from cluster.config.config import Config, NodeSection
 from cluster.state.node_storage import NodeStorage
-from raftlog.core.plausible import TERM_MAX
+from raftlog.core.message_plausibility import TERM_MAX
 from raftlog.errors import StorageError
 from raftlog.types import NOBODY, HardState
 

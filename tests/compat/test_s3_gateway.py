@@ -19,7 +19,7 @@ import pytest
 from cluster.config.config import TierSection
 from cluster.tier.store.errors import Denied, NotFound
 from cluster.tier.store.object_store import ObjectStore, probe
-from cluster.tier.store.opening import open_store
+from cluster.tier.store.store_by_url import open_store
 from raftmq.cli import run
 from raftmq.client import connect
 from raftmq.local.cluster import LocalCluster

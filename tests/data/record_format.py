@@ -28,7 +28,7 @@ from raftmq.local.cluster import LocalCluster
 from raftmq.local.init import create_data_dirs
 from statemachine.broker_state import BrokerState
 from statemachine.rows.digest import digest
-from statemachine.rows.rocks import RocksKV
+from statemachine.rows.rocksdb_store import RocksKV
 
 SEGMENT_SIZE = 128 * 1024
 SETTINGS = f"""

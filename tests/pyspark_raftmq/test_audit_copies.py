@@ -10,7 +10,7 @@ import pytest
 from pyspark_raftmq.jobs.audit import AuditReport, Finding, compare, plan, read_digests, read_segments
 from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftmq.arrow.log_copy import CopySource
-from raftmq.copies import chunk_sums
+from raftmq.copies import chunk_checksums
 from tests.support.left_copies import Left
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
@@ -46,7 +46,7 @@ def test_nothing_is_found_where_all_is_well(alike: list[CopySource]) -> None:
 def test_a_flipped_bit_is_named_by_copy_chunk_and_entry(
     left: Left, alike: list[CopySource], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunk_sums, "CHUNK_BYTES", 4096)
+    monkeypatch.setattr(chunk_checksums, "CHUNK_BYTES", 4096)
     shutil.copytree(left.backup.path, tmp_path / "copy")
     bad = CopySource("files", str(tmp_path / "copy"))
     position = left.tables["left-other"]["position"][1].as_py()

@@ -13,12 +13,12 @@ import pytest
 
 from pyspark_raftmq.jobs.rebuild import RebuildReport, Work, check_edges, derive_parts, plan, report_of
 from raftmq.arrow.log_copy import CopySource
-from raftmq.copies.opening import opened_rows
+from raftmq.copies.open_copy import opened_rows
 from raftmq.copies.row_check import Checked, Difference
 from statemachine.payload import ITEM
 from statemachine.rows import keys
 from statemachine.rows.kv import CQ, INDEX, Batch
-from statemachine.rows.rocks import RocksKV
+from statemachine.rows.rocksdb_store import RocksKV
 from tests.support.left_copies import Left
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]

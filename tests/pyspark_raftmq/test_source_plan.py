@@ -7,7 +7,7 @@ import pytest
 import raftmq
 from pyspark_raftmq.errors import PlanError
 from pyspark_raftmq.options import parse_options
-from pyspark_raftmq.plan import plan, split
+from pyspark_raftmq.read_plan import plan, split
 from raftmq.arrow.ranges import QueueRange
 
 pytestmark = pytest.mark.live

@@ -12,7 +12,7 @@ import pytest
 
 from jepsen_like.big_history_cli import check_history_command
 from jepsen_like.checkers import check
-from jepsen_like.checkers.script import Script
+from jepsen_like.checkers.history_builder import Script
 from jepsen_like.history import HistoryError, HistoryWriter, Op
 from jepsen_like.spark_history import check_history
 from tests.support.large_history import LargeHistory

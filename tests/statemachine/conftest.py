@@ -15,7 +15,7 @@ from raftlog.types import EMPTY_TAIL, FLAG_ROLL, Entry, EntryType
 from statemachine import commands, payload
 from statemachine import trim as trims
 from statemachine.rows.kv import FAMILIES, KV
-from statemachine.rows.rocks import RocksKV
+from statemachine.rows.rocksdb_store import RocksKV
 
 Rows = dict[str, list[tuple[bytes, bytes]]]
 

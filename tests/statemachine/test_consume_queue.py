@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import InvariantViolationError
-from statemachine import payload, query
+from statemachine import payload, queue_reads
 from statemachine.broker_state import BrokerState
 from statemachine.consume_queue import BLOCK, PIECE_BYTES, TAIL_BYTES, ConsumeQueues
 from statemachine.rows import keys
 from statemachine.rows.kv import CQ, KV, Batch
-from statemachine.rows.stage import Stage
+from statemachine.rows.write_batch import Stage
 
 
 def chunks(kv: KV, topic_id: int = 1, queue_id: int = 0) -> list[tuple[int, int]]:
@@ -179,7 +179,7 @@ def test_rows_missing_from_the_store_are_an_invariant_violation(new_log: Callabl
     batch.delete(CQ, keys.cq_key(1, 0, 0))
     kv.write(batch)
     with pytest.raises(InvariantViolationError, match="has 0 rows from offset 10, expected 20"):
-        query.fetch(kv, 1, 0, 10, 30)
+        queue_reads.fetch(kv, 1, 0, 10, 30)
 
 
 def test_block_is_what_the_format_says() -> None:

@@ -16,7 +16,7 @@ from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.types import Entry, EntryType
 from statemachine import trim
 from statemachine.broker_state import BrokerState
-from statemachine.rows import keys, sums
+from statemachine.rows import keys, running_digest
 from statemachine.rows.kv import CQ, INDEX, META
 from statemachine.tier import TierState
 from statemachine.trim import Kept, Slice, Trim, TrimError, decode, encode
@@ -40,7 +40,7 @@ class Tiered:
 
     def apply(self) -> None:
         self.state.apply(self.log.entries[self.state.applied.index + 1 :])
-        assert self.state.sums.totals == sums.count(self.kv)
+        assert self.state.sums.totals == running_digest.count(self.kv)
 
     def fill(self, queue_id: int, *counts: int) -> None:
         for count in counts:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.work import METER, ROW_UNITS, SEEK_UNITS
 from statemachine.rows.kv import CQ, FAMILIES, KV, META, Batch, KVError
-from statemachine.rows.rocks import SKIPPED_MAX, SKIPPED_UNITS, RocksKV
+from statemachine.rows.rocksdb_store import SKIPPED_MAX, SKIPPED_UNITS, RocksKV
 
 
 def put(kv: KV, family: str, *rows: tuple[bytes, bytes]) -> None:

@@ -17,7 +17,7 @@ from statemachine.broker_state import BrokerState
 from statemachine.message_index import RECORD, Bucket, MessageIndex, key_hash
 from statemachine.rows import keys
 from statemachine.rows.kv import INDEX, KV
-from statemachine.rows.stage import Stage
+from statemachine.rows.write_batch import Stage
 
 MANY = message_index.RECORDS_MAX
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.baseline import BASELINE
 from raftlog.errors import InvariantViolationError
+from raftlog.format_versions import BASELINE
 from statemachine import commands
 from statemachine.broker_state import BrokerState
 from statemachine.consuming.queue_locks import QueueLock

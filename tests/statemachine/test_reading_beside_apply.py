@@ -15,7 +15,7 @@ from statemachine import message_index
 from statemachine.broker_state import BrokerState
 from statemachine.message_index import RECORD, key_hash
 from statemachine.rows.keys import U64_MAX
-from statemachine.rows.rocks import RocksKV
+from statemachine.rows.rocksdb_store import RocksKV
 
 ENTRIES = 1500
 

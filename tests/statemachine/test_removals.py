@@ -12,7 +12,7 @@ from jepsen_like.fakes.memory_kv import MemoryKV
 from statemachine import payload
 from statemachine.broker_state import BrokerState
 from statemachine.delivery.staged_writes import LOSERS_AT_ONCE, STAGED_DUE, AttemptState
-from statemachine.rows import keys, sums
+from statemachine.rows import keys, running_digest
 from statemachine.rows.kv import CQ, DEDUP, FAMILIES, LOCKS, META, OFFSETS, RESETS, TIMER, Batch, Op
 
 ROWS = 8
@@ -55,7 +55,7 @@ class Broker:
     def slice(self, rows: int = ROWS) -> None:
         self.apply(self.log.remove(rows))
         assert len(self.kv.ops) <= BATCH_MAX
-        assert self.state.sums.totals == sums.count(self.kv)
+        assert self.state.sums.totals == running_digest.count(self.kv)
 
     def finish_at_once(self) -> None:
         """Removes all in one slice."""
@@ -263,7 +263,7 @@ def test_a_removal_takes_queues_from_under_a_sweep_that_stands_in_one(broker: Br
     while broker.state.sweep is not None:
         broker.apply(broker.log.slice(cut, ROWS))
     assert [broker.state.min_offset(2, queue) for queue in range(3)] == [600, 600, 600]
-    assert broker.state.sums.totals == sums.count(broker.kv)
+    assert broker.state.sums.totals == running_digest.count(broker.kv)
 
 
 def test_sessions_and_unique_rows_expire_in_slices(new_log: Callable[[], Any]) -> None:

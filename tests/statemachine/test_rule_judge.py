@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statemachine.access.judging import ALLOWED, Denied, Verdict, Verdicts, judge
+from statemachine.access.access_decision import ALLOWED, Denied, Verdict, Verdicts, judge
 from statemachine.access.rules import (
     ACTION_NAMES,
     Action,

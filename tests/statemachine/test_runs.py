@@ -15,7 +15,7 @@ from raftlog.types import Entry
 from statemachine.broker_state import BrokerState
 from statemachine.rows.digest import digest
 from statemachine.rows.kv import KV
-from statemachine.rows.rocks import RocksKV
+from statemachine.rows.rocksdb_store import RocksKV
 
 DrawLog = Callable[[int, int], list[Entry]]
 RowsOf = Callable[[KV], object]

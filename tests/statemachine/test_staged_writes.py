@@ -16,7 +16,7 @@ from statemachine.broker_state import BrokerState
 from statemachine.commands import CommandResult
 from statemachine.delivery.staged_writes import STAGED_DUE, Attempt, AttemptState
 from statemachine.delivery.timers import NEVER, TimerCounts
-from statemachine.rows.sums import count as count_sums
+from statemachine.rows.running_digest import count as count_sums
 
 
 class Broker:

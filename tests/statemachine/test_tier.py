@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jepsen_like.fakes.memory_kv import MemoryKV
 from statemachine import tier
 from statemachine.broker_state import BrokerState
-from statemachine.rows import sums
+from statemachine.rows import running_digest
 from statemachine.rows.digest import digest
 from statemachine.rows.kv import TIER
 from statemachine.tier import SegmentSpan, TierPart, TierState
@@ -48,7 +48,7 @@ class Tier(FedState):
         if not result.ok:
             assert (digest(self.kv)[TIER], self.state.tier.rows) == (before[0][TIER], before[1])
         assert BrokerState(self.kv).tier.rows == self.state.tier.rows
-        assert self.state.sums.totals == sums.count(self.kv)
+        assert self.state.sums.totals == running_digest.count(self.kv)
         return result.code
 
     def verify(self, *numbers: int, term: int = 1) -> None:

@@ -18,7 +18,7 @@ from statemachine.delivery.timers import NEVER, TimerCounts, Timers
 from statemachine.rows import keys
 from statemachine.rows.digest import digest
 from statemachine.rows.kv import META, TIMER, Batch
-from statemachine.rows.sums import count
+from statemachine.rows.running_digest import count
 
 
 class Broker:

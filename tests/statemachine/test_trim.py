@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import InvariantViolationError
 from raftlog.types import Entry, EntryType
-from statemachine import query, trim
+from statemachine import queue_reads, trim
 from statemachine.broker_state import BrokerState
 from statemachine.message_index import key_hash
 from statemachine.payload import MESSAGES_AT
-from statemachine.query import QueueItem
-from statemachine.rows import keys, sums
+from statemachine.queue_reads import QueueItem
+from statemachine.rows import keys, running_digest
 from statemachine.rows.kv import CQ, INDEX, KV, Batch, Op
 
 CREATE = ["create_topic", {"name": "t"}, False]
@@ -93,7 +93,7 @@ def test_queues_begin_at_their_first_message_above_the_position(log: Any) -> Non
     state.apply([log.trim(second)])
     assert state.trim_mark == trim.TrimMark(second.position, second.index, log.entries[-1].index, log.now_ms)
     assert (state.trim_position, state.trim_index) == (second.position, second.index)
-    expected = [item.queue_offset for item in query.fetch(applied(log)._kv, 1, 0, state.min_offset(1, 0), 200)]
+    expected = [item.queue_offset for item in queue_reads.fetch(applied(log)._kv, 1, 0, state.min_offset(1, 0), 200)]
     assert [item.queue_offset for item in kept(state, 1, 0)] == expected == list(range(state.min_offset(1, 0), 200))
     assert kept(state, 1, 0)[0].position >= second.position > 0
     assert state.fetch(1, 0, state.min_offset(1, 0) - 1, 10) == []
@@ -148,7 +148,7 @@ def test_a_block_whose_beginning_is_gone_is_merged_from_what_is_left(log: Any, r
     bases = [keys.cq_base(key) for key, _ in kv.scan(CQ, keys.cq_key(1, 0, 0), keys.LAST)]
     assert bases == [100, 256], "one chunk for what is left of the block"
     assert [item.queue_offset for item in kept(state, 1, 0)] == list(range(100, 259))
-    assert state.sums.totals == sums.count(kv)
+    assert state.sums.totals == running_digest.count(kv)
 
 
 def test_queues_named_in_it_lose_more_and_never_more_than_they_have(log: Any) -> None:
@@ -192,7 +192,7 @@ def test_a_position_above_the_open_bucket_leaves_it_whole(log: Any) -> None:
     state.apply([log.add(EntryType.TRIM, trim.encode(trim.Trim(2**40, 99, "")))])
     log.messages(log.run(1, 0, 1), keys=keys.U64.pack(8) * 20_000)
     state.apply(log.entries[-1:])
-    assert state.sums.totals == sums.count(kv)
+    assert state.sums.totals == running_digest.count(kv)
 
 
 @settings(max_examples=12, deadline=None)
@@ -219,7 +219,7 @@ def test_a_trim_hides_what_is_below_and_nothing_else(draw_log: Callable[[int, in
         if rng.random() < 0.1:
             sweep, state = state.sweep, BrokerState(kv)
             assert state.sweep == sweep
-            assert state.sums.totals == sums.count(kv)
+            assert state.sums.totals == running_digest.count(kv)
     for queue in queues_of(state):
         first = state.min_offset(*queue)
         got = kept(state, *queue)
@@ -347,7 +347,7 @@ def test_a_sweep_reads_so_many_rows_in_an_entry_and_ends_where_one_trim_would(lo
     assert (state.trim_position, state.trim_index) == (middle.position, middle.index)
     assert rows_of(swept)[CQ] == rows_of(whole)[CQ]
     assert rows_of(swept)[INDEX] == rows_of(whole)[INDEX]
-    assert state.sums.totals == sums.count(swept)
+    assert state.sums.totals == running_digest.count(swept)
 
 
 def test_a_slice_of_another_sweep_changes_nothing(log: Any) -> None:

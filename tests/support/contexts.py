@@ -13,8 +13,8 @@ from cluster.runtime.environment import Environment
 from cluster.runtime.events import EventLog
 from cluster.runtime.failpoints.failpoints import FailpointSet
 from cluster.runtime.figures.stage_times import StageTimes
-from cluster.runtime.parts import AppliedRun
-from cluster.runtime.succession import Succession
+from cluster.runtime.leader_handover import Succession
+from cluster.runtime.service_lifecycle import AppliedRun
 from cluster.runtime.turns.work import Turns
 from raftlog.types import Entry
 

@@ -10,11 +10,11 @@ from uuid import UUID
 
 from prometheus_client import CollectorRegistry
 
-from cluster.repair.asking import at_once
 from cluster.repair.fetch import LOG, STATE, Fetched, FetchError, Refused
 from cluster.repair.log_source import SEGMENT, log_source, segment_source, state_source
+from cluster.repair.peer_requests import at_once
 from cluster.repair.progress import InstallMetrics, Progress
-from cluster.repair.snapshot import Snapshot, SnapshotTake, Where
+from cluster.repair.snapshot_fetch import Snapshot, SnapshotTake, Where
 from cluster.runtime.figures.row_count import counted
 from cluster.state.checkpoints import Checkpoints
 from jepsen_like.fakes.memory_fs import MemoryFileSystem

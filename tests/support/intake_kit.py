@@ -13,9 +13,9 @@ from cluster.broker.sends.send_service import Sends
 from cluster.remoting.admission import Admission
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.handlers.send import SendHandler, make_intake
-from cluster.remoting.needs import needs_of
-from cluster.replication.identity import ConnectionSession, RetryMemory
+from cluster.remoting.request_rights import needs_of
 from cluster.replication.message_batch import QueueCursor, Send, TopicSlot
+from cluster.replication.send_identity import ConnectionSession, RetryMemory
 from cluster.runtime.framing import FrameBuffer
 from cluster.runtime.in_flight import BytesInFlight, InFlight
 from raftmq_wire.codec import CodecError, decode_header

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from cluster.remoting.needs import Codes
-from cluster.runtime.parts import codes_of
+from cluster.remoting.request_rights import Codes
+from cluster.runtime.service_lifecycle import codes_of
 from tests.support.sim_cluster import SimCluster
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from statemachine.rows import keys, sums
+from statemachine.rows import keys, running_digest
 from statemachine.rows.kv import CQ, META, Batch
-from statemachine.rows.rocks import RocksKV
+from statemachine.rows.rocksdb_store import RocksKV
 
 
 def spoil_sums(data: Path) -> None:
@@ -15,8 +15,8 @@ def spoil_sums(data: Path) -> None:
     row = kv.get(META, keys.APPLIED_KEY)
     assert row is not None
     index = int(keys.APPLIED.unpack(row)[1])
-    told = dict(sums.load(kv, index) or {})
+    told = dict(running_digest.load(kv, index) or {})
     batch = Batch()
-    batch.put(META, keys.SUMS_KEY, sums.pack(index, told | {CQ: told[CQ] ^ 1}))
+    batch.put(META, keys.SUMS_KEY, running_digest.pack(index, told | {CQ: told[CQ] ^ 1}))
     kv.write(batch)
     kv.close()

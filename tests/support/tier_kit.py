@@ -9,7 +9,7 @@ from uuid import UUID
 import google_crc32c
 from xxhash import xxh3_128
 
-from cluster.tier.store.memory import MemoryStore
+from cluster.tier.store.memory_store import MemoryStore
 from cluster.tier.store.object_store import Data
 from statemachine.index_file.index_format import IndexMeta, key_row, pack_keys
 from statemachine.index_file.index_writer import IndexWriter

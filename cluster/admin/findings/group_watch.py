@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cluster.admin.findings.finding import Condition
 from cluster.broker.groups.group_lag import QueueLag, each_lag
-from cluster.broker.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from cluster.broker.name_rules import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
-    from cluster.admin.port import AdminPort
+    from cluster.admin.node_interface import AdminPort
 
 QUEUES_PER_LOOK: Final = 500
 """Queues that one look checks, some 5 ms of the event loop; the next look continues behind them."""

@@ -17,8 +17,8 @@ import aiohttp
 import msgspec
 
 from cluster.admin.findings.finding import CLUSTER, Condition, FindingsView, NodeReport, node_object
-from cluster.admin.node_session import NodeSession
-from cluster.admin.port import AdminPort
+from cluster.admin.node_interface import AdminPort
+from cluster.admin.peer_http_client import NodeSession
 from cluster.config.cluster_keys import cluster_values
 from cluster.config.source import toml_value
 from cluster.runtime.request_limits import TooLongError, read_at_most

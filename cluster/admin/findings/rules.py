@@ -12,11 +12,11 @@ from typing import Final
 
 from cluster.admin.findings.catalogue import code_of_alarm
 from cluster.admin.findings.finding import CLUSTER, Condition, link_object, node_object
-from cluster.admin.port import AdminPort, NodeStatus
-from cluster.config.exposure import open_folder, open_ports, ports_beyond
+from cluster.admin.node_interface import AdminPort, NodeStatus
+from cluster.config.exposure_check import open_folder, open_ports, ports_beyond
 from cluster.config.ranges import dangers
 from cluster.config.source import toml_value
-from cluster.members.levels import UpgradeView
+from cluster.members.cluster_level import UpgradeView
 from cluster.peer.links import LinkView
 from cluster.runtime.events import rfc3339
 from statemachine.access.users import Mode

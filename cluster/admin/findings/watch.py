@@ -13,7 +13,7 @@ from cluster.admin.findings.group_watch import GroupWatch
 from cluster.admin.findings.merge import merged
 from cluster.admin.findings.other_nodes import OtherNodes, shared_settings
 from cluster.admin.findings.rules import own_conditions
-from cluster.admin.port import AdminPort
+from cluster.admin.node_interface import AdminPort
 from cluster.config.local_layout import is_local
 from cluster.runtime.events import rfc3339
 

@@ -9,10 +9,10 @@ from typing import Annotated, Final
 
 import msgspec
 
-from cluster.admin import needs, route
-from cluster.admin.call import Answer, Call
+from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
-from cluster.admin.port import AdminPort
+from cluster.admin.handler_request import Answer, Call
+from cluster.admin.node_interface import AdminPort
 from cluster.admin.route import Route
 from cluster.backup.files import backups_in
 from cluster.backup.manifest import Manifest
@@ -20,7 +20,7 @@ from cluster.backup.remote import is_url, opened, stored
 from cluster.backup.service import Attempt, Schedule
 from cluster.config.config import BackupSection, Config
 from cluster.tier.store.errors import StoreError
-from cluster.tier.store.opening import check_url, directory_of
+from cluster.tier.store.store_by_url import check_url, directory_of
 from raftmq_wire.errors import LocalError
 
 TARGET: Final = r"^(/[^\x00]*|file:///[^?#%\x00]+|(s3|s3a|gs|az|abfs|abfss)://[A-Za-z0-9._-]+(/[^?#\x00]*)?)$"
@@ -151,14 +151,14 @@ def _view(call: Call) -> BackupView:
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    Route("GET", "/v1/backup", get_backup, BackupView, route.CONSTANT, needs.CLUSTER_GET),
+    Route("GET", "/v1/backup", get_backup, BackupView, route.CONSTANT, route_rights.CLUSTER_GET),
     Route(
         "POST",
         "/v1/backup",
         start_backup,
         BackupView,
         route.CONSTANT,
-        needs.SUPER,
+        route_rights.SUPER,
         body=BackupRequest,
         statuses=(200, 202),
     ),

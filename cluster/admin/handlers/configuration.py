@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
-from cluster.admin import needs, route
-from cluster.admin.body import number_of
-from cluster.admin.call import Call, ReadView, decided
+from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
-from cluster.admin.port import AdminPort
+from cluster.admin.handler_request import Call, ReadView, decided
+from cluster.admin.node_interface import AdminPort
+from cluster.admin.request_parsing import number_of
 from cluster.admin.route import Route, Serves
 from cluster.config.cluster_keys import CLUSTER_KEYS, FIELDS, USUAL, Value, changed, cluster_values
 from cluster.config.config import Config, ConfigError
@@ -341,7 +341,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         get_config,
         ConfigView,
         route.CONSTANT,
-        needs.CLUSTER_GET,
+        route_rights.CLUSTER_GET,
         Serves.READ,
     ),
     Route(
@@ -350,7 +350,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         change_config,
         ConfigChanged,
         route.CONSTANT,
-        needs.SUPER,
+        route_rights.SUPER,
         Serves.LEADER,
         ConfigChange,
     ),
@@ -360,9 +360,9 @@ ROUTES: Final[tuple[Route, ...]] = (
         list_config_changes,
         HistoryOfConfig,
         route.page(CHANGES_MAX),
-        needs.CLUSTER_GET,
+        route_rights.CLUSTER_GET,
         Serves.READ,
         asks=(BEFORE, LIMIT),
     ),
-    Route("POST", "/v1/config/reload", reload_config, ReloadView, route.CONSTANT, needs.SUPER),
+    Route("POST", "/v1/config/reload", reload_config, ReloadView, route.CONSTANT, route_rights.SUPER),
 )

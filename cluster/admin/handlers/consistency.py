@@ -1,5 +1,5 @@
-"""/v1/consistency, /v1/repair: data for comparing nodes, and the damage on this node. cluster/repair/inspect.py makes
-the comparison."""
+"""/v1/consistency, /v1/repair: data for comparing nodes, and the damage on this node. cluster/repair/node_comparison.py
+makes the comparison."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from cluster.admin import needs, route
-from cluster.admin.call import Answer, Call, comes_true
+from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
-from cluster.admin.port import AdminPort
+from cluster.admin.handler_request import Answer, Call, comes_true
+from cluster.admin.node_interface import AdminPort
 from cluster.admin.route import Route, Serves
 from cluster.repair import consistency_views as views
 from cluster.repair.consistency_views import (
@@ -202,7 +202,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         get_member_consistency,
         views.ConsistencyView,
         route.CONSTANT,
-        needs.CLUSTER_GET,
+        route_rights.CLUSTER_GET,
         Serves.MEMBER,
     ),
     Route(
@@ -211,17 +211,17 @@ ROUTES: Final[tuple[Route, ...]] = (
         get_member_consistency_at,
         views.ConsistencyView,
         route.CONSTANT,
-        needs.CLUSTER_GET,
+        route_rights.CLUSTER_GET,
         Serves.MEMBER,
     ),
-    Route("GET", "/v1/consistency", get_consistency, views.ConsistencyView, route.CONSTANT, needs.CLUSTER_GET),
+    Route("GET", "/v1/consistency", get_consistency, views.ConsistencyView, route.CONSTANT, route_rights.CLUSTER_GET),
     Route(
         "POST",
         "/v1/consistency",
         mark_consistency,
         views.MarkView,
         route.CONSTANT,
-        needs.SUPER,
+        route_rights.SUPER,
         Serves.LEADER,
     ),
     Route(
@@ -230,7 +230,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         get_consistency_at,
         views.ConsistencyView,
         route.CONSTANT,
-        needs.CLUSTER_GET,
+        route_rights.CLUSTER_GET,
     ),
     Route(
         "GET",
@@ -238,7 +238,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         get_entry,
         views.EntryView,
         route.WHOLE_MESSAGE,
-        needs.SUPER,
+        route_rights.SUPER,
     ),
     Route(
         "POST",
@@ -246,11 +246,11 @@ ROUTES: Final[tuple[Route, ...]] = (
         sum_log,
         views.ChunksView,
         route.page(),
-        needs.SUPER,
+        route_rights.SUPER,
         body=views.ChunksRequest,
     ),
-    Route("GET", "/v1/repair", get_repair, views.RepairView, route.CONSTANT, needs.CLUSTER_GET),
-    Route("POST", "/v1/repair", repair, views.RepairView, route.CONSTANT, needs.SUPER),
-    Route("GET", "/v1/scrub", get_scrub, ScrubView, route.CONSTANT, needs.CLUSTER_GET),
-    Route("POST", "/v1/scrub", start_scrub, ScrubView, route.CONSTANT, needs.SUPER, statuses=(202,)),
+    Route("GET", "/v1/repair", get_repair, views.RepairView, route.CONSTANT, route_rights.CLUSTER_GET),
+    Route("POST", "/v1/repair", repair, views.RepairView, route.CONSTANT, route_rights.SUPER),
+    Route("GET", "/v1/scrub", get_scrub, ScrubView, route.CONSTANT, route_rights.CLUSTER_GET),
+    Route("POST", "/v1/scrub", start_scrub, ScrubView, route.CONSTANT, route_rights.SUPER, statuses=(202,)),
 )

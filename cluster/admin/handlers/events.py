@@ -9,9 +9,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from cluster.admin import needs, route
-from cluster.admin.call import Call, Stream
+from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
+from cluster.admin.handler_request import Call, Stream
 from cluster.admin.route import Route, Serves
 from cluster.config.source import did_you_mean
 from cluster.runtime.events import KINDS, Event, EventLog
@@ -130,7 +130,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         list_events,
         EventsView,
         route.page(LIMIT_MAX),
-        needs.CLUSTER_GET,
+        route_rights.CLUSTER_GET,
         asks=("since", "kind", "limit"),
     ),
     Route(
@@ -139,7 +139,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         stream_events,
         "text/event-stream",
         route.page(LIMIT_MAX),
-        needs.CLUSTER_GET,
+        route_rights.CLUSTER_GET,
         asks=("since", "kind"),
     ),
     Route(
@@ -148,7 +148,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         list_member_events,
         EventsView,
         route.page(LIMIT_MAX),
-        needs.CLUSTER_GET,
+        route_rights.CLUSTER_GET,
         Serves.MEMBER,
         asks=("since", "kind", "limit"),
     ),

@@ -7,11 +7,11 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from cluster.admin import needs, route
-from cluster.admin.body import flag_of
-from cluster.admin.call import DRY_RUN, Answer, Call, ChangeView, applied, decided, told
+from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError, unknown_outcome
-from cluster.admin.item_page import neighbour
+from cluster.admin.handler_request import DRY_RUN, Answer, Call, ChangeView, applied, decided, told
+from cluster.admin.pagination import neighbour
+from cluster.admin.request_parsing import flag_of
 from cluster.admin.route import Route, Serves
 from cluster.broker.groups.group_lag import lag_steps
 from cluster.broker.groups.offset_resets import OffsetResets, QueueOffset, ResetTo, ResetWish
@@ -289,7 +289,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         create_group,
         GroupChanged,
         route.CONSTANT,
-        needs.GROUP_MAKE,
+        route_rights.GROUP_MAKE,
         Serves.LEADER,
         GroupRequest,
         (200, 201),
@@ -300,7 +300,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         delete_group,
         GroupChanged,
         route.CONSTANT,
-        needs.GROUP_DELETE,
+        route_rights.GROUP_DELETE,
         Serves.LEADER,
         asks=(DRY_RUN,),
     ),
@@ -310,7 +310,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         clone_group,
         GroupCloned,
         route.page(),
-        needs.GROUP_CLONE,
+        route_rights.GROUP_CLONE,
         Serves.LEADER,
         CloneRequest,
     ),
@@ -320,7 +320,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         reset_group,
         GroupReset,
         route.page(),
-        needs.GROUP_RESET,
+        route_rights.GROUP_RESET,
         Serves.LEADER,
         ResetRequest,
     ),

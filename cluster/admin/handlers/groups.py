@@ -8,12 +8,12 @@ from typing import Final
 
 import msgspec
 
-from cluster.admin import item_page, needs, route
-from cluster.admin.call import Call, ReadView
+from cluster.admin import pagination, route, route_rights
 from cluster.admin.errors import ApiError
+from cluster.admin.handler_request import Call, ReadView
 from cluster.admin.handlers.group_changes import find_group
-from cluster.admin.item_page import Page, after_of, limit_of
-from cluster.admin.port import MemberView
+from cluster.admin.node_interface import MemberView
+from cluster.admin.pagination import Page, after_of, limit_of
 from cluster.admin.route import PAGE_ITEMS_MAX, Route, Serves
 from cluster.admin.streamed_json import Pieces
 from cluster.broker.groups.assignment import owner
@@ -226,9 +226,9 @@ ROUTES: Final[tuple[Route, ...]] = (
         list_groups,
         GroupsView,
         route.page(),
-        needs.CLUSTER_LIST,
+        route_rights.CLUSTER_LIST,
         Serves.READ,
-        asks=item_page.PAGE_QUERY,
+        asks=pagination.PAGE_QUERY,
     ),
     Route(
         "GET",
@@ -236,8 +236,8 @@ ROUTES: Final[tuple[Route, ...]] = (
         describe_group,
         GroupDetail,
         route.page(),
-        needs.GROUP_GET,
+        route_rights.GROUP_GET,
         Serves.READ,
-        asks=item_page.PAGE_QUERY,
+        asks=pagination.PAGE_QUERY,
     ),
 )

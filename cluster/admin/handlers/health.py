@@ -10,10 +10,10 @@ from typing import Final, Literal
 
 import msgspec
 
-from cluster.admin import needs, route
-from cluster.admin.call import Answer, Call
+from cluster.admin import route, route_rights
 from cluster.admin.findings.finding import Finding, FindingsView, NodeReport
-from cluster.admin.port import AdminPort, NodeStatus
+from cluster.admin.handler_request import Answer, Call
+from cluster.admin.node_interface import AdminPort, NodeStatus
 from cluster.admin.route import Route
 from cluster.runtime.alarms import Alarm
 
@@ -136,8 +136,8 @@ def _warnings(port: AdminPort, status: NodeStatus) -> list[str]:
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    Route("GET", "/v1/health", get_health, HealthView, route.page(), needs.CLUSTER_GET, statuses=(200, 503)),
-    Route("GET", "/v1/health/live", get_live, LiveView, route.CONSTANT, needs.OPEN),
-    Route("GET", "/v1/health/ready", get_ready, ReadyView, route.CONSTANT, needs.OPEN, statuses=(200, 503)),
-    Route("GET", "/v1/findings", get_findings, FindingsView, route.page(), needs.CLUSTER_GET),
+    Route("GET", "/v1/health", get_health, HealthView, route.page(), route_rights.CLUSTER_GET, statuses=(200, 503)),
+    Route("GET", "/v1/health/live", get_live, LiveView, route.CONSTANT, route_rights.OPEN),
+    Route("GET", "/v1/health/ready", get_ready, ReadyView, route.CONSTANT, route_rights.OPEN, statuses=(200, 503)),
+    Route("GET", "/v1/findings", get_findings, FindingsView, route.page(), route_rights.CLUSTER_GET),
 )

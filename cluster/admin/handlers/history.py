@@ -11,12 +11,12 @@ from typing import Final
 
 import msgspec
 
-from cluster.admin import needs, route
-from cluster.admin.body import number_of
-from cluster.admin.call import Call
-from cluster.admin.port import AdminPort, Counted, NodeStatus
+from cluster.admin import route, route_rights
+from cluster.admin.figure_history import PEERS_MAX, Figures, Sample, SeriesView, quantile_ms
+from cluster.admin.handler_request import Call
+from cluster.admin.node_interface import AdminPort, Counted, NodeStatus
+from cluster.admin.request_parsing import number_of
 from cluster.admin.route import Route, Serves
-from cluster.admin.samples import PEERS_MAX, Figures, Sample, SeriesView, quantile_ms
 from cluster.runtime.clock import Clock, SystemClock
 
 logger = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         get_history,
         HistoryView,
         route.CONSTANT,
-        needs.CLUSTER_GET,
+        route_rights.CLUSTER_GET,
         Serves.MEMBER,
         asks=(SINCE,),
     ),

@@ -12,19 +12,18 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from cluster.admin import needs, route
-from cluster.admin.body import flag_of
-from cluster.admin.call import BELOW_THREE, DRY_RUN, Call, ReadView, comes_true, decided
+from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError, HandedOver, unknown_outcome
-from cluster.admin.port import AdminPort
+from cluster.admin.handler_request import BELOW_THREE, DRY_RUN, Call, ReadView, comes_true, decided
+from cluster.admin.node_interface import AdminPort
+from cluster.admin.request_parsing import flag_of
 from cluster.admin.route import Route, Serves
 from cluster.config.config import PeerNode, split_address
 from cluster.members import views as membership
+from cluster.members.address_change import CheckUnderWay, Place, Proof
 from cluster.members.addresses import MemberAddresses
 from cluster.members.changes import Ending
 from cluster.members.checks import CanStopView, Group, Unconfirmed, can_stop
-from cluster.members.claims import claim, is_proven
-from cluster.members.moving import CheckUnderWay, Place, Proof
 from cluster.members.views import (
     AddRequest,
     AncestorView,
@@ -39,6 +38,7 @@ from cluster.members.views import (
     TransferRequest,
     TransferView,
 )
+from cluster.members.voter_claims import claim, is_proven
 from raftlog.errors import MembershipError, NotLeaderError, RaftLogError
 from raftlog.types import NOBODY, EntryId, NodeId
 from raftmq_wire.errors import LocalError
@@ -482,7 +482,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         list_members,
         membership.MembersView,
         route.CONSTANT,
-        needs.CLUSTER_GET,
+        route_rights.CLUSTER_GET,
         Serves.READ,
     ),
     Route(
@@ -491,7 +491,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         describe_joining,
         membership.JoinView,
         route.CONSTANT,
-        needs.CLUSTER_GET,
+        route_rights.CLUSTER_GET,
         Serves.READ,
     ),
     Route(
@@ -500,7 +500,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         claim_node,
         membership.ClaimView,
         route.CONSTANT,
-        needs.SECRET,
+        route_rights.SECRET,
         body=membership.ClaimRequest,
     ),
     Route(
@@ -509,7 +509,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         add_member,
         membership.MemberChanged,
         route.CONSTANT,
-        needs.SUPER,
+        route_rights.SUPER,
         Serves.LEADER,
         membership.AddRequest,
     ),
@@ -519,7 +519,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         promote_member,
         membership.MemberChanged,
         route.CONSTANT,
-        needs.SUPER,
+        route_rights.SUPER,
         Serves.LEADER,
     ),
     Route(
@@ -528,7 +528,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         remove_member,
         membership.MemberChanged,
         route.CONSTANT,
-        needs.SUPER,
+        route_rights.SUPER,
         Serves.LEADER,
         asks=(BELOW_THREE, DRY_RUN),
     ),
@@ -538,7 +538,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         can_stop_member,
         CanStopView,
         route.CONSTANT,
-        needs.CLUSTER_GET,
+        route_rights.CLUSTER_GET,
         Serves.LEADER,
     ),
     Route(
@@ -547,7 +547,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         drain_member,
         membership.DrainView,
         route.CONSTANT,
-        needs.SUPER,
+        route_rights.SUPER,
         Serves.MEMBER,
         membership.DrainRequest,
     ),
@@ -557,7 +557,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         maintain_member,
         MaintenanceView,
         route.CONSTANT,
-        needs.SUPER,
+        route_rights.SUPER,
         Serves.LEADER,
         MaintenanceRequest,
     ),
@@ -567,7 +567,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         transfer_leader,
         membership.TransferView,
         route.CONSTANT,
-        needs.SUPER,
+        route_rights.SUPER,
         Serves.LEADER,
         membership.TransferRequest,
     ),

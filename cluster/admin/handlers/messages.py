@@ -10,17 +10,17 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from cluster.admin import needs, route
-from cluster.admin.body import number_of
-from cluster.admin.call import Call, ReadView, told
+from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
+from cluster.admin.handler_request import Call, ReadView, told
 from cluster.admin.handlers.topics import find_topic
-from cluster.admin.item_page import Page
+from cluster.admin.pagination import Page
+from cluster.admin.request_parsing import number_of
 from cluster.admin.route import PAGE_BYTES_MAX, Cost, Route, Serves
 from cluster.admin.streamed_json import Pieces
-from cluster.broker.evicted.evicted_bounds import offset_by_time
-from cluster.broker.evicted.evicted_keys import EvictedPage, complete, is_evicted
+from cluster.broker.evicted.evicted_key_search import EvictedPage, complete, is_evicted
 from cluster.broker.evicted.evicted_pulls import first_offset
+from cluster.broker.evicted.evicted_time_search import offset_by_time
 from cluster.broker.reads.message_lookup import (
     BYTES_MAX,
     KeyLookup,
@@ -351,7 +351,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         find_messages,
         MessagesView,
         FOUND_COST,
-        needs.TOPIC_READ,
+        route_rights.TOPIC_READ,
         Serves.READ,
         asks=(BODY_BYTES,),
     ),
@@ -361,7 +361,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         list_messages,
         QueuePage,
         route.messages(MESSAGES_MAX),
-        needs.TOPIC_READ,
+        route_rights.TOPIC_READ,
         Serves.READ,
         asks=PAGE_QUERY,
     ),
@@ -371,7 +371,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         get_message,
         MessageDetail,
         route.WHOLE_MESSAGE,
-        needs.CLUSTER_GET,
+        route_rights.CLUSTER_GET,
         Serves.READ,
         asks=(BODY_BYTES,),
     ),

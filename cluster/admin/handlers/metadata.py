@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
-from cluster.admin import needs, route
-from cluster.admin.call import Call, ChangeView, applied, decided
+from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
-from cluster.admin.port import AdminPort
+from cluster.admin.handler_request import Call, ChangeView, applied, decided
+from cluster.admin.node_interface import AdminPort
 from cluster.admin.route import Cost, Route, Serves
 from cluster.admin.streamed_json import Pieces
 from cluster.backup.metadata import GroupRecord, Metadata, OffsetRecord, TopicRecord, commands_for, export
@@ -131,14 +131,14 @@ async def acknowledge_alarm(call: Call) -> AlarmAcknowledged:
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    Route("GET", "/v1/metadata", get_metadata, Metadata, COST, needs.CLUSTER_GET, Serves.READ),
+    Route("GET", "/v1/metadata", get_metadata, Metadata, COST, route_rights.CLUSTER_GET, Serves.READ),
     Route(
         "POST",
         "/v1/metadata",
         change_metadata,
         MetadataChanged,
         route.CONSTANT,
-        needs.SUPER,
+        route_rights.SUPER,
         Serves.LEADER,
         MetadataChange,
     ),
@@ -148,7 +148,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         acknowledge_alarm,
         AlarmAcknowledged,
         route.CONSTANT,
-        needs.CLUSTER_UPDATE,
+        route_rights.CLUSTER_UPDATE,
         Serves.LEADER,
     ),
 )

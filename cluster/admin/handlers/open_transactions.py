@@ -9,10 +9,10 @@ from typing import Final
 
 import msgspec
 
-from cluster.admin import needs, route
-from cluster.admin.call import Call, ReadView
+from cluster.admin import route, route_rights
+from cluster.admin.handler_request import Call, ReadView
 from cluster.admin.route import Route, Serves
-from cluster.broker.delays import producer_group_of
+from cluster.broker.delivery_time import producer_group_of
 from cluster.broker.reads.log_reads import read_intact
 from cluster.broker.services import Services
 from raftmq_wire.message_format import decode_message, parse_properties
@@ -110,7 +110,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         list_transactions,
         TransactionsView,
         route.page(TRANSACTIONS_MAX),
-        needs.CLUSTER_GET,
+        route_rights.CLUSTER_GET,
         Serves.READ,
     ),
 )

@@ -7,10 +7,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from cluster.admin import needs, route
-from cluster.admin.body import flag_of
-from cluster.admin.call import DRY_RUN, Call, comes_true
+from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
+from cluster.admin.handler_request import DRY_RUN, Call, comes_true
+from cluster.admin.request_parsing import flag_of
 from cluster.admin.route import Route, Serves
 from cluster.retention.service import Ran
 from cluster.retention.views import RetentionRun, RetentionView, settings_of
@@ -86,14 +86,14 @@ async def _applied(call: Call, term: int, index: int) -> None:
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    Route("GET", "/v1/retention", get_retention, RetentionView, route.CONSTANT, needs.CLUSTER_GET),
+    Route("GET", "/v1/retention", get_retention, RetentionView, route.CONSTANT, route_rights.CLUSTER_GET),
     Route(
         "POST",
         "/v1/retention/run",
         run_retention,
         RetentionRun,
         route.CONSTANT,
-        needs.SUPER,
+        route_rights.SUPER,
         Serves.LEADER,
         asks=(DRY_RUN,),
     ),

@@ -7,9 +7,9 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from cluster.admin import needs, route
-from cluster.admin.call import Answer, Call, comes_true
+from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
+from cluster.admin.handler_request import Answer, Call, comes_true
 from cluster.admin.route import Route, Serves
 from cluster.tier.scrub.scrub_service import TierScrubs, TierScrubView
 from cluster.tier.scrub.scrubber import Wishes
@@ -89,25 +89,27 @@ def _scrubs(call: Call) -> TierScrubs:
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    Route("GET", "/v1/tier", get_tier, TierView, route.CONSTANT, needs.CLUSTER_GET),
-    Route("POST", "/v1/tier/seal", seal_segment, SealView, route.CONSTANT, needs.SUPER, Serves.LEADER),
+    Route("GET", "/v1/tier", get_tier, TierView, route.CONSTANT, route_rights.CLUSTER_GET),
+    Route("POST", "/v1/tier/seal", seal_segment, SealView, route.CONSTANT, route_rights.SUPER, Serves.LEADER),
     Route(
         "GET",
         "/v1/tier/segments",
         list_segments,
         TierSegmentsView,
         route.page(SEGMENTS_MAX),
-        needs.CLUSTER_GET,
+        route_rights.CLUSTER_GET,
         asks=("since",),
     ),
-    Route("GET", "/v1/tier/scrub", get_tier_scrub, TierScrubView, route.CONSTANT, needs.CLUSTER_GET, Serves.LEADER),
+    Route(
+        "GET", "/v1/tier/scrub", get_tier_scrub, TierScrubView, route.CONSTANT, route_rights.CLUSTER_GET, Serves.LEADER
+    ),
     Route(
         "POST",
         "/v1/tier/scrub",
         start_tier_scrub,
         TierScrubView,
         route.CONSTANT,
-        needs.SUPER,
+        route_rights.SUPER,
         Serves.LEADER,
         TierScrubRequest,
         statuses=(202,),

@@ -6,15 +6,15 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from cluster.admin import item_page, needs, route
-from cluster.admin.body import flag_of, number_of
-from cluster.admin.call import DRY_RUN, Answer, Call, ChangeView, ReadView, applied
+from cluster.admin import pagination, route, route_rights
 from cluster.admin.errors import ApiError
-from cluster.admin.item_page import AFTER, Page, after_of, limit_of, neighbour
+from cluster.admin.handler_request import DRY_RUN, Answer, Call, ChangeView, ReadView, applied
+from cluster.admin.pagination import AFTER, Page, after_of, limit_of, neighbour
+from cluster.admin.request_parsing import flag_of, number_of
 from cluster.admin.route import Route, Serves
 from cluster.admin.streamed_json import Pieces
 from cluster.broker.evicted.evicted_pulls import first_offset
-from cluster.broker.reads.read_levels import ATTRIBUTE as TIER_READ
+from cluster.broker.reads.tier_read_policy import ATTRIBUTE as TIER_READ
 from cluster.broker.refusal import Refused
 from cluster.broker.topic_sizes import TopicSize
 from cluster.broker.topics import Topics, check_attribute
@@ -269,9 +269,9 @@ ROUTES: Final[tuple[Route, ...]] = (
         list_topics,
         TopicsView,
         route.page(),
-        needs.CLUSTER_LIST,
+        route_rights.CLUSTER_LIST,
         Serves.READ,
-        asks=item_page.PAGE_QUERY,
+        asks=pagination.PAGE_QUERY,
     ),
     Route(
         "POST",
@@ -279,7 +279,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         create_topic,
         TopicChanged,
         route.CONSTANT,
-        needs.TOPIC_MAKE,
+        route_rights.TOPIC_MAKE,
         Serves.LEADER,
         TopicRequest,
         (200, 201),
@@ -290,9 +290,9 @@ ROUTES: Final[tuple[Route, ...]] = (
         describe_topic,
         TopicDetail,
         route.page(),
-        needs.TOPIC_GET,
+        route_rights.TOPIC_GET,
         Serves.READ,
-        asks=item_page.PAGE_QUERY,
+        asks=pagination.PAGE_QUERY,
     ),
     Route(
         "DELETE",
@@ -300,7 +300,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         delete_topic,
         TopicChanged,
         route.CONSTANT,
-        needs.TOPIC_DELETE,
+        route_rights.TOPIC_DELETE,
         Serves.LEADER,
         asks=(DRY_RUN,),
     ),

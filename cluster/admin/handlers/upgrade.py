@@ -6,11 +6,11 @@ from typing import Final
 
 import msgspec
 
-from cluster.admin import needs, route
-from cluster.admin.call import Call, decided
+from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
+from cluster.admin.handler_request import Call, decided
 from cluster.admin.route import Route, Serves
-from cluster.members.levels import UpgradeView
+from cluster.members.cluster_level import UpgradeView
 from raftmq_wire.errors import LocalError
 from statemachine.commands import FINALIZE
 
@@ -61,14 +61,14 @@ async def finalize(call: Call) -> Finalized:
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    Route("GET", "/v1/upgrade", get_upgrade, UpgradeView, route.CONSTANT, needs.CLUSTER_GET),
+    Route("GET", "/v1/upgrade", get_upgrade, UpgradeView, route.CONSTANT, route_rights.CLUSTER_GET),
     Route(
         "POST",
         "/v1/upgrade/finalize",
         finalize,
         Finalized,
         route.CONSTANT,
-        needs.SUPER,
+        route_rights.SUPER,
         Serves.LEADER,
         FinalizeRequest,
     ),

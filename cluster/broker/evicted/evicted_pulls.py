@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cluster.broker.reads.pull_values import Pull
-from cluster.broker.reads.read_levels import ReadLevels
 from cluster.broker.reads.row_scan import Found
+from cluster.broker.reads.tier_read_policy import ReadLevels
 from cluster.broker.services import Services
 
 if TYPE_CHECKING:

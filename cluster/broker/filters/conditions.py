@@ -16,7 +16,7 @@ from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from cluster.broker.filters.java_values import NUMBERS, FilterError, Kind, comparison, contains, ordering
-from cluster.broker.filters.judging import COMPARES, FREE, READS_NUMBERS, Cost, Resume, searches, term
+from cluster.broker.filters.stepwise_evaluation import COMPARES, FREE, READS_NUMBERS, Cost, Resume, searches, term
 
 DEPTH_MAX = 100
 """The deepest nesting of operators: evaluation takes one frame of the stack for each."""

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from cluster.broker.filters import conditions, grammar
 from cluster.broker.filters.conditions import Operand, Properties
 from cluster.broker.filters.java_values import FilterError, IncomparableError
-from cluster.broker.filters.judging import Judging
+from cluster.broker.filters.stepwise_evaluation import Judging
 
 TEXT_MAX = 16 << 10
 """The most characters of a filter."""

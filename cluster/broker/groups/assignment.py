@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from cluster.broker.groups.group_members import Members
-from cluster.broker.names import PERM_READ
+from cluster.broker.name_rules import PERM_READ
 from cluster.broker.services import Services
 
 Share = Callable[[Sequence[int], int, int], Sequence[int]]

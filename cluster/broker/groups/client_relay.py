@@ -30,7 +30,7 @@ from cluster.broker.groups.relay_frame import (
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import HANDED_OVER, ClientAnswer, ClientRequest
 from cluster.peer.wire import Kind
-from cluster.runtime.parts import Part
+from cluster.runtime.service_lifecycle import Part
 from raftlog.types import NOBODY, NodeId
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cluster.broker.evicted.evicted_pulls import first_offset
-from cluster.broker.names import check_group_name, group_named, topic_named
+from cluster.broker.name_rules import check_group_name, group_named, topic_named
 from cluster.broker.refusal import Reason, Refused
 from raftlog.work import ITEM_UNITS, charge
 from statemachine.commands import DELETE_GROUP, PUT_GROUP

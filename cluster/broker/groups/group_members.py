@@ -15,7 +15,7 @@ from cluster.broker.filters.subscription import Subscription, check_text
 from cluster.broker.groups.group_notices import Budget, GroupNotices
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Client, Services
-from cluster.runtime.room import Room, Share
+from cluster.runtime.resource_budget import Room, Share
 from raftlog.work import ITEM_UNITS, charge
 from statemachine.rows.sorted_map import SortedMap
 

@@ -9,9 +9,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.broker.evicted.evicted_bounds import EvictedBounds, earliest_store_ms, offset_by_time
 from cluster.broker.evicted.evicted_pulls import first_offset
-from cluster.broker.names import group_named, topic_named
+from cluster.broker.evicted.evicted_time_search import EvictedBounds, earliest_store_ms, offset_by_time
+from cluster.broker.name_rules import group_named, topic_named
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Client, Services
 from cluster.replication.outcome import Done, Outcome, ProposeResult

@@ -12,9 +12,9 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.broker.evicted.evicted_bounds import EvictedBounds, offset_by_time
 from cluster.broker.evicted.evicted_pulls import first_offset
-from cluster.broker.names import check_group_name, group_named, topic_named
+from cluster.broker.evicted.evicted_time_search import EvictedBounds, offset_by_time
+from cluster.broker.name_rules import check_group_name, group_named, topic_named
 from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
 from cluster.broker.services import propose_in_parts, rows_in_parts
 from cluster.replication.outcome import Outcome, ProposeResult

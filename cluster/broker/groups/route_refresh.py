@@ -55,7 +55,7 @@ class EarlyRoutes:
     broker."""
 
     def __init__(self, services: Services, members: Members, unreached: Callable[[], Collection[NodeId]]) -> None:
-        """`unreached`: nodes that the leader does not reach (`cluster.peer.reach`)."""
+        """`unreached`: nodes that the leader does not reach (`cluster.peer.reachability`)."""
         self._services = services
         self._members = members
         self._unreached = unreached

@@ -12,8 +12,8 @@ from collections.abc import Generator, Sequence
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
-from cluster.broker.filters.judging import Judging
 from cluster.broker.filters.sql import SqlFilter
+from cluster.broker.filters.stepwise_evaluation import Judging
 from cluster.broker.reads.log_reads import read_intact
 from cluster.broker.reads.pull_values import Pull
 from cluster.broker.services import Services
@@ -21,7 +21,7 @@ from cluster.runtime.turns.work import Steps
 from raftlog.work import METER, charge, charge_bytes
 from raftmq_wire.message_format import parse_properties, stored_properties
 from statemachine.payload import ITEM
-from statemachine.query import QueueItem
+from statemachine.queue_reads import QueueItem
 
 SEARCH_MAX = 1024
 """The most messages that one pull looks at. RocketMQ looks at 800."""

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from cluster.broker.filters.sql import SqlFilter
 from cluster.broker.pulls.filter_search import ClientGoneError, Search, Searched, Verdicts
+from cluster.broker.reads.pull_bodies import POSITION_SIZE, extent_of, position_of
 from cluster.broker.reads.pull_values import Pull
 from cluster.broker.reads.row_scan import Chosen, Found, choosing, read
-from cluster.broker.reads.stored_bodies import POSITION_SIZE, extent_of, position_of
 from cluster.broker.services import Services, begin_steps
 
 if TYPE_CHECKING:

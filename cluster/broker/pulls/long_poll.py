@@ -18,7 +18,7 @@ from cluster.broker.filters.sql import SqlFilter
 from cluster.broker.filters.subscription import MessageFilter
 from cluster.broker.refusal import Refused
 from cluster.broker.services import Client, Services
-from cluster.runtime.room import Room, Share
+from cluster.runtime.resource_budget import Room, Share
 from raftlog.work import ITEM_UNITS, METER, charge
 
 if TYPE_CHECKING:

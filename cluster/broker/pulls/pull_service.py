@@ -16,19 +16,19 @@ from cluster.broker.filters.subscription import Expression
 from cluster.broker.groups.group_members import Members
 from cluster.broker.groups.offset_resets import OffsetResets
 from cluster.broker.groups.queue_locks import other_holder
-from cluster.broker.names import PERM_READ, no_topic
+from cluster.broker.name_rules import PERM_READ, no_topic
 from cluster.broker.pulls.filtered_pulls import FilteredPulls
 from cluster.broker.pulls.long_poll import Answers, LongPolls, wish_of
 from cluster.broker.reads.log_reads import is_here
 from cluster.broker.reads.pull_values import ForMany, Pull, PullAnswer, Puller, PullOutcome, PullWish, pull_of
-from cluster.broker.reads.read_levels import ReadLevels
 from cluster.broker.reads.row_scan import NOTHING, Found, RecentBlocks, choose, read
+from cluster.broker.reads.tier_read_policy import ReadLevels
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Client, Services, begin_steps
 from cluster.replication.follower_reads import LEADER, FollowerReads
 from cluster.runtime.turns.work import Steps
 from raftlog.work import charge
-from statemachine.query import QueueItem
+from statemachine.queue_reads import QueueItem
 
 if TYPE_CHECKING:
     from statemachine.consuming.groups import GroupConfig

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from cluster.broker.reads.stored_bodies import POSITION_SIZE, body_of, extent_of, position_of
+from cluster.broker.reads.pull_bodies import POSITION_SIZE, body_of, extent_of, position_of
 from cluster.broker.services import Services
 from raftlog.errors import OutOfRangeError, StorageError
 from statemachine.payload import ITEM
-from statemachine.query import QueueItem
+from statemachine.queue_reads import QueueItem
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from statemachine.topics import TopicConfig
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
-    from statemachine.query import QueueItem
+    from statemachine.queue_reads import QueueItem
 
 CANDIDATES_MAX = 1024
 """The most messages that one lookup reads. Only keys that were made to collide meet so many other messages."""

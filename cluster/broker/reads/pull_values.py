@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 from cluster.broker.filters.subscription import Expression, MessageFilter
 from cluster.broker.refusal import Refused
 from cluster.broker.services import Client
-from cluster.runtime.room import Share
-from cluster.runtime.turns.garbage import Untracked
+from cluster.runtime.resource_budget import Share
+from cluster.runtime.turns.garbage_collection import Untracked
 from statemachine.topics import TopicConfig
 
 MESSAGES_MAX = 1024

@@ -13,13 +13,13 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.reads.log_reads import read_body
+from cluster.broker.reads.pull_bodies import extent_of
 from cluster.broker.reads.pull_values import Pull
-from cluster.broker.reads.stored_bodies import extent_of
 from cluster.broker.services import Services
 from raftlog.work import METER, charge
 from statemachine.consume_queue import BLOCK
 from statemachine.payload import ITEM
-from statemachine.query import QueueItem, unpack_items
+from statemachine.queue_reads import QueueItem, unpack_items
 
 if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState

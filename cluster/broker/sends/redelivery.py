@@ -13,15 +13,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.broker.copies import SYS_FLAGS_OF_A_COPY
-from cluster.broker.delays import DELAY, REAL_QID, REAL_TOPIC, Delayed, Delays, addressed, without
-from cluster.broker.names import DEAD_LETTER_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX
+from cluster.broker.delivery_time import DELAY, REAL_QID, REAL_TOPIC, Delayed, Delays, addressed, without
+from cluster.broker.message_copies import SYS_FLAGS_OF_A_COPY
+from cluster.broker.name_rules import DEAD_LETTER_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX
 from cluster.broker.reads.message_lookup import Stored, UnreadableError, message_at
 from cluster.broker.refusal import Reason, Refused, not_written, over_limit, when_confirmed
+from cluster.replication.internal_sends import submit_own
 from cluster.replication.message_batch import TopicSlot
 from cluster.replication.message_head import UNIQUE_MARK, property_of, tag_hash
 from cluster.replication.outcome import Outcome, ProposeResult
-from cluster.replication.own_sends import submit_own
 from raftlog.errors import StorageError
 from raftmq_wire.message_format import PROPERTIES_BYTES_MAX, Message, encode_host, encode_message_id
 from statemachine.commands import CREATE_TOPIC, PUT_GROUP, Command

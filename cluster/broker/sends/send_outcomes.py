@@ -9,15 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from cluster.broker.refusal import Reason, Refused
-from cluster.replication.identity import Identity
 from cluster.replication.outcome import Outcome
+from cluster.replication.send_identity import Identity
 from cluster.runtime.host.error_containment import contain
 
 if TYPE_CHECKING:
     from cluster.broker.sends.closed_connections import ClosedConnections
-    from cluster.replication.identity import RetryMemory
     from cluster.replication.message_batch import Built, Send
     from cluster.replication.outcome import ReplyTo
+    from cluster.replication.send_identity import RetryMemory
     from cluster.runtime.clock import Clock
     from statemachine.broker_state import BrokerState
 
@@ -37,7 +37,7 @@ class SendAnswers(Protocol):
 
 
 class SendOutcomes:
-    """Implements `cluster.replication.pending.SendReplies`."""
+    """Implements `cluster.replication.pending_requests.SendReplies`."""
 
     def __init__(
         self,

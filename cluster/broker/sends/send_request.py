@@ -6,9 +6,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from cluster.broker.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from cluster.replication.identity import Identity
+from cluster.broker.name_rules import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from cluster.replication.outcome import ReplyTo
+from cluster.replication.send_identity import Identity
 from raftmq_wire.kernel import twin
 
 if TYPE_CHECKING:

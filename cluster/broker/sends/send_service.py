@@ -12,16 +12,16 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from cluster.broker.delays import Delays, addressed, half_of, is_half, without
-from cluster.broker.names import PERM_WRITE
+from cluster.broker.delivery_time import Delays, addressed, half_of, is_half, without
+from cluster.broker.name_rules import PERM_WRITE
 from cluster.broker.refusal import NotTaken, Reason, Refused, over_limit
 from cluster.broker.sends.send_request import DecodedSend, Origin, PlainBatches, SendPath, redirected
 from cluster.replication.acks.ack_levels import LevelError, ack_of
-from cluster.replication.identity import ConnectionSession, Identity, RetryMemory
 from cluster.replication.message_batch import BatchMessage, Send, TopicSlot, key_hash_of, normal_kind
 from cluster.replication.message_head import CACHED_TAG_MAX, cached_tag_hash, property_of, tag_hash
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.replication.proposals import Proposals
+from cluster.replication.send_identity import ConnectionSession, Identity, RetryMemory
 from raftmq_wire.crc import crc32
 from raftmq_wire.message_format import PROPERTIES_BYTES_MAX
 from statemachine.commands import CREATE_TOPIC, NAME

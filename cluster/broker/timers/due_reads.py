@@ -17,7 +17,7 @@ from raftmq_wire.message_format import Message, MessageFormatError, decode_messa
 if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
     from statemachine.delivery.timers import TimerName, TimerRow, Timers
-    from statemachine.query import QueueItem
+    from statemachine.queue_reads import QueueItem
 
 
 logger = logging.getLogger(__name__)

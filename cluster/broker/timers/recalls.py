@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cluster.broker.delays import REAL_TOPIC, TIMER_TOPIC
+from cluster.broker.delivery_time import REAL_TOPIC, TIMER_TOPIC
 from cluster.broker.reads.log_reads import read_intact
 from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
 from cluster.replication.message_head import UNIQUE_MARK, property_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cluster.broker.timers.timer_delivery import TimerDelivery
     from cluster.replication.proposals import Proposals
     from raftmq_wire.message_format import RecallHandle
-    from statemachine.query import QueueItem
+    from statemachine.queue_reads import QueueItem
 
 DECIDED_MS = 200
 """Milliseconds between two looks at an undecided recall: its row is held until the log has decided."""

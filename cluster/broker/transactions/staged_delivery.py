@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.broker.copies import copies_of, queue_for
+from cluster.broker.message_copies import copies_of, queue_for
 from cluster.broker.reads.log_reads import read_body
 from cluster.broker.timers.due_reads import RowReads, RowsInFlight, is_gone
 from cluster.broker.timers.timer_delivery import AGAIN_MS, BYTES_MAX, REPORTS_MAX, ROWS_MAX
 from cluster.broker.transactions.staged_writes import DISCARDED_MAX
+from cluster.replication.internal_sends import NoClient, submit_own
 from cluster.replication.outcome import Outcome, ProposeResult
-from cluster.replication.own_sends import NoClient, submit_own
 from raftlog.work import ITEM_UNITS, charge
 from statemachine.commands import DELIVER_TIMERS, DISCARD_ATTEMPTS, DROP_STAGED, DROP_TIMERS
 from statemachine.delivery.staged_writes import AttemptState
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cluster.runtime.lanes import LaneRunner
     from cluster.runtime.turns.work import Steps
     from statemachine.delivery.timers import TimerName, TimerRow
-    from statemachine.query import QueueItem
+    from statemachine.queue_reads import QueueItem
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from cluster.broker.names import PERM_WRITE
+from cluster.broker.name_rules import PERM_WRITE
 from cluster.broker.refusal import Reason, Refused, not_written, over_limit
 from cluster.broker.sends.send_service import FORBIDDEN_TOPICS
 from cluster.replication.acks.ack_levels import Ack

@@ -1,10 +1,10 @@
 """Bounds the memory that the connections of a node hold together, and decides when one of them waits.
 
-There are two accounts (`cluster.runtime.room`): bytes of answers that clients have not read yet, and bytes of frames
-that have not arrived completely. Memory is reserved in both before the work. A client without room is not refused:
-nothing more is read from its connection until there is room. A connection that holds nothing always has room for a
-small frame and a small answer, whatever others hold. One that holds much and makes no progress is closed, which frees
-its room.
+There are two accounts (`cluster.runtime.resource_budget`): bytes of answers that clients have not read yet, and bytes
+of frames that have not arrived completely. Memory is reserved in both before the work. A client without room is not
+refused: nothing more is read from its connection until there is room. A connection that holds nothing always has room
+for a small frame and a small answer, whatever others hold. One that holds much and makes no progress is closed, which
+frees its room.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from cluster.broker.reads.message_lookup import BYTES_MAX
 from cluster.remoting.request import Handler, Request
-from cluster.runtime.room import Room, Soon
+from cluster.runtime.resource_budget import Room, Soon
 from raftmq_wire.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:

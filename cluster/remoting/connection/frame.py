@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from cluster.remoting.connection.reply_path import ReplyPath
-from cluster.replication.identity import Identity
+from cluster.replication.send_identity import Identity
 from raftmq_wire.codec import Header
 
 

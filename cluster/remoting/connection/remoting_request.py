@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.request import SharedAnswer
-from cluster.runtime.room import Share
-from cluster.runtime.turns.garbage import Untracked
+from cluster.runtime.resource_budget import Share
+from cluster.runtime.turns.garbage_collection import Untracked
 from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, JSON, Header, encode_head, ext_of
 from raftmq_wire.codes import ResponseCode
 

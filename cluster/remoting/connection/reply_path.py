@@ -9,9 +9,9 @@ from heapq import heappop, heappush
 from typing import ClassVar
 
 from cluster.broker.services import ClientAnswer, ClientRequest
-from cluster.replication.identity import ConnectionSession
+from cluster.replication.send_identity import ConnectionSession
 from cluster.runtime.in_flight import BytesInFlight
-from cluster.runtime.room import Room
+from cluster.runtime.resource_budget import Room
 from raftmq_wire.codec import FLAG_ONEWAY, Header, encode_frame, ext_of
 from raftmq_wire.codes import CHANGES_OF_USERS, RequestCode
 
@@ -47,7 +47,7 @@ class ReplyPath:
         self.in_flight = BytesInFlight(above)
         self.born_host = pack_host(*peer_address)
         self.session: ConnectionSession | None = None
-        """The session of this connection in the send path (`replication.identity`)."""
+        """The session of this connection in the send path (`replication.send_identity`)."""
         self.line: OrderLine | None = None
         """The order of requests of this connection that were held here; None until the first one is held."""
 

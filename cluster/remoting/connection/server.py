@@ -29,7 +29,7 @@ from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.reply_path import ReplyPath, pack_host
 from cluster.remoting.request import Request, too_long
 from cluster.runtime.framing import FrameBuffer, FrameTooLargeError, LongFrame
-from cluster.runtime.room import Share, Waiter
+from cluster.runtime.resource_budget import Share, Waiter
 from raftlog.work import CALL_UNITS, FRAME_UNITS, ITEM_UNITS, METER, charge_text
 from raftmq_wire.codec import (
     FLAG_ONEWAY,
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 TLS_BEGINS = b"\x16\x03"
 """First bytes of a TLS handshake. Read as the length of a frame they would mean 353 MiB
-(`cluster.runtime.tls.security`)."""
+(`cluster.runtime.tls.port_security`)."""
 LONG_HEADER_BYTES = 4096
 """Parsing a header longer than this is charged separately; that of others is part of taking out the frame."""
 WORKS_MAX = 16

@@ -19,7 +19,7 @@ from cluster.remoting.connection.connection_memory import (
     PROGRESS_BYTES,
     ConnectionMemory,
 )
-from cluster.runtime.host.connection_slots import PRESSED, ConnectionSlots
+from cluster.runtime.host.connection_eviction import PRESSED, ConnectionSlots
 from raftlog.work import ITEM_UNITS, charge
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ from cluster.remoting.connection.remoting_request import RemotingRequest
 from cluster.remoting.connection.reply_path import IN_LINE, ONE_TRY, SENDS, OrderLine, ReplyPath
 from cluster.remoting.connection.server import raw_frame
 from cluster.remoting.request import Request
-from cluster.replication.identity import Identity
-from cluster.runtime.parts import Part
-from cluster.runtime.room import Room, Share, Soon
+from cluster.replication.send_identity import Identity
+from cluster.runtime.resource_budget import Room, Share, Soon
+from cluster.runtime.service_lifecycle import Part
 from raftlog.types import NOBODY, NodeId
 from raftlog.work import charge
 from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, decode_header, encode_frame, ext_of

@@ -18,8 +18,8 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services, begin_steps
 from cluster.remoting.answers import after_read_index, in_steps, refuse, refusing
 from cluster.remoting.handlers.heartbeat import SubscriptionData
-from cluster.remoting.needs import Code, Codes, of_assignment, user_alone
 from cluster.remoting.request import Request
+from cluster.remoting.request_rights import Code, Codes, of_assignment, user_alone
 from cluster.runtime import metered_json
 from cluster.runtime.turns.work import Steps
 from raftlog.work import ITEM_UNITS, charge, charge_bytes

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from cluster.broker.groups.group_members import Role
 from cluster.broker.groups.offset_resets import OffsetResets, QueueOffset, ResetTo, ResetWish
-from cluster.broker.names import check_group_name
+from cluster.broker.name_rules import check_group_name
 from cluster.broker.reads.message_lookup import UnreadableError, message_at
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.remoting.answers import refuse, refusing, reply_written
-from cluster.remoting.needs import GET, UPDATE, Code, Codes, of_clone, row
 from cluster.remoting.request import asked_by, integer, text
+from cluster.remoting.request_rights import GET, UPDATE, Code, Codes, of_clone, row
 from cluster.replication.outcome import Outcome
 from cluster.runtime import metered_json
 from raftmq_wire.codes import RequestCode, ResponseCode

@@ -11,12 +11,12 @@ from typing import Any
 
 from cluster.broker.groups.group_admin import Groups, Progress
 from cluster.broker.groups.group_members import Member, Members
-from cluster.broker.names import check_group_name
+from cluster.broker.name_rules import check_group_name
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.remoting.answers import Answer, after_read_index, answer_in_steps, refusing, table_body
-from cluster.remoting.needs import GET, Code, Codes, row
 from cluster.remoting.request import Request, text
+from cluster.remoting.request_rights import GET, Code, Codes, row
 from cluster.runtime import metered_json
 from raftmq_wire.codec import LANGUAGES
 from raftmq_wire.codes import RequestCode

@@ -13,17 +13,17 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from cluster.broker.evicted.evicted_keys import EvictedKeys
+from cluster.broker.evicted.evicted_key_search import EvictedKeys
 from cluster.broker.message_queries import MessageQueries
-from cluster.broker.names import check_group_name
+from cluster.broker.name_rules import check_group_name
 from cluster.broker.reads.message_lookup import KeyQuery
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.sends.redelivery import TIMES_MAX, SendBacks, SentBack
 from cluster.broker.services import Services
 from cluster.remoting.answers import refuse, refusing
 from cluster.remoting.connection.remoting_request import RemotingRequest
-from cluster.remoting.needs import GET, PUB, READ, Code, Codes, of_send_back, on_cluster, row
 from cluster.remoting.request import Request, integer, integer_in, text
+from cluster.remoting.request_rights import GET, PUB, READ, Code, Codes, of_send_back, on_cluster, row
 from raftlog.errors import OutOfRangeError, RaftLogError
 from raftmq_wire.codec import is_true
 from raftmq_wire.codes import RequestCode, ResponseCode

@@ -14,10 +14,10 @@ from cluster.broker.pulls.pull_service import Pulls
 from cluster.broker.reads.pull_values import BYTES_DEFAULT, PullAnswer, PullOutcome, PullWish
 from cluster.broker.refusal import Refused
 from cluster.remoting.answers import refuse
-from cluster.remoting.needs import SUB, Code, Codes, row
 from cluster.remoting.request import Connection, Request, SharedAnswer, integer, integers, text
+from cluster.remoting.request_rights import SUB, Code, Codes, row
 from cluster.runtime.request_limits import INT64_MAX, TEXT_MAX
-from cluster.runtime.turns.garbage import Untracked
+from cluster.runtime.turns.garbage_collection import Untracked
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.json_text import MALFORMED
 

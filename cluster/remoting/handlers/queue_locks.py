@@ -14,11 +14,11 @@ import msgspec
 
 from cluster.broker.groups.group_members import Members
 from cluster.broker.groups.queue_locks import Granted, QueueLocks
-from cluster.broker.names import check_group_name
+from cluster.broker.name_rules import check_group_name
 from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.answers import refuse, refusing, reply_written
-from cluster.remoting.forward.committers import gives_up, standing_of
-from cluster.remoting.needs import Code, Codes, of_locks
+from cluster.remoting.forward.requesting_clients import gives_up, standing_of
+from cluster.remoting.request_rights import Code, Codes, of_locks
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import ClientId, GroupName, TopicName, Unsigned31
 from raftmq_wire.codes import RequestCode, ResponseCode

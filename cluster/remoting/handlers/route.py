@@ -14,14 +14,14 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from cluster.broker.groups.route_refresh import V4_0_0, EarlyRoutes
-from cluster.broker.names import PERM_INHERIT, PERM_READ, PERM_WRITE, RETRY_PREFIX, no_topic
+from cluster.broker.name_rules import PERM_INHERIT, PERM_READ, PERM_WRITE, RETRY_PREFIX, no_topic
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
-from cluster.peer.reach import stand_ins
+from cluster.peer.reachability import stand_ins
 from cluster.remoting.answers import NAMES_PER_STEP, Answer, answer_in_steps, names_body, refusing
-from cluster.remoting.handlers.replies import TOPIC_SUFFIX
-from cluster.remoting.needs import DELETE, GET, LIST, Code, Codes, of_route, on_cluster, row, user_alone
+from cluster.remoting.handlers.request_reply import TOPIC_SUFFIX
 from cluster.remoting.request import Connection, Request, text
+from cluster.remoting.request_rights import DELETE, GET, LIST, Code, Codes, of_route, on_cluster, row, user_alone
 from cluster.runtime import metered_json
 from raftlog.types import NOBODY, NodeId
 from raftlog.work import charge
@@ -68,7 +68,7 @@ class Routes:
     """Answers route requests. Remembers the last leader, so that a route stays complete while there is none."""
 
     def __init__(self, services: Services, unreached: Callable[[], Collection[NodeId]], early: EarlyRoutes) -> None:
-        """`unreached` returns the nodes that the leader does not reach (`cluster.peer.reach`)."""
+        """`unreached` returns the nodes that the leader does not reach (`cluster.peer.reachability`)."""
         self._services = services
         self._unreached = unreached
         self._early = early

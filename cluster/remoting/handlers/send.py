@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from cluster.broker.names import PERM_WRITE
+from cluster.broker.name_rules import PERM_WRITE
 from cluster.broker.refusal import NotTaken, Refused
 from cluster.broker.sends.send_service import FORBIDDEN_TOPICS, Sends
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.handlers.send_reply import SendReplyWriter
-from cluster.remoting.needs import PUB, Code, Codes, row
-from cluster.replication.identity import Identity
+from cluster.remoting.request_rights import PUB, Code, Codes, row
+from cluster.replication.send_identity import Identity
 from cluster.runtime.request_limits import Signed64, Unsigned31, Unsigned63
 from raftmq_wire.codec import FLAG_ONEWAY, JSON, CodecError, Header, Signed32, decode_header
 from raftmq_wire.codes import RequestCode
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from cluster.config.config import LimitsSection
     from cluster.remoting.admission import SendGate
     from cluster.remoting.connection.reply_path import ReplyPath
-    from cluster.replication.identity import RetryMemory
     from cluster.replication.message_batch import TopicSlot
     from cluster.replication.proposals import Proposals
+    from cluster.replication.send_identity import RetryMemory
     from cluster.replication.send_queue import SendQueue
 
 

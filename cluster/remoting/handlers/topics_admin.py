@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cluster.broker.groups.group_admin import Groups
-from cluster.broker.names import topic_named
+from cluster.broker.name_rules import topic_named
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.broker.topics import Topics
 from cluster.remoting.answers import after_read_index, answer_in_steps, refusing, reply_written, table_body
 from cluster.remoting.handlers.route import ORDER_TOPIC_CONFIG, SYSTEM_TOPICS
-from cluster.remoting.needs import DELETE, LIST, PUT, UPDATE, Code, Codes, of_new_group, on_cluster, row
 from cluster.remoting.request import Request, asked_by, integer_in, text, too_long
+from cluster.remoting.request_rights import DELETE, LIST, PUT, UPDATE, Code, Codes, of_new_group, on_cluster, row
 from cluster.replication.outcome import ProposeResult
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import (

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from cluster.broker.groups.group_members import Role
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import ClientRequest
-from cluster.broker.transactions.half_messages import End, Ending, Transactions, Wish
+from cluster.broker.transactions.transaction_end import End, Ending, Transactions, Wish
 from cluster.remoting.answers import answer_of
 from cluster.remoting.connection.remoting_request import RemotingRequest
 from cluster.remoting.forward.forwarder import ForwardedPath
-from cluster.remoting.needs import PUB, Code, Codes, row
 from cluster.remoting.request import integer, text
+from cluster.remoting.request_rights import PUB, Code, Codes, row
 from cluster.replication.message_head import UNIQUE_MARK, property_of
 from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, encode_frame
 from raftmq_wire.codes import RequestCode, ResponseCode
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 END_FIELD = "raftmqEnd"
 """Name of an ext field of the answer: the way in which the transaction ended
-(`cluster.broker.transactions.half_messages.End`)."""
+(`cluster.broker.transactions.transaction_end.End`)."""
 _WISHES = {0x0: Wish.UNKNOWN, 0x8: Wish.COMMIT, 0xC: Wish.ROLLBACK}
 """The flag of a request -> the outcome of the transaction that the producer asks for. RocketMQ: MessageSysFlag's
 TRANSACTION_NOT_TYPE, TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE."""

@@ -15,8 +15,8 @@ import msgspec
 from cluster.broker.access.user_admin import Asker, Told, UserAdmin
 from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.answers import after_read_index, answer_in_steps, refuse, refusing, table_body
-from cluster.remoting.needs import Code, Codes, super_alone
 from cluster.remoting.request import Request, text
+from cluster.remoting.request_rights import Code, Codes, super_alone
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import TEXT_MAX
 from raftmq_wire.codes import RequestCode, ResponseCode

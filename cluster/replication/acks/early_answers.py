@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.replication.acks.ack_levels import Ack, default_level
 from cluster.runtime.host.error_containment import contain
-from cluster.runtime.signal import Signal
+from cluster.runtime.listeners import Signal
 from raftlog.types import Entry, EntryId, NodeId, Role
 
 if TYPE_CHECKING:
     from cluster.config.config import ModesSection
-    from cluster.replication.acks.early_ledger import Ledger
+    from cluster.replication.acks.early_answer_file import Ledger
     from cluster.replication.message_batch import Built, Send
     from cluster.replication.metrics import ModeMetrics
     from cluster.replication.outcome import ReplyTo
-    from cluster.replication.pending import PendingEntry, SendReplies
+    from cluster.replication.pending_requests import PendingEntry, SendReplies
     from cluster.runtime.in_flight import BytesInFlight
     from raftlog.core.raw_node import RawNode
 

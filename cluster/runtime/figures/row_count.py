@@ -18,8 +18,8 @@ from typing import NamedTuple, cast
 
 from cluster.runtime.host.helper_process import command, end_with_the_node
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
-from statemachine.rocks_reader import CheckpointReader
-from statemachine.rows import keys, sums
+from statemachine.checkpoint_reader import CheckpointReader
+from statemachine.rows import keys, running_digest
 from statemachine.rows.kv import KV, META, KVError
 
 NICE = 10
@@ -31,7 +31,7 @@ class Counted(NamedTuple):
     mark: AppliedMark
     """The last entry that the checkpoint has applied."""
     sums: dict[str, int]
-    """The sums that `statemachine.rows.sums.count` returns."""
+    """The sums that `statemachine.rows.running_digest.count` returns."""
 
 
 def count_apart(path: Path, helper: tuple[str, ...] = command("cluster.runtime.figures.row_count")) -> Counted:
@@ -54,7 +54,7 @@ def counted(rows: KV) -> Counted:
     """Counts the rows in this process. Uses only `get` and `scan` of `rows`. Raises KVError."""
     row = rows.get(META, keys.APPLIED_KEY)
     mark = NOTHING_APPLIED if row is None else AppliedMark(*keys.APPLIED.unpack(row))
-    return Counted(mark, sums.count(rows))
+    return Counted(mark, running_digest.count(rows))
 
 
 def main(path: str) -> None:

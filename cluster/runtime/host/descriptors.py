@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from cluster.config.source import ConfigError
-from statemachine.rows.rocks import open_files_max
+from statemachine.rows.rocksdb_store import open_files_max
 
 if TYPE_CHECKING:
     from cluster.config.config import Config

@@ -15,9 +15,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from cluster.runtime.host.connection_slots import ConnectionSlots
+from cluster.runtime.host.connection_eviction import ConnectionSlots
 from cluster.runtime.logs import Seldom
-from cluster.runtime.tls.security import HELLO, Security, why_failed
+from cluster.runtime.tls.port_security import HELLO, Security, why_failed
 from cluster.runtime.tls.transport import TlsTransport
 from raftlog.work import METER
 

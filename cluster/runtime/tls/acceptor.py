@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable
 
 from cluster.runtime.tls.accepted_sockets import AcceptedSockets
-from cluster.runtime.tls.security import PLAIN, Security
+from cluster.runtime.tls.port_security import PLAIN, Security
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from cluster.config.config import TlsMode
 from cluster.runtime.logs import Seldom
-from cluster.runtime.tls.security import no_context, why_failed
+from cluster.runtime.tls.port_security import no_context, why_failed
 from cluster.runtime.tls.transport import TlsTransport
 
 logger = logging.getLogger(__name__)

@@ -20,11 +20,11 @@ from pathlib import Path
 from cluster.config.config import Config, TlsMode
 from cluster.config.source import ConfigError
 from cluster.runtime.alarms import Alarms
-from cluster.runtime.parts import Part
-from cluster.runtime.signal import Signal
+from cluster.runtime.listeners import Signal
+from cluster.runtime.service_lifecycle import Part
 from cluster.runtime.tls.contexts import Contexts, issued_by_one_of, load_contexts, told_day
 from cluster.runtime.tls.dialling import PLAIN_DIALLING, Dialling
-from cluster.runtime.tls.security import PLAIN, Security
+from cluster.runtime.tls.port_security import PLAIN, Security
 from cluster.runtime.tls.transport import TlsTransport
 
 logger = logging.getLogger(__name__)

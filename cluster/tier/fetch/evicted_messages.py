@@ -14,16 +14,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable
 from typing import NamedTuple
 
-from cluster.broker.evicted.evicted_keys import EvictedPage
+from cluster.broker.evicted.evicted_key_search import EvictedPage
 from cluster.broker.evicted.evicted_pulls import Gone
-from cluster.broker.filters.judging import Judging
 from cluster.broker.filters.sql import SqlFilter
+from cluster.broker.filters.stepwise_evaluation import Judging
 from cluster.broker.pulls.filter_search import MESSAGE_UNITS, STEP_UNITS, Verdicts
 from cluster.broker.reads.message_lookup import BYTES_MAX
+from cluster.broker.reads.pull_bodies import POSITION_SIZE, position_of
 from cluster.broker.reads.pull_values import Pull
 from cluster.broker.reads.row_scan import Found
-from cluster.broker.reads.stored_bodies import POSITION_SIZE, position_of
-from cluster.runtime.room import Room
+from cluster.runtime.resource_budget import Room
 from cluster.runtime.turns.work import Turns
 from cluster.tier.fetch.errors import DamagedError, NotTieredError
 from cluster.tier.fetch.object_reads import ObjectReads
@@ -261,7 +261,7 @@ def _fitting(items: bytes, bytes_max: int) -> int:
 
 
 class OldPageReads:
-    """Implements `cluster.broker.evicted.evicted_keys.EvictedPages`. Event loop only."""
+    """Implements `cluster.broker.evicted.evicted_key_search.EvictedPages`. Event loop only."""
 
     def __init__(self, queues: TierQueues, log: TierLog) -> None:
         self._queues = queues

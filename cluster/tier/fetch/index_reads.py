@@ -34,7 +34,7 @@ FIRST_READ = 4096
 
 
 class EvictedKeyReads:
-    """Implements `cluster.broker.evicted.evicted_keys.EvictedKeys`. Event loop only."""
+    """Implements `cluster.broker.evicted.evicted_key_search.EvictedKeys`. Event loop only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, queues: TierQueues, log: TierLog, state: BrokerState) -> None:
         self._loop = loop
@@ -140,7 +140,7 @@ Told = Callable[[int | Exception | None], None]
 
 
 class EvictedBoundReads:
-    """Implements `cluster.broker.evicted.evicted_bounds.EvictedBounds`. Event loop only."""
+    """Implements `cluster.broker.evicted.evicted_time_search.EvictedBounds`. Event loop only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, queues: TierQueues) -> None:
         self._loop = loop

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
-from cluster.runtime.room import Room, Share
+from cluster.runtime.resource_budget import Room, Share
 from cluster.tier.fetch.errors import Broken
 from cluster.tier.fetch.range_cache import RangeCache
 from cluster.tier.store.errors import BadAnswer, StoreError, Unreachable

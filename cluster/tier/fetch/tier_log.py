@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from cluster.broker.reads.stored_bodies import POSITION_SIZE, body_of
+from cluster.broker.reads.pull_bodies import POSITION_SIZE, body_of
 from cluster.tier.fetch.errors import DamagedError, NotTieredError
 from cluster.tier.fetch.object_reads import ObjectReads
 from cluster.tier.store.errors import BadAnswer, NotFound, StoreError

@@ -17,9 +17,9 @@ from xxhash import xxh3_128
 
 from cluster.runtime.context import NodeContext
 from cluster.runtime.lanes import LaneRunner
-from cluster.runtime.parts import Part
+from cluster.runtime.service_lifecycle import Part
 from cluster.state.node_storage import NodeStorage
-from cluster.tier.index_file.index_lane import (
+from cluster.tier.index_file.index_worker import (
     Answer,
     Build,
     Built,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from cluster.runtime.parts import Part
+from cluster.runtime.service_lifecycle import Part
 from cluster.tier.scrub.scrubber import LeaderChangedError, Report, Scrubber, Wishes
 from cluster.tier.store.errors import StoreError
 from raftlog.errors import RaftLogError

@@ -1,7 +1,8 @@
 """S3, Google Cloud Storage and Azure Blob Storage through obstore (docs/adr/0061).
 
 Every object is written by one conditional request, so no multipart upload is ever begun and none can be left over. The
-library's own retries are off, because retrying a conditional write hides whether it was carried out (`retries.py`).
+library's own retries are off, because retrying a conditional write hides whether it was carried out
+(`retrying_store.py`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 from typing import cast
 
-from jepsen_like.live.nemeses.nemesis_seam import Effect, HasDisks, HasFailpoints, Nemesis, Stage
+from jepsen_like.live.nemeses.nemesis_interface import Effect, HasDisks, HasFailpoints, Nemesis, Stage
 from jepsen_like.live.subjects.subject import Capability
 
 _FAILPOINTS = frozenset({Capability.FAILPOINTS})

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from jepsen_like.hostile.attacks import ATTACKS
-from jepsen_like.live.harm.assault import Assault, Round, orders_for
-from jepsen_like.live.nemeses.nemesis_seam import Effect, Nemesis, Stage
+from jepsen_like.live.harm.attack_process import Assault, Round, orders_for
+from jepsen_like.live.nemeses.nemesis_interface import Effect, Nemesis, Stage
 from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 from jepsen_like.live.subjects.subject import Capability
 

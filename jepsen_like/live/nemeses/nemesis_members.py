@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jepsen_like.live.nemeses.nemesis_seam import ChangesMembers, Effect, Nemesis, Stage
+from jepsen_like.live.nemeses.nemesis_interface import ChangesMembers, Effect, Nemesis, Stage
 from jepsen_like.live.subjects.subject import Capability
 
 NEEDS = frozenset({Capability.MEMBERS})

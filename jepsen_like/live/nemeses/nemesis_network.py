@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jepsen_like.live.nemeses.nemesis_seam import Effect, Nemesis, Stage
+from jepsen_like.live.nemeses.nemesis_interface import Effect, Nemesis, Stage
 from jepsen_like.live.subjects.proxy import Pair
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from jepsen_like.live.nemeses.nemesis_seam import Effect, Nemesis, Stage, Transfers
+from jepsen_like.live.nemeses.nemesis_interface import Effect, Nemesis, Stage, Transfers
 from jepsen_like.live.subjects.subject import Capability
 
 _REJOIN_S = 30.0

@@ -6,16 +6,16 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from cluster.config.source import nearest
-from jepsen_like.hostile import random_attacks, turns
+from jepsen_like.hostile import expensive_requests, random_attacks
 from jepsen_like.live.nemeses import (
     nemesis_disk,
     nemesis_hostile,
     nemesis_members,
     nemesis_network,
     nemesis_process,
-    nemesis_story,
+    nemesis_sequences,
 )
-from jepsen_like.live.nemeses.nemesis_seam import Nemesis
+from jepsen_like.live.nemeses.nemesis_interface import Nemesis
 from raftmq_wire.errors import ExitCode, LocalError
 
 NEMESES: dict[str, Nemesis] = {
@@ -24,7 +24,7 @@ NEMESES: dict[str, Nemesis] = {
         *nemesis_process.NEMESES,
         *nemesis_network.NEMESES,
         *nemesis_disk.NEMESES,
-        *nemesis_story.NEMESES,
+        *nemesis_sequences.NEMESES,
         *nemesis_members.NEMESES,
         *nemesis_hostile.NEMESES,
     )
@@ -33,7 +33,7 @@ NEMESES: dict[str, Nemesis] = {
 FAMILIES: dict[str, tuple[str, ...]] = {
     "membership": tuple(nemesis.name for nemesis in nemesis_members.NEMESES),
     "hostile": tuple(nemesis.name for nemesis in nemesis_hostile.NEMESES),
-    "turns": tuple(attack.name for attack in (*turns.ATTACKS, *random_attacks.ATTACKS)),
+    "turns": tuple(attack.name for attack in (*expensive_requests.ATTACKS, *random_attacks.ATTACKS)),
 }
 """Names that stand for several faults."""
 _MEMBERS = FAMILIES["membership"]

@@ -6,7 +6,7 @@ import asyncio
 
 from jepsen_like.demo_send import Slots
 from jepsen_like.history import HistoryWriter, Op
-from jepsen_like.live.nemeses.nemesis_seam import Counts
+from jepsen_like.live.nemeses.nemesis_interface import Counts
 from jepsen_like.live.subjects.subject import LoadPlan, LogClient, Placed, SendFailed, Subject
 from raftmq.client.loop_thread import LoopThread
 from raftmq.local.waiting import until

@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from jepsen_like.history import HistoryWriter
-from jepsen_like.live.probes.repeats import PAUSE_S as REPEAT_PAUSE_S
-from jepsen_like.live.probes.repeats import Repeats
+from jepsen_like.live.probes.repeating_producer import PAUSE_S as REPEAT_PAUSE_S
+from jepsen_like.live.probes.repeating_producer import Repeats
 from jepsen_like.live.subjects.payload import id_of
 from jepsen_like.live.subjects.raftmq_subject import GROUP
 from raftmq.client.loop_thread import LoopThread

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jepsen_like.history import HistoryWriter
-from jepsen_like.live.nemeses.gates import Gate
-from jepsen_like.live.nemeses.nemesis_seam import Stage
+from jepsen_like.live.nemeses.coverage_gates import Gate
+from jepsen_like.live.nemeses.nemesis_interface import Stage
 from jepsen_like.live.outcome import Played
 from jepsen_like.live.plan import Plan
-from jepsen_like.live.probes.monitor import PROCESS
+from jepsen_like.live.probes.leader_monitor import PROCESS
 from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 from jepsen_like.live.subjects.subject import LoadPlan, is_caught_up
 from raftmq.local.waiting import until

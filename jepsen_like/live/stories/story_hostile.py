@@ -15,12 +15,12 @@ import time
 from collections import Counter, defaultdict
 
 from jepsen_like.hostile.attack import EVERY_S
-from jepsen_like.live.harm.assault import Assault, Round, orders_for
-from jepsen_like.live.nemeses.nemesis_seam import Effect
+from jepsen_like.live.harm.attack_process import Assault, Round, orders_for
+from jepsen_like.live.nemeses.nemesis_interface import Effect
 from jepsen_like.live.outcome import Played
 from jepsen_like.live.probes.honest_clients import seen_in
 from jepsen_like.live.probes.long_turns import TURN_MAX_S, Turns, ask_turns
-from jepsen_like.live.probes.watch import Watch
+from jepsen_like.live.probes.node_watch import Watch
 from jepsen_like.live.stories.story import Scene, Story
 from jepsen_like.live.subjects.raftmq_subject import LOAD
 

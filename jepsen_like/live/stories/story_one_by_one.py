@@ -12,12 +12,12 @@ import asyncio
 import time
 from typing import Any, Final
 
-from jepsen_like.live.harm.assault import Assault, Round, orders_for
-from jepsen_like.live.nemeses.nemesis_seam import Effect
+from jepsen_like.live.harm.attack_process import Assault, Round, orders_for
+from jepsen_like.live.nemeses.nemesis_interface import Effect
 from jepsen_like.live.outcome import Played
 from jepsen_like.live.probes.honest_clients import seen_in
 from jepsen_like.live.probes.long_turns import TURN_MAX_S, Turns, ask_turns
-from jepsen_like.live.probes.watch import Change, Watch
+from jepsen_like.live.probes.node_watch import Change, Watch
 from jepsen_like.live.stories.concurrent_events import BESIDE, Beside
 from jepsen_like.live.stories.story import Scene, Story, StoryEnds
 from jepsen_like.live.stories.story_hostile import MEMORY_MAX

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from jepsen_like.live.probes.catalogue import Catalogue, GroupSpec, Place, TopicSpec
+from jepsen_like.live.probes.expected_metadata import Catalogue, GroupSpec, Place, TopicSpec
 from jepsen_like.live.stories.story import Scene, Story, StoryEnds
 from raftmq.client import AsyncClient, aconnect
 from raftmq.client.errors import RaftMQError

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar, cast
 
-from jepsen_like.live.subjects.hello_router import HelloRouter
+from jepsen_like.live.subjects.joined_node_proxy import HelloRouter
 from raftmq.client.loop_thread import LoopThread
 
 HELD_BYTES_MAX = 32 << 20
@@ -269,7 +269,7 @@ class Fabric:
         pairs = [(a, b) for a in sorted(target_ports) for b in sorted(target_ports) if a != b]
         self._edges = {pair: self._edge(pair) for pair in pairs}
         self.gates: dict[int, int] = {}
-        """Node that joined -> the port at which all others reach it (hello_router.py)."""
+        """Node that joined -> the port at which all others reach it (joined_node_proxy.py)."""
         self._gates: dict[int, asyncio.Server] = {}
         if duplex:
             for (a, b), edge in self._edges.items():

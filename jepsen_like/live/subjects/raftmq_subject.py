@@ -23,10 +23,10 @@ from cluster.config.loading import load
 from cluster.config.local_layout import ClusterFile, NodeRecord, write_cluster
 from cluster.config.node_files import plan_nodes, write_config, write_configs
 from jepsen_like.history import READERS_FROM, HistoryWriter
-from jepsen_like.live.subjects.offline import Digest, read_digest
 from jepsen_like.live.subjects.payload import body_of, id_of
 from jepsen_like.live.subjects.processes import OfProcesses, Processes
 from jepsen_like.live.subjects.proxy import Fabric
+from jepsen_like.live.subjects.stopped_node_state import Digest, read_digest
 from jepsen_like.live.subjects.subject import (
     Capability,
     LoadPlan,

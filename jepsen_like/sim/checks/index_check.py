@@ -9,7 +9,7 @@ from cluster.replication.message_head import UNIQUE_MARK, key_words, property_of
 from raftlog.errors import DamagedLogError
 from raftmq_wire.message_format import MessageFormatError, decode_message
 from statemachine.broker_state import BrokerState
-from statemachine.query import QueueItem
+from statemachine.queue_reads import QueueItem
 from statemachine.topics import TopicConfig
 
 ReadLog = Callable[[int, int], bytes]

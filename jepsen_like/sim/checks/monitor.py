@@ -11,13 +11,13 @@ from zlib import crc32
 
 from cluster.node.node import Node
 from cluster.replication.append_lane import Persisted, PersistJob
-from cluster.state.state_case import StateCase
+from cluster.state.opening_cases import StateCase
 from jepsen_like.invariants.raft_group import Before, GroupInvariants, check_state
 from jepsen_like.sim.checks.allowed_losses import Excuses
-from jepsen_like.sim.checks.durable import DurableLog
+from jepsen_like.sim.checks.expected_disk import DurableLog
 from jepsen_like.sim.checks.handovers import Reigns
 from jepsen_like.sim.checks.orderly_stops import OrderlyStops
-from jepsen_like.sim.checks.refusals import Refusals
+from jepsen_like.sim.checks.refused_sends import Refusals
 from jepsen_like.sim.checks.removal_check import RemovalCheck
 from jepsen_like.sim.checks.tier_check import TierCheck
 from jepsen_like.sim.checks.trim_check import TrimCheck
@@ -80,7 +80,8 @@ SEEN_BY_CLIENTS = frozenset(
 
 
 def _judged_silence(why: str) -> bool:
-    """Returns True if the reason for a change of role (`raftlog.core.reasons`) is that a node was not heard in time."""
+    """Returns True if the reason for a change of role (`raftlog.core.role_change_reasons`) is that a node was not heard
+    in time."""
     return "was silent" in why or "answered within" in why or "did not hear" in why
 
 

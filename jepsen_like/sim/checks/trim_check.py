@@ -18,7 +18,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from jepsen_like.sim.checks.pin_check import PinCheck
+from jepsen_like.sim.checks.retention_pin_check import PinCheck
 from jepsen_like.sim.machines.machine import Machine
 from raftlog.types import FLAG_ROLL, Entry, EntryType, LogTail, NodeId
 from statemachine import commands, payload

@@ -9,9 +9,9 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from jepsen_like.checkers.weak import WEAK
+from jepsen_like.checkers.weak_acks import WEAK
 from jepsen_like.history import Op
-from jepsen_like.sim.clients.recorder import Recorder, stored_at
+from jepsen_like.sim.clients.history_recorder import Recorder, stored_at
 from jepsen_like.sim.machines.clock import START_WALL_MS
 from jepsen_like.sim.machines.loop import Process, SimLoop
 from jepsen_like.sim.machines.machine import BROKER_PORT, NAMESRV_PORT, Machine, host_of
@@ -261,7 +261,7 @@ class Wish(NamedTuple):
 
 
 def promise_of(level: str) -> dict[str, str]:
-    """Returns the fields that a recorded send gets for its level (`checkers.weak`): none if the level has the full
+    """Returns the fields that a recorded send gets for its level (`checkers.weak_acks`): none if the level has the full
     promise."""
     named = "leader" if level == WAIT_FALSE else level
     return {"level": named} if named in WEAK else {}

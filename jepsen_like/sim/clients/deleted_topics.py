@@ -14,15 +14,15 @@ import random
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from jepsen_like.hostile.fields import group_body, place_of, pull_fields, topic_fields
+from jepsen_like.hostile.request_fields import group_body, place_of, pull_fields, topic_fields
 from jepsen_like.hostile.wire import Answer
-from jepsen_like.sim.clients.asking import ask, dial
 from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, Client, ClientHost, body_of, foreign_send, id_of
-from jepsen_like.sim.clients.failures import outcome_of
+from jepsen_like.sim.clients.failing_consumers import outcome_of
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
-from jepsen_like.sim.clients.resets import committed
-from jepsen_like.sim.clients.stored import stored_on
-from jepsen_like.sim.clients.transactors import COMMIT
+from jepsen_like.sim.clients.reset_clients import committed
+from jepsen_like.sim.clients.single_request import ask, dial
+from jepsen_like.sim.clients.stored_messages import stored_on
+from jepsen_like.sim.clients.transaction_producers import COMMIT
 from raftmq.client.message import decode_messages
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.message_format import decode_message_id

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from jepsen_like.hostile.fields import group_body, place_of, pull_fields
+from jepsen_like.hostile.request_fields import group_body, place_of, pull_fields
 from jepsen_like.hostile.wire import Answer
 from jepsen_like.sim.clients.client_machines import TOPIC, Client, ClientHost
+from jepsen_like.sim.clients.history_recorder import Recorder
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
-from jepsen_like.sim.clients.recorder import Recorder
 from jepsen_like.sim.machines.machine import BROKER_PORT
 from jepsen_like.sim.options import stream
 from raftmq_wire.codes import RequestCode, ResponseCode

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from jepsen_like.sim.clients.client_machines import TOPIC, Client, ClientHost, Retries, id_of
-from jepsen_like.sim.clients.recorder import Recorder
+from jepsen_like.sim.clients.history_recorder import Recorder
 from jepsen_like.sim.machines.machine import BROKER_PORT
 from jepsen_like.sim.options import stream
 from raftmq.client.client import AsyncClient

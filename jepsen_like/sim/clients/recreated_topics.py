@@ -11,11 +11,11 @@ import random
 from dataclasses import dataclass
 from functools import partial
 
-from jepsen_like.hostile.fields import place_of, topic_fields
-from jepsen_like.sim.clients.asking import Asker
+from jepsen_like.hostile.request_fields import place_of, topic_fields
 from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, body_of, foreign_send, id_of, read_queue
+from jepsen_like.sim.clients.history_recorder import Recorder, stored_at
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
-from jepsen_like.sim.clients.recorder import Recorder, stored_at
+from jepsen_like.sim.clients.single_request import Asker
 from raftmq.client.client import AsyncClient
 from raftmq_wire.codes import RequestCode, ResponseCode
 

@@ -17,8 +17,8 @@ from jepsen_like.sim.clients.client_machines import (
     foreign_send,
     promise_of,
 )
+from jepsen_like.sim.clients.history_recorder import Recorder
 from jepsen_like.sim.clients.readers import OffsetRegister
-from jepsen_like.sim.clients.recorder import Recorder
 from jepsen_like.sim.machines.machine import BROKER_PORT, Machine
 from raftmq.client.connection import Connection, ConnectionPool, Reply, dial
 from raftmq.client.errors import RaftMQError, is_unknown

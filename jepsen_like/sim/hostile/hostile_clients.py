@@ -1,7 +1,7 @@
 """Hostile clients that speak the protocol: senseless requests, halves of frames, pulls whose answers are not read.
 
 During the faults the run only checks that no node ends because of what they send, and that no request is answered
-twice. After the heal they go on for a while (`sim/calm_phase.py`), and then every request of theirs must be answered,
+twice. After the heal they go on for a while (`sim/attack_phase.py`), and then every request of theirs must be answered,
 once.
 """
 
@@ -12,7 +12,7 @@ import random
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from jepsen_like.hostile.fields import beat_body, pull_fields
+from jepsen_like.hostile.request_fields import beat_body, pull_fields
 from jepsen_like.hostile.wire import Answer
 from jepsen_like.sim.clients.client_machines import SEND_CODE, TOPIC, Client, ClientHost, foreign_send
 from jepsen_like.sim.clients.raw_client import Asked, RawConnection, Report

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from jepsen_like.fakes.memory_fs import SECTOR, MemoryFileSystem, PowerCut, _Write
 from jepsen_like.fakes.memory_kv import MemoryKV
-from jepsen_like.sim.machines.steps import may_stop
+from jepsen_like.sim.machines.lane_steps import may_stop
 from raftlog.work import METER
 from statemachine.rows.digest import counts, digest, row_hash
 from statemachine.rows.kv import Batch, KVCorruptError, ignore_corruption

@@ -12,8 +12,8 @@ from cluster.replication.append_lane import Persisted, PersistJob
 from cluster.replication.apply_lane import INLINE_BYTES_MAX, is_small
 from cluster.runtime.lanes import Lane
 from jepsen_like.fakes.memory_fs import PowerCut
+from jepsen_like.sim.machines.lane_steps import Steps
 from jepsen_like.sim.machines.loop import SimLoop
-from jepsen_like.sim.machines.steps import Steps
 from raftlog.work import METER
 
 
@@ -73,7 +73,7 @@ class SimLane:
         self._worked = 0
         self.stepped = 0.0
         """Share (0 to 1) of the drains that run step by step, with other events between the steps (see
-        `sim/machines/steps.py`)."""
+        `sim/machines/lane_steps.py`)."""
         self.holds_lock: Callable[[], bool] = lambda: False
         self._steps: Steps | None = None
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from uuid import UUID
 
-from cluster.broker.reads.read_levels import LEVELS
+from cluster.broker.reads.tier_read_policy import LEVELS
 from cluster.config.config import (
     AuthSection,
     Config,
@@ -43,7 +43,7 @@ from cluster.replication.apply_lane import INLINE_BYTES_MAX
 from cluster.runtime.environment import APPLY_BYTES, PAGE_SEGMENTS, Environment
 from cluster.runtime.figures.row_count import Counted, counted
 from cluster.runtime.lanes import Lane
-from cluster.state.opening import StateLostError
+from cluster.state.state_opening import StateLostError
 from jepsen_like.fakes.memory_kv import CURRENT_FILE, MemoryKV
 from jepsen_like.sim.machines.clock import START_WALL_MS, SimClock
 from jepsen_like.sim.machines.disk import DigestKV, FaultyFileSystem, Loss, lost_rows

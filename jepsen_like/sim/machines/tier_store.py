@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from cluster.tier.store.errors import AlreadyExists, StoreError, Throttled, Unreachable
-from cluster.tier.store.memory import MemoryStore
+from cluster.tier.store.memory_store import MemoryStore
 from cluster.tier.store.object_store import Data, ObjectInfo, Stored
 from jepsen_like.sim.machines.loop import SimLoop
 from raftmq_wire.checksums import crc32c

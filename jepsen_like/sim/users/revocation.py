@@ -7,9 +7,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from jepsen_like.sim.clients.asking import dial
 from jepsen_like.sim.clients.client_machines import ClientHost
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.clients.single_request import dial
 from jepsen_like.sim.users.access_check import AccessCheck, Request
 from jepsen_like.sim.users.user_clients import CALM_TOPIC, PULLS, UserStories, first_secret, usual_rules
 from raftmq_wire.codes import RequestCode, ResponseCode

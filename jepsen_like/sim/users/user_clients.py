@@ -14,9 +14,9 @@ from functools import partial
 from typing import NamedTuple
 
 from jepsen_like.hostile.wire import Answer
-from jepsen_like.sim.clients.asking import Asker, dial
 from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, body_of, foreign_send, id_of
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.clients.single_request import Asker, dial
 from jepsen_like.sim.options import ROOT
 from jepsen_like.sim.users.access_check import ID_PREFIX, AccessCheck, Request
 from jepsen_like.sim.users.access_model import Want, Who

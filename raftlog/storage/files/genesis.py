@@ -10,8 +10,8 @@ from uuid import UUID
 
 import msgpack
 
-from raftlog.baseline import is_known, remark, uuid_in
 from raftlog.errors import FrameError
+from raftlog.format_versions import is_known, remark, uuid_in
 from raftlog.frame import FRAME_LENGTH_MAX, genesis_entry
 from raftlog.types import Entry, EntryType, NodeId, Voter
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from raftlog.baseline import is_known, refusal
 from raftlog.errors import IdentityError
+from raftlog.format_versions import is_known, refusal
 from raftlog.storage.files import layout
 from raftlog.storage.files.fs import FileSystem, read_file, write_file
 from raftlog.storage.files.sealed_record import HEAD_SIZE, is_intact, seal

@@ -5,7 +5,7 @@
     DATA/GENESIS        a copy of the frame at index 0
     DATA/hard_state     term and vote, two slots
     DATA/RUN            how the last run ended, up to which entry its rows are synced (run_file.py)
-    DATA/CLAIMS         initial voters that were made on other machines (cluster/members/claims.py)
+    DATA/CLAIMS         initial voters that were made on other machines (cluster/members/voter_claims.py)
     DATA/VOTE_WITHHELD  while it exists, the node neither votes nor campaigns (vote_withheld.py)
     DATA/log/           segment files, their index sidecars, CLEAN after an orderly stop, FIRST after a trim
     DATA/state/         RocksDB, owned by the state machine

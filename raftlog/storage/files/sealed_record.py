@@ -10,8 +10,8 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from raftlog.baseline import is_known, refusal
 from raftlog.errors import CorruptLogError
+from raftlog.format_versions import is_known, refusal
 from raftmq_wire.checksums import crc32c
 
 _HEAD = struct.Struct(">II")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from raftlog.baseline import refusal
 from raftlog.errors import CorruptLogError, FrameError
+from raftlog.format_versions import refusal
 from raftlog.frame import HEADER_SIZE, MAGIC, VERSION, FrameHeader
 from raftlog.storage.files.fs import File, if_readable, unreadable
 from raftlog.storage.segments.damage import DamagedRange

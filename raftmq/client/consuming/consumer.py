@@ -8,16 +8,16 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 
-from raftmq.client.consuming.handling import COMMIT_EVERY_S, Pace, log_failure
-from raftmq.client.consuming.inbox import Inbox, QueueFeed, QueueKey
+from raftmq.client.cluster_view import ClusterView
+from raftmq.client.consuming.assigned_queues import QueueShare
+from raftmq.client.consuming.message_buffer import Inbox, QueueFeed, QueueKey
 from raftmq.client.consuming.offsets import Start, check_start
+from raftmq.client.consuming.run_loop import COMMIT_EVERY_S, Pace, log_failure
 from raftmq.client.consuming.send_back import BY_BACK_OFF, DEAD, LEVELS_S, RETRY_TOPIC, level_of, seconds_of, send_back
-from raftmq.client.consuming.share import QueueShare
 from raftmq.client.consuming.subscription import subscription
 from raftmq.client.errors import Failed, RaftMQError
 from raftmq.client.message import Message
-from raftmq.client.producing.delay import Delay
-from raftmq.client.view import ClusterView
+from raftmq.client.producing.delivery_delay import Delay
 
 _log = logging.getLogger("raftmq")
 

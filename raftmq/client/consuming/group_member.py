@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
+from raftmq.client.cluster_view import ClusterView
 from raftmq.client.connection import Reply
 from raftmq.client.consuming.heartbeat import CALL_S, Heartbeats
 from raftmq.client.consuming.subscription import Subscription
 from raftmq.client.errors import Failed
-from raftmq.client.view import ClusterView
 from raftmq_wire.codec import Header, ext_of
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.message_format import java_hash

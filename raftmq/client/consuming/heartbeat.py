@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from raftmq.client.cluster_view import ClusterView
 from raftmq.client.connection import ConnectionPool, OnRequest, Reply
-from raftmq.client.view import ClusterView
 from raftmq_wire.codes import RequestCode
 
 CALL_S = 3.0

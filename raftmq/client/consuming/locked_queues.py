@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+from raftmq.client.cluster_view import ClusterView
 from raftmq.client.connection import ConnectionPool
 from raftmq.client.errors import Failed
-from raftmq.client.view import ClusterView
 from raftmq_wire.codes import RequestCode
 
 CONFIRMED_S = 30.0

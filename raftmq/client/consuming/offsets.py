@@ -7,8 +7,8 @@ import functools
 
 import msgspec
 
+from raftmq.client.cluster_view import ClusterView
 from raftmq.client.errors import Failed
-from raftmq.client.view import ClusterView
 from raftmq_wire.codes import RequestCode, ResponseCode
 
 Start = str | int | datetime.datetime

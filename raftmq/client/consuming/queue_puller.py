@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
+from raftmq.client.cluster_view import Backoff, ClusterView, why_not
 from raftmq.client.connection import ConnectionPool
-from raftmq.client.consuming.inbox import Batch, Inbox, QueueFeed
+from raftmq.client.consuming.message_buffer import Batch, Inbox, QueueFeed
 from raftmq.client.consuming.offsets import Offsets
 from raftmq.client.consuming.pull import PullRequest, PullResult, PullStatus, pull_once
 from raftmq.client.consuming.send_back import RETRY_PREFIX, RETRY_TOPIC
@@ -22,7 +23,6 @@ from raftmq.client.consuming.subscription import Subscription
 from raftmq.client.errors import Failed, RaftMQError, Refused, Unreachable
 from raftmq.client.message import Message
 from raftmq.client.retries import Retry
-from raftmq.client.view import Backoff, ClusterView, why_not
 from raftmq_wire.codes import RequestCode, ResponseCode
 
 LONG_POLL_S = 15.0

@@ -10,9 +10,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from datetime import timedelta
 
+from raftmq.client.cluster_view import ClusterView
 from raftmq.client.message import Message
-from raftmq.client.producing.delay import Delay, in_seconds
-from raftmq.client.view import ClusterView
+from raftmq.client.producing.delivery_delay import Delay, in_seconds
 from raftmq_wire.codes import RequestCode
 
 RETRY_PREFIX = "%RETRY%"

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from raftmq.client.cluster_view import ROUTE_LIFE_S, Backoff, ClusterView, why_not
 from raftmq.client.connection import Connection, dial
 from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, Unknown, error_of, is_disk_full
 from raftmq.client.message import SendResult, position_of
@@ -27,7 +28,6 @@ from raftmq.client.producing.send_frame import FrameWriter, SendRequest, Submiss
 from raftmq.client.producing.send_window import AnyFuture, NextStep, Pending, SendWindow, never_sent
 from raftmq.client.retries import Retry
 from raftmq.client.send_room import Room
-from raftmq.client.view import ROUTE_LIFE_S, Backoff, ClusterView, why_not
 from raftmq_wire.codec import Header
 from raftmq_wire.codes import ResponseCode
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TypeVar, Unpack
 
+from raftmq.client.cluster_view import ClusterView
 from raftmq.client.message import MessageOptions, SendOptions, SendResult
 from raftmq.client.producing.pipeline import FlushResult, SendPipeline
 from raftmq.client.producing.send_frame import (
@@ -19,7 +20,6 @@ from raftmq.client.producing.send_frame import (
     in_users_words,
 )
 from raftmq.client.send_room import Room
-from raftmq.client.view import ClusterView
 
 _T = TypeVar("_T", SendResult, list[SendResult])
 DEFAULT_GROUP = "raftmq-python"

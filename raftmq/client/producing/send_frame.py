@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from raftmq.client.message import MAX_BODY_BYTES, check_encodable, encode_properties
-from raftmq.client.producing.delay import Delay, DeliverAt, with_delay
+from raftmq.client.producing.delivery_delay import Delay, DeliverAt, with_delay
 from raftmq.client.producing.send_window import AnyFuture, too_large
 from raftmq_wire import message_format
 from raftmq_wire.codec import VERSION_SENT, encode_frame

@@ -11,8 +11,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from raftmq.client.admin import AsyncAdmin
+from raftmq.client.cluster_view import ClusterView
 from raftmq.client.errors import Failed, NotFound, RaftMQError, Unknown
-from raftmq.client.view import ClusterView
 from raftmq_wire.codes import RequestCode
 
 END_FIELD = "raftmqEnd"

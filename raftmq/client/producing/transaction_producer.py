@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Unpack
 
+from raftmq.client.cluster_view import ClusterView
 from raftmq.client.errors import RaftMQError, Unknown
 from raftmq.client.message import Message, SendOptions
-from raftmq.client.producing.check_back import CheckBack
 from raftmq.client.producing.producer import TIMEOUT_S, AsyncProducer
+from raftmq.client.producing.transaction_check import CheckBack
 from raftmq.client.producing.transaction_end import Half, Resolution, TransactionEnds
-from raftmq.client.view import ClusterView
 
 AsyncCheck = Callable[[Message], Awaitable[Resolution]]
 """A function that returns the outcome of a local transaction, given its message; it may be called in any program of the

@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode
 import click
 
 from raftmq.commands.access.common import api, people_options
-from raftmq.commands.common import print_table, show
+from raftmq.commands.shared_options import print_table, show
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from raftmq.commands.access.common import api, people_options
-from raftmq.commands.common import print_table, show
+from raftmq.commands.shared_options import print_table, show
 
 PAGE_MAX = 200
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from raftmq.commands.access.common import addresses, people_options
-from raftmq.commands.common import print_table, show, show_problems
+from raftmq.commands.shared_options import print_table, show, show_problems
 from raftmq.local.http.admin_http import AdminApi, ask_all, node_addresses
 from raftmq_wire.errors import ExitCode, LocalError
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-from raftmq.commands.common import cluster_options
+from raftmq.commands.shared_options import cluster_options
 from raftmq.local.http.admin_http import ADMIN_VARIABLE, AdminApi, GivenAddresses, admin_addresses, parse_addresses
 from raftmq.local.http.credentials import Address, RemoteSecret
 from raftmq_wire.errors import ExitCode, LocalError

@@ -8,7 +8,7 @@ import os
 import click
 
 from raftmq.commands.access.common import ask_secret
-from raftmq.commands.common import json_option, show
+from raftmq.commands.shared_options import json_option, show
 from raftmq.local.http.admin_http import ADMIN_VARIABLE, AdminApi, ApiRefusal, GivenAddresses, cluster_at
 from raftmq.local.http.contexts import check_cluster, find_context, read_token, token_file, write_token
 from raftmq.local.http.credentials import Address, Bearer

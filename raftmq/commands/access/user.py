@@ -9,7 +9,7 @@ from urllib.parse import quote
 import click
 
 from raftmq.commands.access.common import api, new_secret, people_options, secret_options
-from raftmq.commands.common import print_json, print_table, show
+from raftmq.commands.shared_options import print_json, print_table, show
 
 _TITLES = ["name", "type", "status", "rules", "tokens", "created"]
 

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.commands.common import cluster_options, console, json_option, print_json, print_table, show, show_problems
+from raftmq.commands.shared_options import (
+    cluster_options,
+    console,
+    json_option,
+    print_json,
+    print_table,
+    show,
+    show_problems,
+)
 from raftmq.local.http.admin_http import AdminApi, admin_addresses, ask_all, node_addresses
 from raftmq_wire.errors import ExitCode, LocalError
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.runtime.host.private_files import as_the_user_has_it
-from raftmq.commands.common import connect, console, json_option, servers_option, show
 from raftmq.commands.messages.start_positions import START, Start, StartType
+from raftmq.commands.shared_options import connect, console, json_option, servers_option, show
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:

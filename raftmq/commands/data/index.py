@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.commands.common import json_option, show
+from raftmq.commands.shared_options import json_option, show
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.commands.common import cluster_options, print_json
+from raftmq.commands.shared_options import cluster_options, print_json
 from raftmq.local.http.admin_http import AdminApi, node_addresses
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
     from cluster.repair.consistency_views import ConsistencyView, EntryView
-    from cluster.repair.inspect import Finding, Report
+    from cluster.repair.node_comparison import Finding, Report
 
 _APPLY_WAIT_S, _POLL_S = 5.0, 0.05
 
 
 class Remote:
-    """A node that is inspected over HTTP; implements `cluster.repair.inspect.Asks`."""
+    """A node that is inspected over HTTP; implements `cluster.repair.node_comparison.Asks`."""
 
     def __init__(self, address: str) -> None:
         self._api = AdminApi([address])
@@ -67,7 +67,7 @@ def inspect(data: str | None, admin: str | None, as_json: bool) -> int:
     Prints the first difference with its position. Exit code: 0 if everything is equal, 1 if something differs, 3 if
     the comparison was not possible.
     """
-    from cluster.repair.inspect import Inspection
+    from cluster.repair.node_comparison import Inspection
 
     addresses = node_addresses(admin, data)
     marker, unmarked = _mark(addresses)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.runtime.host.private_files import as_the_user_has_it
-from raftmq.commands.common import cluster_options, print_json, show
+from raftmq.commands.shared_options import cluster_options, print_json, show
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
 from raftmq_wire.errors import ExitCode, LocalError
 

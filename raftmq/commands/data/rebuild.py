@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.commands.common import NodeDirectory, json_option, show
+from raftmq.commands.shared_options import NodeDirectory, json_option, show
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:

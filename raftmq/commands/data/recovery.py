@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from raftmq.commands.common import cluster_options, show
+from raftmq.commands.shared_options import cluster_options, show
 from raftmq.local.http.admin_http import ask_all, node_addresses
 from raftmq_wire.errors import ExitCode, LocalError
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from raftmq.commands.common import cluster_options, print_json
+from raftmq.commands.shared_options import cluster_options, print_json
 from raftmq.local.http.admin_http import AdminApi, each_node, node_addresses
 from raftmq_wire.errors import ExitCode
 

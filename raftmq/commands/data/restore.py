@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from raftmq.commands.common import console, json_option, show
 from raftmq.commands.point_in_time import PointInTime
+from raftmq.commands.shared_options import console, json_option, show
 
 if TYPE_CHECKING:
     from cluster.backup.from_tier import Rebuilt

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from cluster.retention.views import differing
-from raftmq.commands.common import cluster_options, print_json, print_table, size_of
+from raftmq.commands.shared_options import cluster_options, print_json, print_table, size_of
 from raftmq.local.http.admin_http import AdminApi, each_node, node_addresses
 
 _HOUR_MS = 3_600_000

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from raftmq.commands.common import NodeDirectory, json_option, show
+from raftmq.commands.shared_options import NodeDirectory, json_option, show
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
-    from cluster.backup.sole_survivor import Survivor
+    from cluster.backup.unsafe_recovery import Survivor
     from raftlog.membership import Membership
 
 
@@ -29,7 +29,7 @@ def unsafe_recover(directory: Path, plan: bool, accept_data_loss: bool, cluster_
     (node.data_dir). Acknowledged messages may be lost. Compare the plans of all survivors and take the one with the
     highest last term, then the highest last index.
     """
-    from cluster.backup.sole_survivor import look_at, recover
+    from cluster.backup.unsafe_recovery import look_at, recover
 
     path = directory.absolute()
     survivor = look_at(path)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.commands.common import INTERRUPTED, connect, json_option, servers_option
 from raftmq.commands.messages.printing import FormatType, printer
 from raftmq.commands.messages.start_positions import START, Start, StartType, walk
-from raftmq.commands.names import TOPIC, complete_groups, with_near_miss
+from raftmq.commands.name_completion import TOPIC, complete_groups, with_near_miss
+from raftmq.commands.shared_options import INTERRUPTED, connect, json_option, servers_option
 from statemachine.commands import NAME
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.commands.common import connect, json_option, print_json, print_table, servers_option, show
 from raftmq.commands.messages.message_copies import send_copies
-from raftmq.commands.names import complete_groups
+from raftmq.commands.name_completion import complete_groups
+from raftmq.commands.shared_options import connect, json_option, print_json, print_table, servers_option, show
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 import click
 
-from raftmq.commands.common import cluster_options, plain, print_json, print_pages, print_table, show
 from raftmq.commands.messages.start_positions import moment
-from raftmq.commands.names import complete_groups, complete_topics, near_name
+from raftmq.commands.name_completion import complete_groups, complete_topics, near_name
+from raftmq.commands.shared_options import cluster_options, plain, print_json, print_pages, print_table, show
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
 
 NAME = click.argument("name", shell_complete=complete_groups)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from raftmq.commands.common import connect, console, json_option, print_json, servers_option
 from raftmq.commands.messages.printing import to_json
+from raftmq.commands.shared_options import connect, console, json_option, print_json, servers_option
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.commands.common import connect, json_option, servers_option, show
 from raftmq.commands.messages.message_copies import send_copies
 from raftmq.commands.messages.printing import FormatType, printer
 from raftmq.commands.messages.start_positions import START, MomentType, Start, StartType, walk
-from raftmq.commands.names import TOPIC, with_near_miss
+from raftmq.commands.name_completion import TOPIC, with_near_miss
+from raftmq.commands.shared_options import connect, json_option, servers_option, show
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:

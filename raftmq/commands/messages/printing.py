@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from raftmq.commands.common import plain, yaml_document, yaml_wanted
+from raftmq.commands.shared_options import plain, yaml_document, yaml_wanted
 
 if TYPE_CHECKING:
     from raftmq.client import Message

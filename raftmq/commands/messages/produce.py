@@ -13,7 +13,8 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from raftmq.commands.common import (
+from raftmq.commands.name_completion import TOPIC
+from raftmq.commands.shared_options import (
     WHICH_CLUSTER,
     connect,
     console,
@@ -22,7 +23,6 @@ from raftmq.commands.common import (
     print_json,
     servers_option,
 )
-from raftmq.commands.names import TOPIC
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:

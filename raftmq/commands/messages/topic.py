@@ -9,8 +9,8 @@ from urllib.parse import quote
 import click
 
 from cluster.replication.acks.ack_levels import ATTRIBUTE, NAMES
-from raftmq.commands.common import cluster_options, print_json, print_pages, print_table, show, size_of
-from raftmq.commands.names import complete_topics, near_name
+from raftmq.commands.name_completion import complete_topics, near_name
+from raftmq.commands.shared_options import cluster_options, print_json, print_pages, print_table, show, size_of
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal, admin_addresses
 
 NAME = click.argument("name", shell_complete=complete_topics)

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import click
 
-from raftmq.commands.common import cluster_options, print_json, print_table, show
+from raftmq.commands.shared_options import cluster_options, print_json, print_table, show
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from raftmq.commands.common import F, json_option, print_json
+from raftmq.commands.shared_options import F, json_option, print_json
 from raftmq_wire.errors import ExitCode, LocalError
 
 _OUT = click.option(

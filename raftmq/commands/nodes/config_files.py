@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from cluster.config.node_files import NODES_MAX
-from raftmq.commands.common import json_option, print_json, print_table, show
+from raftmq.commands.shared_options import json_option, print_json, print_table, show
 from raftmq_wire.errors import ExitCode, LocalError
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from raftmq.commands.common import cluster_options, console, print_json, print_table
+from raftmq.commands.shared_options import cluster_options, console, print_json, print_table
 from raftmq.local.http.admin_http import each_node, node_addresses
 from raftmq_wire.errors import ExitCode, LocalError
 

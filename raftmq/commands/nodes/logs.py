@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from raftmq.commands.common import data_dir, data_option, json_option, print_json
+from raftmq.commands.shared_options import data_dir, data_option, json_option, print_json
 
 _POLL_S = 0.2
 

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.commands.common import (
+from raftmq.commands.name_completion import complete_nodes
+from raftmq.commands.nodes.node_plan import ask_before, confirmed, show_plan
+from raftmq.commands.shared_options import (
     author,
     cluster_options,
     console,
@@ -22,8 +24,6 @@ from raftmq.commands.common import (
     print_table,
     show,
 )
-from raftmq.commands.names import complete_nodes
-from raftmq.commands.nodes.node_plan import ask_before, confirmed, show_plan
 from raftmq.local import stop_check
 from raftmq.local.http.admin_http import ADMIN_VARIABLE, AdminApi, F, admin_addresses, drain_node
 from raftmq_wire.errors import ExitCode, LocalError
@@ -275,7 +275,7 @@ def replace(
     """
     _check_together(config, via, f"raftmq node replace {node}")
     if config is not None and via is not None:
-        from raftmq.local.replacing import replace_elsewhere
+        from raftmq.local.node_replacement import replace_elsewhere
 
         voters = replace_elsewhere(node, config, via, secret, lambda text: click.echo(text, err=True))
         answer = {"replaced": node, "voters": voters, "config": str(config)}

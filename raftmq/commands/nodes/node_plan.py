@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from cluster.members.checks import SAFE_VOTERS, before_and_after, told
-from raftmq.commands.common import console, print_json
+from raftmq.commands.shared_options import console, print_json
 from raftmq.local import stop_check
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal
 from raftmq_wire.errors import ExitCode, LocalError

@@ -6,14 +6,14 @@ import time
 
 import click
 
-from raftmq.commands.common import data_dir, data_option, json_option, show, size_of
-from raftmq.commands.names import complete_nodes
+from raftmq.commands.name_completion import complete_nodes
+from raftmq.commands.shared_options import data_dir, data_option, json_option, show, size_of
 from raftmq.local import stop_check
 from raftmq.local.cluster import LocalCluster, bytes_in
+from raftmq.local.final_tier_upload import bring_rest
 from raftmq.local.http.admin_http import drain_node
 from raftmq.local.http.credentials import addresses_of
 from raftmq.local.process import is_running
-from raftmq.local.tier_rest import bring_rest
 
 NODE = click.argument("node", type=int, shell_complete=complete_nodes)
 WAIT_S = 10.0

@@ -6,11 +6,11 @@ import os
 
 import click
 
-from raftmq.commands.common import cluster_options, console, data_dir, show
+from raftmq.commands.shared_options import cluster_options, console, data_dir, show
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.http.admin_http import ADMIN_VARIABLE, AdminApi, admin_addresses
 from raftmq.local.http.credentials import address_of
-from raftmq.local.rolling import Restart, RollingRestart, by_command
+from raftmq.local.rolling_restart import Restart, RollingRestart, by_command
 from raftmq_wire.errors import ExitCode, LocalError
 
 WAIT = click.option(

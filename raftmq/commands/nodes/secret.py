@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.commands.common import cluster_options, data_dir, data_option, json_option, print_json, print_table, show
+from raftmq.commands.shared_options import (
+    cluster_options,
+    data_dir,
+    data_option,
+    json_option,
+    print_json,
+    print_table,
+    show,
+)
 from raftmq.local.http.admin_http import AdminApi, admin_addresses, each_node, node_addresses
 from raftmq_wire.errors import ExitCode, LocalError
 

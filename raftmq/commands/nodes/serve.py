@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from raftmq.commands.common import json_option, show
 from raftmq.commands.point_in_time import PointInTime
+from raftmq.commands.shared_options import json_option, show
 from raftmq_wire.errors import ExitCode, LocalError
 
 _CONFIG = click.Path(dir_okay=False, path_type=Path)
@@ -19,7 +19,7 @@ _CONFIG = click.Path(dir_okay=False, path_type=Path)
 def serve(config: Path) -> int:
     """Run one node in the foreground until SIGTERM or Ctrl-C."""
     from cluster.node.__main__ import main as run_node
-    from raftmq.local.one_by_one import check_made
+    from raftmq.local.single_node_init import check_made
 
     check_made(config, os.environ)
     return run_node(["--config", str(config)])
@@ -148,7 +148,7 @@ def _init_one(
     mixed: bool,
 ) -> None:
     """Makes one node: the first of a cluster, or another one with the help of the first at `via`."""
-    from raftmq.local.one_by_one import create_first, join, next_steps
+    from raftmq.local.single_node_init import create_first, join, next_steps
 
     if mixed or len(configs) != 1:
         raise LocalError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.commands.common import cluster_options, console, data_dir, print_json, print_table
+from raftmq.commands.shared_options import cluster_options, console, data_dir, print_json, print_table
 from raftmq.local.http.admin_http import ADMIN_VARIABLE, ELSEWHERE, admin_addresses
 from raftmq_wire.errors import ExitCode, LocalError
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.commands.common import WIDTH_MAX, cluster_options, console, natural_width, print_json, table_of
 from raftmq.commands.nodes.status import finding_lines
+from raftmq.commands.shared_options import WIDTH_MAX, cluster_options, console, natural_width, print_json, table_of
 from raftmq.local.http.admin_http import admin_addresses
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from raftmq.commands.common import SIGNALS, console, data_dir, data_option, ended_like_ctrl_c, json_option, show
+from raftmq.commands.shared_options import SIGNALS, console, data_dir, data_option, ended_like_ctrl_c, json_option, show
 
 if TYPE_CHECKING:
     from cluster.config.local_layout import NodeRecord

@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from raftmq.commands.common import cluster_options, console, data_dir, data_option, json_option, show
 from raftmq.commands.nodes.rolling_restart import WAIT
+from raftmq.commands.shared_options import cluster_options, console, data_dir, data_option, json_option, show
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.http.admin_http import AdminApi, GivenAddresses, admin_addresses
 from raftmq.local.http.credentials import address_of, like
-from raftmq.local.rolling import RollingRestart
-from raftmq.local.upgrading import NodePlan, Plan, plan_of, require_all
+from raftmq.local.rolling_restart import RollingRestart
+from raftmq.local.upgrade_plan import NodePlan, Plan, plan_of, require_all
 from raftmq_wire.errors import ExitCode, LocalError
 
 

@@ -33,7 +33,7 @@ HTTPS_ALONE = "this port takes https alone"
 _NO_ROUTE = re.compile(r"^there is nothing at /|^/\S* does not take [A-Z]+$")
 _NO_PART = re.compile(r"unknown (field|query) (.+)", re.DOTALL)
 """The words of a node that does not know a route (`cluster.admin.server`), or a part of a request
-(`cluster.admin.body`)."""
+(`cluster.admin.request_parsing`)."""
 
 _EXIT_CODES = {
     "not_found": ExitCode.REFUSED,

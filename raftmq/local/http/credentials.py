@@ -1,4 +1,4 @@
-"""The proofs that requests to an HTTP API carry: a token, or an operator's passes (`cluster.admin.passes`).
+"""The proofs that requests to an HTTP API carry: a token, or an operator's passes (`cluster.admin.signed_identity`).
 
 The operator of a local cluster is identified by its data directory. For addresses that a person named, the person also
 names a token or the file of the cluster's secret: RAFTMQ_TOKEN, the login of a context (`raftmq login`),
@@ -19,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from cluster.admin.passes import operator_pass
+from cluster.admin.signed_identity import operator_pass
 from cluster.config.loading import load
 from cluster.config.local_layout import NodeRecord
 from cluster.config.source import ConfigError

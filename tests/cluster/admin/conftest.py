@@ -14,10 +14,10 @@ from aiohttp.test_utils import TestClient, TestServer
 from google_crc32c import value as crc32c
 
 from cluster.admin.access import HttpAccess, digest_of
-from cluster.admin.passes import Passes
-from cluster.admin.port import ClientView, KernelView, LoadStatus, MemberView, NodeStatus, PeerStatus
-from cluster.admin.samples import Samples
+from cluster.admin.figure_history import Samples
+from cluster.admin.node_interface import ClientView, KernelView, LoadStatus, MemberView, NodeStatus, PeerStatus
 from cluster.admin.server import build_app
+from cluster.admin.signed_identity import Passes
 from cluster.backup.service import Backups
 from cluster.broker.access.user_admin import Denials, UserAdmin
 from cluster.broker.topic_sizes import TopicSizes
@@ -26,9 +26,9 @@ from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.config.ranges import Held
 from cluster.config.reload import KeyChange
+from cluster.members.address_change import CheckUnderWay, Place, Proof
 from cluster.members.changes import MemberChanges
-from cluster.members.levels import Levels
-from cluster.members.moving import CheckUnderWay, Place, Proof
+from cluster.members.cluster_level import Levels
 from cluster.members.service import MembersService
 from cluster.node.metrics import NodeMetrics
 from cluster.peer.keyring import Keyring

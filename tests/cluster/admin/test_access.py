@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 from cluster.admin import access as access_module
 from cluster.admin.access import ADDRESSES_MAX, SLOW_AFTER
 from cluster.admin.forward import FOR_HEADER, HOPS_HEADER
-from cluster.admin.passes import NONCES_MAX, PASS_HEADER, TOOL, WINDOW_MS, operator_pass
+from cluster.admin.signed_identity import NONCES_MAX, PASS_HEADER, TOOL, WINDOW_MS, operator_pass
 from cluster.peer.keyring import Keyring
 from statemachine.commands import CHANGE_USER, REMOVE_RULES, REMOVE_TOKEN, REMOVE_USER, SET_AUTH_MODE
 from tests.support.fake_raw import CLUSTER

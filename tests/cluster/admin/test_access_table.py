@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from cluster.admin import server
-from cluster.admin.call import Call, ReadView
+from cluster.admin.handler_request import Call, ReadView
 from cluster.admin.routes import ROUTES
-from cluster.remoting.needs import needs_of
+from cluster.remoting.request_rights import needs_of
 from raftmq_wire.codes import RequestCode
-from statemachine.access.judging import Allowed, judge
+from statemachine.access.access_decision import Allowed, judge
 from statemachine.access.users import User
 from tests.support.served_codes import served_codes
 

@@ -22,7 +22,7 @@ GENESIS = Genesis(UUID(int=1), 1, 1 << 20, 1_700_000_000_000, (Voter(NodeId(1), 
 
 
 class Repairs:
-    """The part of `cluster.repair.repairs.Repairs` that the API asks."""
+    """The part of `cluster.repair.repair_service.Repairs` that the API asks."""
 
     may_vote = True
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.admin.port import ClientGroup, ClientView
+from cluster.admin.node_interface import ClientGroup, ClientView
 from cluster.runtime import logs
 
 

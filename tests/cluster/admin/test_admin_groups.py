@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cluster.admin.call import Call
 from cluster.admin.findings.watch import FindingsWatch
+from cluster.admin.handler_request import Call
 from cluster.admin.handlers.groups import list_groups
-from cluster.admin.port import MemberView
+from cluster.admin.node_interface import MemberView
 from cluster.node.metrics import NodeMetrics
 from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, DELETE_TOPIC, PUT_GROUP
 

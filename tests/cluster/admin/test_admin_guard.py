@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from cluster.admin import guard as guarding
+from cluster.admin import resource_limits as guarding
 from cluster.admin.errors import ApiError
-from cluster.admin.guard import (
+from cluster.admin.resource_limits import (
     ANSWERS_BYTES_MAX,
     CONNECTIONS_MAX,
     HELD_S,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from cluster.admin.figure_history import SAMPLES_MAX, Samples, quantile_ms
 from cluster.admin.handlers.history import Sampler
-from cluster.admin.samples import SAMPLES_MAX, Samples, quantile_ms
 from cluster.replication.outcome import Outcome
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from cluster.admin.port import NodeStatus
+from cluster.admin.node_interface import NodeStatus
 from cluster.repair.progress import InstallView
 from raftlog.errors import NotLeaderError, ProposalDroppedError
 

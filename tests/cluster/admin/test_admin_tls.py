@@ -10,7 +10,7 @@ from typing import Any, cast
 import aiohttp
 import pytest
 
-from cluster.admin.port import AdminPort
+from cluster.admin.node_interface import AdminPort
 from cluster.admin.server import AdminServer
 from cluster.config.config import TlsMode
 from cluster.members.addresses import probe_http

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.admin.handlers import staged
+from cluster.admin.handlers import staged_writes
 from statemachine.commands import COMMIT_WRITE, OPEN_ATTEMPT
 
 
@@ -19,7 +19,7 @@ async def test_writes_are_listed_aborted_and_forgotten(client: Any, node: Any, m
     ]
     assert found["committed"] == [{"name": "write w", "write": 0, "messages": 0, "committed_ms": 7}]
     assert (found["staged"], found["bytes"], found["more"], node.reads_confirmed) == (0, 0, False, 1)
-    monkeypatch.setattr(staged, "ATTEMPTS_SHOWN", 1)
+    monkeypatch.setattr(staged_writes, "ATTEMPTS_SHOWN", 1)
     assert (await (await client.get("/v1/writes")).json())["more"]
 
     for path, body in (("abort", {"name": "query q", "write": 4}), ("forget", {"name": "write w"})):

@@ -14,12 +14,12 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from cluster.admin import forward
-from cluster.admin.guard import ANSWERS_BYTES_MAX
+from cluster.admin.resource_limits import ANSWERS_BYTES_MAX
 from cluster.admin.route import CONSTANT, CONSTANT_BYTES_MAX, PAGE_BYTES_MAX, Route, whole_message
 from cluster.admin.routes import ROUTES
 from cluster.admin.streamed_json import SENT_BYTES, Pieces
 from cluster.config.config import LimitsSection
-from cluster.runtime import room
+from cluster.runtime import resource_budget
 from raftlog.types import NodeId
 from raftlog.work import METER
 
@@ -135,13 +135,13 @@ async def test_room_is_held_before_the_handler_and_until_the_answer_is_sent(
     position = orders.add_message("orders", b"x" * 100, "k")
     taken = []
     hold = whole_message(orders.config.limits)
-    move = room.Room._move
+    move = resource_budget.Room._move
 
     def moved(self: Any, delta: int) -> None:
         taken.append(delta)
         move(self, delta)
 
-    monkeypatch.setattr(room.Room, "_move", moved)
+    monkeypatch.setattr(resource_budget.Room, "_move", moved)
     await asked(client, f"/v1/messages/{position}")
     assert taken == [hold, -hold]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cluster.admin.handlers.page import CONTENT_TYPES, INDEX, static_files
+from cluster.admin.handlers.dashboard import CONTENT_TYPES, INDEX, static_files
 
 OWN = sorted(name for name in static_files() if not name.startswith("uplot"))
 SCRIPTS = [name for name in OWN if name.endswith(".js")]

@@ -18,8 +18,8 @@ from cluster.admin.findings.merge import merged
 from cluster.admin.findings.other_nodes import clock_conditions, setting_conditions
 from cluster.admin.findings.rules import MIXED_MS, own_conditions
 from cluster.admin.findings.watch import Memory
-from cluster.admin.port import MemberView
-from cluster.config.exposure import open_folder
+from cluster.admin.node_interface import MemberView
+from cluster.config.exposure_check import open_folder
 from cluster.config.ranges import Held
 from cluster.members.checks import quorum_of
 from cluster.peer.links import LinkView

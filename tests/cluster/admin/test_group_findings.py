@@ -8,7 +8,7 @@ import pytest
 
 from cluster.admin.findings import group_watch
 from cluster.admin.findings.group_watch import GroupWatch
-from cluster.admin.port import MemberView
+from cluster.admin.node_interface import MemberView
 from raftlog.work import METER
 from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, DELETE_GROUP
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.admin.handlers import groups as group_lists
-from cluster.admin.port import MemberView
+from cluster.admin.node_interface import MemberView
 from cluster.admin.route import PAGE_BYTES_MAX, PAGE_ITEMS_MAX
 from raftlog.work import METER
 from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, PUT_GROUP

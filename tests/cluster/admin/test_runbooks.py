@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from cluster.admin.findings.catalogue import CODES, runbook_of
-from cluster.admin.handlers.page import NAME, runbooks, static_files
+from cluster.admin.handlers.dashboard import NAME, runbooks, static_files
 
 PAGE = Path(__file__).parents[3] / "docs" / "runbooks.md"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.admin.access import SLOW_AFTER, TRYING_MAX
-from cluster.admin.passes import PASS_HEADER, operator_pass
+from cluster.admin.signed_identity import PASS_HEADER, operator_pass
 from cluster.broker.access.user_admin import LOGINS_MAX
 from tests.support.fake_raw import CLUSTER
 

@@ -17,7 +17,7 @@ from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.node_dir import open_node_dir
 from raftlog.types import EntryType
 from statemachine.broker_state import BrokerState
-from statemachine.rows.rocks import RocksKV
+from statemachine.rows.rocksdb_store import RocksKV
 
 RECORDED = Path(__file__).parents[2] / "data" / "format-10.tar.xz"
 

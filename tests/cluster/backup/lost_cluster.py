@@ -12,7 +12,7 @@ from xxhash import xxh3_128
 from cluster.backup.manifest import hex_sums
 from cluster.tier.object_names import LOG, PartName
 from cluster.tier.state_copies.state_copier import StateCopy, part_prefix
-from cluster.tier.store.directory import DirectoryStore
+from cluster.tier.store.directory_store import DirectoryStore
 from cluster.tier.stored_files import Chunk, FileSource, SetWriter, chunk_of, encode
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.frame import make_entry, tail_after
@@ -21,7 +21,7 @@ from raftlog.storage.node_dir import open_node_dir
 from raftlog.types import EMPTY_TAIL, Entry, EntryType, LogTail
 from statemachine.broker_state import BrokerState
 from statemachine.rows.digest import digest
-from statemachine.rows.rocks import RocksKV
+from statemachine.rows.rocksdb_store import RocksKV
 from statemachine.trim import Trim
 from statemachine.trim import encode as encode_trim
 

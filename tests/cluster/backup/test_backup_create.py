@@ -21,7 +21,7 @@ from raftlog.frame import make_entry
 from raftlog.types import EntryType
 from raftmq_wire.errors import LocalError
 from statemachine.rows.kv import OFFSETS, Batch
-from statemachine.rows.rocks import RocksKV
+from statemachine.rows.rocksdb_store import RocksKV
 
 DAY_MS = 86_400_000
 NOW_MS = 1_700_000_000_000

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from cluster.backup.manifest import LOG, Manifest
 from cluster.backup.restore import restore
-from cluster.backup.sole_survivor import recover
+from cluster.backup.unsafe_recovery import recover
 from cluster.backup.verify import verify
 from cluster.config.config import dump
 from cluster.config.loading import load

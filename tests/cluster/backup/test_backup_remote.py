@@ -15,8 +15,8 @@ from cluster.backup.remote import backups_at, create_remote, fetch_backup, newes
 from cluster.backup.replay import Target
 from cluster.backup.restore import Source, found_source, restore
 from cluster.tier import stored_files
-from cluster.tier.store import retries
-from cluster.tier.store.memory import MemoryStore
+from cluster.tier.store import retrying_store
+from cluster.tier.store.memory_store import MemoryStore
 from cluster.tier.store.object_store import Stored
 from raftmq_wire.errors import LocalError
 
@@ -153,7 +153,7 @@ class Hanging(MemoryStore):
 
 def test_a_store_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "CALL_S", 0.01)
-    monkeypatch.setattr(retries.RetryPolicy, "deadline_s", lambda self, size: self.call_s)
+    monkeypatch.setattr(retrying_store.RetryPolicy, "deadline_s", lambda self, size: self.call_s)
     monkeypatch.setattr(remote, "open_store", lambda url, options: Hanging())
     with pytest.raises(LocalError, match=r"(?s)the store s3://bucket/x failed.*no answer within"):
         fetch_backup("s3://bucket/x/name", tmp_path / "new")

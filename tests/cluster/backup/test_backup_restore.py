@@ -22,7 +22,7 @@ from raftmq.local.init import check_data_dirs
 from raftmq_wire.errors import LocalError
 from statemachine.broker_state import BrokerState
 from statemachine.rows.digest import digest
-from statemachine.rows.rocks import RocksKV
+from statemachine.rows.rocksdb_store import RocksKV
 
 NOW_MS = 1_800_000_000_000
 

@@ -28,7 +28,7 @@ from raftlog.storage.files.identity import Identity
 from raftlog.types import NodeId
 from raftmq_wire.errors import LocalError
 from statemachine.rows.kv import KVError
-from statemachine.rows.rocks import RocksKV
+from statemachine.rows.rocksdb_store import RocksKV
 from tests.support.wait_until import PATIENCE_S
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from cluster.backup import manifest as manifests
 from cluster.backup.create import create
 from cluster.backup.restore import restore
-from cluster.backup.sole_survivor import look_at, recover
+from cluster.backup.unsafe_recovery import look_at, recover
 from cluster.backup.verify import verify
 from cluster.config.loading import load
 from raftlog.frame import make_entry
@@ -22,7 +22,7 @@ from raftlog.storage.node_dir import open_node_dir
 from raftlog.types import EntryType
 from raftmq_wire.errors import LocalError
 from statemachine.broker_state import BrokerState
-from statemachine.rows.rocks import RocksKV
+from statemachine.rows.rocksdb_store import RocksKV
 from statemachine.trim import Trim, encode
 
 NOW_MS = 1_800_000_000_000

@@ -23,12 +23,12 @@ from cluster.config.local_layout import read_cluster
 from cluster.peer import wire
 from cluster.peer.connections import Inlet
 from cluster.peer.wire import WireError
-from cluster.replication.acks import early_ledger
+from cluster.replication.acks import early_answer_file
 from cluster.state import manifest as checkpoint_manifest
-from cluster.state import tables
+from cluster.state import table_checksums
 from cluster.state.fsck import Fsck
 from cluster.tier.published_manifest import ManifestPublisher
-from cluster.tier.store.directory import DirectoryStore
+from cluster.tier.store.directory_store import DirectoryStore
 from cluster.tier.store.errors import OtherFormat
 from raftlog.errors import CorruptLogError, FrameError, IdentityError
 from raftlog.frame import decode_entries
@@ -38,11 +38,11 @@ from raftlog.storage.node_dir import open_node_dir
 from raftlog.storage.segments import segment
 from raftmq_wire.errors import LocalError
 from statemachine.broker_state import BrokerState
+from statemachine.checkpoint_reader import CheckpointReader
 from statemachine.index_file.index_format import IndexFileError
 from statemachine.index_file.index_reader import drive, open_index
-from statemachine.rocks_reader import CheckpointReader
 from statemachine.rows.kv import KVError
-from statemachine.rows.rocks import RocksKV
+from statemachine.rows.rocksdb_store import RocksKV
 
 RECORDED = Path(__file__).parents[2] / "data" / "earlier" / "builds.tar.xz"
 GROUP = 1
@@ -99,7 +99,7 @@ FILES: dict[str, Callable[[Path], object]] = {
     "CHECKPOINT": lambda at: checkpoint_manifest.decode(
         next((at / "node" / "checkpoints").glob("*/CHECKPOINT")).read_bytes(), GROUP, at
     ),
-    "TABLES": lambda at: tables.load(FS, at / "node" / "state", GROUP),
+    "TABLES": lambda at: table_checksums.load(FS, at / "node" / "state", GROUP),
     "VOTE_WITHHELD": lambda at: vote_withheld.decode((at / "small" / "VOTE_WITHHELD").read_bytes(), GROUP),
     "INSTALL": lambda at: install_file.decode((at / "small" / "INSTALL").read_bytes(), GROUP),
     "FIRST": lambda at: log_first.decode((at / "small" / "FIRST").read_bytes(), GROUP),
@@ -113,7 +113,7 @@ def test_a_file_that_was_put_into_another_directory_is_refused(name: str, earlie
 
 
 def test_a_note_of_early_answers_and_a_sync_mark_count_as_none(earlier: Path) -> None:
-    assert early_ledger.decode((earlier / "small" / "EARLY").read_bytes()) is None
+    assert early_answer_file.decode((earlier / "small" / "EARLY").read_bytes()) is None
     page = (earlier / "node" / "log" / f"{0:020d}.seg").read_bytes()[:4096]
     assert segment.newest_mark(page) is None
     assert segment.decode_mark((earlier / "node" / "log" / "CLEAN").read_bytes()) is None

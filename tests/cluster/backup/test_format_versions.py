@@ -20,16 +20,16 @@ from cluster.config.local_layout import CLUSTER_FILE, ClusterFile, read_cluster
 from cluster.peer import wire
 from cluster.peer.secret import MARK_HEAD
 from cluster.peer.wire import Kind, WireError
-from cluster.replication.acks import early_ledger as ledger
+from cluster.replication.acks import early_answer_file as ledger
 from cluster.state import manifest as checkpoint_manifest
-from cluster.state import tables
+from cluster.state import table_checksums
 from cluster.tier import manifest_format, stored_files
 from cluster.tier.object_names import manifest_name
 from cluster.tier.store.errors import StoreError
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog import frame, membership
-from raftlog.baseline import BASELINE
 from raftlog.errors import InvariantViolationError, RaftLogError
+from raftlog.format_versions import BASELINE
 from raftlog.frame import FrameHeader, genesis_entry, make_entry
 from raftlog.membership import Membership
 from raftlog.storage.files import genesis, hard_state, identity, install_file, log_first, run_file, vote_withheld
@@ -49,7 +49,7 @@ from statemachine.commands import LEVEL, pack
 from statemachine.index_file import index_format
 from statemachine.index_file.index_reader import drive, open_index
 from statemachine.index_file.index_writer import IndexWriter
-from statemachine.rows import keys, rocks, sums
+from statemachine.rows import keys, rocksdb_store, running_digest
 from statemachine.rows.kv import META, Batch
 from statemachine.trim import Trim
 
@@ -179,8 +179,10 @@ def other_checkpoint(_: Path, version: int) -> Any:
 
 
 def other_tables(_: Path, version: int) -> Any:
-    known = seal(tables.MAGIC, tables.FORMAT, GROUP, {"a": 1})
-    return unseal(stamped(known, version), tables.MAGIC, tables.FORMAT, GROUP, Path("/data/state/TABLES"))
+    known = seal(table_checksums.MAGIC, table_checksums.FORMAT, GROUP, {"a": 1})
+    return unseal(
+        stamped(known, version), table_checksums.MAGIC, table_checksums.FORMAT, GROUP, Path("/data/state/TABLES")
+    )
 
 
 def other_backup(folder: Path, version: int) -> Any:
@@ -225,7 +227,7 @@ KINDS = {
     "manifest of the tier": Kept(manifest_format.SCHEMA, other_manifest),
     "rows": Kept(keys.FORMAT, other_rows),
     "checkpoint": Kept(checkpoint_manifest.FORMAT, other_checkpoint),
-    "tables": Kept(tables.FORMAT, other_tables),
+    "tables": Kept(table_checksums.FORMAT, other_tables),
     "backup": Kept(backup_manifest.SCHEMA, other_backup),
     "stored files": Kept(stored_files.SCHEMA, other_stored_files),
     "metadata export": Kept(metadata.SCHEMA, other_export),
@@ -239,8 +241,8 @@ KINDS = {
 }
 OTHERS = {
     "COMMAND": "",
-    "running sums": str(sums.VERSION),
-    "table files": str(rocks.TABLE_FORMAT),
+    "running sums": str(running_digest.VERSION),
+    "table files": str(rocksdb_store.TABLE_FORMAT),
     "EARLY": str(ledger.FORMAT),
     "SECRET": "",
     "SECRET_REQUIRED": MARK_HEAD.split()[-1].decode(),
@@ -276,11 +278,11 @@ def test_a_command_of_a_newer_version_stops_the_node(tmp_path: Path) -> None:
 
 def test_running_sums_of_a_newer_version_are_counted_again(tmp_path: Path) -> None:
     kv, batch = MemoryKV(), Batch()
-    row = sums.pack(7, sums.count(kv))
-    for value, known in ((row, True), (bytes([sums.VERSION + 1]) + row[1:], False)):
+    row = running_digest.pack(7, running_digest.count(kv))
+    for value, known in ((row, True), (bytes([running_digest.VERSION + 1]) + row[1:], False)):
         batch.put(META, keys.SUMS_KEY, value)
         kv.write(batch)
-        assert (sums.load(kv, 7) is not None) is known
+        assert (running_digest.load(kv, 7) is not None) is known
 
 
 def test_early_answers_noted_by_a_newer_version_are_not_known() -> None:

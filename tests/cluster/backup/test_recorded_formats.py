@@ -13,7 +13,7 @@ from raftlog.storage.members import members_at_opening
 from raftlog.storage.node_dir import open_node_dir
 from statemachine.broker_state import BrokerState
 from statemachine.rows.digest import digest
-from statemachine.rows.rocks import RocksKV
+from statemachine.rows.rocksdb_store import RocksKV
 
 
 @pytest.mark.parametrize("name", ["clean", "killed"])

@@ -12,9 +12,9 @@ from cluster.broker.groups import group_members
 from cluster.broker.refusal import Refused
 from cluster.config.config import LimitsSection
 from cluster.replication import message_head
-from cluster.replication.identity import Identity, RetryMemory
 from cluster.replication.outcome import Outcome, ProposeResult
-from cluster.replication.pending import NameLimits, UnacceptableError
+from cluster.replication.pending_requests import NameLimits, UnacceptableError
+from cluster.replication.send_identity import Identity, RetryMemory
 from statemachine.commands import CREATE_TOPIC, PUT_GROUP, Command
 from statemachine.topics import TopicConfig
 

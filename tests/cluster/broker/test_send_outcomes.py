@@ -10,7 +10,7 @@ import pytest
 from cluster.broker.refusal import Reason
 from cluster.broker.sends.closed_connections import ClosedConnections
 from cluster.broker.sends.send_outcomes import SendOutcomes
-from cluster.replication.identity import ConnectionSession, RetryMemory
+from cluster.replication.send_identity import ConnectionSession, RetryMemory
 from cluster.runtime.in_flight import BytesInFlight
 
 OURS, FOREIGN, LATER = b"thisnode" + b"1" * 8, b"a client" + b"1" * 8, b"thisnode" + b"2" * 8

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from cluster.config.cluster_keys import CLUSTER_KEYS, changed
 from cluster.config.config import Config, ConfigError
+from cluster.config.cross_key_rules import check
 from cluster.config.loading import load
 from cluster.config.ranges import Held, dangers, hold, outside, range_of, ranges_of
-from cluster.config.rules import check
 from cluster.config.source import Source
-from cluster.members.reloading import LayeredConfig
+from cluster.members.config_activation import LayeredConfig
 from cluster.node.__main__ import usable
 from cluster.peer.wire import FRAME_MAX
 from cluster.runtime.environment import Environment

@@ -13,7 +13,7 @@ from cluster.config import reload as module
 from cluster.config.config import Config, ConfigError
 from cluster.config.loading import load, written_keys
 from cluster.config.reload import RELOADABLE, KeyChange, differences, merged
-from cluster.members.reloading import LayeredConfig, Reloading
+from cluster.members.config_activation import LayeredConfig, Reloading
 from cluster.runtime.environment import Environment
 from statemachine.settings import Setting
 

@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry
 
 from cluster.config.loading import load
 from cluster.members.service import MembersMetrics, MembersService
-from cluster.peer.roster import LEVEL, REMOVED, Addresses, Refusal, Removed
-from cluster.peer.roster import Membership as Handshake
+from cluster.peer.allowed_peers import LEVEL, REMOVED, Addresses, Refusal, Removed
+from cluster.peer.allowed_peers import Membership as Handshake
 from cluster.runtime.alarms import Alarms
 from raftlog.membership import Address, Membership, promoted, with_learner, without
 from raftlog.storage.files.identity import Identity

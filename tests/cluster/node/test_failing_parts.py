@@ -15,7 +15,7 @@ from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.node import node as node_module
 from cluster.node.node import Node
-from cluster.runtime.parts import Part, Parts, codes_of
+from cluster.runtime.service_lifecycle import Part, Parts, codes_of
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
 from tests.support.small_segments import LOG

@@ -22,9 +22,9 @@ from cluster.replication.outcome import Outcome
 from cluster.runtime.turns.turn_watch import LongTurn, LoopLagSampler
 from cluster.runtime.turns.work import Turns
 from cluster.state.recovery_views import RecoveryStatus
-from cluster.tier.store.memory import MemoryStore
-from cluster.tier.store.retries import RequestCounts
-from cluster.tier.tier_access import ReadMetrics, TierReading
+from cluster.tier.store.memory_store import MemoryStore
+from cluster.tier.store.retrying_store import RequestCounts
+from cluster.tier.tier_assembly import ReadMetrics, TierReading
 from raftlog.membership import Membership
 from raftlog.types import NodeId, Role
 from raftlog.work import at_once

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace as Fake
 from typing import Any
 
-from cluster.remoting.handlers.broker_figures import NodeFigures
+from cluster.remoting.handlers.broker_stats import NodeFigures
 
 
 def figures() -> dict[str, str]:

@@ -11,14 +11,14 @@ import pytest
 from msgspec.structs import replace
 
 from cluster.config.config import Config
-from cluster.config.exposure import open_folder
+from cluster.config.exposure_check import open_folder
 from cluster.config.loading import load
 from cluster.node import node_runs as node_life
 from cluster.node.node import Node
 from cluster.node.node_runs import NodeRuns
 from cluster.retention import disk_space
 from cluster.runtime.environment import Environment
-from cluster.state.opening import StateLostError
+from cluster.state.state_opening import StateLostError
 from raftlog.errors import DiskFullError
 from raftlog.storage.files.fs import OsFileSystem
 from raftmq.local.init import create_data_dirs

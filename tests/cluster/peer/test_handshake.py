@@ -11,8 +11,8 @@ import pytest
 
 from cluster.peer import handshake
 from cluster.peer.admission import CHANNEL_INLETS_MAX, STRANGERS_MAX
+from cluster.peer.allowed_peers import REMOVED, Membership, Refusal, Removed
 from cluster.peer.keyring import OPEN, Keyring, key_id
-from cluster.peer.roster import REMOVED, Membership, Refusal, Removed
 from cluster.peer.transport import BULK, CONTROL, Handlers, PeerTransport
 from cluster.peer.wire import Kind, pack, unpack
 from cluster.runtime.framing import FrameBuffer

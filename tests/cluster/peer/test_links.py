@@ -13,7 +13,7 @@ from cluster.config.config import HaSection
 from cluster.peer.connections import BULK, CONTROL
 from cluster.peer.link_state import Evidence, LinkMetrics, LinkState, judge
 from cluster.peer.links import LOOK_EVERY_MS, Links
-from cluster.peer.slow_turns import SlowTurns
+from cluster.peer.slow_leader_transfer import SlowTurns
 from cluster.peer.wire import Kind, WireError
 from cluster.runtime.alarms import Alarms
 from raftlog.core.status import PeerStatus

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from cluster.peer import probe as probes
+from cluster.peer.allowed_peers import Membership
 from cluster.peer.keyring import OPEN, Keyring
 from cluster.peer.probe import probe
-from cluster.peer.roster import Membership
 from cluster.peer.transport import Handlers, PeerTransport
 from cluster.peer.wire import Kind, pack
 from raftlog.types import NodeId

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from cluster.config.config import Config, NodeSection, TlsMode, TlsSection
+from cluster.peer.allowed_peers import Membership
 from cluster.peer.keyring import OPEN, Keyring
 from cluster.peer.probe import probe
-from cluster.peer.roster import Membership
 from cluster.peer.transport import BULK, CONTROL, PLAIN_REFUSAL, Handlers, PeerTransport
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.tls.tls_maintenance import CHECK_AFTER_MS, TlsMaintenance

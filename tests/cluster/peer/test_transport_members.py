@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.peer.roster import REMOVED, Address, Addresses, Membership, Refusal, Removed
+from cluster.peer.allowed_peers import REMOVED, Address, Addresses, Membership, Refusal, Removed
 from cluster.peer.transport import BULK, CONTROL, Handlers, HeartbeatNet, PeerTransport
 from raftlog.messages import Heartbeat, Message
 from raftlog.types import NodeId

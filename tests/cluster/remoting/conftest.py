@@ -24,7 +24,7 @@ from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.remoting.handlers.assignment import Assignments
-from cluster.remoting.handlers.broker_figures import BrokerFigures
+from cluster.remoting.handlers.broker_stats import BrokerFigures
 from cluster.remoting.handlers.consumer_requests import ConsumerRequests
 from cluster.remoting.handlers.group_stats import GroupStats
 from cluster.remoting.handlers.heartbeat import Heartbeats
@@ -32,12 +32,12 @@ from cluster.remoting.handlers.message_requests import EntryRequests, QueryReque
 from cluster.remoting.handlers.offsets import OffsetRequests
 from cluster.remoting.handlers.pull import PullRequests
 from cluster.remoting.handlers.queue_locks import QueueLockRequests
-from cluster.remoting.handlers.replies import Replies
+from cluster.remoting.handlers.request_reply import Replies
 from cluster.remoting.handlers.route import Routes
-from cluster.remoting.handlers.staging import StagedWriteHandlers
+from cluster.remoting.handlers.staged_writes import StagedWriteHandlers
 from cluster.remoting.handlers.topics_admin import OrderConf, TopicsAdmin
-from cluster.remoting.needs import Code, Codes
 from cluster.remoting.request import SharedAnswer
+from cluster.remoting.request_rights import Code, Codes
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.turns.work import TURN_SHARE, Turns
 from jepsen_like.fakes.memory_kv import MemoryKV

@@ -8,7 +8,7 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.answers import CODES, answer_of
 from cluster.remoting.connection.reply_path import ReplyPath
 from cluster.runtime.in_flight import BytesInFlight
-from cluster.runtime.room import Room
+from cluster.runtime.resource_budget import Room
 from raftmq_wire.codec import FLAG_ONEWAY, decode_header, ext_of
 from raftmq_wire.codes import UNKNOWN_REMARK, ResponseCode
 

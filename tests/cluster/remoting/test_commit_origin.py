@@ -9,7 +9,7 @@ import pytest
 
 from cluster.broker.groups.group_members import FIRST_HEARTBEAT_MS
 from cluster.remoting.connection.frame import Frame
-from cluster.remoting.forward.committers import CLIENTS, CLIENTS_MAX, name_committers
+from cluster.remoting.forward.requesting_clients import CLIENTS, CLIENTS_MAX, name_committers
 from cluster.runtime.environment import LOCK_TTL_MS
 from raftmq_wire.codec import BINARY, HEADER_AT, JSON, decode_header, encode_frame, ext_of
 

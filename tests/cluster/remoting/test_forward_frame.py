@@ -9,8 +9,8 @@ import pytest
 
 from cluster.peer.wire import Kind, WireError
 from cluster.remoting.forward.forwarder import decode_forward
-from cluster.replication.acks.written import WrittenRelay
-from cluster.replication.identity import Identity
+from cluster.replication.acks.write_reports import WrittenRelay
+from cluster.replication.send_identity import Identity
 
 GOOD: list[Any] = [7, "10.0.0.1", 5000, "default", [b"p" * 16, 3, 2], 9, 4]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.remoting.connection.frame import Frame
-from cluster.remoting.forward.committers import STANDING, name_standing
+from cluster.remoting.forward.requesting_clients import STANDING, name_standing
 from cluster.replication.outcome import Outcome
 from cluster.runtime.environment import LOCK_TTL_MS
 from raftmq_wire.codec import BINARY, HEADER_AT, JSON, decode_header, encode_frame, ext_of

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from cluster.repair import asking, backfill
+from cluster.repair import backfill, peer_requests
 from cluster.repair.backfill import ALARM, HOLD, LOST, Backfill
 from cluster.repair.fetch import LOG, Fetched
 from cluster.repair.progress import InstallMetrics
@@ -23,11 +23,11 @@ from tests.support.node_kit import START_MS
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "BUSY_PAUSE_S", 0)
+    monkeypatch.setattr(peer_requests, "BUSY_PAUSE_S", 0)
     monkeypatch.setattr(backfill, "LOOK_S", 0.0)
     monkeypatch.setattr(backfill, "RETRY_MIN_S", 0.0)
     monkeypatch.setattr(backfill, "RETRY_MAX_S", 0.0)
-    monkeypatch.setattr("cluster.repair.asking.PIECE", 900)
+    monkeypatch.setattr("cluster.repair.peer_requests.PIECE", 900)
 
 
 class Core:

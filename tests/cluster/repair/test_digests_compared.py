@@ -13,11 +13,11 @@ from cluster.repair import consistency as service
 from cluster.repair.consistency import FENCED, MISMATCH, Consistency, Digest, decode, differing, encode, sums_source
 from cluster.repair.fetch import Fetched, FetchError, Refused
 from cluster.runtime.alarms import Alarms
-from cluster.runtime.signal import Signal
+from cluster.runtime.listeners import Signal
 from raftlog.errors import NotLeaderError
 from raftlog.frame import make_entry
 from raftlog.types import EMPTY_TAIL, Entry, EntryType, NodeId, Role
-from statemachine.rows.sums import VERSION, Sums
+from statemachine.rows.running_digest import VERSION, Sums
 from tests.support.contexts import context_of, run_of
 
 GOOD, BAD, WORSE = {"cq": 1, "topics": 5}, {"cq": 2, "topics": 5}, {"cq": 3, "topics": 5}

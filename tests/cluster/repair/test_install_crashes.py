@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster.repair import asking
+from cluster.repair import peer_requests
 from jepsen_like.fakes.memory_fs import PowerCut
 from raftlog.errors import StorageError
 from tests.support.install_kit import Giver, Peers, Taker
@@ -19,9 +19,9 @@ LIFE_CALLS = 400
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "BUSY_PAUSE_S", 0)
+    monkeypatch.setattr(peer_requests, "BUSY_PAUSE_S", 0)
     monkeypatch.setattr("cluster.repair.checkpoint_copy.PIECE", 20_000)
-    monkeypatch.setattr("cluster.repair.asking.PIECE", 1500)
+    monkeypatch.setattr("cluster.repair.peer_requests.PIECE", 1500)
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from cluster.repair import asking
-from cluster.repair import install as service
-from cluster.repair.install import ALARM, InstallService
+from cluster.repair import peer_requests
+from cluster.repair import snapshot_install as service
 from cluster.repair.progress import InstallMetrics
-from cluster.repair.snapshot import Snapshot
+from cluster.repair.snapshot_fetch import Snapshot
+from cluster.repair.snapshot_install import ALARM, InstallService
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment
 from raftlog.errors import StorageError
@@ -25,7 +25,7 @@ from tests.support.node_kit import START_MS, Clock
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "BUSY_PAUSE_S", 0)
+    monkeypatch.setattr(peer_requests, "BUSY_PAUSE_S", 0)
     monkeypatch.setattr(service, "RETRY_MIN_S", 0.0)
     monkeypatch.setattr(service, "RETRY_MAX_S", 0.0)
 
@@ -177,7 +177,7 @@ async def test_a_disk_that_takes_no_snapshot_does_not_stop_the_node(
 
 async def test_a_node_that_stops_resumes_later(giver: Giver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cluster.repair.checkpoint_copy.PIECE", 2000)
-    monkeypatch.setattr("cluster.repair.asking.PIECE", 500)
+    monkeypatch.setattr("cluster.repair.peer_requests.PIECE", 500)
     node = Running(giver)
     node.offer()
     while len(node.peers.asked) < 8:

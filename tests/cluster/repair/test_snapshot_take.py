@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from cluster.repair import asking
+from cluster.repair import peer_requests
 from cluster.repair.fetch import LOG, STATE, Fetched, Refused, Status
 from cluster.repair.log_source import SEGMENT
-from cluster.repair.snapshot import Needless
+from cluster.repair.snapshot_fetch import Needless
 from cluster.state import manifest as manifests
 from cluster.state.checkpoints import INSTALLING
 from raftlog.errors import StorageError
@@ -20,8 +20,8 @@ from tests.support.install_kit import Giver, Peers, Taker
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "BUSY_PAUSE_S", 0)
-    for module in ("cluster.repair.checkpoint_copy", "cluster.repair.asking"):
+    monkeypatch.setattr(peer_requests, "BUSY_PAUSE_S", 0)
+    for module in ("cluster.repair.checkpoint_copy", "cluster.repair.peer_requests"):
         monkeypatch.setattr(f"{module}.PIECE", 700)
 
 

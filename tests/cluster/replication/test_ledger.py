@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.replication.acks.early_ledger import RECORDS_MAX, Ledger, Totals, decode, encode
+from cluster.replication.acks.early_answer_file import RECORDS_MAX, Ledger, Totals, decode, encode
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.types import EntryId
 

@@ -11,7 +11,7 @@ import pytest
 
 from cluster.config.loading import load
 from cluster.replication.outcome import Outcome
-from cluster.replication.pending import PendingEntry
+from cluster.replication.pending_requests import PendingEntry
 from cluster.replication.slow_requests import LINE_EVERY_MS, SlowRequests
 from cluster.runtime.figures.stage_times import StageTimes
 from cluster.runtime.logs import extras

@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from cluster.config.config import Config, NodeSection, PeerNode, RetentionSection
 from cluster.retention import policy
-from cluster.retention.leases import Leases
 from cluster.retention.metrics import RetentionMetrics
+from cluster.retention.read_leases import Leases
 from cluster.retention.service import AGAIN_MS, FILES, OLDER, UNREAD, Retention
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment

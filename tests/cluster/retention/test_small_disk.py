@@ -37,7 +37,7 @@ ROCKS = (
     FILL
     + """
 from statemachine.rows.kv import FAMILIES, Batch, KVFullError
-from statemachine.rows.rocks import RocksKV
+from statemachine.rows.rocksdb_store import RocksKV
 
 def write(kv, number):
     batch = Batch()

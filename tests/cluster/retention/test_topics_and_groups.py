@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from cluster.config.config import RetentionSection
-from cluster.retention import consumers, policy
-from cluster.retention.consumers import Behind
+from cluster.retention import policy, unconsumed_messages
 from cluster.retention.policy import LEAST_OFFSETS, STEP_OFFSETS, Floor, KeptLonger, Place, gone_earlier
+from cluster.retention.unconsumed_messages import Behind
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.frame import make_entry, tail_after
 from raftlog.types import EMPTY_TAIL, EntryType
@@ -163,35 +163,35 @@ def test_groups_that_are_behind() -> None:
     for group, topic, offset in (("slow", "a", 4), ("done", "a", 8), ("slow", "b", 2), ("off", "a", 99)):
         leader.commit(group, topic, offset)
     leader.run(["put_group", {"name": "silent"}, True])
-    rows = consumers.behind(leader.state)
+    rows = unconsumed_messages.behind(leader.state)
     assert rows == [Behind("slow", "a", leader.ids["a"], 0, 4, 8, at, 2 * HOUR)]
-    assert consumers.floor(rows) == Floor(at, "group slow has not consumed a queue 0 offset 4")
-    assert consumers.floor([]) is None
+    assert unconsumed_messages.floor(rows) == Floor(at, "group slow has not consumed a queue 0 offset 4")
+    assert unconsumed_messages.floor([]) is None
 
 
 def test_what_goes_unread_is_counted() -> None:
     leader = Leader()
     positions = [leader.store("a", HOUR * n, 1) for n in range(6)]
     leader.commit("g", "a", 2)
-    rows = consumers.behind(leader.state)
-    counts = [sum(consumers.lost(leader.state, rows, position).values()) for position in positions]
+    rows = unconsumed_messages.behind(leader.state)
+    counts = [sum(unconsumed_messages.lost(leader.state, rows, position).values()) for position in positions]
     assert counts == [0, 0, 0, 1, 2, 3]
-    assert consumers.lost(leader.state, rows, leader.tail.end_position) == {("g", "a"): 4}
+    assert unconsumed_messages.lost(leader.state, rows, leader.tail.end_position) == {("g", "a"): 4}
     named = [(leader.ids["a"], 0, 5)]
-    assert consumers.lost(leader.state, rows, 0, named) == {("g", "a"): 3}
-    assert consumers.lost(leader.state, rows, leader.tail.end_position, named) == {("g", "a"): 4}
-    assert consumers.within([*named, (9, 9, 9)], rows) == [(leader.ids["a"], 0, 2), (9, 9, 9)]
+    assert unconsumed_messages.lost(leader.state, rows, 0, named) == {("g", "a"): 3}
+    assert unconsumed_messages.lost(leader.state, rows, leader.tail.end_position, named) == {("g", "a"): 4}
+    assert unconsumed_messages.within([*named, (9, 9, 9)], rows) == [(leader.ids["a"], 0, 2), (9, 9, 9)]
 
 
 def test_the_alarm_comes_before_the_loss() -> None:
     leader = Leader()
     leader.store("a", 10 * HOUR, 3)
     leader.commit("g", "a", 1)
-    rows, rules = consumers.behind(leader.state), RetentionSection(hours=10)
+    rows, rules = unconsumed_messages.behind(leader.state), RetentionSection(hours=10)
     end = leader.tail.end_position
 
     def text(now_ms: int, **other: Any) -> str:
-        return consumers.warning(rows, replace(rules, **other), now_ms, end)
+        return unconsumed_messages.warning(rows, replace(rules, **other), now_ms, end)
 
     assert text(18 * HOUR - 1) == ""
     assert text(18 * HOUR).startswith("group g is 2 messages of topic a behind, and retention will soon remove")

@@ -12,9 +12,9 @@ from cluster.runtime.environment import Environment
 from cluster.runtime.figures.row_count import count_apart, counted
 from raftlog.types import EMPTY_TAIL
 from statemachine.broker_state import BrokerState
-from statemachine.rows import sums
+from statemachine.rows import running_digest
 from statemachine.rows.kv import OFFSETS, Batch, KVError
-from statemachine.rows.rocks import RocksKV
+from statemachine.rows.rocksdb_store import RocksKV
 from tests.support.node_kit import entries_after
 
 
@@ -41,7 +41,7 @@ def test_the_rows_are_counted_in_another_process(rows: Path, monkeypatch: pytest
     def here(*_: Any) -> None:
         pytest.fail("counted in this process")
 
-    monkeypatch.setattr(sums, "count", here)
+    monkeypatch.setattr(running_digest, "count", here)
     assert Environment().count_rows is count_apart
     assert count_apart(rows) == expected
 

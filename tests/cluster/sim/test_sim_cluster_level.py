@@ -14,8 +14,8 @@ from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.state import manifest as manifests
 from cluster.state.checkpoints import Checkpoints
 from jepsen_like.sim.machines.machine import DATA
-from raftlog.baseline import BASELINE
 from raftlog.errors import CorruptLogError
+from raftlog.format_versions import BASELINE
 from raftlog.storage.files.fs import read_file, write_file
 from raftmq_wire.errors import LocalError
 from statemachine.commands import (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.peer.wire import Kind
-from cluster.replication import message_batch, pending
+from cluster.replication import message_batch, pending_requests
 from cluster.replication.outcome import Outcome
 from raftlog.errors import InvariantViolationError
 from raftmq_wire.codec import encode_frame
@@ -26,7 +26,7 @@ KILLERS: dict[str, Command] = {
     "not Unicode": [PUT_GROUP, {"name": "g\ud800"}, True],
     "no form of msgpack": [SUBSCRIBE, "g", [{1}]],
     "too deep": [SUBSCRIBE, "g", DEEP],
-    "too large": [SUBSCRIBE, "g", [["t", "TAG", "x" * (pending.COMMANDS_BYTES_MAX + 1), 1]]],
+    "too large": [SUBSCRIBE, "g", [["t", "TAG", "x" * (pending_requests.COMMANDS_BYTES_MAX + 1), 1]]],
     "a barrier raised for nothing": [CREATE_TOPIC, {"name": "T", "read_queues": 1 << 70}, False],
 }
 NEW_TOPIC = {"topic": "T2", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
@@ -64,7 +64,7 @@ def test_commands_are_encoded_once_when_they_are_asked_for(sim: SimCluster, monk
         packed.append(len(run))
         return pack_bare(run)
 
-    monkeypatch.setattr(pending, "pack_bare", counted)
+    monkeypatch.setattr(pending_requests, "pack_bare", counted)
     monkeypatch.setattr(commands, "pack", lambda run: packed.append(-len(run)) or pack(run))
     results = [sim.propose(leader, *[[PUT_GROUP, {"name": f"g{at}-{n}"}, False] for n in range(20)]) for at in range(9)]
     assert sorted(packed) == [-20] * 9 + [20] * 9

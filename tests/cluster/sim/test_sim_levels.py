@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cluster.replication.acks.early_ledger import Totals
-from cluster.replication.acks.written import LEASE_MS
+from cluster.replication.acks.early_answer_file import Totals
+from cluster.replication.acks.write_reports import LEASE_MS
 from raftlog.types import Role
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.members.moving import UNREACHED, Place, Proof
+from cluster.members.address_change import UNREACHED, Place, Proof
 from cluster.repair.fetch import FetchError, Status
 from jepsen_like.sim.machines.machine import BROKER_PORT, PEER_PORT, host_of, uuid_of
 from raftlog.types import NodeId

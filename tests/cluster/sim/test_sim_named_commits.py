@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.replication.pending import PendingCommands, cut_calls, encode, entry_of
+from cluster.replication.pending_requests import PendingCommands, cut_calls, encode, entry_of
 from raftlog.types import EntryType
 from statemachine import payload
 from statemachine.commands import COMMIT_OFFSETS, DELETE_TOPIC, unpack

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.copies import copies_of
+from cluster.broker.message_copies import copies_of
 from cluster.broker.transactions import staged_delivery, staged_writes
 from cluster.broker.transactions.staged_delivery import WRITE_LEFT
 from raftlog.errors import StorageError

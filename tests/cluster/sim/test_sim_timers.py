@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.delays import TIMER_TOPIC, Delayed, Delays
+from cluster.broker.delivery_time import TIMER_TOPIC, Delayed, Delays
 from cluster.broker.reads.message_lookup import message_at
 from cluster.broker.timers.timer_delivery import ROWS_MAX
 from cluster.replication.message_head import Schedule, property_of, topic_field

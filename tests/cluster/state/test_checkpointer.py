@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.state import tables
+from cluster.state import table_checksums
 from cluster.state.checkpointer import ALARM
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import StorageError
@@ -139,8 +139,8 @@ def test_the_list_of_tables_follows_the_tables(place: Place) -> None:
     place.write(storage, 20)
     storage.kv.flush_tables()
     storage.checkpointer.sync()
-    listed = tables.load(place.fs, place.path / "state", 1)
+    listed = table_checksums.load(place.fs, place.path / "state", 1)
     assert listed is not None
     assert sorted(listed) == sorted(storage.kv.tables())
     storage.close(clean=True)
-    assert tables.load(MemoryFileSystem(), Path("/no"), 1) == {}
+    assert table_checksums.load(MemoryFileSystem(), Path("/no"), 1) == {}

@@ -18,10 +18,10 @@ from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import CorruptLogError
 from raftlog.storage.files.fs import OsFileSystem
 from statemachine.broker_state import AppliedMark
-from statemachine.rocks_reader import CheckpointReader
+from statemachine.checkpoint_reader import CheckpointReader
 from statemachine.rows import keys
 from statemachine.rows.kv import CQ, META, OFFSETS, Batch
-from statemachine.rows.rocks import RocksKV
+from statemachine.rows.rocksdb_store import RocksKV
 
 Place = Any
 

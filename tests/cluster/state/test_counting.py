@@ -9,7 +9,7 @@ import pytest
 from cluster.state.node_storage import Counting, Stages
 from jepsen_like.fakes.memory_kv import MemoryKV
 from statemachine.broker_state import BrokerState
-from statemachine.rows import sums
+from statemachine.rows import running_digest
 from statemachine.rows.kv import CQ, INDEX, Batch
 
 ROWS = 30
@@ -27,12 +27,12 @@ def kv() -> MemoryKV:
 def test_counting_is_a_stage_and_tells_how_far_it_is(
     kv: MemoryKV, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sums, "PROGRESS_ROWS", 4)
+    monkeypatch.setattr(running_digest, "PROGRESS_ROWS", 4)
     now = iter(range(0, 1000, 3))
     stages = Stages(lambda: 0.0)
     with caplog.at_level(logging.INFO, "cluster.state.node_storage"):
         counted = Counting(stages, lambda: float(next(now)))(kv)
-    assert counted == sums.count(kv)
+    assert counted == running_digest.count(kv)
     assert "sums" in stages.milliseconds
     said = [record.getMessage() for record in caplog.records]
     assert [text.rpartition(": ")[2] for text in said[:-1]] == [
@@ -44,7 +44,7 @@ def test_counting_is_a_stage_and_tells_how_far_it_is(
 
 
 def test_a_state_that_knows_its_sums_is_not_counted() -> None:
-    def never(kv: object) -> sums.Sums:
+    def never(kv: object) -> running_digest.Sums:
         raise AssertionError("it is new")
 
     BrokerState(MemoryKV(), never)

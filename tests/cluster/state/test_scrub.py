@@ -30,7 +30,7 @@ from statemachine.broker_state import BrokerState
 from statemachine.commands import pack
 from statemachine.rows import keys
 from statemachine.rows.kv import TOPICS, Batch
-from statemachine.rows.rocks import RocksKV
+from statemachine.rows.rocksdb_store import RocksKV
 from tests.support.wait_until import PATIENCE_S, until
 
 GROUP = 1

@@ -1,4 +1,4 @@
-"""One test per row of the table in cluster/state/state_case.py: what the start finds, does, moves, and says."""
+"""One test per row of the table in cluster/state/opening_cases.py: what the start finds, does, moves, and says."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cluster.state import suspect_state
-from cluster.state.opening import StateLostError
-from cluster.state.state_case import Done, Facts, StateCase, classify
+from cluster.state.opening_cases import Done, Facts, StateCase, classify
+from cluster.state.state_opening import StateLostError
 from raftlog.errors import CorruptLogError
 from raftlog.storage.files import vote_withheld
 from raftlog.storage.files.run_file import RunFile
@@ -317,7 +317,7 @@ def test_a_state_of_another_log_is_refused(place: Place, tmp_path: Any, new_plac
     storage.close(clean=False)
     from statemachine.rows import keys
     from statemachine.rows.kv import META, Batch
-    from statemachine.rows.rocks import RocksKV
+    from statemachine.rows.rocksdb_store import RocksKV
 
     kv = RocksKV(str(place.path / "state"))
     batch = Batch()
@@ -330,7 +330,7 @@ def test_a_state_of_another_log_is_refused(place: Place, tmp_path: Any, new_plac
 
 def test_a_state_in_use_or_of_a_newer_version_is_no_damage(place: Place) -> None:
     place.run(10, checkpoint=True)
-    from statemachine.rows.rocks import RocksKV
+    from statemachine.rows.rocksdb_store import RocksKV
 
     kv = RocksKV(str(place.path / "state"))
     with pytest.raises(KVError, match="stop that one"):

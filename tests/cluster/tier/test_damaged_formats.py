@@ -17,7 +17,7 @@ from cluster.tier.state_copies.state_copier import index_of
 from cluster.tier.store.errors import BadAnswer
 from cluster.tier.store.object_store import check_name
 from cluster.tier.stored_files import BadDescriptionError, StoredFile, StoredPart, decode, encode
-from jepsen_like.hostile import mutate
+from jepsen_like.hostile import almost_valid_values
 from statemachine.tier import SegmentSpan, TierPart, TierSegment, TierState
 
 ROUNDS = 1500
@@ -31,9 +31,11 @@ def damaged(document: object, seed: int) -> list[bytes]:
     rng = random.Random(seed)
     found = []
     for _ in range(ROUNDS):
-        data = mutate.encode(rng, mutate.tree(rng, json.loads(json.dumps(document)), rng.choice((1, 1, 2))))
+        data = almost_valid_values.encode(
+            rng, almost_valid_values.tree(rng, json.loads(json.dumps(document)), rng.choice((1, 1, 2)))
+        )
         at = rng.randrange(len(data) + 1)
-        found.append(data if rng.random() < 0.7 else data[:at] + mutate.noise(rng, 3) + data[at + 1 :])
+        found.append(data if rng.random() < 0.7 else data[:at] + almost_valid_values.noise(rng, 3) + data[at + 1 :])
     return found
 
 

@@ -27,7 +27,7 @@ from cluster.tier.manifest_pages import KEPT, ROWS_MAX, WEEK_MS, stretches
 from cluster.tier.object_names import HEAD, PAGES
 from cluster.tier.published_manifest import ManifestPublisher
 from cluster.tier.store.errors import BadAnswer
-from cluster.tier.store.memory import MemoryStore
+from cluster.tier.store.memory_store import MemoryStore
 from cluster.tier.store.object_store import Data, Stored
 from raftlog.work import METER
 from raftmq.copies.tier_copy import TierCopy

@@ -13,7 +13,7 @@ from cluster.tier.manifest_pages import KEPT
 from cluster.tier.object_names import HEAD, manifest_name
 from cluster.tier.published_manifest import ManifestPublisher, encode
 from cluster.tier.store.errors import BadAnswer, Conflict
-from cluster.tier.store.memory import MemoryStore
+from cluster.tier.store.memory_store import MemoryStore
 from cluster.tier.store.object_store import Data, Stored
 from statemachine.tier import SegmentSpan, TierPart, TierSegment, TierState
 

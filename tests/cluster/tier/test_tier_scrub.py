@@ -12,9 +12,9 @@ from cluster.tier.fetch.object_reads import ObjectReads
 from cluster.tier.fetch.tier_log import TierLog
 from cluster.tier.scrub.scrubber import LeaderChangedError, Report, Scrubber, Source, Wishes, log_bytes, survey
 from cluster.tier.store.errors import Unreachable
-from cluster.tier.store.memory import MemoryStore
+from cluster.tier.store.memory_store import MemoryStore
 from cluster.tier.store.object_store import ObjectInfo
-from cluster.tier.tier_access import LineageStore
+from cluster.tier.tier_assembly import LineageStore
 from statemachine.tier import TierPart, TierSegment, TierState
 from tests.support.tier_kit import FOLDER, TierKit
 

@@ -31,14 +31,14 @@ from cluster.config.local_layout import ClusterFile, write_cluster
 from cluster.config.node_files import plan_nodes, write_configs
 from cluster.peer import handshake, wire
 from cluster.peer.wire import Kind
-from cluster.replication.acks import early_ledger
+from cluster.replication.acks import early_answer_file
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment
 from cluster.runtime.failpoints.failpoints import FailpointSet
 from cluster.state.node_storage import NodeStorage
 from cluster.tier import stored_files
 from cluster.tier.published_manifest import ManifestPublisher
-from cluster.tier.store.directory import DirectoryStore
+from cluster.tier.store.directory_store import DirectoryStore
 from raftlog.frame import make_entry
 from raftlog.messages import AppendEntries, InstallSnapshot
 from raftlog.storage.files import install_file, log_first, vote_withheld
@@ -92,7 +92,7 @@ def main(target: Path) -> None:
     shutil.move(made.path, folder / "backup")
     asyncio.run(fill_store(folder, data))
     small = {
-        "EARLY": early_ledger.encode({EntryId(1, 2): 3}, early_ledger.Totals(0, 0)),
+        "EARLY": early_answer_file.encode({EntryId(1, 2): 3}, early_answer_file.Totals(0, 0)),
         "VOTE_WITHHELD": vote_withheld.encode(VoteWithheld("why", 1, 1), group_id),
         "INSTALL": install_file.encode(Install(checkpoint.name, 1, 512, EntryId(1, 5), 1024, 7), group_id),
         "FIRST": log_first.encode(tail, group_id),

@@ -12,9 +12,9 @@ import pytest
 from jepsen_like import history as history_module
 from jepsen_like.checkers import check, check_file, workload_named
 from jepsen_like.checkers import log as log_checker
+from jepsen_like.checkers.history_builder import Script
 from jepsen_like.checkers.log import _real_time
 from jepsen_like.checkers.messages import Send
-from jepsen_like.checkers.script import Script
 from jepsen_like.checkers.send_columns import SendColumns, no_rows
 from jepsen_like.checkers.verdict import Findings
 from jepsen_like.history import History, HistoryWriter, OpType, read_history

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from jepsen_like.checkers import Workload, check
-from jepsen_like.checkers.script import Script
+from jepsen_like.checkers.history_builder import Script
 
 LOG = Workload("log", ("log",))
 ORDERED = LOG._replace(ordered=True)

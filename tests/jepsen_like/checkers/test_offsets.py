@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jepsen_like.checkers import Workload, check
-from jepsen_like.checkers.script import Script
+from jepsen_like.checkers.history_builder import Script
 from jepsen_like.history import Op
 
 OFFSETS = Workload("offsets", ("offsets",))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jepsen_like.checkers import Workload, check
-from jepsen_like.checkers.script import Script
+from jepsen_like.checkers.history_builder import Script
 
 POLLS = Workload("polls", ("log", "polls"))
 DRAIN = POLLS._replace(must_drain=True)

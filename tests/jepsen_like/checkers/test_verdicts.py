@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from jepsen_like.check_cli import main
 from jepsen_like.checkers import WORKLOADS, Workload, check, check_file, workload_named
-from jepsen_like.checkers.script import Script
+from jepsen_like.checkers.history_builder import Script
 from jepsen_like.history import HistoryWriter, Op
 
 METADATA = Workload("metadata", ("linearizable",))

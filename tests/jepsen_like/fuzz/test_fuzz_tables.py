@@ -17,11 +17,11 @@ from cluster.admin.openapi import document
 from cluster.admin.routes import ROUTES
 from cluster.peer.wire import Kind, unpack
 from cluster.remoting import router
-from jepsen_like.fuzz import http, peers, remoting, tls
-from jepsen_like.fuzz.lanes import Line
+from jepsen_like.fuzz import http, peer_frames, remoting, tls
 from jepsen_like.fuzz.shot import Port, Shot, load, save
+from jepsen_like.fuzz.shot_connections import Line
 from jepsen_like.hostile import almost_valid
-from raftlog.core.plausible import TERM_STEP_MAX
+from raftlog.core.message_plausibility import TERM_STEP_MAX
 from raftmq_wire.codec import CodecError, decode_header, encode_frame, ext_of
 from raftmq_wire.codes import RequestCode
 
@@ -41,9 +41,9 @@ def operations(seed: int = 1) -> http.Operations:
     return http.Operations(openapi(), random.Random(seed))
 
 
-def frames(seed: int = 1, term: int = 7) -> peers.Frames:
+def frames(seed: int = 1, term: int = 7) -> peer_frames.Frames:
     hello = ["uuid", 1, 901, "node", 1, "control", 5, "127.0.0.1", 4000]
-    return peers.Frames(random.Random(seed), requests(seed), 901, 1, term, hello)
+    return peer_frames.Frames(random.Random(seed), requests(seed), 901, 1, term, hello)
 
 
 def test_every_request_that_a_node_handles_is_fuzzed() -> None:
@@ -67,10 +67,12 @@ def test_every_operation_of_the_http_api_is_fuzzed() -> None:
 
 
 def test_every_kind_of_frame_between_nodes_is_fuzzed() -> None:
-    assert set(Kind) == peers.KNOWN, "say in jepsen_like/fuzz/peers.py what a good frame of the new kind holds"
+    assert set(Kind) == peer_frames.KNOWN, (
+        "say in jepsen_like/fuzz/peer_frames.py what a good frame of the new kind holds"
+    )
     draw = frames().draw
     drawn = Counter(draw().handler for _ in range(DRAWS))
-    assert set(drawn) | {peers.STRANGER, peers.RAW} == set(peers.HANDLERS)
+    assert set(drawn) | {peer_frames.STRANGER, peer_frames.RAW} == set(peer_frames.HANDLERS)
 
 
 def test_a_seed_repeats_what_is_sent() -> None:

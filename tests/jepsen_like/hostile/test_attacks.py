@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from jepsen_like.hostile import requests, resource_hogs, wire
+from jepsen_like.hostile import invalid_requests, resource_hogs, wire
 from jepsen_like.hostile.attack import Arena, Report
 from jepsen_like.hostile.attacks import ATTACKS
 from jepsen_like.hostile.wire import Target, Wire
@@ -63,7 +63,7 @@ class Offsets:
         return 0, {}
 
 
-@pytest.mark.parametrize("attack", [requests.offset_order, requests.clean_offset])
+@pytest.mark.parametrize("attack", [invalid_requests.offset_order, invalid_requests.clean_offset])
 @pytest.mark.parametrize("reorders", [False, True])
 async def test_a_commit_that_comes_back_is_found(attack: object, reorders: bool) -> None:
     async with pretended(Offsets(reorders=reorders)) as node:
@@ -84,18 +84,18 @@ async def test_the_second_of_two_equal_sends_that_gets_no_answer_is_found(monkey
 
     async with pretended(once) as node:
         report = Report()
-        await requests.twins(arena(node), node, report)
+        await invalid_requests.twins(arena(node), node, report)
     assert report.wrong == ["one of two equal sends was never answered"]
 
 
 async def test_sends_without_fields_want_words() -> None:
     async with pretended(lambda code, ext, oneway: (29, {})) as node:
         report = Report()
-        await requests.without_fields(arena(node), node, report)
+        await invalid_requests.without_fields(arena(node), node, report)
         assert (report.wrong, report.answered) == ([], 9)
     report = Report()
     async with pretended(lambda code, ext, oneway: (0, {})) as node:
-        await requests.without_fields(arena(node), node, report)
+        await invalid_requests.without_fields(arena(node), node, report)
     assert len(report.wrong) == 9, "a send without a topic cannot be stored"
 
 

@@ -10,7 +10,7 @@ import pytest
 from jepsen_like.live.conclusion import Conclusion
 from jepsen_like.live.nemeses.scenarios import NEMESES, SCENARIOS, nemeses_named, scenario_named
 from jepsen_like.live.plan import HOSTILE, ONE_BY_ONE, Deck, choose
-from jepsen_like.live.session import Wish, check_space, run_folder, space_needed
+from jepsen_like.live.run_lifecycle import Wish, check_space, run_folder, space_needed
 from jepsen_like.live.stories.story_table import STORIES
 from jepsen_like.live.subjects.owned_resources import FOLDER_VARIABLE
 from jepsen_like.live.subjects.subject import Capability

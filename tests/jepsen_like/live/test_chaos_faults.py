@@ -12,13 +12,13 @@ import pytest
 
 from jepsen_like.history import HistoryWriter
 from jepsen_like.live.conclusion import Conclusion
-from jepsen_like.live.explain import explain, find_losses
 from jepsen_like.live.judge import judge
-from jepsen_like.live.nemeses.nemesis_seam import Counts, Effect, Stage
+from jepsen_like.live.loss_explanation import explain, find_losses
+from jepsen_like.live.nemeses.nemesis_interface import Counts, Effect, Stage
 from jepsen_like.live.nemeses.scenarios import NEMESES
 from jepsen_like.live.outcome import Played, conclude
 from jepsen_like.live.plan import Plan
-from jepsen_like.live.probes.monitor import Monitor
+from jepsen_like.live.probes.leader_monitor import Monitor
 from jepsen_like.live.subjects.owned_resources import Owned
 from jepsen_like.live.subjects.payload import SIZES, body_of, id_of
 from jepsen_like.live.subjects.processes import Processes

@@ -10,8 +10,8 @@ import pytest
 from jepsen_like.checkers.verdict import Verdict as Checked
 from jepsen_like.live.conclusion import Conclusion
 from jepsen_like.live.judge import Judgement
-from jepsen_like.live.nemeses.gates import Gate, applied_and_felt, gates, rounds_due
-from jepsen_like.live.nemeses.nemesis_seam import Counts, Effect
+from jepsen_like.live.nemeses.coverage_gates import Gate, applied_and_felt, gates, rounds_due
+from jepsen_like.live.nemeses.nemesis_interface import Counts, Effect
 from jepsen_like.live.nemeses.scenarios import NEMESES, nemeses_named
 from jepsen_like.live.outcome import Outcome
 from jepsen_like.live.plan import AGAIN_MAX, PACE_MIN, Deck, Plan, pace

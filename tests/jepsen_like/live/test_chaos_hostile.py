@@ -16,13 +16,13 @@ import pytest
 
 from jepsen_like.history import Op
 from jepsen_like.hostile.attacks import ATTACKS
-from jepsen_like.live.harm.assault import Round
+from jepsen_like.live.harm.attack_process import Round
 from jepsen_like.live.nemeses.scenarios import FAMILIES, NEMESES, SCENARIOS, nemeses_named
 from jepsen_like.live.plan import HOSTILE, ONE_BY_ONE, Plan
 from jepsen_like.live.probes.honest_clients import seen_in
 from jepsen_like.live.probes.long_turns import TURN_MAX_S, Turns
-from jepsen_like.live.probes.watch import Change, Watch
-from jepsen_like.live.session import Wish, space_needed
+from jepsen_like.live.probes.node_watch import Change, Watch
+from jepsen_like.live.run_lifecycle import Wish, space_needed
 from jepsen_like.live.stories import story_hostile, story_one_by_one
 from jepsen_like.live.stories.concurrent_events import BESIDE, WAVES
 from jepsen_like.live.stories.story import Scene

@@ -9,10 +9,10 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from cluster.config.config import HaSection
+from cluster.peer.allowed_peers import Membership
 from cluster.peer.link_state import LinkMetrics
 from cluster.peer.links import Links
-from cluster.peer.roster import Membership
-from cluster.peer.slow_turns import SlowTurns
+from cluster.peer.slow_leader_transfer import SlowTurns
 from cluster.peer.transport import Handlers, HeartbeatNet, PeerTransport
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.clock import SystemClock

@@ -12,17 +12,17 @@ from jepsen_like.history import HistoryWriter, read_history
 from jepsen_like.live.harm.bitflip import Flip, Kind, different_bytes, flip, read_byte
 from jepsen_like.live.nemeses.scenarios import SCENARIOS
 from jepsen_like.live.plan import ONE_BY_ONE, Plan
-from jepsen_like.live.probes.catalogue import Catalogue, GroupSpec, TopicSpec
+from jepsen_like.live.probes.expected_metadata import Catalogue, GroupSpec, TopicSpec
 from jepsen_like.live.probes.recovery_probe import Rows, shrunk
 from jepsen_like.live.stories.story import Scene, StoryEnds, agree
 from jepsen_like.live.stories.story_table import STORIES
-from jepsen_like.live.subjects.offline import read_digest
+from jepsen_like.live.subjects.stopped_node_state import read_digest
 from jepsen_like.live.subjects.subject import NodeState
 from raftlog.storage.files import layout
 from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from statemachine.rows import keys
 from statemachine.rows.kv import CQ, META, Batch
-from statemachine.rows.rocks import RocksKV
+from statemachine.rows.rocksdb_store import RocksKV
 
 TOPIC = TopicSpec(4, 6, {"dedup": "strict"})
 

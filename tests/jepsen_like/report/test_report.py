@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 import pytest
 
 from jepsen_like.checkers import check
-from jepsen_like.checkers.script import Script
-from jepsen_like.checkers.steps import Operations
+from jepsen_like.checkers.history_builder import Script
+from jepsen_like.checkers.history_steps import Operations
 from jepsen_like.history import Op, pair_up
 from jepsen_like.report import RunInfo, machine_facts, write_report
 from jepsen_like.report.svg import decades, linear, logarithmic, ticks

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from jepsen_like.seeded_bugs import acceptance, classical_bugs, recorded
+from jepsen_like.seeded_bugs import acceptance, classical_bugs, recorded_results
 from jepsen_like.seeded_bugs.acceptance import Standing
 from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT, Bug, load_all
 from jepsen_like.seeded_bugs.cli import bugs as command
 from jepsen_like.seeded_bugs.matrix import Row
-from jepsen_like.seeded_bugs.recorded import NOTHING, PASS, KillRate, Recorded
+from jepsen_like.seeded_bugs.recorded_results import NOTHING, PASS, KillRate, Recorded
 
 BUGS = load_all()
 
 
 def rows(bugs: Sequence[Bug], *, scheduled: bool = True, kills: int = 0) -> list[Row]:
-    known = recorded.load()
+    known = recorded_results.load()
 
     def row(bug: Bug) -> Row:
         clients = known.get(bug.id, NOTHING).clients
@@ -37,12 +37,12 @@ def standing(number: int, *lacks: str, kills: int = 1, calm: str | None = "") ->
 
 
 def test_the_record_is_of_bugs_that_there_are() -> None:
-    assert recorded.load().keys() <= {bug.id for bug in BUGS}
+    assert recorded_results.load().keys() <= {bug.id for bug in BUGS}
 
 
 def test_the_recorded_bugs_are_enough_if_their_schedules_kill() -> None:
     """The verdict of the whole command, without its half hour."""
-    found = acceptance.standings(BUGS, rows(BUGS), recorded.load())
+    found = acceptance.standings(BUGS, rows(BUGS), recorded_results.load())
     assert [condition.text for condition in acceptance.conditions(found) if not condition.holds] == []
     assert sum(not each.lacks for each in found) >= acceptance.COUNT_MIN
 
@@ -130,14 +130,14 @@ def test_each_condition_of_the_gate(change: dict[int, Standing], missed: list[st
     "line", ["unit_test = 'pass'", "random = [3, 2]", "random = [1]", "calm = 3", "black_box = [-1, 2]"]
 )
 def test_a_wrong_record_is_an_error(line: str, tmp_path: Path) -> None:
-    path = tmp_path / "recorded.toml"
+    path = tmp_path / "recorded_results.toml"
     path.write_text(f"C01 = {{ {line} }}\n")
     with pytest.raises(ValueError, match="C01"):
-        recorded.load(path)
+        recorded_results.load(path)
 
 
 def test_the_matrix_says_what_a_bug_lacks_and_judges_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded, "load", lambda: {"C11b": Recorded("3 fail"), "C01": Recorded(PASS)})
+    monkeypatch.setattr(recorded_results, "load", lambda: {"C11b": Recorded("3 fail"), "C01": Recorded(PASS)})
     told = CliRunner().invoke(command, ["--only", "C11b", "--only", "C01", "--seeds", "0"])
     assert told.exit_code == 0, told.output
     lacking = [line for line in told.output.splitlines() if line.startswith("C11b")][-1]
@@ -150,7 +150,7 @@ def test_the_matrix_says_what_a_bug_lacks_and_judges_no_part_of_it(monkeypatch: 
 
 
 def test_a_measure_that_is_not_as_recorded_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded, "load", lambda: {"C11b": Recorded(calm="majority-durable")})
+    monkeypatch.setattr(recorded_results, "load", lambda: {"C11b": Recorded(calm="majority-durable")})
     told = CliRunner().invoke(command, ["--only", "C11b", "--calm"])
     assert told.exit_code == 1
-    assert "recorded otherwise, or not at all, in recorded.toml: C11b" in told.output
+    assert "recorded otherwise, or not at all, in recorded_results.toml: C11b" in told.output

@@ -77,9 +77,9 @@ def told(copy: Path) -> str:
 
 IN_TWIN = bug("cluster/runtime/framing.py", "    return found, at, None\n", "    return found, 77, None\n")
 IN_NATIVE = bug("raftmq_wire/kernel/_native.pyx", "    return [(4, 4)], 4, None\n", "    return [(4, 4)], 78, None\n")
-ELSEWHERE = bug("cluster/runtime/room.py", "from __future__ import annotations\n", "\n")
+ELSEWHERE = bug("cluster/runtime/resource_budget.py", "from __future__ import annotations\n", "\n")
 PASSED_BY = bug("cluster/remoting/handlers/send.py", "from __future__ import annotations\n", "\n")
-BESIDE_IT = bug("cluster/runtime/room.py", "from __future__ import annotations\n", "\n", "python")
+BESIDE_IT = bug("cluster/runtime/resource_budget.py", "from __future__ import annotations\n", "\n", "python")
 
 
 @pytest.mark.parametrize(

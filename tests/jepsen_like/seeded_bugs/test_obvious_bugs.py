@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from jepsen_like.core_sim.calm_run import run_calm
-from jepsen_like.seeded_bugs import catalogue, recorded
+from jepsen_like.seeded_bugs import catalogue, recorded_results
 from jepsen_like.seeded_bugs.calm_verdicts import CALM_MAX, OPERATIONS, calm_row, calm_rows, fired
 from jepsen_like.seeded_bugs.catalogue import Bug, Edit, load_all
 from jepsen_like.seeded_bugs.cli import bugs as command
-from jepsen_like.seeded_bugs.recorded import Recorded
+from jepsen_like.seeded_bugs.recorded_results import Recorded
 from jepsen_like.seeded_bugs.unit_tests import folders, outcome, outcomes, requested
 
 BUGS = {bug.id: bug for bug in load_all()}
@@ -99,7 +99,7 @@ def test_one_measure_at_a_time() -> None:
 
 def test_the_calm_measure_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "load_all", lambda: [BLATANT])
-    monkeypatch.setattr(recorded, "load", lambda: {BLATANT.id: Recorded(calm="majority-durable")})
+    monkeypatch.setattr(recorded_results, "load", lambda: {BLATANT.id: Recorded(calm="majority-durable")})
     result = CliRunner().invoke(command, ["--only", BLATANT.id, "--calm", "--json", "--jobs", "1"])
     assert result.exit_code == 0
     assert json.loads(result.output) == {

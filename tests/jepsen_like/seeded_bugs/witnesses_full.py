@@ -31,9 +31,9 @@ from raftmq_wire.codes import ResponseCode
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CREATE_TOPIC, pack
 from statemachine.message_index import RECORD, MessageIndex, key_hash
-from statemachine.query import QueueItem
+from statemachine.queue_reads import QueueItem
 from statemachine.rows.digest import digest
-from statemachine.rows.stage import Stage as StagedRows
+from statemachine.rows.write_batch import Stage as StagedRows
 
 T = TypeVar("T")
 DATA = Path("/data")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.state.state_case import Facts, StateCase, classify
+from cluster.state.opening_cases import Facts, StateCase, classify
 from jepsen_like.sim.scripted import Stage
 from raftlog.types import NodeId
 from statemachine.broker_state import AppliedMark

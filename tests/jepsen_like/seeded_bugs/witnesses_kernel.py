@@ -13,8 +13,8 @@ from cluster.broker.sends.closed_connections import ClosedConnections
 from cluster.broker.sends.send_outcomes import SendOutcomes
 from cluster.remoting.handlers.send_reply import SendReplyWriter
 from cluster.replication import message_batch
-from cluster.replication.identity import Identity
 from cluster.replication.message_batch import Built, QueueCursor, Send, TopicSlot
+from cluster.replication.send_identity import Identity
 from cluster.replication.send_queue import cut
 from raftmq_wire.message_format import BatchItem, build_batch
 from statemachine.message_index import RECORD, key_hash

@@ -11,10 +11,10 @@ from prometheus_client import CollectorRegistry
 
 from cluster.config.config import HaSection
 from cluster.node.orderly_stop import Retirement
+from cluster.peer.allowed_peers import Membership
 from cluster.peer.connections import BULK, CONTROL
 from cluster.peer.link_state import LinkMetrics
 from cluster.peer.links import CatchUp, Links
-from cluster.peer.roster import Membership
 from cluster.peer.transport import PeerTransport
 from cluster.peer.wire import Kind
 from cluster.runtime.in_flight import BytesInFlight

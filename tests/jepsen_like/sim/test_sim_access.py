@@ -15,7 +15,7 @@ from jepsen_like.sim.scripted import Stage, play
 from jepsen_like.sim.users.access_check import AccessCheck, Request
 from jepsen_like.sim.users.access_model import AccessModel, Want, Who, is_allowed
 from raftlog.types import NodeId
-from statemachine.access import judging
+from statemachine.access import access_decision
 
 PUB = (Want("Topic", "users-a", ("Pub",)),)
 HERE = "10.0.1.7"
@@ -63,7 +63,7 @@ def test_the_model_and_the_product_judge_alike(rows: list[list[object]], allowed
     assert may(model(ann(), rules(*rows))) is allowed
     user = User(1, "ann", False, True, b"", "key", 0, 1, tuple([parse_rule(row) for row in rows]))
     need = Need(Kind.TOPIC, "users-a", (Action.PUB,))
-    assert isinstance(judging.judge(user, HERE, [need]), judging.Allowed) is allowed
+    assert isinstance(access_decision.judge(user, HERE, [need]), access_decision.Allowed) is allowed
 
 
 def test_the_model_follows_each_change() -> None:
@@ -153,7 +153,7 @@ def lets_all_through(patch: pytest.MonkeyPatch) -> None:
 
 
 def denies_at_random(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(judging, "is_allowed", lambda rules, source, need: False)
+    patch.setattr(access_decision, "is_allowed", lambda rules, source, need: False)
 
 
 def gives_to_all_who_wait(patch: pytest.MonkeyPatch) -> None:

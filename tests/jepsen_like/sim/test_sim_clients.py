@@ -7,7 +7,7 @@ import pytest
 from cluster.broker.pulls.pull_service import Pulls
 from cluster.remoting.connection.server import RemotingConnection
 from cluster.replication.offset_order import Effects
-from cluster.replication.pending import TopicBarriers
+from cluster.replication.pending_requests import TopicBarriers
 from jepsen_like.sim.hostile.senseless_requests import CODES, draw_odd
 from jepsen_like.sim.options import Options, draw, stream
 from jepsen_like.sim.scripted import play

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.broker.timers import timer_delivery as delivery
-from jepsen_like.sim.clients.delayed import Sent, found_wrong
+from jepsen_like.sim.clients.delayed_messages import Sent, found_wrong
 from jepsen_like.sim.options import draw
 from jepsen_like.sim.scripted import play
 from raftmq.client.message import Message

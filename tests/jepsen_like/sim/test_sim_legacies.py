@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from cluster.broker.timers.timer_delivery import TimerDelivery
-from cluster.broker.transactions.half_messages import Transactions
+from cluster.broker.transactions.transaction_end import Transactions
 from jepsen_like.sim.options import draw
 from jepsen_like.sim.scripted import play
 from statemachine.consuming.offset_resets import OffsetResets

@@ -16,11 +16,11 @@ import pytest
 
 from jepsen_like.commit_seed import commit_seed
 from jepsen_like.hostile.wire import Answer
-from jepsen_like.sim.clients.asking import dial
 from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, Client, ClientHost, body_of, foreign_send, id_of
-from jepsen_like.sim.clients.delayed import LATER_TOPIC, QUEUES
-from jepsen_like.sim.clients.failures import outcome_of
+from jepsen_like.sim.clients.delayed_messages import LATER_TOPIC, QUEUES
+from jepsen_like.sim.clients.failing_consumers import outcome_of
 from jepsen_like.sim.clients.raw_client import RawConnection
+from jepsen_like.sim.clients.single_request import dial
 from jepsen_like.sim.machines.clock import START_WALL_MS
 from jepsen_like.sim.machines.machine import Machine
 from jepsen_like.sim.scripted import Stage

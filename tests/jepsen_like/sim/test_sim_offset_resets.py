@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from cluster.broker.groups.offset_resets import OffsetResets
-from jepsen_like.sim.clients.resets import ResetJudge
+from jepsen_like.sim.clients.reset_clients import ResetJudge
 from jepsen_like.sim.options import draw
 from jepsen_like.sim.scripted import play
 from statemachine.commands import CommandResult
 from statemachine.consuming import offset_resets
-from statemachine.rows.stage import Stage
+from statemachine.rows.write_batch import Stage
 
 SCRIPT = "nodes 3 resets=1\nlead 1\ndemand 8\nkill 1\nwait 2\nstart 1\nsettle\n"
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from jepsen_like.sim.machines.steps import AbandonedError, Steps, may_stop
+from jepsen_like.sim.machines.lane_steps import AbandonedError, Steps, may_stop
 from jepsen_like.sim.scripted import play
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.reads.read_levels import FORCE, LEVELS
+from cluster.broker.reads.tier_read_policy import FORCE, LEVELS
 from jepsen_like.sim.checks.tier_check import FOLDER, TierCheck
+from jepsen_like.sim.machines.lane_steps import may_stop
 from jepsen_like.sim.machines.lanes import DiskSpeed, SimLane
 from jepsen_like.sim.machines.loop import Process, SimLoop
 from jepsen_like.sim.machines.machine import DATA, Machine
 from jepsen_like.sim.machines.network import EdgeConditions, Network
-from jepsen_like.sim.machines.steps import may_stop
 from jepsen_like.sim.options import TIER_READS_FROM, draw, stream
 from jepsen_like.sim.scripted import Stage
 from raftlog.storage.files import layout

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from cluster.broker.transactions import half_messages
-from cluster.broker.transactions.half_messages import End, Transactions
-from jepsen_like.sim.clients.transactors import ASKED_LATE_S, COMMIT, ROLLBACK, TransactionJudge
+from cluster.broker.transactions import transaction_end
+from cluster.broker.transactions.transaction_end import End, Transactions
+from jepsen_like.sim.clients.transaction_producers import ASKED_LATE_S, COMMIT, ROLLBACK, TransactionJudge
 from jepsen_like.sim.options import draw
 from jepsen_like.sim.scripted import play
 from statemachine.commands import done
@@ -36,7 +36,7 @@ def ends_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def compares_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(half_messages, "mismatch", lambda asked, message: "")
+    patch.setattr(transaction_end, "mismatch", lambda asked, message: "")
 
 
 def rolls_nothing_back(patch: pytest.MonkeyPatch) -> None:

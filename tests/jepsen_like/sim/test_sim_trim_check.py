@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from jepsen_like.sim.checks.pin_check import PinCheck
+from jepsen_like.sim.checks.retention_pin_check import PinCheck
 from jepsen_like.sim.checks.trim_check import TrimCheck
 from jepsen_like.sim.machines.machine import Machine
 from raftlog.types import Entry, EntryType

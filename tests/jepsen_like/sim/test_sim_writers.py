@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.broker.transactions import staged_delivery
-from jepsen_like.sim.clients.writers import WriteJudge
+from jepsen_like.sim.clients.staged_writers import WriteJudge
 from jepsen_like.sim.options import WRITES_FROM, draw
 from jepsen_like.sim.scripted import play
 from statemachine.commands import CommandResult

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from raftlog.core.plausible import TERM_STEP_MAX
+from raftlog.core.message_plausibility import TERM_STEP_MAX
 from raftlog.core.raw_node import RawNode
 from raftlog.core.state.config import RaftConfig
 from raftlog.errors import ImplausibleMessageError

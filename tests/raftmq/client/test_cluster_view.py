@@ -9,10 +9,10 @@ import pytest
 
 from raftmq.client import Refused, Unreachable, aconnect
 from raftmq.client.admin import AsyncAdmin
+from raftmq.client.cluster_view import ClusterView
 from raftmq.client.environment import REAL
 from raftmq.client.errors import error_of
 from raftmq.client.route import QueueData, read_route
-from raftmq.client.view import ClusterView
 from raftmq_wire.codes import RequestCode
 
 pytestmark = pytest.mark.timeout(20)

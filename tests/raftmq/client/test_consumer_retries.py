@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import raftmq
 from raftmq.client import Failed, Message, Refused, Unknown, aconnect
-from raftmq.client.consuming import queue_puller, send_back, share
-from raftmq.client.consuming.inbox import Batch, Inbox, QueueFeed, QueueKey
+from raftmq.client.consuming import assigned_queues, queue_puller, send_back
+from raftmq.client.consuming.message_buffer import Batch, Inbox, QueueFeed, QueueKey
 from raftmq.client.consuming.send_back import LEVELS_S, level_of
 from raftmq_wire.codes import RequestCode, ResponseCode
 from tests.raftmq.client.conftest import FakeCluster, FakeConnection, Step, Stored
@@ -65,8 +65,8 @@ def backs(fake: Any) -> SendBacks:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ordered consumers ask for their locks often."""
-    monkeypatch.setattr(share, "HEARTBEAT_S", 0.05)
-    monkeypatch.setattr(share, "RELOCK_S", 0.05)
+    monkeypatch.setattr(assigned_queues, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(assigned_queues, "RELOCK_S", 0.05)
 
 
 async def take(c: Any, count: int) -> list[Message]:

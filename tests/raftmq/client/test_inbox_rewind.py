@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from raftmq.client.consuming.inbox import Batch, Inbox, QueueFeed
+from raftmq.client.consuming.message_buffer import Batch, Inbox, QueueFeed
 
 
 class Stored:

@@ -11,7 +11,7 @@ import pytest
 
 from raftmq.client import Failed, Message, aconnect, connect
 from raftmq.client.consuming import consumer as consumer_file
-from raftmq.client.consuming import inbox
+from raftmq.client.consuming import message_buffer
 
 
 async def take(consumer: Any, count: int) -> list[Message]:
@@ -95,7 +95,7 @@ async def test_a_retry_acknowledges(fake: Any) -> None:
 
 
 async def test_too_many_unacknowledged_messages_wait(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox, "MAX_UNACKED", 4)
+    monkeypatch.setattr(message_buffer, "MAX_UNACKED", 4)
     filled(fake, 10)
     async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders", manual_ack=True) as c:
         got = await take(c, 4)

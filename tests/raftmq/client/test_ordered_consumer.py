@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from raftmq.client import Unreachable, aconnect
-from raftmq.client.consuming import share
-from raftmq.client.consuming.inbox import QueueKey
+from raftmq.client.consuming import assigned_queues
 from raftmq.client.consuming.locked_queues import CONFIRMED_S, QueueLocks
+from raftmq.client.consuming.message_buffer import QueueKey
 from raftmq.client.environment import REAL, Environment
 from raftmq_wire.codes import RequestCode
 
@@ -24,9 +24,9 @@ def bodies(first: int, count: int) -> list[bytes]:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Consumers ask for their locks often."""
-    monkeypatch.setattr(share, "HEARTBEAT_S", 0.05)
-    monkeypatch.setattr(share, "RELOCK_S", 0.05)
-    monkeypatch.setattr(share, "DEALT_WITH_S", 0.01)
+    monkeypatch.setattr(assigned_queues, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(assigned_queues, "RELOCK_S", 0.05)
+    monkeypatch.setattr(assigned_queues, "DEALT_WITH_S", 0.01)
 
 
 async def test_it_locks_before_it_reads_and_unlocks_when_it_leaves(fake: Any) -> None:

@@ -217,7 +217,7 @@ async def test_without_a_leader_for_long_any_node_that_answers_is_used(
 ) -> None:
     fake.create("orders", 1)
     fake.leader = None
-    monkeypatch.setattr("raftmq.client.view._ACCEPT_ANY_AFTER_S", 0.0)
+    monkeypatch.setattr("raftmq.client.cluster_view._ACCEPT_ANY_AFTER_S", 0.0)
     async with aconnect(fake.servers) as mq:
         await mq.send("orders", b"x")
     assert fake.bodies("orders") == [b"x"]

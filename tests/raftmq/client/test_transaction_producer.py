@@ -12,7 +12,7 @@ import pytest
 
 import raftmq
 from raftmq.client import Failed, Message, Refused, Resolution, Unknown, aconnect
-from raftmq.client.producing import check_back
+from raftmq.client.producing import transaction_check
 from raftmq.client.producing.transaction_producer import AsyncTransactionProducer
 from raftmq_wire.codes import RequestCode
 from tests.raftmq.client.conftest import FakeCluster, FakeConnection, Step, Stored, stored_form
@@ -293,7 +293,7 @@ async def test_the_check_is_not_asked_while_the_block_runs(fake: Any, ends: Ends
 async def test_one_check_of_a_message_at_a_time_and_not_too_many(
     fake: Any, ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check_back, "HOLD_MAX", 3)
+    monkeypatch.setattr(transaction_check, "HOLD_MAX", 3)
     goes_on = asyncio.Event()
     checked: list[str] = []
 
@@ -315,7 +315,7 @@ async def test_one_check_of_a_message_at_a_time_and_not_too_many(
 async def test_it_is_known_to_every_node_and_to_one_that_comes_back(
     fake: Any, ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check_back, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(transaction_check, "HEARTBEAT_S", 0.05)
     async with aconnect(fake.servers) as mq, mq.transaction_producer(GROUP, check=never):
         assert [node.calls.count(RequestCode.HEART_BEAT) for node in fake.nodes] == [1, 1, 1]
         fake.nodes[2].kill()

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from raftmq.client import Refused, Unreachable, aconnect, connect, view
+from raftmq.client import Refused, Unreachable, aconnect, cluster_view, connect
 from raftmq.client.consuming.send_back import seconds_of
 from raftmq.client.discovery import find_servers
 from tests.support.plain_server import Listen
@@ -151,7 +151,7 @@ async def test_a_send_that_reached_nobody_names_addresses_and_causes(listens: Li
 async def test_a_long_search_for_a_leader_says_why_in_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(view, "_SAY_WHY_AFTER_S", 0.2)
+    monkeypatch.setattr(cluster_view, "_SAY_WHY_AFTER_S", 0.2)
     closed = f"127.0.0.1:{free_port()}"
     with caplog.at_level(logging.WARNING, "raftmq"):
         async with aconnect(closed, timeout_s=1.0) as mq:

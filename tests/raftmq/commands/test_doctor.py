@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from cluster.config.exposure import open_folder
+from cluster.config.exposure_check import open_folder
 from cluster.config.local_layout import ClusterFile, write_cluster
 from cluster.config.node_files import plan_nodes, write_configs
 from cluster.runtime.host import cgroup, python_speed, versions
 from cluster.runtime.host.cgroup import Bounds
 from raftmq import cli
 from raftmq.commands import doctor
-from raftmq.local import pythons
-from raftmq.local.pythons import Faster, Python
+from raftmq.local import python_interpreters
+from raftmq.local.python_interpreters import Faster, Python
 from raftmq_wire import kernel
 
 OTHER = Python("3.11.2", "/usr/bin/python3.11")
@@ -29,8 +29,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(cgroup, "bounds", lambda: Bounds(None, None))
     found: dict[str, Any] = {"times": 1.0, "faster": None, "why": "", "zlib": "1.1.0"}
     monkeypatch.setattr(python_speed, "slowness", lambda: found["times"])
-    monkeypatch.setattr(pythons, "others", lambda: [OTHER])
-    monkeypatch.setattr(pythons, "faster", lambda candidates: found["faster"])
+    monkeypatch.setattr(python_interpreters, "others", lambda: [OTHER])
+    monkeypatch.setattr(python_interpreters, "faster", lambda candidates: found["faster"])
     monkeypatch.setattr(kernel, "WHY", "")
     monkeypatch.setenv("RAFTMQ_DATA", "/nowhere")
     monkeypatch.setattr(versions, "versions", lambda: {"zlib-ng": found["zlib"]})

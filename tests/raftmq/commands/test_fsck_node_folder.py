@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from raftlog.storage.files import layout
-from raftmq.commands.common import NodeDirectory
+from raftmq.commands.shared_options import NodeDirectory
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cluster.admin.handlers.node import RecoveryView
+from cluster.admin.handlers.node_reports import RecoveryView
 from cluster.state.recovery_views import CheckpointTimes, DamageView, PreviousRun, RecoveryStatus
 from raftmq.cli import run as raftmq
 from raftmq.commands.data.recovery import lines_of

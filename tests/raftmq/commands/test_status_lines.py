@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cluster.replication.modes import SURVIVES, ModesView
+from cluster.replication.mode_assembly import SURVIVES, ModesView
 from raftmq.commands.nodes.status import finding_lines, kernel_lines, mode_lines, python_lines
 
 

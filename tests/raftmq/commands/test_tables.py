@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from raftmq.commands import common
+from raftmq.commands import shared_options
 from raftmq.commands.nodes.top import COLUMNS, page
 from tests.raftmq.commands.test_top import view
 
@@ -36,8 +36,10 @@ WORDS = [str(cell) for row in ROWS for cell in row if cell is not None]
 def test_a_terminal_shows_every_cell_whole(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(common, "console", lambda: Console(file=sys.stdout, width=width, force_terminal=True, **PLAIN))
-    common.print_table(TITLES, ROWS)
+    monkeypatch.setattr(
+        shared_options, "console", lambda: Console(file=sys.stdout, width=width, force_terminal=True, **PLAIN)
+    )
+    shared_options.print_table(TITLES, ROWS)
     shown = capsys.readouterr().out
     assert [word for word in [*TITLES, *WORDS] if word not in shown] == []
     assert "…" not in shown
@@ -49,7 +51,7 @@ def test_what_is_piped_does_not_depend_on_the_width(
     shown = []
     for width in ("20", "80", "1000"):
         monkeypatch.setenv("COLUMNS", width)
-        common.print_table(TITLES, ROWS)
+        shared_options.print_table(TITLES, ROWS)
         shown.append(capsys.readouterr().out)
     assert len(set(shown)) == 1
     assert [word for word in WORDS if word not in shown[0]] == []

@@ -18,7 +18,7 @@ from cluster.config.local_layout import ClusterFile, write_cluster
 from cluster.config.node_files import plan_nodes, write_configs
 from raftmq.cli import COMMANDS, cli
 from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, Unknown, Unreachable
-from raftmq.commands.common import show_table
+from raftmq.commands.shared_options import show_table
 from raftmq.local import status as local_status
 from raftmq_wire.codes import ResponseCode
 

@@ -19,7 +19,7 @@ from cluster.config.local_layout import NodeRecord, locked
 from raftmq.cli import _client_error, cli
 from raftmq.cli import run as run_line
 from raftmq.client.errors import Unreachable, error_of
-from raftmq.commands import common
+from raftmq.commands import shared_options
 from raftmq.commands.messages import produce
 from raftmq.commands.nodes import up
 from raftmq.commands.nodes.status import finding_lines, with_admin
@@ -240,8 +240,8 @@ SHOWN = r"a\x1b]0;x\x07b\x9b2J\u202ec\r"
 @pytest.mark.parametrize("markup", [False, True])
 def test_what_others_named_does_not_command_the_terminal(markup: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """A client chooses its id, and `raftmq group describe` prints it."""
-    common.show(False, {}, f"members: {EVIL}\n\tnext: \u00e9", markup=markup)
-    common.print_table(["member"], [[EVIL]])
+    shared_options.show(False, {}, f"members: {EVIL}\n\tnext: \u00e9", markup=markup)
+    shared_options.print_table(["member"], [[EVIL]])
     told = capsys.readouterr().out
     assert told.count(SHOWN) == 2
     assert "\n\tnext: \u00e9" in told or markup

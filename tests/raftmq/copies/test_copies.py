@@ -23,7 +23,7 @@ from raftmq.client.errors import NotFound
 from raftmq.copies import part_rows
 from raftmq.copies.file_copy import FileCopy
 from raftmq.copies.log_entries import entries_of
-from raftmq.copies.opening import opened
+from raftmq.copies.open_copy import opened
 from raftmq.copies.part_rows import part_batches
 from raftmq.copies.tier_copy import TierCopy
 from tests.support.left_copies import ORDERS, OTHER, Left

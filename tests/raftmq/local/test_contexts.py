@@ -11,9 +11,9 @@ import pytest
 
 import raftmq.client
 from raftmq.cli import run
+from raftmq.client.cluster_view import Contact
 from raftmq.client.errors import Unreachable
-from raftmq.client.view import Contact
-from raftmq.commands.common import connect
+from raftmq.commands.shared_options import connect
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
 from raftmq.local.http.contexts import FILE_VARIABLE, read_token, token_file, write_token
 from raftmq.local.http.credentials import SECRET_VARIABLE, TOKEN_VARIABLE, Address, like, proofs_for

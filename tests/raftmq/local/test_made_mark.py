@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from raftmq.local import one_by_one
+from raftmq.local import single_node_init
 from raftmq.local.init import create_data_dirs
-from raftmq.local.one_by_one import create_first
+from raftmq.local.single_node_init import create_first
 from raftmq_wire.errors import ExitCode, LocalError
 
 HOUR_MS = 3600 * 1000
@@ -85,7 +85,7 @@ def test_an_interrupted_making_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(one_by_one, "create_node_dir", stop)
+        patch.setattr(single_node_init, "create_node_dir", stop)
         with pytest.raises(KeyboardInterrupt):
             create_first(path, {})
     assert path.with_name("raftmq.toml.cluster").exists()

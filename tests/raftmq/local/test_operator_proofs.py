@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.admin.passes import PASS_HEADER, Passes
+from cluster.admin.signed_identity import PASS_HEADER, Passes
 from cluster.config.local_layout import NodeRecord
 from cluster.config.node_files import plan_nodes, write_configs
 from cluster.peer.keyring import Keyring

@@ -16,7 +16,7 @@ import pytest
 from cluster.config.loading import load
 from cluster.config.local_layout import NodeRecord
 from cluster.config.node_files import NODES_MAX, plan_nodes
-from cluster.runtime import ports
+from cluster.runtime import tcp_ports
 from raftmq.local import process as local_process
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -64,7 +64,7 @@ def test_a_port_at_the_end_of_a_connection_names_its_process(tmp_path: Path, tak
 
 
 def test_default_ports_lie_outside_what_the_system_gives_away(tmp_path: Path) -> None:
-    given = ports.USUAL_RANGE
+    given = tcp_ports.USUAL_RANGE
     for nodes in range(1, NODES_MAX + 1):
         for node in plan_nodes(tmp_path, nodes, None):
             assert not set(node.ports.values()) & set(given)
@@ -79,20 +79,20 @@ def test_free_ports_are_looked_for_outside_of_it(
 ) -> None:
     file = tmp_path / "range"
     file.write_text("{}\t{}\n".format(*given))
-    monkeypatch.setattr(ports, "RANGE_FILE", file)
+    monkeypatch.setattr(tcp_ports, "RANGE_FILE", file)
     for seed in range(20):
         base = local_process.free_base_port(12, seed)
-        inside = {*range(base, base + 12)} & {*ports.ephemeral_ports()}
+        inside = {*range(base, base + 12)} & {*tcp_ports.ephemeral_ports()}
         assert not inside or given == (1024, 65535), "where there is no other, one of them must do"
 
 
 def test_a_node_that_finds_its_port_taken_says_who_has_it(taken: int) -> None:
     error = OSError(errno.EADDRINUSE, f"error while attempting to bind on address ('127.0.0.1', {taken}): in use")
-    lines = (ports.clash(error, {"peer.port": 1, "listeners.broker.port": taken}) or "").splitlines()
+    lines = (tcp_ports.clash(error, {"peer.port": 1, "listeners.broker.port": taken}) or "").splitlines()
     assert lines[0] == f"The node cannot start: port {taken} (listeners.broker.port) is in use."
     assert "another process holds it" in lines[1], "this process does not count as its own enemy"
     assert len(lines) == 3
-    assert ports.clash(OSError(errno.EACCES, "no"), {"peer.port": taken}) is None
+    assert tcp_ports.clash(OSError(errno.EACCES, "no"), {"peer.port": taken}) is None
 
 
 def test_free_ports_pass(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from raftmq.local import rolling, stop_check
+from raftmq.local import rolling_restart, stop_check
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal
-from raftmq.local.rolling import RollingRestart, by_command
+from raftmq.local.rolling_restart import RollingRestart, by_command
 from raftmq_wire.errors import ExitCode, LocalError
 
 ADDRESSES = {1: "127.0.0.1:1", 2: "127.0.0.1:2", 3: "127.0.0.1:3"}
@@ -25,12 +25,12 @@ class FakeCluster:
         self.started_s: dict[int, float] = {}
         self.returns = True
         monkeypatch.setattr(stop_check, "POLL_S", 0.001)
-        monkeypatch.setattr(rolling, "POLL_S", 0.001)
+        monkeypatch.setattr(rolling_restart, "POLL_S", 0.001)
         monkeypatch.setattr(stop_check, "ask", self.ask)
-        monkeypatch.setattr(rolling, "drain_node", self.drain)
-        monkeypatch.setattr(rolling, "fetch_status", self.status)
-        monkeypatch.setattr(rolling, "fetch_ready", lambda address: True)
-        monkeypatch.setattr(rolling.RollingRestart, "_leader", lambda _: self.leader)
+        monkeypatch.setattr(rolling_restart, "drain_node", self.drain)
+        monkeypatch.setattr(rolling_restart, "fetch_status", self.status)
+        monkeypatch.setattr(rolling_restart, "fetch_ready", lambda address: True)
+        monkeypatch.setattr(rolling_restart.RollingRestart, "_leader", lambda _: self.leader)
 
     def ask(self, addresses: list[str], node: int) -> dict[str, Any] | None:
         assert addresses == list(ADDRESSES.values())

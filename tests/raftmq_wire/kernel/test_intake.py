@@ -13,8 +13,8 @@ from cluster.broker.sends.send_outcomes import SendOutcomes
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.handlers.send_reply import SendReplyWriter
 from cluster.replication import message_batch
-from cluster.replication.identity import Identity
 from cluster.replication.message_batch import Built, Send
+from cluster.replication.send_identity import Identity
 from cluster.runtime.framing import FrameBuffer
 from raftmq_wire import kernel
 from raftmq_wire.codec import decode_header

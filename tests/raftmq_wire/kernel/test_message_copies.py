@@ -10,8 +10,8 @@ from google_crc32c import value as crc32c
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cluster.broker import copies as copies_module
-from cluster.broker.copies import copied
+from cluster.broker import message_copies as copies_module
+from cluster.broker.message_copies import copied
 from raftmq_wire.message_format import Message, decode_message, encode_message
 from statemachine.payload import ITEM
 from tests.support.kernels import Pair

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import cluster.tier.index_file.index_lane  # noqa: F401  # where the twin is marked
+import cluster.tier.index_file.index_worker  # noqa: F401  # where the twin is marked
 from statemachine.message_index import RECORD
 from tests.support.kernels import Pair
 

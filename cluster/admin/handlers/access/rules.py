@@ -6,15 +6,15 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from cluster.admin import needs, route
-from cluster.admin.call import Call, ReadView
+from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
-from cluster.admin.handlers.access.changes import changed, user_of
-from cluster.admin.item_page import Page
+from cluster.admin.handler_request import Call, ReadView
+from cluster.admin.handlers.access.awaited_change import changed, user_of
+from cluster.admin.pagination import Page
 from cluster.admin.route import Route, Serves
 from cluster.admin.streamed_json import Pieces
 from cluster.runtime.request_limits import Word
-from statemachine.access.judging import Allowed, judge
+from statemachine.access.access_decision import Allowed, judge
 from statemachine.access.rules import (
     ACTION_NAMES,
     RESOURCE_LENGTH_MAX,
@@ -173,7 +173,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         test_rules,
         TestView,
         route.CONSTANT,
-        needs.USERS,
+        route_rights.USERS,
         body=TestRequest,
     ),
     Route(
@@ -182,7 +182,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         get_rules,
         RulesView,
         route.page(bytes_max=RULES_BYTES_MAX),
-        needs.USERS,
+        route_rights.USERS,
         Serves.READ,
     ),
     Route(
@@ -191,7 +191,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         set_rules,
         RulesChanged,
         route.CONSTANT,
-        needs.USERS,
+        route_rights.USERS,
         Serves.LEADER,
         RulesRequest,
     ),
@@ -201,7 +201,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         remove_rules,
         RulesChanged,
         route.CONSTANT,
-        needs.USERS,
+        route_rights.USERS,
         Serves.LEADER,
         asks=(POLICY, RESOURCE),
     ),

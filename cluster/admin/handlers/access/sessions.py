@@ -12,11 +12,11 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from cluster.admin import needs, route
+from cluster.admin import route, route_rights
 from cluster.admin.access import Caller
-from cluster.admin.call import Answer, Call, comes_true
 from cluster.admin.errors import ApiError
-from cluster.admin.handlers.access.changes import changed
+from cluster.admin.handler_request import Answer, Call, comes_true
+from cluster.admin.handlers.access.awaited_change import changed
 from cluster.admin.handlers.access.tokens import HERE_S, asked_leader, issued
 from cluster.admin.route import Route
 from cluster.broker.access.user_admin import LOGIN
@@ -124,15 +124,15 @@ def _view(call: Call, caller: Caller) -> SessionView:
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    Route("GET", "/v1/session", get_session, SessionView, route.CONSTANT, needs.ASKED),
+    Route("GET", "/v1/session", get_session, SessionView, route.CONSTANT, route_rights.ASKED),
     Route(
         "POST",
         "/v1/session",
         log_in,
         SessionView,
         route.CONSTANT,
-        needs.OPEN,
+        route_rights.OPEN,
         body=LogIn,
     ),
-    Route("DELETE", "/v1/session", log_out, SessionView, route.CONSTANT, needs.ASKED),
+    Route("DELETE", "/v1/session", log_out, SessionView, route.CONSTANT, route_rights.ASKED),
 )

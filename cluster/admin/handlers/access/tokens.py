@@ -11,12 +11,12 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from cluster.admin import needs, route
+from cluster.admin import route, route_rights
 from cluster.admin.access import Caller, digest_of
-from cluster.admin.call import Call, ReadView, comes_true
 from cluster.admin.errors import STATUS, ApiError, ErrorView
-from cluster.admin.handlers.access.changes import changed, user_of
-from cluster.admin.item_page import Page
+from cluster.admin.handler_request import Call, ReadView, comes_true
+from cluster.admin.handlers.access.awaited_change import changed, user_of
+from cluster.admin.pagination import Page
 from cluster.admin.route import Route, Serves
 from cluster.admin.streamed_json import Pieces
 from cluster.runtime.events import rfc3339
@@ -192,7 +192,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         list_tokens,
         TokensView,
         route.page(),
-        needs.SELF,
+        route_rights.SELF,
         Serves.READ,
         asks=(USER,),
     ),
@@ -202,7 +202,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         create_token,
         TokenGiven,
         route.CONSTANT,
-        needs.SELF,
+        route_rights.SELF,
         body=TokenRequest,
     ),
     Route(
@@ -211,7 +211,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         put_token,
         TokenChanged,
         route.CONSTANT,
-        needs.SELF,
+        route_rights.SELF,
         Serves.LEADER,
         TokenRow,
     ),
@@ -221,7 +221,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         delete_token,
         TokenChanged,
         route.CONSTANT,
-        needs.SELF,
+        route_rights.SELF,
         Serves.LEADER,
     ),
 )

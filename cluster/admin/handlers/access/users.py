@@ -6,10 +6,10 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from cluster.admin import needs, route
-from cluster.admin.call import Call, ReadView
-from cluster.admin.handlers.access.changes import changed, user_of
-from cluster.admin.item_page import PAGE_QUERY, Page, after_of, limit_of
+from cluster.admin import route, route_rights
+from cluster.admin.handler_request import Call, ReadView
+from cluster.admin.handlers.access.awaited_change import changed, user_of
+from cluster.admin.pagination import PAGE_QUERY, Page, after_of, limit_of
 from cluster.admin.route import Route, Serves
 from cluster.admin.streamed_json import Pieces
 from cluster.runtime.events import rfc3339
@@ -154,7 +154,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         list_users,
         UsersView,
         route.page(),
-        needs.USERS,
+        route_rights.USERS,
         Serves.READ,
         asks=PAGE_QUERY,
     ),
@@ -164,7 +164,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         create_user,
         UserChanged,
         route.CONSTANT,
-        needs.USERS,
+        route_rights.USERS,
         Serves.LEADER_ALONE,
         NewUser,
     ),
@@ -174,7 +174,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         change_user,
         UserChanged,
         route.CONSTANT,
-        needs.USERS,
+        route_rights.USERS,
         Serves.LEADER_ALONE,
         UserChange,
     ),
@@ -184,7 +184,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         delete_user,
         UserChanged,
         route.CONSTANT,
-        needs.USERS,
+        route_rights.USERS,
         Serves.LEADER,
     ),
 )

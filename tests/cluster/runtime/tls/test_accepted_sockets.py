@@ -18,7 +18,7 @@ from cluster.runtime.tls import accepted_sockets
 from cluster.runtime.tls.accepted_sockets import ADDRESS_MAX, HANDSHAKES_MAX
 from cluster.runtime.tls.acceptor import Acceptor
 from cluster.runtime.tls.contexts import load_contexts
-from cluster.runtime.tls.security import Security
+from cluster.runtime.tls.port_security import Security
 from tests.support.certificates import Files, make_files, write_chain
 from tests.support.wait_until import PATIENCE_S, until
 

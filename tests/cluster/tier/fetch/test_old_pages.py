@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from cluster.tier.store.errors import StoreError, Unreachable
-from cluster.tier.tier_access import TierReading
+from cluster.tier.tier_assembly import TierReading
 from tests.support.tier_kit import FOLDER, TierKit
 
 QUEUE = (1, 0)

@@ -16,9 +16,9 @@ from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment
 from cluster.runtime.failpoints.failpoints import FailpointSet
 from cluster.state.node_storage import NodeStorage
-from cluster.tier.index_file import index_lane
+from cluster.tier.index_file import index_worker
 from cluster.tier.index_file.index_files import AGAIN_MS, ALARM, IndexFiles, IndexMetrics, IndexUnavailableError
-from cluster.tier.index_file.index_lane import IndexDirectory, Span, Swept, meta_of
+from cluster.tier.index_file.index_worker import IndexDirectory, Span, Swept, meta_of
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.frame import make_entry
@@ -278,7 +278,7 @@ async def test_a_file_that_reads_as_it_was_written_is_not_parsed_again(
         checked.append(size)
         return check_index(size)
 
-    monkeypatch.setattr(index_lane, "check_index", check)
+    monkeypatch.setattr(index_worker, "check_index", check)
     for begun in (False, True):
         if begun:
             node.begin()  # another process: it knows nothing of the file

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 from cluster.config.config import TierSection
-from cluster.tier.store import opening
+from cluster.tier.store import store_by_url
 from cluster.tier.store.errors import (
     AlreadyExists,
     BadAnswer,
@@ -28,7 +28,7 @@ from cluster.tier.store.errors import (
     Unsupported,
 )
 from cluster.tier.store.object_store import ObjectStore, probe
-from cluster.tier.store.opening import check_url, keys_of, open_store
+from cluster.tier.store.store_by_url import check_url, keys_of, open_store
 from raftmq_wire.errors import LocalError
 from tests.support import s3_server
 from tests.support.s3_server import BUCKET, BreakingProxy
@@ -36,10 +36,10 @@ from tests.support.s3_server import BUCKET, BreakingProxy
 RACER = """
 import asyncio, random, sys
 from cluster.config.config import TierSection
-from cluster.tier.store.opening import open_store
+from cluster.tier.store.store_by_url import open_store
 from cluster.tier.store.errors import Conflict
-from cluster.tier.store.retries import RequestCounts
-from cluster.tier.store.retries import RetryingStore, RetryPolicy
+from cluster.tier.store.retrying_store import RequestCounts
+from cluster.tier.store.retrying_store import RetryingStore, RetryPolicy
 
 async def main(url, endpoint, keys, increments):
     inner = open_store(url, TierSection(endpoint=endpoint, region="us-east-1", credentials_file=keys))
@@ -157,7 +157,7 @@ async def test_a_server_that_hangs_is_unreachable(
     broken: Broken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken.proxy.breaks = lambda request, answer: None
-    monkeypatch.setattr(opening, "REQUEST_S", 1)
+    monkeypatch.setattr(store_by_url, "REQUEST_S", 1)
     impatient = open_store(f"s3://{BUCKET}/hangs", s3_server.options(broken.proxy.endpoint, tmp_path))
     with pytest.raises(Unreachable, match="no answer in time"):
         await impatient.head("a")
@@ -293,8 +293,8 @@ def test_keys_are_read_again_and_never_shown(tmp_path: Path) -> None:
 async def test_rotated_keys_are_used_without_a_restart(
     broken: Broken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening, "KEYS_MAX_AGE_S", 0)
-    monkeypatch.setattr(opening, "RENEWED_BEFORE", timedelta())
+    monkeypatch.setattr(store_by_url, "KEYS_MAX_AGE_S", 0)
+    monkeypatch.setattr(store_by_url, "RENEWED_BEFORE", timedelta())
     seen: list[bytes] = []
 
     def note(request: bytes, answer: bytes) -> bytes:

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from cluster.tier.store import directory
-from cluster.tier.store.directory import DirectoryFiles, DirectoryStore
+from cluster.tier.store import directory_store
+from cluster.tier.store.directory_store import DirectoryFiles, DirectoryStore
 from cluster.tier.store.errors import AlreadyExists, Denied, Full, NotFound, StoreError, Throttled, Unreachable
 
 RACERS, INCREMENTS = 8, 50
 RACER = """
 import asyncio, sys
 from pathlib import Path
-from cluster.tier.store.directory import DirectoryStore
+from cluster.tier.store.directory_store import DirectoryStore
 from cluster.tier.store.errors import Conflict
 
 async def main(root, increments):
@@ -154,8 +154,8 @@ def test_a_file_system_without_hard_links_will_do(tmp_path: Path, monkeypatch: p
 
 
 def test_a_lock_that_is_not_let_go_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory, "LOCK_TRIES", 2)
-    monkeypatch.setattr(directory, "LOCK_PAUSE_S", 0.001)
+    monkeypatch.setattr(directory_store, "LOCK_TRIES", 2)
+    monkeypatch.setattr(directory_store, "LOCK_PAUSE_S", 0.001)
     files = DirectoryFiles(tmp_path)
     files.create("a", b"1")
     tag = files.get("a", 1).tag

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cluster.tier.store.errors import NotFound
-from cluster.tier.store.memory import MemoryStore
-from cluster.tier.tier_access import LineageStore, where_of
+from cluster.tier.store.memory_store import MemoryStore
+from cluster.tier.tier_assembly import LineageStore, where_of
 
 
 async def test_the_own_folder_comes_first_then_the_nearest_ancestor() -> None:

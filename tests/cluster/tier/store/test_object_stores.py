@@ -10,10 +10,10 @@ from uuid import uuid4
 import google_crc32c
 import pytest
 
-from cluster.tier.store import directory
+from cluster.tier.store import directory_store
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, Conflict, NotFound
 from cluster.tier.store.object_store import OBJECT_BYTES_MAX, ObjectStore, probe
-from cluster.tier.store.opening import open_store
+from cluster.tier.store.store_by_url import open_store
 from tests.support import s3_server
 
 NAME = "cluster-1/log/00000000000000000000-00000000000000004096.0123456789abcdef.seg"
@@ -159,7 +159,7 @@ async def test_an_object_larger_than_expected_is_not_read(store: ObjectStore) ->
 async def test_a_listing_is_complete_and_keeps_to_its_folder(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directory, "PAGE", 7)
+    monkeypatch.setattr(directory_store, "PAGE", 7)
     all_names = [f"c1/log/{each:04d}.seg" for each in range(30)] + ["c1/log-2/a", "c1/logs", "c2/log/a", "HEAD"]
     for name in all_names:
         await store.create(name, b"x")

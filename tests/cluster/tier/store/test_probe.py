@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.tier.store.errors import AlreadyExists, Conflict, Denied, NotFound, StoreError, Unsupported
-from cluster.tier.store.memory import MemoryStore
+from cluster.tier.store.memory_store import MemoryStore
 from cluster.tier.store.object_store import Data, ObjectInfo, probe
 
 

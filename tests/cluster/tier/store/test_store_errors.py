@@ -8,7 +8,7 @@ import pytest
 
 from cluster.config.config import TierSection
 from cluster.tier.store import errors
-from cluster.tier.store.opening import open_store
+from cluster.tier.store.store_by_url import open_store
 from tests.support.plain_server import Listen
 
 FINAL = (errors.NotFound, errors.AlreadyExists, errors.Conflict, errors.Denied, errors.Unsupported)

@@ -1,0 +1,256 @@
+"""Handlers of a node's reports about itself: /v1/status, /metrics, /v1/recovery, /v1/links, /v1/clients; and of its
+/v1/log-level and /v1/failpoints."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from cluster.admin import route, route_rights
+from cluster.admin.errors import ApiError
+from cluster.admin.handler_request import Call, Raw
+from cluster.admin.node_interface import AdminPort, ClientView, NodeStatus
+from cluster.admin.pagination import Page
+from cluster.admin.route import Route, Serves
+from cluster.admin.streamed_json import Pieces
+from cluster.peer.links import LinkView
+from cluster.runtime import logs
+from cluster.runtime.failpoints.failpoints import FailpointError, FailpointSet, PointState
+from cluster.state.recovery_views import RecoveryStatus
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+"""Media type of the metrics."""
+
+
+async def get_status(call: Call) -> NodeStatus:
+    """Role, term, leader, indexes, peers, recovery, limits."""
+    return call.port.status()
+
+
+async def get_member_status(call: Call) -> NodeStatus:
+    """Role, term, leader, indexes, peers, recovery, limits of a member."""
+    return call.port.status()
+
+
+async def get_metrics(call: Call) -> Raw:
+    """Metrics in Prometheus's text format."""
+    port = call.port
+    async with call.watch.scraping:
+        return await _scraped(call, port)
+
+
+async def _scraped(call: Call, port: AdminPort) -> Raw:
+    port.metrics.findings((each.code, each.severity) for each in call.watch.cluster())
+    measured, topics = await port.topic_sizes.all(), port.state.topics_by_id
+    largest = {topics[topic].name: size for topic, size in measured.largest.items() if topic in topics}
+    port.metrics.topic_sizes(largest, len(measured.sizes))
+    steps = port.metrics.scraped(port.status(), port.state, port.backups.age_s, port.wall_ms())
+    return Raw(CONTENT_TYPE, b"".join(await call.done(steps)))
+
+
+class RecoveryView(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `GET /v1/recovery`."""
+
+    schema: Literal[1] = 1
+    consistency: Literal["local"] = "local"
+    node: int
+    applied_index: int
+    uptime_ms: int
+    recovery: RecoveryStatus
+
+
+async def get_recovery(call: Call) -> RecoveryView:
+    """The last start: stages, bytes scanned, entries replayed, findings, actions, alarms, and what is synced."""
+    status = call.port.status()
+    return RecoveryView(
+        node=status.node, applied_index=status.applied_index, uptime_ms=status.uptime_ms, recovery=status.recovery
+    )
+
+
+class LinksView(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `GET /v1/links`."""
+
+    node: int
+    consistency: Literal["local"] = "local"
+    leader: int | None
+    links: list[LinkView]
+
+
+async def get_links(call: Call) -> LinksView:
+    """State, age and reason of this node's link to each other node."""
+    return LinksView(
+        node=call.port.config.node.id, leader=call.port.services.leader_id() or None, links=call.port.links.view()
+    )
+
+
+Level = Literal["debug", "info", "warning", "error"]
+
+
+class LogLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `PUT /v1/log-level`."""
+
+    level: Level
+
+
+class LogLevelView(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `GET /v1/log-level`."""
+
+    node: int
+    level: Level
+    """The present level."""
+    configured: Level
+    """The level in the configuration, log_output.level."""
+
+
+async def get_log_level(call: Call) -> LogLevelView:
+    """The level of this node's log."""
+    config = call.port.config
+    return LogLevelView(node=config.node.id, level=logs.level(), configured=config.log_output.level)
+
+
+async def set_log_level(call: Call) -> LogLevelView:
+    """Changes the level of this node's log until its next start."""
+    wanted: LogLevel = call.body
+    before = logs.level()
+    logs.set_level(wanted.level)
+    about = f"node {call.port.config.node.id}"
+    call.port.events.note("configuration", about, f"the log level is {wanted.level} now, it was {before}")
+    return await get_log_level(call)
+
+
+class FailpointRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `PUT /v1/failpoints`: {"name": "append.fdatasync", "action": "hold"}."""
+
+    name: str
+    action: str
+
+
+class FailpointsView(msgspec.Struct, frozen=True, kw_only=True):
+    """All failpoints of this node."""
+
+    node: int
+    failpoints: list[PointState]
+
+
+async def list_failpoints(call: Call) -> FailpointsView:
+    """Every failpoint, its action, and how often it took effect."""
+    points = _enabled(call)
+    return FailpointsView(node=call.port.config.node.id, failpoints=points.states())
+
+
+async def set_failpoint(call: Call) -> FailpointsView:
+    """Changes one failpoint and releases the calls that it held."""
+    points, wanted = _enabled(call), call.body
+    try:
+        points.set(wanted.name, wanted.action)
+    except FailpointError as error:
+        raise ApiError("bad_field", error.message, error.hint) from None
+    return FailpointsView(node=call.port.config.node.id, failpoints=points.states())
+
+
+def _enabled(call: Call) -> FailpointSet:
+    if not call.port.failpoints.enabled:
+        raise ApiError(
+            "failpoints_off",
+            "failpoints are off on this node",
+            "for tests only: restart it with [failpoints] enabled = true, or RAFTMQ_FAILPOINTS__ENABLED=true",
+        )
+    return call.port.failpoints
+
+
+class ClientsView(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `GET /v1/clients` and `GET /v1/members/{id}/clients`."""
+
+    node: int
+    consistency: Literal["local"] = "local"
+    total: int
+    """The number of connections. If there are more than the list shows, it shows the busiest."""
+    clients: list[ClientView]
+
+
+class ClientGone(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `DELETE /v1/clients/{address}`."""
+
+    node: int
+    address: str
+    disconnected: bool
+
+
+async def list_clients(call: Call) -> Pieces:
+    """Connections of clients to this node, the busiest first: address, language, version, groups, rates."""
+    total, clients = await call.done(call.port.clients.view())
+    page = Page(call)
+    for client in clients:
+        await page.turn()
+        if not page.add(client):
+            break
+    return page.answer(ClientsView(node=call.port.config.node.id, total=total, clients=[]), "clients")
+
+
+async def list_member_clients(call: Call) -> Pieces:
+    """The clients that are connected to a member."""
+    return await list_clients(call)
+
+
+async def disconnect_client(call: Call) -> ClientGone:
+    """Closes one connection of a client; a healthy client connects again at once."""
+    address = call.params["address"]
+    if not call.port.clients.disconnect(address):
+        raise ApiError("not_found", f"no client is connected from {address}", "GET /v1/clients lists all")
+    call.port.events.note("client", f"client {address}", f"the connection from {address} was closed over HTTP")
+    return ClientGone(node=call.port.config.node.id, address=address, disconnected=True)
+
+
+async def disconnect_member_client(call: Call) -> ClientGone:
+    """Closes one connection of a client to a member; a healthy client connects again at once."""
+    return await disconnect_client(call)
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route("GET", "/v1/status", get_status, NodeStatus, route.CONSTANT, route_rights.CLUSTER_GET),
+    Route("GET", "/v1/clients", list_clients, ClientsView, route.page(), route_rights.CLUSTER_GET),
+    Route("DELETE", "/v1/clients/{address}", disconnect_client, ClientGone, route.CONSTANT, route_rights.SUPER),
+    Route("GET", "/v1/links", get_links, LinksView, route.CONSTANT, route_rights.CLUSTER_GET),
+    Route("GET", "/v1/log-level", get_log_level, LogLevelView, route.CONSTANT, route_rights.CLUSTER_GET),
+    Route("PUT", "/v1/log-level", set_log_level, LogLevelView, route.CONSTANT, route_rights.SUPER, body=LogLevel),
+    Route("GET", "/v1/recovery", get_recovery, RecoveryView, route.CONSTANT, route_rights.CLUSTER_GET),
+    Route(
+        "GET",
+        "/v1/members/{id}/clients",
+        list_member_clients,
+        ClientsView,
+        route.page(),
+        route_rights.CLUSTER_GET,
+        Serves.MEMBER,
+    ),
+    Route(
+        "DELETE",
+        "/v1/members/{id}/clients/{address}",
+        disconnect_member_client,
+        ClientGone,
+        route.CONSTANT,
+        route_rights.SUPER,
+        Serves.MEMBER,
+    ),
+    Route(
+        "GET",
+        "/v1/members/{id}/status",
+        get_member_status,
+        NodeStatus,
+        route.CONSTANT,
+        route_rights.CLUSTER_GET,
+        Serves.MEMBER,
+    ),
+    Route("GET", "/v1/failpoints", list_failpoints, FailpointsView, route.CONSTANT, route_rights.CLUSTER_GET),
+    Route(
+        "PUT",
+        "/v1/failpoints",
+        set_failpoint,
+        FailpointsView,
+        route.CONSTANT,
+        route_rights.SUPER,
+        body=FailpointRequest,
+    ),
+    Route("GET", "/metrics", get_metrics, "text/plain", route.page(bytes_max=4 << 20), route_rights.CLUSTER_GET),
+)

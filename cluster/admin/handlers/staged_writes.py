@@ -1,0 +1,214 @@
+"""/v1/writes: messages that Spark has staged and not committed yet, and the newest committed write of each name."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from typing import Annotated, Final
+
+import msgspec
+
+from cluster.admin import route, route_rights
+from cluster.admin.errors import ApiError
+from cluster.admin.handler_request import Call, ChangeView, ReadView, applied
+from cluster.admin.route import Route, Serves
+from cluster.broker.transactions.staged_writes import DISCARDED_MAX
+from cluster.runtime.request_limits import Unsigned63
+from statemachine.commands import DISCARD_ATTEMPTS, FORGET_WRITE
+from statemachine.delivery.staged_writes import NAME_MAX, Attempt
+
+ATTEMPTS_SHOWN, NAMES_SHOWN = 100, 100
+"""The most attempts and names in one answer."""
+
+WriteName = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_MAX)]
+
+
+class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt of one task. Times are log time."""
+
+    attempt: int
+    name: str
+    """Name of the write: `query ` and the id of a streaming query, or `write ` and the option writeId."""
+    write: int
+    """The number of the write: Spark's batch id."""
+    state: str
+    """`open`; `committed`: it is being copied into its queues; `discarded`: it is being removed."""
+    messages: int
+    left: int
+    """Messages that are neither copied nor removed."""
+    bytes: int
+    """Bytes of those messages."""
+    opened_ms: int
+    staged_ms: int
+    """The time when messages were last staged."""
+
+
+class CommittedView(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest committed write of a name. It and earlier ones are not written again."""
+
+    name: str
+    write: int
+    messages: int
+    committed_ms: int
+
+
+class WritesView(ReadView, frozen=True, kw_only=True):
+    """The answer to `GET /v1/writes`."""
+
+    staged: int
+    """Messages of all attempts that are neither copied nor removed."""
+    bytes: int
+    attempts: list[AttemptView]
+    """The oldest attempts."""
+    committed: list[CommittedView]
+    """The newest committed write of each name, in the order of the names."""
+    more: bool
+    """True if there are further attempts or names."""
+
+
+class AbortRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /v1/writes/abort`."""
+
+    name: WriteName
+    write: Unsigned63
+    dry_run: bool = False
+    """True to only answer what would be discarded."""
+
+
+class WriteAborted(ChangeView, frozen=True, kw_only=True):
+    """The answer after the staged messages of the write were discarded; a commit of it is refused from now on."""
+
+    attempts: int
+    messages: int = 0
+    """The number of messages that these attempts had staged."""
+    dry_run: bool = False
+    """True if nothing was changed; term and index are those of the last applied entry."""
+
+
+class ForgetRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /v1/writes/forget`."""
+
+    name: WriteName
+    dry_run: bool = False
+    """True to only answer what would be forgotten."""
+
+
+class WriteForgotten(ChangeView, frozen=True, kw_only=True):
+    """The answer after a name was forgotten and may be used anew: a producer that writes under it again writes
+    everything again."""
+
+    write: int
+    """The newest committed write."""
+    dry_run: bool = False
+    """True if nothing was changed; term and index are those of the last applied entry."""
+
+
+async def list_writes(call: Call) -> WritesView:
+    """The staged attempts, and the committed writes."""
+    state = call.port.state
+    index = state.applied.index
+    attempts = list(itertools.islice(state.writes.attempts(), ATTEMPTS_SHOWN + 1))
+    committed = state.writes.committed_writes(NAMES_SHOWN + 1)
+    return WritesView(
+        node=call.port.config.node.id,
+        consistency=call.consistency,
+        applied_index=index,
+        staged=state.writes.left,
+        bytes=state.writes.left_bytes,
+        attempts=[_attempt(attempt) for attempt in attempts[:ATTEMPTS_SHOWN]],
+        committed=[
+            CommittedView(name=one.name, write=one.write, messages=one.count, committed_ms=one.committed_ms)
+            for one in committed[:NAMES_SHOWN]
+        ],
+        more=len(attempts) > ATTEMPTS_SHOWN or len(committed) > NAMES_SHOWN,
+    )
+
+
+async def abort_write(call: Call) -> WriteAborted:
+    """Discards what is staged for a write that nobody will commit."""
+    wanted: AbortRequest = call.body
+    port = call.port
+    attempts = messages = 0
+    done = port.state.applied
+    after: int | None = 0
+    while after is not None:
+        found, after = port.state.writes.open_of(wanted.name, wanted.write, after, DISCARDED_MAX)
+        messages += sum([attempt.left for attempt in found])
+        if wanted.dry_run:
+            attempts += len(found)
+        elif found:
+            numbers = [attempt.number for attempt in found]
+            done, answer = await applied(partial(port.services.propose, [[DISCARD_ATTEMPTS, numbers]]))
+            attempts += answer.value
+        await call.breathe()
+    if not messages and not attempts:
+        raise ApiError("not_found", f"nothing is staged for write {wanted.write} of {wanted.name!r}", "GET /v1/writes")
+    return WriteAborted(
+        node=port.config.node.id,
+        term=done.term,
+        index=done.index,
+        attempts=attempts,
+        messages=messages,
+        dry_run=wanted.dry_run,
+    )
+
+
+async def forget_write(call: Call) -> WriteForgotten:
+    """Forgets that writes of a name were committed."""
+    wanted: ForgetRequest = call.body
+    newest = call.port.state.writes.committed(wanted.name)
+    if newest is None:  # nor is the level of commands known to be reached
+        raise ApiError("not_found", f"no write of {wanted.name!r} is committed", "GET /v1/writes lists the names")
+    node = call.port.config.node.id
+    if wanted.dry_run:
+        term, index = call.port.state.applied
+        return WriteForgotten(node=node, term=term, index=index, write=newest.write, dry_run=True)
+    entry_id, answer = await applied(partial(call.port.services.propose, [[FORGET_WRITE, wanted.name]]))
+    return WriteForgotten(node=node, term=entry_id.term, index=entry_id.index, write=answer.value)
+
+
+def _attempt(attempt: Attempt) -> AttemptView:
+    return AttemptView(
+        attempt=attempt.number,
+        name=attempt.name,
+        write=attempt.write,
+        state=attempt.state.name.lower(),
+        messages=attempt.count,
+        left=attempt.left,
+        bytes=attempt.left_bytes,
+        opened_ms=attempt.opened_ms,
+        staged_ms=attempt.staged_ms,
+    )
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        "GET",
+        "/v1/writes",
+        list_writes,
+        WritesView,
+        route.page(ATTEMPTS_SHOWN + NAMES_SHOWN),
+        route_rights.CLUSTER_GET,
+        Serves.READ,
+    ),
+    Route(
+        "POST",
+        "/v1/writes/abort",
+        abort_write,
+        WriteAborted,
+        route.CONSTANT,
+        route_rights.SUPER,
+        Serves.LEADER,
+        AbortRequest,
+    ),
+    Route(
+        "POST",
+        "/v1/writes/forget",
+        forget_write,
+        WriteForgotten,
+        route.CONSTANT,
+        route_rights.SUPER,
+        Serves.LEADER,
+        ForgetRequest,
+    ),
+)

@@ -1,0 +1,312 @@
+"""The node's interface for the HTTP API, and the node's description of itself. It has no logic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+import msgspec
+
+from cluster.admin.figure_history import Samples
+from cluster.members.checks import QuorumView
+from cluster.peer.links import LinkView
+from cluster.repair.progress import InstallView
+from cluster.replication.mode_assembly import ModesView
+from cluster.retention.disk_space import DiskView
+from cluster.runtime.alarms import Alarm, Alarms
+from cluster.state.recovery_views import RecoveryStatus
+from raftlog.types import NodeId
+
+if TYPE_CHECKING:
+    from cluster.admin.access import HttpAccess
+    from cluster.backup.service import Backups
+    from cluster.broker.evicted.evicted_key_search import EvictedKeys, EvictedPages
+    from cluster.broker.evicted.evicted_time_search import EvictedBounds
+    from cluster.broker.services import Services
+    from cluster.broker.topic_sizes import TopicSizes
+    from cluster.config.config import Config
+    from cluster.config.ranges import Held
+    from cluster.config.reload import KeyChange, ReloadView
+    from cluster.members.address_change import Moves
+    from cluster.members.changes import MemberChanges
+    from cluster.members.cluster_level import Levels
+    from cluster.members.service import MembersService
+    from cluster.peer.links import Links
+    from cluster.repair.consistency import Consistency
+    from cluster.repair.repair_service import Repairs
+    from cluster.retention.service import Retention
+    from cluster.runtime.events import EventLog
+    from cluster.runtime.failpoints.failpoints import FailpointSet
+    from cluster.runtime.tls.tls_maintenance import TlsMaintenance
+    from cluster.state.scrub import Scrubber
+    from cluster.tier.scrub.scrub_service import TierScrubs
+    from cluster.tier.tier_service import Tier
+    from statemachine.broker_state import BrokerState
+
+
+class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Another member as the leader sees it."""
+
+    node: int
+    match_index: int
+    """The highest index known to be on its disk."""
+    lag_entries: int
+    """Entries that it is behind the leader's log."""
+    connected: bool
+
+
+class LoadStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The load of clients on this node."""
+
+    connections: int
+    long_polls: int
+    inflight_bytes: int
+    """Bytes of requests that this node holds: their outcome is open, or another node has to answer them."""
+    client_inflight_bytes: int
+    """Bytes of unanswered requests of all connections."""
+
+
+class SecretView(msgspec.Struct, frozen=True, kw_only=True):
+    """The proof that this node requires of peers that connect to its peer port. Contains no key."""
+
+    state: Literal["none", "admitting", "changing", "required"] = "none"
+    """`none`: the cluster has no secret; `admitting`: peers without a secret are accepted too; `changing`: those with
+    the older one; `required`: neither."""
+    key: str = ""
+    """The id of the newest key, so that two files can be compared; "" without one."""
+    waiting_for: list[int] = []
+    """Members that have not proven the newest key to this node."""
+
+
+class KernelView(msgspec.Struct, frozen=True):
+    """The form of the hot path that this node runs: `raftmq_wire.kernel`."""
+
+    name: Literal["native", "python"]
+    version: int
+    why: str
+    """The reason why it is not the native one; empty if it is."""
+
+
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `GET /v1/status`: the state of one node."""
+
+    schema: Literal[1] = 1
+    consistency: Literal["local"] = "local"
+    node: int
+    uuid: str = ""
+    """Node uuid in its data directory."""
+    cluster: str
+    cluster_id: str
+    broker: str
+    role: Literal["follower", "pre_candidate", "candidate", "leader"]
+    member: Literal["voter", "learner", "removed", "none"] = "voter"
+    """Its role in the cluster as far as it knows; `none`: it does not know yet that it was added."""
+    term: int
+    leader: int | None
+    writes_open: bool
+    """True if it leads and has applied the no-op of its term."""
+    commit_index: int
+    applied_index: int
+    last_index: int
+    behind: int = 0
+    """Entries that a leader named as committed and that this node has not applied."""
+    durability: Literal["majority_fdatasync"] = "majority_fdatasync"
+    """The condition for acknowledging a write."""
+    stopping: bool = False
+    """True while it stops and directs its clients to other nodes."""
+    drained: bool = False
+    """True if it must not lead until its next start, or until the drain is lifted."""
+    maintenance: bool = False
+    """True while it is in maintenance according to the log: it leads nothing until that ends."""
+    failpoints: bool = False
+    """True if faults can be injected over HTTP: `[failpoints] enabled`."""
+    failure: str | None = None
+    """The reason why the node has stopped taking part; None while it does."""
+    alarms: list[Alarm] = []
+    """Active alarms, oldest first."""
+    peers: list[PeerStatus]
+    """The other members; empty unless this node leads."""
+    quorum: QuorumView | None = None
+    """The voters in force, and how many of them may fail."""
+    links: list[LinkView] = []
+    """This node's links to the others."""
+    secret: SecretView = SecretView()
+    """The state of the secret that nodes prove to each other."""
+    load: LoadStatus
+    recovery: RecoveryStatus
+    install: InstallView = InstallView()
+    """The progress of fetches for a log that is too far behind, or lacks older segments."""
+    limits: dict[str, int]
+    """The section [limits] in force."""
+    modes: ModesView | None = None
+    """The way in which sends are acknowledged, and how many may be lost."""
+    disk: DiskView | None = None
+    """Space on the data directory's file system."""
+    retention: dict[str, int | bool | str] = {}
+    """The section [retention] in force on this node."""
+    versions: dict[str, str]
+    kernel: KernelView
+    python_finding: str
+    """A warning that the node runs under a slow Python, with the remedy; empty if it does not."""
+    uptime_ms: int
+
+
+class MemberView(msgspec.Struct, frozen=True, kw_only=True):
+    """A connected consumer, as this node knows it from heartbeats."""
+
+    client_id: str
+    address: str
+    language: str
+    version: int
+    silent_ms: int
+    """Milliseconds since its last heartbeat."""
+
+
+class Counted(NamedTuple):
+    """Counters of the node since its start."""
+
+    messages_in: int
+    """Acknowledged messages, on the leader."""
+    messages_out: int
+    """Messages delivered to consumers."""
+    bytes_in: int
+    bytes_out: int
+    commits: tuple[int, ...]
+    """Numbers of entries by the time from their proposal to their answer, one for each bucket."""
+    commit_bounds_s: tuple[float, ...]
+    """The upper bound of each bucket in seconds, ascending; the last one is infinite."""
+    appends: tuple[int, ...]
+    """Numbers of writes to the log by their duration, fdatasync included, one for each bucket."""
+    append_bounds_s: tuple[float, ...]
+    loop_lag_s: float
+    """The longest delay in seconds of a timer on the event loop in the last 10 s."""
+
+
+class Figures(Protocol):
+    """The node's metrics (`cluster.node.metrics`)."""
+
+    def scraped(
+        self, status: NodeStatus, state: BrokerState, backup_age_s: float | None, now_ms: int
+    ) -> Generator[None, None, list[bytes]]:
+        """Updates the gauges and returns the exposition text, in steps. Only one scrape may be in progress. `now_ms` is
+        the wall clock."""
+
+    def counted(self) -> Counted:
+        """Returns the counters for the history of the last hour."""
+
+    def topic_sizes(self, sizes: Mapping[str, int], total: int) -> None:
+        """Sets the sizes of topics: topic -> bytes of its messages in this node's log, of the largest. `total` is the
+        number of all topics."""
+
+    def topic_deleted(self, topic: str) -> None:
+        """Removes the topic's series."""
+
+    def findings(self, found: Iterable[tuple[str, str]]) -> None:
+        """Sets the cluster's findings as this node knows them, each given as (code, severity)."""
+
+
+class Clients(Protocol):
+    """The connections of clients to this node (`cluster.admin.client_list`)."""
+
+    def view(self) -> Generator[None, None, tuple[int, list[ClientView]]]:
+        """Returns (number of connections, the busiest of them), in steps."""
+
+    def disconnect(self, address: str) -> bool:
+        """Closes the connection of the client at that "ip:port"; returns False if there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminPort:
+    """The node as the HTTP API sees it; the node assembles it. Everything is called on the node's event loop."""
+
+    current_config: Callable[[], Config]
+    state: BrokerState
+    failpoints: FailpointSet
+    alarms: Alarms
+    repairs: Repairs
+    consistency: Consistency
+    scrubber: Scrubber
+    backups: Backups
+    links: Links
+    retention: Retention
+    tier: Tier
+    tier_scrubs: TierScrubs | None
+    """Scrubs of the tier; None if no tier is configured."""
+    access: HttpAccess
+    tls: TlsMaintenance
+    membership: MembersService
+    changes: MemberChanges
+    levels: Levels
+    moves: Moves
+    services: Services
+    metrics: Figures
+    events: EventLog
+    clients: Clients
+    topic_sizes: TopicSizes
+    wall_ms: Callable[[], int]
+    """Returns the node's wall clock, milliseconds since the Unix epoch."""
+    status: Callable[[], NodeStatus]
+    """Returns the status. Cheap; also called for each scrape."""
+    connected: Callable[[NodeId], bool]
+    """Returns True if there is a connection to that node."""
+    genesis_payload: Callable[[], bytes]
+    """Returns the payload of the entry at index 0."""
+    secret_keys: Callable[[], Sequence[bytes]]
+    """Returns the keys that peers prove, newest first; none if the cluster has no secret."""
+    transfer: Callable[[NodeId], None]
+    """Starts a leadership transfer; its result shows in `leader_id`. Raises RaftLogError if it cannot start."""
+    overruled: Callable[[], list[KeyChange]]
+    held: Callable[[], list[Held]]
+    """Returns keys of the cluster for which this node's file gives another value (`after`), which is ignored."""
+    reload: Callable[[], ReloadView]
+    """Reads the configuration again. Raises ConfigError, having changed nothing."""
+    members: Callable[[str], list[MemberView]]
+    """Returns the connected consumers of a group; [] if there are none or no such group."""
+    member_count: Callable[[str], int]
+    """Returns the number of connected consumers of a group."""
+    evicted_keys: EvictedKeys | None = None
+    """Finds messages that were evicted; None if no tier is configured."""
+    evicted_bounds: EvictedBounds | None = None
+    evicted_pages: EvictedPages | None = None
+    samples: Samples = field(default_factory=Samples)
+    """The figures of the last hour, for plots."""
+
+    @property
+    def config(self) -> Config:
+        """The configuration in force; a reload replaces it."""
+        return self.current_config()
+
+
+class ClientGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A group to which a client belongs according to its heartbeats."""
+
+    name: str
+    role: Literal["producer", "consumer"]
+    client_id: str
+
+
+class ClientView(msgspec.Struct, frozen=True, kw_only=True):
+    """One connection of a client."""
+
+    address: str
+    """"ip:port", which identifies the connection on this node."""
+    listener: str
+    since: str
+    """The time when it connected: RFC 3339, UTC."""
+    language: str
+    """The client's language; "" until its first heartbeat."""
+    version: int
+    """RocketMQ's number of the client's version; 0 until its first heartbeat."""
+    groups: list[ClientGroup]
+    received_bytes: int
+    """Bytes received from the client since it connected."""
+    sent_bytes: int
+    """Bytes sent to the client since it connected."""
+    received_bytes_per_s: float
+    """Received bytes per second since the list was last read, or since the client connected."""
+    sent_bytes_per_s: float
+    unsent_bytes: int
+    """Bytes of answers that the client has not read yet."""
+    inflight_bytes: int
+    """Bytes of its unanswered requests."""

@@ -1,0 +1,106 @@
+"""Pages of lists: the request's parameters for a page, and the items as JSON until the page is full."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from cluster.admin.errors import ApiError
+from cluster.admin.handler_request import Call
+from cluster.admin.request_parsing import number_of
+from cluster.admin.route import PAGE_BYTES_MAX, PAGE_ITEMS_MAX
+from cluster.admin.streamed_json import Pieces
+from cluster.config.source import nearest
+from raftlog.work import charge, charge_text
+from statemachine.rows.sorted_map import SortedMap
+
+ITEM_UNITS: Final = 20
+"""Units of work of one item of a page, besides its text."""
+
+
+class Page:
+    """The items of one list, as JSON. A full page ends before the item for which it has no room."""
+
+    def __init__(self, call: Call, items_max: int = PAGE_ITEMS_MAX, bytes_max: int = PAGE_BYTES_MAX) -> None:
+        self._call = call
+        self.items_max = items_max
+        self._bytes_max = bytes_max
+        self.items = 0
+        self.size = 0
+        self.parts: list[bytes] = []
+
+    @property
+    def left(self) -> int:
+        """Bytes that are left on the page."""
+        return max(0, self._bytes_max - self.size)
+
+    @property
+    def full(self) -> bool:
+        """True if no further item fits."""
+        return self.items >= self.items_max or self.size >= self._bytes_max
+
+    async def turn(self, units: int = 0) -> None:
+        """Called before an item is made: waits for the caller's turn, and charges the item's work."""
+        await self._call.breathe()
+        charge(ITEM_UNITS + units)
+
+    def add(self, view: msgspec.Struct) -> bool:
+        """Adds a small item; returns True if it is on the page. The first one always is."""
+        return self.add_parts([msgspec.json.encode(view)])
+
+    def add_parts(self, parts: list[bytes]) -> bool:
+        """Adds an item that is encoded already; returns True if it is on the page."""
+        size = 1 + sum(map(len, parts))
+        if self.items and (self.full or size > self.left):
+            return False
+        charge_text(size)
+        if self.items:
+            self.parts.append(b",")
+        self.parts += parts
+        self.items += 1
+        self.size += size
+        return True
+
+    def answer(self, view: msgspec.Struct, field: str) -> Pieces:
+        """Returns the view with the items in its list `field`, which is empty."""
+        before, after = around(view, field, b"[]")
+        return Pieces([before, b"[", *self.parts, b"]", after])
+
+
+def around(view: msgspec.Struct, field: str, value: bytes) -> tuple[bytes, bytes]:
+    """Returns the JSON of a view before and behind the value of a field. No text in it can be mistaken for the field,
+    because its quotes are escaped."""
+    mark = b'"%s":' % field.encode()
+    before, found, after = msgspec.json.encode(view).partition(mark + value)
+    assert found, f"{type(view).__name__} has no field {field} with {value!r}"
+    return before + mark, after
+
+
+AFTER: Final = "after"
+"""Name of the query parameter with the `next` of the page before."""
+LIMIT: Final = "limit"
+PAGE_QUERY: Final = (AFTER, LIMIT)
+NEIGHBOURS: Final = 100
+"""Names on each side that are compared with an unknown one: comparing all names would take seconds."""
+PREFIX: Final = 2
+
+
+def limit_of(call: Call) -> int:
+    """Returns the parameter ?limit=. Raises ApiError."""
+    limit = number_of(call.query, LIMIT, PAGE_ITEMS_MAX, PAGE_ITEMS_MAX)
+    if not limit:
+        raise ApiError("bad_query", "limit cannot be 0", f"use a whole number from 1 to {PAGE_ITEMS_MAX}")
+    return limit
+
+
+def after_of(call: Call) -> str | None:
+    """Returns the parameter ?after=, a name; None for the first page."""
+    return call.query.get(AFTER) or None
+
+
+def neighbour(name: str, names: SortedMap[str, Any]) -> str | None:
+    """Returns the name most similar to an unknown one, among those with a similar beginning; None if none is."""
+    near = names.keys_from(name[:PREFIX] or None, NEIGHBOURS) + names.keys_from(name or None, NEIGHBOURS)
+    first = names.keys_from(None, NEIGHBOURS)
+    return nearest(name, dict.fromkeys([*near, *first]))

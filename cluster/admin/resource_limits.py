@@ -1,0 +1,251 @@
+"""Keeps the HTTP API within its limits of descriptors and memory.
+
+- At most CONNECTIONS_MAX connections are accepted: the node keeps descriptors for files
+  (`cluster.runtime.host.descriptors`). From 80 % on, a client of another address takes the place of an idle one
+  (`cluster.runtime.host.connection_eviction`).
+- When all are taken, SPARE_MAX more connections may ask if this node lives and is ready, for SPARE_S each: a probe must
+  not take the node for dead because other clients keep it busy.
+- A connection has PATIENCE_S to finish a request, from its opening or the previous answer; idle ones are closed.
+- A client must read an answer at SLOWEST_BYTES per PATIENCE_S or faster, else its connection is closed.
+- Answers that grow with the stored data reserve memory from one account, from before they are made until they are sent.
+  A request without memory waits, and is refused (`busy`) after half of PATIENCE_S.
+- While a request waits for memory, a connection that has held some for HELD_S is closed.
+- Work of a connection that is cut into steps ends with the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final, cast
+
+from aiohttp import web
+
+from cluster.admin.errors import ApiError
+from cluster.admin.forward import OF_NODE
+from cluster.runtime.host.connection_eviction import PRESSED, ConnectionSlots
+from cluster.runtime.resource_budget import Room, Share
+from cluster.runtime.turns.work import Turns
+
+logger = logging.getLogger(__name__)
+
+CONNECTIONS_MAX: Final = 64
+SPARE_MAX: Final = 8
+SPARE_S: Final = 2.0
+PROBES: Final = frozenset({"/v1/health/live", "/v1/health/ready"})
+"""Paths that a spare connection may request."""
+PATIENCE_S: Final = 10.0
+SLOWEST_BYTES: Final = 64 << 10
+ANSWERS_BYTES_MAX: Final = 64 << 20
+"""The most bytes of all answers that are being made or sent."""
+HELD_S: Final = 20.0
+"""Seconds that an answer may take while others wait for its memory."""
+LOOK_EVERY_S: Final = 1.0
+
+
+class Guarded(asyncio.Protocol):
+    """Wraps aiohttp's protocol of one connection, and records since when its client is waited for."""
+
+    def __init__(self, guard: Guard, inner: asyncio.Protocol) -> None:
+        self._guard = guard
+        self._inner = inner
+        self.transport: asyncio.Transport | None = None
+        self.address = ""
+        self.since_s = 0.0
+        """Time of its opening, of its last answer, or of the last read of enough bytes of an answer."""
+        self.busy = 0
+        self.is_spare = False
+        """True if it was accepted beyond CONNECTIONS_MAX, for PROBES alone."""
+        self.of_node = False
+        """True if a node has forwarded a request through it."""
+        self.unsent = 0
+        self.holds_since_s: float | None = None
+        """Time since which it holds memory for an answer; None if it holds none."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Registers the open connection."""
+        self.transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if peer else ""
+        self._guard.opened(self)
+        self._inner.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Removes the closed connection."""
+        self._guard.closed(self)
+        self._inner.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Passes a part of a request on to aiohttp."""
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        """Tells aiohttp that the client sends no more."""
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        """Tells aiohttp that the client is slow."""
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Tells aiohttp that the client is no longer slow."""
+        self._inner.resume_writing()
+
+
+class Guard:
+    """All connections of one node's HTTP API."""
+
+    def __init__(self, now_s: Callable[[], float], turns: Turns | None = None) -> None:
+        """`turns` are those from which the work of a connection is removed when it ends."""
+        self._now_s = now_s
+        self._turns = turns
+        self._connections: dict[asyncio.BaseTransport, Guarded] = {}
+        self._spare: dict[Guarded, None] = {}
+        """Spare connections, oldest first; they are also in `_connections`."""
+        self._places: ConnectionSlots[Guarded] = ConnectionSlots(self._idle_s)
+        self.answers = Room(ANSWERS_BYTES_MAX, lambda callback: asyncio.get_running_loop().call_soon(callback))
+        """Bytes of answers that are being made, or that no client has read."""
+
+    def room(self, opening: int, address: str) -> str:
+        """Returns the reason why no connection of that address may be accepted, besides `opening` that are not open
+        yet; "" if one may."""
+        count = self._count() + opening
+        if count >= PRESSED * CONNECTIONS_MAX and (idle := self._places.victim(address)) is not None:
+            self._end(idle)
+            count -= 1
+        if count < CONNECTIONS_MAX:
+            return ""
+        if len(self._spare) + max(0, count - CONNECTIONS_MAX) < SPARE_MAX:
+            return ""
+        silent = next((each for each in self._spare if not each.busy), None)  # a probe asks at once
+        if silent is not None:
+            self._end(silent)
+            return ""
+        return f"the HTTP API has {CONNECTIONS_MAX} connections; idle ones are closed after {PATIENCE_S:g} s"
+
+    def _count(self) -> int:
+        """Returns the number of connections without the spare ones."""
+        return len(self._connections) - len(self._spare)
+
+    def _end(self, connection: Guarded) -> None:
+        self.closed(connection)  # its place is free before its transport reports the end
+        if connection.transport is not None:
+            connection.transport.abort()
+
+    def _idle_s(self, connection: Guarded) -> float | None:
+        return None if connection.busy or connection.of_node else self._now_s() - connection.since_s
+
+    def opened(self, connection: Guarded) -> None:
+        """Registers a new connection."""
+        assert connection.transport is not None
+        connection.since_s = self._now_s()
+        connection.is_spare = self._count() >= CONNECTIONS_MAX
+        self._connections[connection.transport] = connection
+        if connection.is_spare:
+            self._spare[connection] = None
+        else:
+            self._places.add(connection.address, connection)
+
+    def closed(self, connection: Guarded) -> None:
+        """Forgets a closed connection, and drops its work."""
+        self._spare.pop(connection, None)
+        self._places.remove(connection.address, connection)
+        if connection.transport is not None:
+            self._connections.pop(connection.transport, None)
+            if self._turns is not None:
+                self._turns.drop(connection.transport)
+
+    @contextlib.asynccontextmanager
+    async def serving(self, request: web.Request) -> AsyncIterator[None]:
+        """Marks a request whose header is complete: while it is answered, only the reading of the answer is timed."""
+        connection = self._connections.get(request.transport) if request.transport is not None else None
+        if connection is None:
+            yield
+            return
+        if connection.is_spare and request.path not in PROBES:
+            raise ApiError(
+                "busy",
+                f"the HTTP API has {CONNECTIONS_MAX} connections; beyond them it answers only "
+                f"{' and '.join(sorted(PROBES))}",
+                "ask again in a moment, or ask another node",
+            )
+        connection.busy += 1
+        try:
+            yield
+        finally:
+            connection.busy -= 1
+            connection.of_node = connection.of_node or request.get(OF_NODE, False)
+            connection.since_s = self._now_s()
+
+    @contextlib.asynccontextmanager
+    async def answering(self, request: web.Request | None, size: int) -> AsyncIterator[Share]:
+        """Reserves memory for an answer of at most `size` bytes until it is sent. Raises ApiError(`busy`)."""
+        share = self.answers.share()
+        connection = self._connections.get(request.transport) if request is not None and request.transport else None
+        try:
+            await self._find_room(share, size)
+            if connection is not None:
+                connection.holds_since_s = self._now_s()
+            yield share
+        finally:
+            share.hold(0)
+            if connection is not None:
+                connection.holds_since_s = None
+
+    async def _find_room(self, share: Share, size: int) -> None:
+        if self.answers.fits(size):
+            share.hold(size)
+            return
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def take() -> None:
+            if not granted.done():
+                share.hold(size)
+                granted.set_result(None)
+
+        waiter = self.answers.wait(size, take)
+        try:
+            async with asyncio.timeout(PATIENCE_S / 2):
+                await granted
+        except TimeoutError:
+            why = (
+                f"answers that are being made or sent take {self.answers.taken} bytes, {self.answers.size} are allowed"
+            )
+            raise ApiError("busy", why, "ask again in a moment") from None
+        finally:
+            waiter.leave()
+
+    async def run(self) -> None:
+        """Closes connections past their time limit; runs until it is cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            self.look()
+
+    def look(self) -> None:
+        """Checks every connection once."""
+        now_s = self._now_s()
+        for connection in list(self._connections.values()):
+            transport = connection.transport
+            unsent = transport.get_write_buffer_size() if transport is not None else 0
+            if unsent:
+                moved = connection.unsent == 0 or unsent > connection.unsent
+                moved = moved or unsent <= connection.unsent - SLOWEST_BYTES
+            else:
+                moved = connection.busy > 0 or connection.unsent > 0
+            if moved or not unsent:
+                connection.unsent = unsent
+            if moved:
+                connection.since_s = now_s
+            held_s = 0.0 if connection.holds_since_s is None else now_s - connection.holds_since_s
+            pressed = self.answers.waiting > 0 and held_s >= HELD_S
+            patience_s = SPARE_S if connection.is_spare else PATIENCE_S
+            if transport is not None and (pressed or now_s - connection.since_s >= patience_s):
+                logger.debug("a connection of the HTTP API was waited for too long, closed")
+                transport.abort()
+
+
+def guarded(guard: Guard, inner: Callable[[], Any]) -> Callable[[], Guarded]:
+    """Returns a protocol factory that wraps aiohttp's."""
+    return lambda: Guarded(guard, inner())

@@ -1,0 +1,300 @@
+"""Recovers from a permanent loss of the majority: one survivor continues alone as a new cluster, and possible losses
+are reported.
+
+This breaks the guarantees on purpose. Raft cannot know what the lost nodes acknowledged, so entries beyond the
+survivor's log are lost, and entries that only the survivor has become committed. The new cluster uuid excludes every
+old node permanently. The alarm of the MEMBERSHIP entry stays until an operator acknowledges it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from cluster.backup.segments import bases_of, last_of, walk
+from raftlog import membership as memberships
+from raftlog.core.message_plausibility import TERM_STEP_MAX
+from raftlog.errors import RaftLogError
+from raftlog.frame import make_entry, tail_after
+from raftlog.membership import Membership
+from raftlog.storage.files import identity as identities
+from raftlog.storage.files import layout, vote_withheld
+from raftlog.storage.files.fs import File, OsFileSystem
+from raftlog.storage.files.genesis import Voter
+from raftlog.storage.files.hard_state import SLOT_OFFSETS, HardStateStore, decode_slot
+from raftlog.storage.files.identity import Ancestor, Identity
+from raftlog.storage.log.segmented_log import SegmentedLog
+from raftlog.storage.members import newest_above
+from raftlog.storage.node_dir import NodeDir, open_node_dir
+from raftlog.types import EMPTY_TAIL, NOBODY, Entry, EntryType, HardState, LogTail
+from raftmq_wire.errors import ExitCode, LocalError
+from statemachine.checkpoint_reader import CheckpointReader
+from statemachine.trim import Trim, load_mark
+from statemachine.trim import encode as encode_trim
+
+if TYPE_CHECKING:
+    from statemachine.rows.kv import KV
+
+_SLOT_SIZE = 64
+
+
+class Survivor(NamedTuple):
+    """Facts about a stopped node's directory, which was read without changing it."""
+
+    directory: Path
+    identity: Identity
+    members: Membership | None
+    """The newest applied MEMBERSHIP entry; None if there is none and GENESIS names the members."""
+    tail: LogTail
+    """The last entry of its log."""
+    timestamp_ms: int
+    term: int
+    """The saved term. The node has taken part in no later one."""
+    applied_index: int
+    committed_index: int
+    """The highest index that is known to be committed; later entries may be committed too."""
+    sound: bool
+    """True if the end of the log can be read up to the sync mark."""
+    withheld: str
+    """The reason why the node's vote is withheld, "" if it is not. A withheld vote means that the node lost entries
+    that it had acknowledged."""
+    damage: tuple[str, ...]
+    """One sentence for each log file that cannot be read completely. All of the log was read."""
+    missing: tuple[int, int]
+    """Positions [first, second) of the group's log that this node had yet to fetch from other nodes; equal if none."""
+
+    @property
+    def losses(self) -> list[str]:
+        """Sentences about entries that may be lost, and entries that may become committed."""
+        last = self.tail.index
+        told = [
+            f"every entry after {last} that the lost nodes acknowledged: their number is unknown here",
+        ]
+        if self.committed_index < last:
+            told.append(
+                f"nothing of {self.committed_index + 1}..{last}: they are kept, although their senders may have been "
+                "told that they failed, or nothing at all"
+            )
+        if self.withheld:
+            told.append(f"entries that this node itself had acknowledged: {self.withheld}")
+        if not self.sound:
+            told.append("entries of its own log: the end of it is damaged")
+        if self.missing[0] < self.missing[1]:
+            told.append(
+                f"the messages at positions {self.missing[0]}..{self.missing[1]}: it was fetching them from the others "
+                "after it had come back by a snapshot"
+            )
+        return told + [f"messages of its own log: {damage}" for damage in self.damage]
+
+
+def look_at(directory: Path) -> Survivor:
+    """Reads a stopped node's directory. Raises LocalError."""
+    lock = _lock(directory)
+    try:
+        return _read(directory)
+    except (RaftLogError, OSError) as error:
+        raise _unusable(directory, error) from error
+    finally:
+        lock.close()
+
+
+def recover(directory: Path, cluster_uuid: str, now_ms: int) -> Membership:
+    """Makes the node the only voter of a new cluster; returns the new MEMBERSHIP. Raises LocalError.
+
+    `cluster_uuid` must be the directory's. The same call finishes a recovery that was interrupted: the new IDENTITY is
+    written last.
+    """
+    survivor = look_at(directory)
+    if cluster_uuid != str(survivor.identity.cluster_uuid):
+        raise LocalError(
+            f"{directory} belongs to cluster {survivor.identity.cluster_uuid}, not to {cluster_uuid or 'none'}",
+            "the id is required so that this is not done to the wrong cluster",
+            f"raftmq unsafe-recover {directory} --plan",
+            ExitCode.REFUSED,
+        )
+    if not survivor.sound:
+        raise _damaged(directory, "its log is damaged below what it had synced")
+    fs = OsFileSystem()
+    try:
+        opened = open_node_dir(fs, directory)
+        try:
+            members = _append(opened, survivor, now_ms)
+        finally:
+            opened.close(clean=True)
+        _settle_term(fs, directory, survivor.identity.group_id)
+        origin = (*survivor.identity.origin, Ancestor(survivor.identity.cluster_uuid, members.index - 1))
+        vote_withheld.release(fs, directory)
+        identities.save(fs, directory, survivor.identity._replace(cluster_uuid=members.cluster_uuid, origin=origin))
+    except (RaftLogError, OSError) as error:
+        raise _unusable(directory, error) from error
+    return members
+
+
+def ran_away(saved: int, last: int) -> bool:
+    """Returns True if the saved term lies so far above that of the last entry that elections cannot explain it."""
+    return saved - last > TERM_STEP_MAX
+
+
+def _settle_term(fs: OsFileSystem, directory: Path, group_id: int) -> None:
+    """Replaces a saved term that is too high to be true. That is safe, because nobody in the new cluster has ever voted
+    in it or any other term. The entry that begins the new cluster is already on disk under the higher term."""
+    opened = open_node_dir(fs, directory)
+    tail, saved = opened.log.tail, opened.hard_state_store.load().term
+    opened.close(clean=True)
+    if not ran_away(saved, tail.term):
+        return
+    path = directory / layout.HARD_STATE
+    fresh = path.with_name(f"{layout.HARD_STATE}.settled.tmp")
+    fresh.unlink(missing_ok=True)
+    store = HardStateStore.create(fs, fresh, group_id)
+    store.save(HardState(tail.term, NOBODY, tail.index))
+    store.close()
+    fs.rename(fresh, path)
+    fs.fsync_dir(directory)
+
+
+def _append(opened: NodeDir, survivor: Survivor, now_ms: int) -> Membership:
+    log, identity = opened.log, opened.identity
+    if log.damage:
+        raise _damaged(opened.path, f"its log is damaged in entries {log.damage.ranges[0].first_index} and later")
+    if survivor.applied_index > log.tail.index:
+        raise _damaged(
+            opened.path, f"its state is at index {survivor.applied_index}, beyond its log's {log.tail.index}"
+        )
+    begun = newest_above(log, survivor.applied_index)
+    if begun is not None and begun.cluster_uuid != identity.cluster_uuid:
+        return begun
+    saved = opened.hard_state_store.load().term
+    term = (log.tail.term if ran_away(saved, log.tail.term) else max(saved, log.tail.term)) + 1
+    detail = (
+        f"node {identity.node_id} went on alone from cluster {identity.cluster_uuid} after index {log.tail.index} "
+        f"(term {log.tail.term}): what the lost nodes had acknowledged beyond that is gone"
+    )
+    members = Membership(
+        uuid.uuid4(), (Voter(identity.node_id, identity.node_uuid),), (), memberships.UNSAFE_RECOVER, detail
+    )
+    payloads = [(EntryType.MEMBERSHIP, memberships.encode(members))]
+    if survivor.missing[0] < survivor.missing[1]:  # nobody has it any more, and the node would wait for it
+        given_up = Trim(log.first_position, log.first_index, "unsafe-recover: no node has the log below")
+        payloads.insert(0, (EntryType.TRIM, encode_trim(given_up)))
+    if not ran_away(saved, log.tail.term):
+        opened.hard_state_store.save(HardState(term, NOBODY, log.tail.index))
+    log.append(_stamped(log, term, payloads, now_ms))
+    return members._replace(index=log.tail.index)
+
+
+def _stamped(log: SegmentedLog, term: int, payloads: list[tuple[EntryType, bytes]], now_ms: int) -> list[Entry]:
+    entries, tail = [], log.tail
+    for kind, payload in payloads:
+        entry = make_entry(
+            tail,
+            term=term,
+            entry_type=kind,
+            payload=payload,
+            timestamp_ms=now_ms,
+            group_id=log.genesis.group_id,
+            segment_size=log.segment_size,
+        )
+        entries.append(entry)
+        tail = tail_after(tail, entry)
+    return entries
+
+
+def _lock(directory: Path) -> File:
+    fs = OsFileSystem()
+    try:
+        if not (directory / layout.IDENTITY).exists():
+            raise _no_node(directory)
+        return layout.lock_directory(fs, directory)
+    except (RaftLogError, OSError) as error:
+        raise _unusable(directory, error) from error
+
+
+def _read(directory: Path) -> Survivor:
+    if (directory / layout.INSTALL).exists():
+        raise LocalError(
+            f"{directory} is not what it will be",
+            "a log and a state that it fetched from the others wait to be put in place, which its next start does",
+            f"start the node once, and stop it; then: raftmq unsafe-recover {directory} --plan",
+            ExitCode.REFUSED,
+        )
+    identity = identities.decode((directory / layout.IDENTITY).read_bytes(), directory / layout.IDENTITY)
+    group_id = identity.group_id
+    log = directory / layout.LOG
+    bases = bases_of(log, group_id)
+    if not bases:
+        raise FileNotFoundError(2, "there is no segment file", str(log))
+    tail, sound = last_of(log / layout.segment_name(bases[-1]), group_id)
+    saved = _saved(directory / layout.HARD_STATE, group_id)
+    with CheckpointReader(directory / layout.STATE) as reader:
+        applied, members = reader.mark.index, reader.membership
+        begin = load_mark(cast("KV", reader)).position  # `get` is all that is asked of it
+    withheld = vote_withheld.load(OsFileSystem(), directory, group_id)
+    return Survivor(
+        directory,
+        identity,
+        members,
+        tail,
+        tail.timestamp_ms,
+        saved.term,
+        applied,
+        min(tail.index, max(applied, saved.commit_index)),
+        sound,
+        withheld.reason if withheld else "",
+        tuple(_damage(log, bases, group_id)),
+        (begin, max(begin, bases[0])),
+    )
+
+
+def _damage(log: Path, bases: list[int], group_id: int) -> Iterator[str]:
+    """Reads every sealed segment file, because damage shows only when the bytes are read; yields a sentence per damaged
+    file."""
+    tail: LogTail | None = EMPTY_TAIL if bases[0] == 0 else None
+    for base, end in pairwise(bases):
+        try:
+            tail, _ = walk(log / layout.segment_name(base), tail, end, group_id)
+        except RaftLogError as error:
+            yield str(error)
+            tail = None
+
+
+def _saved(path: Path, group_id: int) -> HardState:
+    data = path.read_bytes()
+    slots = [decode_slot(data[offset : offset + _SLOT_SIZE], group_id) for offset in SLOT_OFFSETS]
+    good = [slot for slot in slots if slot is not None]
+    return max(good).state if good else HardState(0, NOBODY, 0)
+
+
+def _no_node(directory: Path) -> LocalError:
+    inside = sorted(directory.glob("n*/data")) if directory.is_dir() else []
+    return LocalError(
+        f"{directory} holds no node",
+        f"there is no {layout.IDENTITY} in it"
+        + (f"; the nodes of a local cluster are in {inside[0]} and so on" if inside else ""),
+        f"raftmq unsafe-recover {inside[0] if inside else 'DIR'} --plan    (DIR is a survivor's node.data_dir)",
+        ExitCode.REFUSED,
+    )
+
+
+def _damaged(directory: Path, why: str) -> LocalError:
+    return LocalError(
+        f"{directory} cannot go on alone",
+        f"{why}, and there would be no node left to repair it from",
+        "use another survivor, or the last backup: raftmq restore --from DIR/NAME --into NEWDIR",
+        ExitCode.REFUSED,
+    )
+
+
+def _unusable(directory: Path, error: Exception) -> LocalError:
+    lines = str(error).split("\n")
+    if len(lines) >= 3:
+        return LocalError(lines[0], lines[1], lines[2], ExitCode.REFUSED)
+    return LocalError(
+        f"{directory} cannot be used",
+        str(error),
+        "use another survivor, or the last backup: raftmq restore --from DIR/NAME --into NEWDIR",
+        ExitCode.REFUSED,
+    )

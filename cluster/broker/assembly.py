@@ -1,0 +1,150 @@
+"""Makes the services of the broker room of one node, in the order in which they depend on each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cluster.broker.access.resealing import Resealing
+from cluster.broker.access.secrets import Secrets, read_keys
+from cluster.broker.access.user_admin import Denials, FirstUser, UserAdmin
+from cluster.broker.groups.client_relay import ClientRelay
+from cluster.broker.groups.group_members import Members
+from cluster.broker.groups.offset_resets import OffsetResets
+from cluster.broker.groups.queue_locks import QueueLocks
+from cluster.broker.groups.route_refresh import EarlyRoutes
+from cluster.broker.pulls.pull_service import Pulls
+from cluster.broker.sends.redelivery import SendBacks
+from cluster.broker.sends.send_service import Sends
+from cluster.broker.timers.recalls import Recalls
+from cluster.broker.timers.timer_delivery import TimerDelivery
+from cluster.broker.transactions.staged_delivery import StagedDelivery
+from cluster.broker.transactions.staged_writes import StagedWriteRequests
+from cluster.broker.transactions.transaction_end import Transactions
+from cluster.runtime.service_lifecycle import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from cluster.broker.evicted.evicted_key_search import EvictedKeys
+    from cluster.broker.evicted.evicted_time_search import EvictedBounds
+    from cluster.broker.groups.client_relay import RelayLinks, RelayMetrics
+    from cluster.broker.services import Services
+    from cluster.broker.timers.due_reads import DueAsk, DueFound, DueReads
+    from cluster.broker.transactions.staged_delivery import StagedAsk, StagedFound, StagedReads
+    from cluster.broker.transactions.transaction_end import TransactionMetrics
+    from cluster.replication.proposals import Proposals
+    from cluster.replication.send_identity import RetryMemory
+    from cluster.runtime.context import NodeContext
+    from cluster.runtime.lanes import LaneRunner
+    from raftlog.types import NodeId
+
+
+class EvictedReads(Protocol):
+    """Reads of messages that were evicted from this node (`cluster.tier`)."""
+
+    @property
+    def bounds(self) -> EvictedBounds:
+        """Searches of offsets by time among evicted messages."""
+
+    @property
+    def keys(self) -> EvictedKeys:
+        """Searches by key among evicted messages."""
+
+    @property
+    def for_pulls(self) -> tuple[Any, Any]:
+        """The last two arguments of `Pulls`."""
+
+
+class Broker:
+    """The services that any protocol front of the node uses, free of protocol types. Event loop only."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        services: Services,
+        proposals: Proposals,
+        retries: RetryMemory,
+        *,
+        incarnation: bytes,
+        route: Callable[[Any], None],
+        refuse: Callable[[Any, Any], None],
+        reads: Any,
+        evicted: EvictedReads | None,
+        transport: RelayLinks,
+        unreached: Callable[[], Collection[NodeId]],
+        keyed: Callable[[], bool],
+        relay_metrics: RelayMetrics,
+        transaction_metrics: TransactionMetrics,
+    ) -> None:
+        """`route` and `refuse` are explained at Sends, `reads` at Pulls. `unreached` returns the nodes that the leader
+        does not reach. `keyed` returns True if every node has proven the cluster's secret."""
+        config, environment, clock = context.config, context.environment, context.clock
+        self._loop = context.loop
+        self.sends: Sends[Any] = Sends(services, clock, proposals, retries, incarnation, route=route, refuse=refuse)
+        self.staged = StagedDelivery(services, proposals, context.alarms, self._staged_lane(context))
+        self.writes = StagedWriteRequests(services, proposals, self.sends.split_batch)
+        self.secrets = Secrets(
+            config.auth.key_file,
+            services.state.access,
+            clusters=services.cluster_uuids,
+            entropy=environment.entropy,
+            now_ms=clock.monotonic_ms,
+            alarms=context.alarms,
+            read=environment.read_key_file or read_keys,
+        )
+        self.denials = Denials(clock.wall_ms)
+        self.user_admin = UserAdmin(services, self.secrets, keyed)
+        self.resealing = Resealing(services, self.secrets)
+        self.first_user = FirstUser(config.auth.first_user_file, services, self.user_admin)
+        self.members = members = Members(services)
+        self.early_routes = EarlyRoutes(services, members, unreached)
+        self.relay = ClientRelay(services, members, transport, relay_metrics)
+        self.bounds = None if evicted is None else evicted.bounds
+        self.keys = None if evicted is None else evicted.keys
+        self.resets = OffsetResets(services, self.bounds)
+        old, levels = (None, None) if evicted is None else evicted.for_pulls
+        self.pulls = Pulls(services, members, self.resets, reads, old, levels)
+        self.locks = QueueLocks(services, environment.lock_ttl_ms)
+        self.transactions = Transactions(services, proposals, transaction_metrics)
+        self.send_backs = SendBacks(services, proposals)
+        self.timers = TimerDelivery(services, proposals, self._timer_lane(context))
+        self.recalls = Recalls(services, proposals, self.timers)
+
+    @staticmethod
+    def _timer_lane(context: NodeContext) -> Any:
+        def lane(reads: DueReads, answered: Callable[[list[DueFound]], None]) -> LaneRunner[DueAsk]:
+            return context.environment.runner("timers", reads, context.loop, answered, context.fail)
+
+        return lane
+
+    @staticmethod
+    def _staged_lane(context: NodeContext) -> Any:
+        def lane(reads: StagedReads, answered: Callable[[list[StagedFound]], None]) -> LaneRunner[StagedAsk]:
+            return context.environment.runner("staged", reads, context.loop, answered, context.fail)
+
+        return lane
+
+    def delivery_parts(self) -> tuple[Part, ...]:
+        """Returns the parts that deliver waiting messages, and those that are informed of sends."""
+        loop, timers, staged, long_polls = self._loop, self.timers, self.staged, self.pulls.long_polls
+        return (
+            Part(
+                name="timers",
+                close=lambda: loop.run_in_executor(None, timers.close),
+                tick=timers.tick,
+                opened=timers.writes_opened,
+            ),
+            Part(
+                name="staged writes",
+                close=lambda: loop.run_in_executor(None, staged.close),
+                tick=staged.tick,
+                opened=staged.writes_opened,
+            ),
+            Part(name="transactions", opened=self.transactions.writes_opened),
+            Part(name="send backs", opened=self.send_backs.writes_opened, reload=self.send_backs.reload),
+            Part(name="sends", reload=self.sends.reload),
+            Part(
+                name="long polls",
+                reload=lambda config: long_polls.reload(config.limits.node_inflight_bytes_max),
+            ),
+        )

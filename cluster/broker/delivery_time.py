@@ -1,0 +1,158 @@
+"""The delivery time that a message's properties ask for, in RocketMQ's two ways.
+
+DELAY names one of the levels of `timer.delay_levels`. TIMER_DELIVER_MS, TIMER_DELAY_SEC or TIMER_DELAY_MS name a time
+or a delay of their own; a level takes precedence. Source: RocketMQ's HookUtils.checkIfTimerMessage and
+transformDelayLevelMessage.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from cluster.broker.refusal import Reason, Refused
+from cluster.config.cross_key_rules import parse_delay_levels
+from cluster.replication.message_head import SCHEDULE_TOPIC, UNIQUE_MARK, Schedule, property_of, topic_field
+
+if TYPE_CHECKING:
+    from cluster.config.config import TimerSection
+
+
+DELAY = b"DELAY\x01"
+REAL_TOPIC, REAL_QID = b"REAL_TOPIC\x01", b"REAL_QID\x01"
+"""Properties that name the final topic and queue of a message that is stored under another topic until it is due."""
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+"""RocketMQ's topic of messages with a delivery time of their own. They are in its queue 0."""
+_DELIVER_MS, _DELAY_SEC, _DELAY_MS = b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_SEC\x01", b"TIMER_DELAY_MS\x01"
+TIMERS = (_DELIVER_MS, _DELAY_SEC, _DELAY_MS)
+_DONE = b"TIMER_OUT_MS\x01"
+"""Property of a message that was delayed before: RocketMQ does not delay it again."""
+_ADDED_BYTES = len(b"TIMER_OUT_MS\x01\x02") + 20
+_TIMER_FIELD = topic_field(TIMER_TOPIC)
+_SCHEDULE_FIELD = topic_field(SCHEDULE_TOPIC)
+
+
+class Delayed(NamedTuple):
+    """A message that waits, and its properties as stored, without REAL_TOPIC and REAL_QID."""
+
+    schedule: Schedule
+    properties: bytes
+
+
+class Delays:
+    """Reads delays and delivery times from the properties of messages."""
+
+    def __init__(self, config: TimerSection) -> None:
+        self._levels_ms = parse_delay_levels(config.delay_levels)
+        self._max_ms = config.max_delay_ms
+
+    def of(self, properties: bytes, now_ms: int) -> Delayed | None:
+        """Returns the delay that the properties ask for, seen from `now_ms` of log time; None means delivery at once.
+        Raises Refused."""
+        text = property_of(properties, DELAY)
+        level = _number(DELAY, text) if text else 0
+        if level > 0:
+            # RocketMQ takes the timers off: they would be read again.
+            return Delayed(self.of_level(level), without(properties, *TIMERS))
+        asked = [(name, value) for name in TIMERS if (value := property_of(properties, name))]
+        if not asked or property_of(properties, _DONE):
+            return None
+        if len(asked) > 1:
+            names = " and ".join(name[:-1].decode() for name, _ in asked)
+            raise Refused(Reason.MESSAGE_ILLEGAL, f"properties {names}: only one of them may be set")
+        name, text = asked[0]
+        number = _number(name, text)
+        if name == _DELIVER_MS:
+            schedule, delay_ms = Schedule(_TIMER_FIELD, 0, due_ms=max(number, 0), names_due=True), number - now_ms
+        else:
+            delay_ms = number * 1000 if name == _DELAY_SEC else number
+            schedule = Schedule(_TIMER_FIELD, 0, delay_ms=max(delay_ms, 0), names_due=True)
+        if delay_ms > self._max_ms:
+            remark = f"property {name[:-1].decode()}={number}: timer.max_delay_ms = {self._max_ms}"
+            raise Refused(Reason.MESSAGE_ILLEGAL, remark)
+        return Delayed(schedule, properties) if delay_ms > 0 else None
+
+    def of_level(self, level: int) -> Schedule:
+        """Returns the delay of a level, counted from 1. A level above the last one counts as the last."""
+        level = min(level, len(self._levels_ms))
+        return Schedule(_SCHEDULE_FIELD, level - 1, delay_ms=self._levels_ms[level - 1])
+
+
+def addressed(delayed: Delayed, topic: str, queue_id: int, bytes_max: int) -> bytes:
+    """Returns the properties with the final topic and queue of the message. Raises Refused if the properties would
+    become too long."""
+    properties = delayed.properties
+    if properties and properties[-1] != 2:
+        properties += b"\x02"
+    properties = b"%b%b%b\x02%b%d\x02" % (properties, REAL_TOPIC, topic.encode(), REAL_QID, queue_id)
+    if len(properties) + _ADDED_BYTES > bytes_max:
+        remark = f"the properties have {len(properties)} bytes with those that the broker adds: {bytes_max} are allowed"
+        raise Refused(Reason.MESSAGE_ILLEGAL, remark)
+    return properties
+
+
+def without(properties: bytes, *names: bytes) -> bytes:
+    """Returns the properties without the named ones; each of `names` ends in 0x01."""
+    return b"".join([part + b"\x02" for part in properties.split(b"\x02") if part and not part.startswith(names)])
+
+
+def _number(name: bytes, text: bytes) -> int:
+    """Reads a decimal number as Java's Long.parseLong does. Raises Refused."""
+    digits = text[1:] if text[:1] in (b"-", b"+") else text
+    if digits.isdigit() and len(digits) <= 19 and -(1 << 63) <= (number := int(text)) < 1 << 63:
+        return number
+    shown = text[:40].decode("utf-8", "replace")
+    raise Refused(Reason.MESSAGE_ILLEGAL, f"property {name[:-1].decode()}={shown}: not a number")
+
+
+# Sends of half messages (property TRAN_MSG): how they are stored, and when their producer is asked first.
+#
+# Source: RocketMQ's SendMessageProcessor and TransactionalMessageBridge.parseHalfMessageInner.
+
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+"""The topic under which a half message is stored, in queue 0, until its transaction ends."""
+IMMUNITY_S_MAX = 86_400
+"""The largest value that CHECK_IMMUNITY_TIME_IN_SECONDS may have, because an open transaction holds back the retention
+of the log."""
+
+_TRANSACTION_MARK = b"TRAN_MSG\x01"
+_GROUP_MARK = b"PGROUP\x01"
+_IMMUNITY_MARK = b"CHECK_IMMUNITY_TIME_IN_SECONDS\x01"
+_ADDED = (b"REAL_TOPIC\x01", b"REAL_QID\x01", b"__transactionId__\x01")
+_FIELD = topic_field(HALF_TOPIC)
+
+
+def is_half(topic: str, properties: bytes) -> bool:
+    """Returns True if a send is a half message. A message that a consumer sends back never is, whatever its flags say:
+    it was committed before."""
+    return topic[:1] != "%" and property_of(properties, _TRANSACTION_MARK).lower() == b"true"
+
+
+def half_of(properties: bytes, topic: str, queue_id: int, timeout_ms: int, bytes_max: int) -> Delayed:
+    """Returns a half message's waiting time and its properties as stored. Its producer is first asked after
+    `timeout_ms`, unless the message itself names a time. Raises Refused (13).
+
+    It is delivered as soon as it is committed: RocketMQ ignores its delays.
+    """
+    if not producer_group_of(properties):
+        remark = "a half message (TRAN_MSG) names the producer group that decides about it in PGROUP"
+        raise Refused(Reason.MESSAGE_ILLEGAL, remark)
+    kept = without(properties, DELAY, *TIMERS, *_ADDED)
+    key = property_of(properties, UNIQUE_MARK)
+    if key:
+        kept += b"__transactionId__\x01%b\x02" % key
+    half = Delayed(_schedule(properties, timeout_ms), kept)
+    return half._replace(properties=addressed(half, topic, queue_id, bytes_max))
+
+
+def _schedule(properties: bytes, timeout_ms: int) -> Schedule:
+    """Returns the topic under which the message waits, and its delay. A delivery time that is not a number is ignored,
+    as in RocketMQ."""
+    said = property_of(properties, _IMMUNITY_MARK)
+    if 0 < len(said) <= len(str(IMMUNITY_S_MAX)) and said.isdigit():
+        timeout_ms = min(int(said), IMMUNITY_S_MAX) * 1000
+    return Schedule(_FIELD, 0, timeout_ms)
+
+
+def producer_group_of(properties: bytes) -> str:
+    """Returns the producer group that decides about the message; "" if it names none."""
+    return property_of(properties, _GROUP_MARK).decode("utf-8", "replace")

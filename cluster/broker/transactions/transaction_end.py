@@ -1,0 +1,388 @@
+"""Ends transactions, each once (docs/adr/0050).
+
+A half message is open as long as the log's state has its row (`statemachine.delivery.half_messages`). The leader ends
+it: a commit by a copy for its queue, in whose entry the row is removed; a rollback by the command alone. While one of
+them is under way, everybody else who wants to end the same message is told its outcome. A commit that comes twice,
+late, or at the next leader therefore finds no row, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from enum import Enum, StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from cluster.broker.delivery_time import producer_group_of
+from cluster.broker.message_copies import copied, queue_for
+from cluster.broker.name_rules import PERM_READ, PERM_WRITE
+from cluster.broker.reads.log_reads import read_intact
+from cluster.broker.refusal import Reason, Refused, not_written, over_limit
+from cluster.broker.services import Services
+from cluster.replication.internal_sends import NoClient, submit_copies
+from cluster.replication.message_head import UNIQUE_MARK, property_of
+from cluster.replication.outcome import Outcome, ProposeResult
+from raftmq_wire.message_format import Message, decode_message
+from statemachine.commands import CHECK_HALVES, CREATE_TOPIC, END_HALVES
+from statemachine.delivery.half_messages import HalfMessage
+from statemachine.payload import RowKind
+
+if TYPE_CHECKING:
+    from cluster.replication.proposals import Proposals
+    from statemachine.delivery.half_messages import HalfMessages
+
+
+PARKED: Final = "parked"
+DROPPED: Final = "dropped"
+
+
+class TransactionMetrics:
+    """Metrics of transactions. Counters are updated per half message, gauges before a scrape."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
+        self._open = gauge("rocketmq_half_messages", "Half messages whose transaction is open")
+        self._bytes = gauge("raftmq_half_message_bytes", "Stored bytes of half messages")
+        self.committed = counter("rocketmq_commit_messages", "Transactions committed")
+        self.rolled_back = counter("rocketmq_rollback_messages", "Transactions rolled back")
+        self._given_up = counter("raftmq_half_messages_given_up", "Half messages that ended undecided", ["how"])
+        self.asked = counter("raftmq_transaction_checks", "Questions to producers")
+        self.mismatched = counter("raftmq_transaction_mismatches", "Requests to end a transaction that is another")
+
+        for how in (PARKED, DROPPED):
+            self._given_up.labels(how)
+
+    def given_up(self, how: str, count: int = 1) -> None:
+        """Counts a half message that was PARKED after the last check, or DROPPED with its topic."""
+        self._given_up.labels(how).inc(count)
+
+    def update(self, halves: HalfMessages) -> None:
+        """Sets the gauges from the present state."""
+        self._open.set(halves.pending.count)
+        self._bytes.set(halves.pending.bytes)
+
+
+logger = logging.getLogger(__name__)
+
+PARKED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+"""RocketMQ's topic of half messages whose producer never decided, although it was asked as often as allowed."""
+SYS_FLAG_COMMITTED = 0x8
+"""RocketMQ: TRANSACTION_COMMIT_TYPE."""
+TRIES, RETRY_MS = 10, 200
+"""The number of tries, and the milliseconds between them, while a message is being repaired, a topic is changed, or a
+copy has no room."""
+
+
+class Wish(Enum):
+    """The decision of a producer about its transaction."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    UNKNOWN = "unknown"
+    """The producer does not know yet: it is asked again."""
+
+
+class Ending(NamedTuple):
+    """END_TRANSACTION: the half message, and the producer's decision about it."""
+
+    position: int
+    half_offset: int
+    """The offset in the answer to the send, and in a later check. It is equal to the position."""
+    group: str
+    """The group of the producer."""
+    unique_key: str
+    wish: Wish
+
+
+class End(StrEnum):
+    """The outcome of a request to end a half message. Values are on the wire (`raftmqEnd`)."""
+
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolledBack"
+    PARKED = "parked"
+    DROPPED = "dropped"
+    """Its topic was deleted."""
+    EARLIER = "earlier"
+    """It was not open any more. The way in which it ended is not kept."""
+    OPEN = "open"
+    """It stays open, because its producer does not know yet."""
+
+
+Settled = Callable[[End | Refused], None]
+"""Called once. If another request for the same message is under way, it gets that request's outcome."""
+
+
+class _Copy(NamedTuple):
+    """The copy that replaces a half message."""
+
+    half: HalfMessage
+    message: Message
+    topic: str
+    queue_id: int
+    sys_flag: int
+    end: End
+    stored: Callable[[], None]
+
+
+class Transactions:
+    """Ends half messages. Leader only; callers forward to it."""
+
+    def __init__(self, node: Services, proposals: Proposals, metrics: TransactionMetrics) -> None:
+        self._node = node
+        self._proposals = proposals
+        self._ending: dict[int, list[Settled] | None] = {}
+        """Position -> callers to tell the outcome of the first request to end that message; None if the outcome is
+        undecided. An undecided one stays here as long as this node leads: no second copy is made while the first may
+        still be stored."""
+        self._client = NoClient(proposals.in_flight.clients)
+        self.metrics = metrics
+
+    def writes_opened(self) -> None:
+        """Forgets undecided requests, because writes have opened: everything that this node proposed before is
+        decided."""
+        self._ending.clear()
+
+    @property
+    def refusing(self) -> str:
+        """Returns the reason why nothing can be committed at present; "" if it can."""
+        return self._proposals.refusing
+
+    def is_ending(self, position: int) -> bool:
+        """Returns True if a copy or a command that ends the message is under way."""
+        return position in self._ending
+
+    def end(self, asked: Ending, settled: Settled) -> None:
+        """Ends a half message as its producer decided. Refusals: ERROR if the request does not match the message,
+        UNAVAILABLE if nothing was done and another leader may do it, UNKNOWN if it is undecided."""
+        self._end(asked, settled, TRIES)
+
+    def _end(self, asked: Ending, settled: Settled, tries: int) -> None:
+        if not self._node.writes_open():
+            settled(Refused(Reason.UNAVAILABLE, "this node does not lead any more; nothing was done"))
+            return
+        half = self._node.state.halves.get(asked.position)
+        if half is None:
+            self._ending.pop(asked.position, None)
+            settled(End.EARLIER)
+            return
+        message = self.read(half)
+        if message is None:
+            self._later(tries, settled, "its bytes cannot be read", lambda left: self._end(asked, settled, left))
+            return
+        why = mismatch(asked, message)
+        if why:
+            self.metrics.mismatched.inc()
+            logger.warning("a transaction was not ended: %s", why)
+            settled(Refused(Reason.ERROR, why))
+        elif asked.wish is Wish.UNKNOWN:
+            settled(End.OPEN)
+        elif asked.wish is Wish.ROLLBACK:
+            self._first(half, settled, self._rollback)
+        else:
+            self._first(half, settled, lambda half, done: self._commit(half, message, done, TRIES))
+
+    def read(self, half: HalfMessage) -> Message | None:
+        """Returns the half message as it was first stored; None if it cannot be read intact now."""
+        pieces = read_intact(self._node, [half.stored])
+        return decode_message(pieces[0])[0]._replace(position=half.position) if pieces else None
+
+    def park(self, half: HalfMessage, message: Message) -> None:
+        """Gives up waiting for the producer: a copy goes to PARKED_TOPIC, where an operator finds it."""
+        self._first(half, _nobody, lambda half, done: self._park(half, message, done, TRIES))
+
+    def drop_deleted(self, halves: list[HalfMessage]) -> None:
+        """Ends half messages whose topic was deleted. A topic that is created again under the same name has another id,
+        and inherits nothing."""
+        self.metrics.given_up(DROPPED, len(halves))
+        self._node.propose([[END_HALVES, [half.position for half in halves]]], lambda _: None)
+
+    # --- one at a time -----------------------------------------------------------------------------------------------
+
+    def _first(self, half: HalfMessage, settled: Settled, act: Callable[[HalfMessage, Settled], None]) -> None:
+        """Acts on the message unless another request is doing so."""
+        position = half.position
+        if position in self._ending:
+            waiting = self._ending[position]
+            if waiting is None:
+                settled(Refused(Reason.UNKNOWN, f"it is undecided what became of the half message at {position}"))
+            else:
+                waiting.append(settled)
+            return
+        waiting = self._ending[position] = [settled]
+
+        def done(end: End | Refused) -> None:
+            if self._ending.get(position) is waiting:
+                if isinstance(end, Refused) and end.reason is Reason.UNKNOWN:
+                    self._ending[position] = None
+                else:
+                    del self._ending[position]
+            for each in waiting:
+                each(end)
+
+        act(half, done)
+
+    def _rollback(self, half: HalfMessage, done: Settled) -> None:
+        def applied(result: ProposeResult) -> None:
+            if result.outcome is Outcome.OK:
+                self.metrics.rolled_back.inc()
+            done(refusal(result.outcome, result.remark) or End.ROLLED_BACK)
+
+        self._node.propose([[END_HALVES, [half.position]]], applied)
+
+    def _commit(self, half: HalfMessage, message: Message, done: Settled, tries: int) -> None:
+        topic = self._node.state.topics_by_id.get(half.topic_id)
+        if topic is None:
+            self.drop_deleted([half])
+            done(End.DROPPED)
+            return
+        stored = self.metrics.committed.inc
+        self._copy(
+            _Copy(half, message, topic.name, half.queue_id, SYS_FLAG_COMMITTED, End.COMMITTED, stored), done, tries
+        )
+
+    def _park(self, half: HalfMessage, message: Message, done: Settled, tries: int) -> None:
+        copy = _Copy(half, message, PARKED_TOPIC, 0, 0, End.PARKED, lambda: self.metrics.given_up(PARKED))
+        if PARKED_TOPIC in self._node.state.topics:
+            self._copy(copy, done, tries)
+            return
+        fields = {"name": PARKED_TOPIC, "read_queues": 1, "write_queues": 1, "perm": PERM_READ | PERM_WRITE}
+
+        def made(result: ProposeResult) -> None:
+            if result.outcome is Outcome.OK and result.results[0].ok:
+                self._copy(copy, done, tries)
+            else:
+                done(Refused(Reason.UNAVAILABLE, f"topic {PARKED_TOPIC} could not be created: {result.remark}"))
+
+        self._node.propose([[CREATE_TOPIC, fields, True]], made)
+
+    def _copy(self, copy: _Copy, done: Settled, tries: int) -> None:
+        """Stores the copy. The half message ends in the copy's entry."""
+        node, proposals, half = self._node, self._proposals, copy.half
+        if proposals.refusing or not node.writes_open():
+            done(Refused(Reason.UNAVAILABLE, proposals.refusing or "this node does not lead any more"))
+            return
+        slot = proposals.slot(copy.topic)
+        if slot is None:
+            why = f"topic {copy.topic} is being changed"
+        else:
+            why = over_limit(node.config.limits, self._client, half.size, proposals.in_flight.sends.bytes)
+        if slot is None or why:
+            self._later(tries, done, why, lambda left: self._copy(copy, done, left))
+            return
+
+        def told(outcome: Outcome) -> None:
+            if outcome is Outcome.OK:
+                copy.stored()
+            done(refusal(outcome, "the copy of the half message was not stored, or may not have been") or copy.end)
+
+        queue_id = queue_for(copy.queue_id, slot)
+        message, flags = copy.message, copy.sys_flag
+        made = copied(message, message.properties, sys_flag=flags, prepared_position=half.position)
+        effect = (END_HALVES, half.position)
+        submit_copies(proposals, self._client, [made], slot, queue_id, RowKind.COMMITTED, effect, told)
+
+    def _later(self, tries: int, settled: Settled, why: str, again: Callable[[int], None]) -> None:
+        if not tries:
+            settled(Refused(Reason.UNAVAILABLE, f"{why}; nothing was done"))
+            return
+        self._node.call_later(RETRY_MS, lambda: again(tries - 1))
+
+
+def mismatch(asked: Ending, message: Message) -> str:
+    """Returns the reason why the request is not about this half message; "" if it is.
+
+    The answer to a send that was acknowledged early may name a position that was truncated with its entry and given to
+    another message, perhaps of the same producer group. The unique key tells them apart.
+    """
+    where = f"the half message at {asked.position}"
+    if asked.half_offset != message.queue_offset:
+        return f"{where} has the half offset {message.queue_offset}, not {asked.half_offset}"
+    group = producer_group_of(message.properties)
+    if asked.group != group:
+        return f"{where} is of producer group {group}, not {asked.group[:255]}"
+    key = property_of(message.properties, UNIQUE_MARK).decode("utf-8", "replace")
+    if asked.unique_key != key:
+        return f"{where} has the unique key {key}, not {asked.unique_key[:255]}"
+    return ""
+
+
+def refusal(outcome: Outcome, why: str) -> Refused | None:
+    """Returns the outcome for the caller."""
+    return None if outcome is Outcome.OK else not_written(outcome, why)
+
+
+def _nobody(end: End | Refused) -> None:
+    """Ignores the outcome of a request for which nobody waits."""
+
+
+# Asks producers about half messages that nobody has ended (docs/adr/0050).
+#
+# The number of checks is part of the log's state, so the next leader continues it, and a check counts whether or not a
+# producer of the group is connected anywhere. After `transaction.check_max` checks the message is parked.
+
+BATCH_MAX = 256
+"""The most half messages in one command, and in one turn."""
+
+AskProducer = Callable[[str, "HalfMessage", "Message"], None]
+"""Asks one producer of the group, on whichever node it is connected. Its answer comes as a separate request."""
+
+
+class CheckBack:
+    """Asks producers about open transactions. It runs on every node and acts on the leader only."""
+
+    def __init__(self, node: Services, transactions: Transactions, ask: AskProducer) -> None:
+        self._node = node
+        self._transactions = transactions
+        self._ask = ask
+        self._proposed = False
+        """True while checks are under way into the log: until they are applied, their half messages are still due in
+        the state."""
+
+    def tick(self, now_ms: int) -> None:
+        """Runs on a timer. While nothing is due, it costs one comparison.
+
+        While sends are refused because the disk is full, no commit can be stored, so nobody is asked: the checks would
+        only be used up.
+        """
+        check_ms = self._node.state.halves.check_ms
+        if check_ms is None or self._proposed or not self._node.writes_open() or self._transactions.refusing:
+            return
+        log_ms = self._node.log_time_ms()
+        if check_ms <= log_ms:
+            self._look(log_ms)
+
+    def _look(self, log_ms: int) -> None:
+        node, transactions = self._node, self._transactions
+        due = [half for half in node.state.halves.due(log_ms, BATCH_MAX) if not transactions.is_ending(half.position)]
+        topics = node.state.topics_by_id
+        deleted = [half for half in due if half.topic_id not in topics]
+        if deleted:
+            transactions.drop_deleted(deleted)
+        asked = []
+        for half in due:
+            if half.topic_id not in topics:
+                continue
+            if half.checks < node.config.transaction.check_max:
+                asked.append(half.position)
+            elif (message := transactions.read(half)) is not None:
+                transactions.park(half, message)
+        if asked:
+            self._proposed = True
+            node.propose([[CHECK_HALVES, log_ms + node.config.transaction.check_interval_ms, asked]], self._counted)
+
+    def _counted(self, result: ProposeResult) -> None:
+        """Asks the producers, once the checks are counted in the log, so that a later leader knows of them."""
+        self._proposed = False
+        if result.outcome is not Outcome.OK or not result.results[0].ok:
+            return
+        for position in result.results[0].value:
+            half = self._node.state.halves.get(position)
+            if half is None or self._transactions.is_ending(position):
+                continue  # its producer has decided meanwhile
+            message = self._transactions.read(half)
+            if message is not None:
+                self._transactions.metrics.asked.inc()
+                self._ask(producer_group_of(message.properties), half, message)

@@ -1,0 +1,192 @@
+"""The level of the cluster, a number: it limits the newer commands, rows and entries that the log may contain
+(docs/adr/0094).
+
+Every node announces the highest level that it knows, and writes at the level of the cluster. `finalize` raises the
+cluster's level by an entry, once every voter and learner has announced the new one. From then on a node that does not
+know that level is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from cluster.runtime.host.versions import versions
+from cluster.runtime.listeners import Signal
+from cluster.runtime.service_lifecycle import Part
+from raftlog.types import NodeId
+from raftmq_wire.errors import ExitCode, LocalError
+
+if TYPE_CHECKING:
+    from cluster.config.config import Config
+    from cluster.members.service import MembersService
+    from cluster.peer.transport import PeerTransport
+    from cluster.runtime.context import NodeContext
+    from statemachine.broker_state import BrokerState
+
+logger = logging.getLogger(__name__)
+
+LOOK_EVERY_MS = 1_000
+
+
+class MemberLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """A member, and the level that it announces."""
+
+    id: int
+    role: Literal["voter", "learner"]
+    connected: bool
+    level: int | None
+    """The highest level that the member knows; null if it is not connected."""
+
+
+class UpgradeView(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `GET /v1/upgrade`."""
+
+    node: int
+    consistency: Literal["local"] = "local"
+    level: int
+    """The level of the cluster, as of the last entry that this node has applied."""
+    newest: int
+    """The highest level that a member announces."""
+    version: str
+    """Version of the node that answers."""
+    members: list[MemberLevel]
+    mixed_ms: int | None
+    """Milliseconds for which the members have announced different levels, or a higher one than the cluster's, as far as
+    this process has seen it; null if neither is so."""
+    finalizes: bool
+    """True if `finalize` would be accepted now."""
+    reasons: list[str]
+    """The reasons why it would not be accepted, naming the members."""
+
+
+class Levels:
+    """Tracks the levels that the members announce, and decides on raising the cluster's. Event loop only."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        state: BrokerState,
+        members: MembersService,
+        transport: PeerTransport,
+    ) -> None:
+        self._context = context
+        self.known = context.environment.level
+        """The highest level that this node knows."""
+        self._state = state
+        self._members = members
+        self._transport = transport
+        self._level = state.level
+        self._mixed_since_ms: int | None = None
+        self.due = Signal[[int]]()
+        """Sent with the level to which the cluster is to be raised, because `upgrade.finalize_after_ms` has passed.
+        Every node sends it; the one that leads acts on it."""
+        self._finalize_after_ms = context.config.upgrade.finalize_after_ms
+        self._announced_since_ms: int | None = None
+        self._look_at_ms = float("-inf")
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(name="levels", tick=self.tick, reload=self._reload)
+
+    def _reload(self, config: Config) -> None:
+        self._finalize_after_ms = config.upgrade.finalize_after_ms
+
+    def tick(self, now_ms: int) -> None:
+        """Called several times a second: notices a change of the cluster's level, and once a second records since when
+        the members differ, and since when all have announced the newest level."""
+        if self._state.level != self._level:
+            before, self._level = self._level, self._state.level
+            says = f"the cluster has level {self._level} now, it had {before}: older versions are refused"
+            logger.warning("%s", says)
+            self._context.events.note("configuration", "cluster", says)
+            self._transport.keep_to(self._level)
+
+        if now_ms < self._look_at_ms:
+            return
+        self._look_at_ms = now_ms + LOOK_EVERY_MS
+        if not self.is_mixed:
+            self._mixed_since_ms = self._announced_since_ms = None
+            return
+        if self._mixed_since_ms is None:
+            self._mixed_since_ms = now_ms
+        if self._finalize_after_ms:
+            self._finalize_in_time(now_ms)
+        else:
+            self._announced_since_ms = None
+
+    def _finalize_in_time(self, now_ms: int) -> None:
+        if self.why_not():
+            self._announced_since_ms = None
+        elif self._announced_since_ms is None:
+            self._announced_since_ms = now_ms
+        elif now_ms - self._announced_since_ms >= self._finalize_after_ms:
+            self._announced_since_ms = now_ms  # if this entry is lost, the next one waits as long
+            self.due(self.newest)
+
+    def of_new_cluster(self) -> int:
+        """Returns the level for a new cluster: the highest that this node and all connected members know."""
+        return min([self.known, *(each.level for each in self.members() if each.level is not None)])
+
+    def members(self) -> list[MemberLevel]:
+        """Returns voters and learners, sorted by id."""
+        in_force, own = self._members.in_force, self._members.own_id
+        return [
+            MemberLevel(
+                id=node,
+                role="learner" if node in in_force.learner_ids else "voter",
+                connected=node == own or self._transport.connected(NodeId(node)),
+                level=self.known if node == own else self._members.announced(NodeId(node)),
+            )
+            for node in sorted(in_force.node_uuids)
+        ]
+
+    @property
+    def newest(self) -> int:
+        """The highest level that a member announces."""
+        return max([self.known, *(each.level or 0 for each in self.members())])
+
+    @property
+    def is_mixed(self) -> bool:
+        """True if the cluster could have a higher level, or has members that do not know the newest level."""
+        return self.newest > self._state.level
+
+    def why_not(self) -> list[str]:
+        """Returns the reasons why the cluster cannot be raised to the newest level now; [] if it can."""
+        newest, reasons = self.newest, []
+        for each in self.members():
+            if each.level is None:
+                reasons.append(f"node {each.id} ({each.role}) is down, or not connected: what it knows is not known")
+            elif each.level < newest:
+                reasons.append(f"node {each.id} ({each.role}) knows levels up to {each.level}")
+        return reasons
+
+    def require(self) -> int:
+        """Returns the level to which the cluster can be raised now. Raises LocalError if a member is down or too old,
+        or if the cluster has the newest level already."""
+        newest, level = self.newest, self._state.level
+        reasons = self.why_not()
+        if reasons:
+            raise LocalError(
+                f"the cluster stays at level {level}",
+                f"{'; '.join(reasons)}; every voter and learner must know level {newest}",
+                "start or upgrade it, or remove it: raftmq upgrade plan",
+                ExitCode.REFUSED,
+            )
+        return newest
+
+    def view(self, now_ms: int) -> UpgradeView:
+        """Returns what this node knows of the members' levels. `now_ms` is the node's monotonic clock."""
+        reasons = self.why_not()
+        return UpgradeView(
+            node=self._members.own_id,
+            level=self._state.level,
+            newest=self.newest,
+            version=versions()["raftmq"],
+            members=self.members(),
+            mixed_ms=None if self._mixed_since_ms is None else now_ms - self._mixed_since_ms,
+            finalizes=not reasons and self.newest > self._state.level,
+            reasons=reasons,
+        )

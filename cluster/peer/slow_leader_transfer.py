@@ -1,0 +1,191 @@
+"""Moves leadership once when the leader's turns of the event loop are long, to a voter whose turns are not.
+
+During a long turn the node serves nobody and sends no heartbeat. If each turn is shorter than the followers' election
+timeout, a leader with many long turns is not deposed, and serves badly. Voters tell each other in PING how many such
+turns they had, so that leadership does not go to a voter that is no better. If the turns are caused by the clients'
+requests, or by a machine that all nodes share, the next leader has them as well and stays.
+
+A turn that worked and a turn that was not scheduled count alike. To clients they are the same, and a leader without CPU
+is no better than a busy one. The move is not in vain either: if a voter lacks CPU too, it has such turns itself and is
+not chosen. The alarm tells people what the turn did.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from cluster.peer.wire import WireError
+from cluster.runtime.alarms import Alarms
+from cluster.runtime.clock import Clock
+from cluster.runtime.leader_handover import best
+from raftlog.core.raw_node import RawNode
+from raftlog.core.status import PeerStatus
+from raftlog.errors import RaftLogError
+from raftlog.types import NOBODY, NodeId, Role
+
+logger = logging.getLogger(__name__)
+
+SLOW_MS: Final = 500
+"""Milliseconds. A turn that takes longer is slow."""
+TURNS: Final = 3
+WINDOW_MS: Final = 60_000
+"""Milliseconds. A leader that had TURNS slow turns within them should not lead."""
+PAUSE_MS: Final = 300_000
+"""Milliseconds between two hand-overs for slow turns in the whole cluster."""
+TOLD_MS: Final = 5_000
+"""Milliseconds for which a peer's report about itself is valid; three intervals of its PINGs if these are longer."""
+LAG_MAX: Final = 256
+"""Entries that a successor may be behind: no writes are accepted until it has them."""
+TURNS_MAX: Final = 1_000_000
+ALARM = "slow_turns"
+
+
+class _Turn(NamedTuple):
+    at_ms: int
+    took_ms: int
+    worked: bool
+    what: str
+    led: bool
+    """True if the node was the leader when the turn ended."""
+
+
+class _Word(NamedTuple):
+    """A peer's report about its own turns."""
+
+    at_ms: int
+    turns: int
+
+
+class SlowTurns:
+    """The slow turns of one node, the reports of its peers, and the hand-over that may follow. Event loop only."""
+
+    def __init__(
+        self, raw: RawNode, clock: Clock, alarms: Alarms, transfer: Callable[[NodeId], None], interval_ms: int
+    ) -> None:
+        """`transfer` hands leadership over, or raises. `interval_ms` is the interval of PINGs."""
+        self._raw, self._clock, self._alarms, self._transfer = raw, clock, alarms, transfer
+        self._turns: deque[_Turn] = deque(maxlen=100)
+        self._words: dict[NodeId, _Word] = {}
+        self._own_ms: int | None = None
+        """Time when this node last handed over for slow turns."""
+        self._handed_ms: int | None = None
+        """Time when any leader last did so, as far as its reports tell."""
+        self.reload(interval_ms)
+        self.total = 0
+        """Slow turns since the start."""
+        self.handed = 0
+        """Hand-overs of this node for slow turns since the start."""
+        self.on_slow: Callable[[], None] = lambda: None
+        """Called at each slow turn."""
+        self.on_handed: Callable[[], None] = lambda: None
+
+    def reload(self, interval_ms: int) -> None:
+        """Takes another interval of PINGs."""
+        self._told_ms = max(TOLD_MS, 3 * interval_ms)
+
+    def note(self, took_ms: float, *, worked: bool = True, what: str = "") -> None:
+        """Records a turn that took `took_ms`. `worked`: True if it used the processor, False if it waited for the
+        processor. `what` names what ran."""
+        if took_ms > SLOW_MS:
+            self.total += 1
+            led = self._raw.role is Role.LEADER
+            self._turns.append(_Turn(self._clock.monotonic_ms(), int(took_ms), worked, what, led))
+            self.on_slow()
+
+    # --- between nodes -----------------------------------------------------------------------------------------------
+
+    def word(self) -> list[int]:
+        """Returns the report for PING: the number of recent slow turns, and the milliseconds since this node handed
+        over for them, -1 for never. A node does not repeat the report of another node, because its age would be lost on
+        the way."""
+        now_ms = self._clock.monotonic_ms()
+        return [len(self._lately(now_ms)), -1 if self._own_ms is None else now_ms - self._own_ms]
+
+    def heard(self, peer: NodeId, word: object) -> None:
+        """Records the report in a peer's PING; None if the peer's release reports nothing. Raises WireError."""
+        if word is None:
+            self._words.pop(peer, None)
+            return
+        turns, since_ms = _numbers(word)
+        now_ms = self._clock.monotonic_ms()
+        self._words[peer] = _Word(now_ms, turns)
+        if since_ms >= 0:
+            self._handed_ms = max(now_ms - since_ms, -PAUSE_MS if self._handed_ms is None else self._handed_ms)
+
+    def may_lead(self, node: NodeId) -> bool:
+        """Returns True if that peer has reported recently that it has no slow turns."""
+        word = self._words.get(node)
+        return word is not None and not word.turns and self._clock.monotonic_ms() - word.at_ms <= self._told_ms
+
+    def is_slow(self, node: NodeId) -> bool:
+        """Returns True if that peer reported slow turns."""
+        return node in self._words and self._words[node].turns > 0
+
+    @property
+    def paused(self) -> bool:
+        """True if leadership was handed over for slow turns a short while ago; it then stays at the new leader."""
+        return self._handed_ms is not None and self._clock.monotonic_ms() - self._handed_ms < PAUSE_MS
+
+    # --- by the clock ------------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Hands leadership over if the node had too many slow turns. Called periodically."""
+        if not self._turns:
+            return
+        mine = [turn for turn in self._lately(now_ms) if turn.led]
+        if len(mine) < TURNS:
+            if self._alarms.raised(ALARM):
+                self._alarms.clear(ALARM)
+            return
+        if not self._alarms.raised(ALARM):
+            self._alarms.raise_alarm(ALARM, _text(mine))
+        if self._raw.role is Role.LEADER and not self.paused:
+            self._hand_over(now_ms)
+
+    def _lately(self, now_ms: int) -> deque[_Turn]:
+        turns = self._turns
+        while turns and now_ms - turns[0].at_ms > WINDOW_MS:
+            turns.popleft()
+        return turns
+
+    def _hand_over(self, now_ms: int) -> None:
+        status = self._raw.status()
+        if status.transferee != NOBODY:
+            return
+        to = best(status.peers, status.voters, self._could_lead)
+        if to == NOBODY:
+            return  # all fare alike, or are behind: perhaps at a later look
+        try:
+            self._transfer(to)
+        except (RaftLogError, ValueError) as error:
+            logger.info("leadership cannot go to node %d: %s", to, error)
+            return
+        logger.warning("this leader had %d long turns within %d s; node %d should lead", TURNS, WINDOW_MS // 1000, to)
+        self._own_ms = self._handed_ms = now_ms
+        self.handed += 1
+        self.on_handed()
+
+    def _could_lead(self, peer: PeerStatus) -> bool:
+        return peer.caught_up and peer.lag <= LAG_MAX and self.may_lead(peer.node_id)
+
+
+def _numbers(word: object) -> tuple[int, int]:
+    fields: list[Any] = word if isinstance(word, list) else []
+    if len(fields) < 2 or any(type(field) is not int for field in fields[:2]) or not 0 <= fields[0] <= TURNS_MAX:
+        raise WireError("malformed word of slow turns")
+    return fields[0], max(-1, fields[1])
+
+
+def _text(turns: list[_Turn]) -> str:
+    longest = max(turns, key=lambda turn: turn.took_ms)
+    worked = sum(turn.worked for turn in turns)
+    did = "worked" if worked == len(turns) else "waited for the processor" if not worked else f"worked in {worked}"
+    what = f", the longest in {longest.what}" if longest.what else ""
+    return (
+        f"{len(turns)} turns of this leader's event loop took more than {SLOW_MS} ms within {WINDOW_MS // 1000} s, up "
+        f"to {longest.took_ms} ms; it {did}{what}. Nobody is served meanwhile. Leadership goes to a voter without such "
+        f"turns, if there is one: raftmq status"
+    )

@@ -1,0 +1,201 @@
+"""Assembles the remoting protocol of one node: its ports, the stages of a request, and the parts that serve the request
+codes."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from cluster.broker.groups.group_admin import Groups
+from cluster.broker.groups.group_offsets import Offsets
+from cluster.broker.sends.send_service import DEFAULT_TOPICS
+from cluster.broker.transactions.transaction_end import CheckBack
+from cluster.config.loading import own_address
+from cluster.remoting.admission import Admission, Figures
+from cluster.remoting.connection.connection_memory import ConnectionMemory
+from cluster.remoting.connection.frame import Frame
+from cluster.remoting.forward.forwarder import Forwarder, PullForwards
+from cluster.remoting.handlers.assignment import Assignments
+from cluster.remoting.handlers.broker_stats import BrokerFigures
+from cluster.remoting.handlers.consumer_requests import ConsumerRequests
+from cluster.remoting.handlers.group_stats import GroupStats
+from cluster.remoting.handlers.heartbeat import Heartbeats
+from cluster.remoting.handlers.message_requests import EntryRequests, QueryRequests, RecallRequests, SendBackRequests
+from cluster.remoting.handlers.offsets import OffsetRequests
+from cluster.remoting.handlers.pull import PullRequests
+from cluster.remoting.handlers.queue_locks import QueueLockRequests
+from cluster.remoting.handlers.request_reply import Replies
+from cluster.remoting.handlers.route import Routes
+from cluster.remoting.handlers.send import SendHandler, make_intake
+from cluster.remoting.handlers.staged_writes import StagedWriteHandlers
+from cluster.remoting.handlers.topics_admin import OrderConf, TopicsAdmin
+from cluster.remoting.handlers.transactions import TransactionRequests, ask_producer
+from cluster.remoting.handlers.unsupported_codes import RefusedCodes
+from cluster.remoting.handlers.users_admin import UserRequests
+from cluster.remoting.request import RequestFigures
+from cluster.remoting.request_rights import needs_of
+from cluster.remoting.router import Listeners, Router
+from cluster.runtime.listeners import Signal
+from cluster.runtime.service_lifecycle import Part, codes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from cluster.broker.assembly import Broker
+    from cluster.broker.reads.entry_reads import ReadEntries
+    from cluster.broker.sends.closed_connections import ClosedConnections
+    from cluster.broker.sends.send_outcomes import SendOutcomes
+    from cluster.broker.services import Services
+    from cluster.config.config import TlsMode
+    from cluster.peer.transport import PeerTransport
+    from cluster.remoting.handlers.broker_stats import Figures as NamedFigures
+    from cluster.remoting.handlers.send_reply import SendReplyWriter
+    from cluster.replication.proposals import Proposals
+    from cluster.replication.send_identity import RetryMemory
+    from cluster.runtime.context import NodeContext
+    from cluster.runtime.tls.port_security import Security
+    from raftlog.types import NodeId
+
+
+class Metrics(RequestFigures, Figures, Protocol):
+    """Counts requests."""
+
+
+class Remoting:
+    """The stages through which every request of a node passes, made in the order in which they depend on each other.
+    Event loop only."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        broker: Broker,
+        services: Services,
+        proposals: Proposals,
+        retries: RetryMemory,
+        transport: PeerTransport,
+        *,
+        arrived: Signal[[Frame]],
+        replies: SendReplyWriter,
+        closings: ClosedConnections,
+        fates: SendOutcomes,
+        figures: NamedFigures,
+        read_entries: ReadEntries,
+        log_begins: Callable[[], int],
+        unheard: Callable[[], str],
+        unreached: Callable[[], Collection[NodeId]],
+        security: Callable[[str, TlsMode], Security],
+        metrics: Metrics,
+    ) -> None:
+        """`arrived` is sent with sends that come in anew. `figures` are those that mqadmin shows. `log_begins` is
+        explained at Router, `unreached` at Routes, `security` at Listeners. `unheard` returns the reason why this node
+        may have missed changes of users and rules, or ""."""
+        self._context, self._broker, self._services = context, broker, services
+        self._unreached, self._figures, self._read_entries, self._metrics = unreached, figures, read_entries, metrics
+        config, state, handed = context.config, services.state, Signal[[Frame]]()
+        rooms = ConnectionMemory(config.limits, context.loop.call_soon, context.in_flight.clients)
+        sends = SendHandler(
+            broker.sends, replies, partial(make_intake, proposals, broker.sends, retries), config.limits
+        )
+        self.forwarder = Forwarder(
+            config,
+            context.clock,
+            transport,
+            leader=services.leader_id,
+            leads=services.writes_open,
+            term=lambda: context.raw.term,
+            local=handed,
+            names=sends,
+            room=rooms.unsent,
+            in_flight=context.in_flight,
+            closings=closings,
+            soon=context.loop.call_soon,
+            trusted=lambda: transport.keyring.demanded,
+            slow=proposals.figures.slow,
+        )
+        self._check_back = CheckBack(services, broker.transactions, partial(ask_producer, broker.relay, config.cluster))
+        self._retries = retries
+        forwards = PullForwards(self.forwarder, services.writes_open, log_begins)
+        pulls = PullRequests(broker.pulls, forwards.elsewhere, forwards.to_leader, metrics)
+        self.serving = (Part(name="send requests", codes=sends.codes()), *self._serving(pulls))
+        """The parts that serve request codes."""
+        codes = codes_of(self.serving)
+        self.admission = Admission(
+            state.access,
+            broker.secrets,
+            lambda code, ext, body: needs_of(codes, code, ext, body, config.cluster.name),
+            polls=broker.pulls.long_polls,
+            stale=unheard,
+            refuse=replies.refuse,
+            now_ms=context.clock.monotonic_ms,
+            turns=services.turns,
+            figures=metrics,
+            denials=broker.denials,
+        )
+        self.router = Router(
+            config,
+            state,
+            proposals,
+            known_topic=lambda topic: topic in state.topics or topic in DEFAULT_TOPICS,
+            rooms=rooms,
+            closings=closings,
+            turns=services.turns,
+            fenced=services.fenced,
+            log_begins=log_begins,
+            refuse=RefusedCodes(services, metrics).refuse,
+            sends=sends,
+            replies=replies,
+            fates=fates,
+            forwarder=self.forwarder,
+            codes=codes,
+            members=broker.members,
+            admission=self.admission,
+            parked=broker.pulls.long_polls.has,
+        )
+        arrived.add(self.router.on_request)
+        handed.add(self.router.on_handed)
+        self.listeners = Listeners(config, self.router, security)
+
+    def _serving(self, pulls: PullRequests) -> tuple[Part, ...]:
+        """Returns the parts that serve all request codes but those of sends."""
+        broker, services, metrics = self._broker, self._services, self._metrics
+        members, note = broker.members, self._context.events.note_change
+        groups = Groups(services, members)
+        return (
+            Part(name="route requests", codes=Routes(services, self._unreached, broker.early_routes).codes()),
+            Part(name="topic requests", codes=TopicsAdmin(services, groups, note).codes()),
+            Part(name="heartbeats", codes=Heartbeats(services, members, broker.locks).codes()),
+            Part(name="queue locks", codes=QueueLockRequests(broker.locks, members).codes()),
+            Part(name="offsets", codes=OffsetRequests(services, members, Offsets(services, broker.bounds)).codes()),
+            Part(name="pull requests", codes=pulls.codes()),
+            Part(name="order conf", codes=OrderConf(services).codes()),
+            Part(name="figures", codes=BrokerFigures(services, members, self._figures).codes()),
+            Part(name="queries", codes=QueryRequests(services, metrics, broker.keys).codes()),
+            Part(name="assignments", codes=Assignments(services, members, pulls.filters).codes()),
+            Part(name="group requests", codes=GroupStats(services, members, groups).codes()),
+            Part(name="send back requests", codes=SendBackRequests(broker.send_backs).codes()),
+            Part(name="recalls", codes=RecallRequests(broker.recalls).codes()),
+            Part(name="staged write requests", codes=StagedWriteHandlers(broker.writes).codes()),
+            Part(name="entries", codes=EntryRequests(services, self._read_entries).codes()),
+            Part(name="consumers", codes=ConsumerRequests(services, broker.resets, broker.relay, note).codes()),
+            Part(
+                name="transaction requests",
+                codes=TransactionRequests(services, broker.transactions, self.forwarder.forward).codes(),
+            ),
+            Part(name="replies", codes=Replies(services, broker.relay, own_address(self._context.config)).codes()),
+            Part(name="user requests", codes=UserRequests(services, broker.user_admin).codes()),
+        )
+
+    def parts(self) -> tuple[Part, ...]:
+        """Returns the parts through which a request passes, and those that serve it."""
+        broker = self._broker
+        return (
+            self.forwarder.part(),
+            broker.relay.part(),
+            Part(name="check back", tick=self._check_back.tick),
+            Part(name="retries", tick=self._retries.expire),
+            self.router.part(),
+            self.admission.part(),
+            Part(name="secrets of users", tick=broker.resealing.tick),
+            Part(name="first user", opened=broker.first_user.writes_opened, tick=broker.first_user.tick),
+            *self.serving,
+        )

@@ -1,0 +1,206 @@
+"""Answers operators' tools about a broker: configuration (26), figures (28), offsets of a topic (202), producers (204).
+
+Bodies are the JSON of RocketMQ's KVTable, TopicStatsTable (whose keys are objects) and ProducerConnection. Rates are
+not measured per topic: topicPutTps is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from cluster.broker.evicted.evicted_pulls import first_offset
+from cluster.broker.groups.group_members import Members
+from cluster.broker.name_rules import topic_named
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.services import Services
+from cluster.config.cluster_keys import cluster_values
+from cluster.config.config import Config
+from cluster.remoting.answers import after_read_index, answer_in_steps, refusing, table_body
+from cluster.remoting.handlers.group_stats import connection_row, in_order
+from cluster.remoting.request import Request, text
+from cluster.remoting.request_rights import GET, Code, Codes, on_cluster, row
+from cluster.runtime import metered_json
+from cluster.runtime.host.versions import versions
+from raftmq_wire.codec import VERSION_SENT
+from raftmq_wire.codes import RequestCode, ResponseCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cluster.broker.services import Services
+    from cluster.runtime.clock import Clock
+    from cluster.runtime.figures.counters import Rates
+
+
+class NodeFigures:
+    """Figures of one node. Event loop only."""
+
+    def __init__(
+        self, services: Services, clock: Clock, used_percent: Callable[[], float], rates: Rates, started_ms: int
+    ) -> None:
+        """`used_percent` returns the used share of the disk. `started_ms` is the node's start on the monotonic
+        clock."""
+        self._services = services
+        self._clock = clock
+        self._used_percent = used_percent
+        self._rates = rates
+        self._started_ms = started_ms
+
+    def by_name(self) -> dict[str, str]:
+        """Returns the figures that mqadmin's `clusterList` and `brokerStatus` show, by RocketMQ's names. "N", as in
+        RocketMQ, stands for a figure that does not exist here: sends and pulls wait in no queue of threads, and nothing
+        locks the page cache."""
+        uptime_ms = self._services.monotonic_ms() - self._started_ms
+        given = self._rates.given()
+        rates = {
+            "putTps": self._rates.taken(),
+            "getTransferredTps": given,
+            "getTransferedTps": given,
+        }  # 4.9 spells it so
+        waits = [
+            f"{pool}ThreadPoolQueue{what}" for pool in ("send", "pull", "ack") for what in ("Size", "HeadWaitTimeMills")
+        ]
+        return {
+            "bootTimestamp": str(self._clock.wall_ms() - uptime_ms),
+            "brokerActive": "true" if self._services.writes_open() else "false",
+            "brokerVersion": str(VERSION_SENT),
+            "brokerVersionDesc": f"RaftMQ {versions()['raftmq']}",
+            "commitLogDiskRatio": f"{self._used_percent() / 100:.3f}",
+            "pageCacheLockTimeMills": "N",
+            "runtime": f"[ {uptime_ms // 1000} seconds ]",
+            "timerCongestNum": str(self._services.state.timers.counts.pending),
+            **{name: " ".join(f"{rate:.2f}" for rate in each) for name, each in rates.items()},
+            **dict.fromkeys(waits, "N"),
+        }
+
+
+QUEUES_MAX = 10_000
+"""The most queues in one answer of 202: the loop looks up so many in a tenth of a second."""
+
+Figures = Callable[[], Mapping[str, str]]
+"""Returns the node's figures by RocketMQ's names."""
+
+_encode = metered_json.encode
+
+
+CONFIG_VERSION = '{"counter":1,"stateVersion":0,"timestamp":0}'
+"""RocketMQ's DataVersion, which its tools require but do not evaluate."""
+
+
+class BrokerFigures:
+    """Handlers of 26, 28, 202 and 204."""
+
+    def __init__(self, services: Services, members: Members, figures: Figures) -> None:
+        self._services = services
+        self._members = members
+        self._figures = figures
+
+    def codes(self) -> Codes:
+        """Returns request code -> its handler and needed rights; 202 is answered by the leader only, the others by each
+        node about itself."""
+        return {
+            RequestCode.GET_BROKER_CONFIG: Code(self._config, on_cluster(GET)),
+            RequestCode.GET_BROKER_RUNTIME_INFO: Code(self._runtime_info, on_cluster(GET)),
+            RequestCode.GET_TOPIC_STATS_INFO: Code(refusing(self._topic_stats), row(topics="topic", on=GET)),
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: Code(
+                refusing(self._producers), row(groups="producerGroup", on=GET)
+            ),
+        }
+
+    def _config(self, request: Request) -> None:
+        request.reply(ResponseCode.SUCCESS, None, {"version": CONFIG_VERSION}, broker_settings(self._services.config))
+
+    def _runtime_info(self, request: Request) -> None:
+        request.reply(ResponseCode.SUCCESS, body=_encode({"table": dict(self._figures())}))
+
+    def _topic_stats(self, request: Request) -> None:
+        name = text(request, "topic")
+
+        def answer(request: Request) -> None:
+            topic = topic_named(self._services.state, name)
+            if topic.queues > QUEUES_MAX:
+                raise Refused(Reason.ERROR, f"topic {name} has {topic.queues} queues, {QUEUES_MAX} fit one answer")
+            queues, row = range(topic.queues), partial(self._row, name, topic.id)
+            steps = table_body(b'{"offsetTable":{', queues, row, b'},"topicPutTps":0.0}')
+            answer_in_steps(self._services, request, steps)
+
+        after_read_index(self._services, request, answer)
+
+    def _row(self, topic: str, topic_id: int, queue_id: int) -> bytes:
+        """Encodes one row of the table, `queue: offsets`."""
+        state = self._services.state
+        first, end = first_offset(state, topic_id, queue_id), state.max_offset(topic_id, queue_id)
+        last = state.fetch(topic_id, queue_id, end - 1, 1) if first < end else []
+        queue = {"brokerName": self._services.config.cluster.broker_name, "queueId": queue_id, "topic": topic}
+        offsets = {
+            "lastUpdateTimestamp": last[0].store_time_ms if last else 0,
+            "maxOffset": end,
+            "minOffset": first,
+        }
+        return _encode(queue) + b":" + _encode(offsets)
+
+    def _producers(self, request: Request) -> None:
+        """Answers with the producers that send heartbeats to this node. A producer sends them to the brokers in its
+        routes."""
+        group = text(request, "producerGroup")
+        members = self._members.producers.get(group)
+        if not members:  # RocketMQ's words and code
+            raise Refused(Reason.ERROR, f"the producer group[{group[:120]}] not exist")
+        steps = table_body(b'{"connectionSet":[', in_order(members), connection_row, b"]}")
+        answer_in_steps(self._services, request, steps)
+
+
+# A broker's configuration as mqadmin shows it (26, getBrokerConfig and exportConfigs): lines `name=value`.
+#
+# It lists RocketMQ's names for settings that mean the same here, then every key of the cluster under its own name.
+# Settings of one host (directories, the store's URL, addresses of peers) are not shown to clients. `raftmq config`
+# changes the configuration; 25 is refused.
+
+_Value = bool | int | str
+
+ROCKETMQ_NAMES: Final[dict[str, Callable[[Config], _Value]]] = {
+    "brokerClusterName": lambda config: config.cluster.name,
+    "brokerName": lambda config: config.cluster.broker_name,
+    "brokerRole": lambda config: config.modes.broker_role,
+    "flushDiskType": lambda config: config.modes.flush_disk_type,
+    "transientStorePoolEnable": lambda config: config.modes.transient_store_pool_enable,
+    "slaveReadEnable": lambda config: config.modes.slave_read_enable,
+    "accessMessageInMemoryMaxRatio": lambda config: config.modes.access_message_in_memory_max_ratio,
+    "fileReservedTime": lambda config: config.retention.hours,
+    "deleteWhen": lambda config: config.retention.delete_when,
+    "diskMaxUsedSpaceRatio": lambda config: config.retention.disk_max_used_percent,
+    "diskSpaceWarningLevelRatio": lambda config: config.retention.disk_refuse_writes_percent,
+    "diskSpaceCleanForciblyRatio": lambda config: config.retention.disk_force_clean_percent,
+    "maxTopicLength": lambda config: config.limits.topic_length_max,
+    "messageIndexEnable": lambda config: config.index.enabled,
+    "transactionTimeOut": lambda config: config.transaction.timeout_ms,
+    "transactionCheckInterval": lambda config: config.transaction.check_interval_ms,
+    "mappedFileSizeCommitLog": lambda config: config.log.segment_size_bytes,
+    "autoCreateTopicEnable": lambda config: config.topics.auto_create,
+    "maxMessageSize": lambda config: config.limits.message_bytes_max,
+    "messageDelayLevel": lambda config: config.timer.delay_levels,
+    # Nobody can change these here. exportConfigs of 4.9.8 fails where one of them is missing.
+    "autoCreateSubscriptionGroup": lambda config: True,
+    "brokerId": lambda config: 0,
+    "filterServerNums": lambda config: 0,
+    "msgTraceTopicName": lambda config: "RMQ_SYS_TRACE_TOPIC",
+    "traceOn": lambda config: True,
+    "traceTopicEnable": lambda config: False,
+    "useTLS": lambda config: False,
+}
+
+
+def broker_settings(config: Config) -> bytes:
+    """Returns the body of the answer."""
+    told: dict[str, _Value] = {name: value(config) for name, value in ROCKETMQ_NAMES.items()}
+    told |= cluster_values(config)
+    return "".join(f"{name}={_text(value)}\n" for name, value in told.items()).encode()
+
+
+def _text(value: _Value) -> str:
+    """Formats a value as Java's Properties reads it: one line, a backslash doubled."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value).replace("\\", "\\\\").replace("\r", "\\r").replace("\n", "\\n")

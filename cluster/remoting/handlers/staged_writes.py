@@ -1,0 +1,119 @@
+"""Requests of staged writes (700001 to 700004, codes of RaftMQ): decode the fields, call the broker, answer with its
+outcome.
+
+The formats are drawn in docs/wire-protocol.md. `cluster.broker.transactions.staged_writes` explains their meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, cast
+
+import msgspec
+
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.transactions.staged_writes import CommitAnswer, StagedSlice, StagedWriteRequests
+from cluster.remoting.answers import refuse, refusing
+from cluster.remoting.request import integer, integer_in, text
+from cluster.remoting.request_rights import PUB, Code, Codes, row
+from cluster.runtime import metered_json
+from cluster.runtime.request_limits import INT64_MAX
+from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.json_text import MALFORMED
+from statemachine.delivery.staged_writes import NAME_MAX, WINNERS_MAX
+
+if TYPE_CHECKING:
+    from cluster.broker.sends.send_request import SendPath
+    from cluster.remoting.request import Request
+
+_Number = Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
+_Winners = Annotated[list[tuple[_Number, _Number]], msgspec.Meta(max_length=WINNERS_MAX)]
+_decode = metered_json.decoder(_Winners)
+COMMITTED_FIELD = "committed"
+"""Name of an ext field of the answer: the newest committed write of the name. In the answer to 700001 it is present if
+the attempt was not opened."""
+
+
+of_write = row(groups="name", on=PUB)
+"""The needs of a request about a write: nobody commits or discards what another user stages under a name of its own."""
+
+
+class StagedWriteHandlers:
+    """Handlers of 700001 to 700004, on the leader."""
+
+    def __init__(self, writes: StagedWriteRequests) -> None:
+        self._writes = writes
+
+    def codes(self) -> Codes:
+        """Returns request code -> its handler and needed rights."""
+        return {
+            RequestCode.OPEN_ATTEMPT: Code(refusing(self._open), of_write),
+            RequestCode.STAGE_MESSAGES: Code(refusing(self._stage), row(topics="topic", on=PUB)),
+            RequestCode.COMMIT_WRITE: Code(refusing(self._commit), of_write),
+            RequestCode.ABORT_WRITE: Code(refusing(self._abort), of_write),
+        }
+
+    def _open(self, request: Request) -> None:
+        def opened(answer: int | CommitAnswer | Refused) -> None:
+            if isinstance(answer, Refused):
+                refuse(request, answer)
+            elif isinstance(answer, CommitAnswer):
+                request.reply(ResponseCode.SUCCESS, None, {COMMITTED_FIELD: str(answer.write)})
+            else:
+                request.reply(ResponseCode.SUCCESS, None, {"attempt": str(answer)})
+
+        self._writes.open(*_write(request), opened)
+
+    def _stage(self, request: Request) -> None:
+        asked = StagedSlice(
+            integer_in(request, "attempt", 0, INT64_MAX),
+            integer_in(request, "sequence", 1, INT64_MAX),
+            text(request, "topic"),
+            integer(request, "queueId", -1),
+            integer_in(request, "bornTimestamp", 0, INT64_MAX, 0),
+            request.body,
+        )
+        # A connection of this protocol is a path of sends as well.
+        self._writes.stage(cast("SendPath", request.connection), asked, _answered(request))
+
+    def _commit(self, request: Request) -> None:
+        try:
+            winners = _decode(request.body)
+        except MALFORMED as error:
+            raise Refused(Reason.INVALID, f"the body is no list of [attempt, messages]: {error}") from None
+
+        def decided(answer: CommitAnswer | Refused) -> None:
+            if isinstance(answer, Refused):
+                refuse(request, answer)
+                return
+            ext = {COMMITTED_FIELD: str(answer.write), "earlier": str(answer.earlier).lower()}
+            request.reply(ResponseCode.SUCCESS, None, ext)
+
+        self._writes.commit(*_write(request), winners, decided)
+
+    def _abort(self, request: Request) -> None:
+        def discarded(answer: int | Refused) -> None:
+            if isinstance(answer, Refused):
+                refuse(request, answer)
+            else:
+                request.reply(ResponseCode.SUCCESS, None, {"attempts": str(answer)})
+
+        self._writes.abort(*_write(request), discarded)
+
+
+def _write(request: Request) -> tuple[str, int]:
+    """Returns name and number of the write. Raises Refused (29)."""
+    name = text(request, "name")
+    if len(name) > NAME_MAX:
+        raise Refused(Reason.INVALID, f"field name has {len(name)} characters, {NAME_MAX} are allowed")
+    return name, integer_in(request, "write", 0, INT64_MAX)
+
+
+def _answered(request: Request) -> Callable[[Refused | None], None]:
+    def done(refused: Refused | None) -> None:
+        if refused is None:
+            request.reply(ResponseCode.SUCCESS)
+        else:
+            refuse(request, refused)
+
+    return done

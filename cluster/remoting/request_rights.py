@@ -1,0 +1,197 @@
+"""The rights that requests need: on which topics, groups or cluster, and which actions on them suffice.
+
+Each code is registered with its needs by the part that serves it; there is no default.
+
+The rights are those of RocketMQ 5.3, with a few stricter exceptions: a message that is looked up by its position needs
+Get on the cluster, because the topic that the client names may be another one; the end of a transaction must name its
+topic. A code that no part serves needs a Super (an administrator). The name of a `Cluster` resource is that of the
+cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from cluster.broker.refusal import Reason, Refused
+from cluster.remoting.request import Handler
+from cluster.runtime import metered_json
+from raftmq_wire.json_text import MALFORMED
+from statemachine.access.rules import Action, Kind, Need
+
+RETRY, DLQ = "%RETRY%", "%DLQ%"
+DEFAULT_TOPICS: Final = frozenset({"TBW102", "AUTO_CREATE_TOPIC_KEY"})
+"""Names of the topic whose route producers ask for before they create a topic."""
+PUB, SUB = (Action.PUB,), (Action.SUB,)
+READ, WRITE = (Action.SUB, Action.GET), (Action.SUB, Action.UPDATE)
+ROUTE = (Action.PUB, Action.SUB, Action.GET)
+GET, UPDATE, DELETE, LIST = (Action.GET,), (Action.UPDATE,), (Action.DELETE,), (Action.LIST,)
+PUT = (Action.CREATE, Action.UPDATE)
+MANAGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
+Ext = Mapping[str, str]
+Row = Callable[[Ext, bytes, str], Iterator[Need]]
+"""(ext fields, body, name of the cluster) -> needed rights."""
+
+
+class Code(NamedTuple):
+    """A request code as the part that serves it registers it (`cluster.runtime.service_lifecycle.Part.codes`)."""
+
+    handler: Handler | None
+    """The handler; None for sends, which the router passes on as they came
+    (`cluster.remoting.handlers.send.SendHandler`)."""
+    needs: Row
+    """The rights that its sender needs."""
+
+
+Codes = Mapping[int, Code]
+"""Request code -> its handler and needed rights."""
+
+
+def topic(name: str, actions: tuple[Action, ...]) -> Need:
+    """Returns the needed right on a topic. The retry topic of a group needs a right on the group; so does its
+    dead-letter topic, except to send to it."""
+    on = actions if MANAGES.issuperset(actions) else SUB
+    if name.startswith(RETRY):
+        return Need(Kind.GROUP, name.removeprefix(RETRY), on)
+    if name.startswith(DLQ) and actions != PUB:
+        return Need(Kind.GROUP, name.removeprefix(DLQ), on)
+    return Need(Kind.TOPIC, name, actions)
+
+
+def group(name: str, actions: tuple[Action, ...]) -> Need:
+    """Returns the needed right on a group."""
+    return Need(Kind.GROUP, name.removeprefix(RETRY), actions)
+
+
+def pull_needs(topic_name: str, group_name: str) -> list[Need]:
+    """Returns the needed rights of a pull."""
+    return [topic(topic_name, SUB), group(group_name, SUB)]
+
+
+def row(*, topics: str = "", groups: str = "", on: tuple[Action, ...] = ()) -> Row:
+    """Makes the needs of a request. `topics` and `groups` are names of the ext fields that name a topic or group; `on`
+    lists the actions."""
+
+    def needs(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
+        if topics:
+            yield topic(ext.get(topics, ""), on)
+        if groups:
+            yield group(ext.get(groups, ""), on)
+
+    return needs
+
+
+def on_cluster(on: tuple[Action, ...]) -> Row:
+    """Makes the needs of a request about the cluster. `on` lists the actions."""
+
+    def needs(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
+        yield Need(Kind.CLUSTER, cluster, on)
+
+    return needs
+
+
+def super_alone(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
+    """Marks a code that only a Super may use. Never called, because no set of rights expresses that."""
+    raise NotImplementedError
+
+
+def user_alone(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
+    """Marks a code that any user may use."""
+    yield from ()
+
+
+def of_route(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
+    name = ext.get("topic", "")
+    if name not in DEFAULT_TOPICS:
+        yield topic(name, ROUTE)
+
+
+def of_unregistering(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
+    if name := ext.get("consumerGroup"):
+        yield group(name, (Action.PUB, Action.SUB))
+
+
+def of_send_back(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
+    yield group(ext.get("group", ""), SUB)
+    if name := ext.get("originTopic"):
+        yield topic(name, SUB)
+
+
+def of_clone(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
+    yield group(ext.get("srcGroup", ""), GET)
+    yield group(ext.get("destGroup", ""), UPDATE)
+    if name := ext.get("topic"):
+        yield topic(name, UPDATE)
+
+
+class _Subscription(msgspec.Struct, rename="camel", gc=False):
+    topic: str = ""
+
+
+class _Consumer(msgspec.Struct, rename="camel", gc=False):
+    group_name: str = ""
+    subscription_data_set: list[_Subscription] | None = None
+
+
+class _Heartbeat(msgspec.Struct, rename="camel", gc=False):
+    consumer_data_set: list[_Consumer] | None = None
+
+
+class _Queue(msgspec.Struct, rename="camel", gc=False):
+    topic: str = ""
+
+
+class _Locks(msgspec.Struct, rename="camel", gc=False):
+    consumer_group: str = ""
+    mq_set: list[_Queue] = []
+
+
+class _Named(msgspec.Struct, rename="camel", gc=False):
+    topic: str = ""
+    consumer_group: str = ""
+    group: str = ""
+    group_name: str = ""
+
+
+_heartbeat = metered_json.decoder(_Heartbeat, strict=False)
+_locks = metered_json.decoder(_Locks, strict=False)
+_named = metered_json.decoder(_Named, strict=False)
+
+
+def of_heartbeat(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
+    for consumer in _heartbeat(body).consumer_data_set or ():
+        yield group(consumer.group_name, SUB)
+        for each in consumer.subscription_data_set or ():
+            yield topic(each.topic, SUB)
+
+
+def of_locks(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
+    named = _locks(body)
+    yield group(named.consumer_group, SUB)
+    for name in {queue.topic for queue in named.mq_set}:
+        yield topic(name, SUB)
+
+
+def of_assignment(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
+    named = _named(body)
+    yield topic(named.topic, SUB)
+    yield group(named.consumer_group, SUB)
+
+
+def of_new_group(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
+    name = _named(body).group_name
+    yield Need(Kind.GROUP, name, PUT)
+
+
+def needs_of(codes: Codes, code: int, ext: Ext, body: bytes, cluster: str) -> Sequence[Need] | None:
+    """Returns the needed rights of a request; None if only a Super may make it. Raises Refused if its body cannot be
+    read."""
+    served = codes.get(code)
+    if served is None or served.needs is super_alone:
+        return None
+    try:
+        return list(served.needs(ext, body, cluster))
+    except MALFORMED as error:
+        raise Refused(Reason.INVALID, f"the body of request {code} cannot be read: {error}") from None

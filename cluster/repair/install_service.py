@@ -1,0 +1,154 @@
+"""A node's part in installs: serves those of other nodes, performs its own, and fetches older segments."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from cluster.repair.backfill import Backfill
+from cluster.repair.fetch import LOG, STATE
+from cluster.repair.log_source import SEGMENT, log_source, segment_source, state_source
+from cluster.repair.progress import InstallMetrics, InstallView, Progress
+from cluster.repair.repair_service import Repairs
+from cluster.repair.snapshot_fetch import Where
+from cluster.repair.snapshot_install import InstallService
+from cluster.retention.read_leases import Leases
+from cluster.runtime.context import NodeContext
+from cluster.runtime.service_lifecycle import Part
+from cluster.state.node_storage import NodeStorage
+from raftlog.errors import OutOfRangeError
+from raftlog.messages import InstallSnapshot
+from raftlog.storage.files import layout
+from raftlog.storage.files.fs import FileSystem
+
+logger = logging.getLogger(__name__)
+
+HELD_MS = 60_000
+"""Milliseconds for which the log is kept for a peer after each of its requests."""
+
+
+class Installs:
+    """All parts of installs on one node. Event loop only."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        storage: NodeStorage,
+        repairs: Repairs,
+        leases: Leases,
+        *,
+        metrics: InstallMetrics,
+        restart: Callable[[str], None],
+    ) -> None:
+        """`restart(why)` ends the node so that its process opens it again."""
+        raw, directory, fs = context.raw, storage.directory, context.fs
+        self._log = log = directory.log
+        self._leases = leases
+        self._loop = context.loop
+        self._storage = storage
+        self._fs = fs
+        self._metrics = metrics
+        self.progress = progress = Progress(metrics, context.loop.time)
+        where = Where(fs, directory.path, directory.identity.group_id, context.environment.count_rows)
+        self._service = InstallService(
+            context,
+            where,
+            repairs.client,
+            peers=repairs.peers,
+            metrics=metrics,
+            progress=progress,
+            restart=restart,
+        )
+        self._removal: asyncio.Future[None] | None = None
+        self._backfill = Backfill(
+            context,
+            log,
+            directory.path,
+            repairs.client,
+            trim_position=lambda: storage.state.trim_position,
+            applied=lambda: storage.state.applied.index,
+            peers=repairs.givers,
+            metrics=metrics,
+            progress=progress,
+        )
+        repairs.server.sources.update(
+            {
+                LOG: log_source(log, lambda: raw.commit_index, self._hold_log),
+                STATE: state_source(fs, storage.checkpointer, self._hold_log),
+                SEGMENT: segment_source(log),
+            }
+        )
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(
+            name="installs",
+            start=self.start,
+            close=self.close,
+        )
+
+    def start(self) -> None:
+        """Begins before the driver starts, because a node that lacks a part of the log must not campaign."""
+        installed = self._storage.directory.installed
+        if installed is not None:
+            logger.warning("the last run fetched a snapshot: %s", installed.why)
+        if installed is not None and installed.done:
+            self._metrics.installed.inc()
+            names = [installed.set_aside, self._storage.recovery.state_set_aside]
+            self._removal = self._loop.run_in_executor(
+                None, remove_leftovers, self._fs, self._storage.directory.path, names
+            )
+        self._backfill.start()
+
+    def offered(self, offer: InstallSnapshot) -> None:
+        """Called when the leader offers a snapshot (see InstallService). Ends the backfill: a node that gets another
+        log has no use for more of the older one."""
+        self._backfill.stop()
+        self._service.offered(offer)
+
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes of log that the other nodes have and this node lacks."""
+        return self._backfill.missing
+
+    def log_begins(self) -> int:
+        """Position below which this node lacks log that others have; 0 if it lacks nothing."""
+        return self._log.first_position if self._backfill.missing else 0
+
+    def view(self) -> InstallView:
+        """Returns the progress of the install, for the node's status."""
+        return self.progress.view()
+
+    async def close(self) -> None:
+        """Ends the work under way; the next start continues it."""
+        await self._service.close()
+        await self._backfill.close()
+
+    def _hold_log(self, position: int) -> None:
+        """Takes a lease for each segment file, because peers read in different places. May be called in any thread."""
+        try:
+            base = self._log.segment_at(position).previous.end_position
+        except OutOfRangeError:
+            return
+        self._leases.touch(f"a peer reads the segment at {base}", base, HELD_MS)
+
+
+# Removes log and state that a snapshot has replaced: they are in trash/ and are never needed again.
+#
+# Everything below the snapshot is committed and on the nodes that supplied it; everything else was never committed. If
+# they stayed, a disk could fill up, because it would hold the log twice. The reports beside them stay.
+
+
+def remove_leftovers(fs: FileSystem, directory: Path, names: Iterable[str]) -> None:
+    """Removes each of these names that exists in trash/; `directory` is DATA. Blocking. Files that cannot be removed
+    stay."""
+    for name in names:
+        path = directory / layout.TRASH / name.rpartition("/")[2]
+        try:
+            if name and fs.exists(path):
+                fs.remove_tree(path)
+                logger.info("%s is removed: a snapshot has replaced it", path)
+        except OSError as error:
+            logger.warning("%s cannot be removed: %s", path, error)

@@ -1,0 +1,167 @@
+"""The parts of a node: a description, as one value, of how a service takes part in the life of its node.
+
+A service describes itself by a Part. The node collects the hooks of all parts once, as tuples of bound methods, one for
+each kind of hook, with only the parts that have it. No tuple is walked per message: `applied` is called once per
+applied run, frames and request codes are dictionaries.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from cluster.runtime.periodic_tasks import Chore
+from raftlog.types import Entry, NodeId
+
+if TYPE_CHECKING:
+    from cluster.config.config import Config
+    from raftlog.core.raw_node import RawNode
+
+logger = logging.getLogger(__name__)
+
+Step = Callable[[], Awaitable[object] | None]
+"""A step of starting or closing. It blocks no longer than a turn of the loop may take; longer work is awaited."""
+OnFrame = Callable[[NodeId, int, list[Any], bytes], None]
+"""(peer, kind, header, payload). May raise WireError."""
+Hook = TypeVar("Hook")
+
+
+class Served(Protocol):
+    """A request code or a route of the HTTP API, with its handler."""
+
+    @property
+    def needs(self) -> object:
+        """The rights that a caller needs. Its type belongs to the room that serves it; never None."""
+
+
+class AppliedRun(Protocol):
+    """Entries that were applied together (`cluster.replication.apply_lane.Applied`)."""
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """The entries in order; at least one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One service, as the node sees it. Every hook is called on the event loop."""
+
+    name: str
+    start: Step | None = None
+    """Starts the service. A part without this hook works, and must be closed, from its constructor on."""
+    close: Step | None = None
+    """Closes the service, idle or busy. Never called twice."""
+    tick: Chore | None = None
+    """Called several times a second; cheap (`cluster.runtime.periodic_tasks`)."""
+    applied: Callable[[Any], object] | None = None
+    """Called with each `cluster.replication.apply_lane.Applied`."""
+    role: Callable[[RawNode], object] | None = None
+    """Called when the role, term or known leader changed."""
+    opened: Callable[[], object] | None = None
+    """Called when this node begins to accept writes."""
+    peer_closed: Callable[[NodeId], object] | None = None
+    frames: Mapping[int, OnFrame] = field(default_factory=dict)
+    """Kind of a peer's frame -> its handler."""
+    codes: Mapping[int, Served] = field(default_factory=dict)
+    """Request code -> `cluster.remoting.request_rights.Code`: its handler, and the rights that it needs."""
+    may_reload: Callable[[Config], object] | None = None
+    """Raises ConfigError if this part cannot use that configuration; changes nothing."""
+    reload: Callable[[Config], object] | None = None
+    """Puts that configuration in force. Does not raise."""
+
+
+class Parts:
+    """All parts of one node, in the order in which they start. Event loop only."""
+
+    def __init__(self, parts: Iterable[Part], *, applied: tuple[str, ...] = (), close: tuple[str, ...] = ()) -> None:
+        """`applied` and `close` list names of parts in the order of those hooks, if it differs from that of starting. A
+        part that they do not name learns of applied entries after the named parts, and is closed before them."""
+        self.parts = tuple(parts)
+        names = [part.name for part in self.parts]
+        twice = {name for name in names if names.count(name) > 1}
+        unknown = {*applied, *close} - set(names)
+        if twice or unknown:
+            raise ValueError(f"parts of a node: {sorted(twice)} are there twice, {sorted(unknown)} are not there")
+        self.ticks = _present(part.tick for part in self.parts)
+        self.applied = _present(part.applied for part in _first(applied, self.parts))
+        self.role = _present(part.role for part in self.parts)
+        self.opened = _present(part.opened for part in self.parts)
+        self.peer_closed = _present(part.peer_closed for part in self.parts)
+        self.frames = _merged("frames", ((part.name, part.frames) for part in self.parts))
+        self.codes = codes_of(self.parts)
+        self._may_reload = _present(part.may_reload for part in self.parts)
+        self._reload = _present(part.reload for part in self.parts)
+        latest = _first(tuple(reversed(close)), self.parts)
+        self._closing = tuple(reversed(latest))
+        self._open = {part.name for part in self.parts if part.start is None}
+
+    async def start(self) -> None:
+        """Starts the parts one after the other. If one cannot start, those before it are closed, and its exception is
+        raised."""
+        for part in self.parts:
+            if part.start is None:
+                continue
+            try:
+                await _done(part.start)
+            except BaseException:
+                await self.close(lambda _: None)
+                raise
+            self._open.add(part.name)
+
+    async def close(self, failed: Callable[[BaseException], object]) -> None:
+        """Closes the parts that were started, each once. The exception of one is passed to `failed`, and the others are
+        closed."""
+        for part in self._closing:
+            if part.close is None or part.name not in self._open:
+                continue
+            self._open.discard(part.name)
+            try:
+                await _done(part.close)
+            except Exception as error:
+                logger.exception("%s: cannot be closed", part.name)
+                failed(error)
+
+    def reload(self, config: Config) -> None:
+        """Puts `config` in force in all parts. Raises ConfigError, having changed nothing, if one refuses it."""
+        for may in self._may_reload:
+            may(config)
+        for put in self._reload:
+            put(config)
+
+
+async def _done(step: Step) -> None:
+    waits = step()
+    if inspect.isawaitable(waits):
+        await waits
+
+
+def _present(hooks: Iterable[Hook | None]) -> tuple[Hook, ...]:
+    return tuple(hook for hook in hooks if hook is not None)
+
+
+def _first(names: tuple[str, ...], parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Returns the parts with these names in their order, then the others."""
+    by_name = {part.name: part for part in parts}
+    return (*(by_name[name] for name in names), *(part for part in parts if part.name not in names))
+
+
+def codes_of(parts: Iterable[Part]) -> dict[int, Any]:
+    """Returns request code -> its handler and needs. Raises ValueError for a code that names no needs, or that two
+    parts serve, so that the node does not start."""
+    parts = tuple(parts)
+    for part in parts:
+        if without := [code for code, served in part.codes.items() if served.needs is None]:
+            raise ValueError(f"{part.name} serves codes {sorted(without)} and does not say which rights they need")
+    return _merged("codes", ((part.name, part.codes) for part in parts))
+
+
+def _merged(what: str, tables: Iterable[tuple[str, Mapping[int, Hook]]]) -> dict[int, Hook]:
+    merged: dict[int, Hook] = {}
+    for name, table in tables:
+        if both := merged.keys() & table.keys():
+            raise ValueError(f"{name} takes {what} {sorted(both)}, and so does another part")
+        merged.update(table)
+    return merged

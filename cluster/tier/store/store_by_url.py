@@ -1,0 +1,141 @@
+"""Opens the store that a URL names. Keys come from the environment or from files, never from the URL."""
+
+from __future__ import annotations
+
+import configparser
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from cluster.config.config import TierSection
+from cluster.tier.store.cloud_stores import CloudStore
+from cluster.tier.store.directory_store import DirectoryStore
+from cluster.tier.store.memory_store import MemoryStore
+from cluster.tier.store.object_store import ObjectStore
+from raftmq_wire.errors import LocalError
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as Client
+
+CLOUD = ("s3", "s3a", "gs", "az", "abfs", "abfss")
+SCHEMES = ("file", *CLOUD)
+ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+CONNECT_S, REQUEST_S = 5, 120
+KEYS_MAX_AGE_S = 60
+RENEWED_BEFORE = timedelta(minutes=5)
+"""The time before keys expire at which the library asks for new ones."""
+_FIX = 'tier.url = "s3://bucket/prefix" or "gs://bucket/prefix" or "az://container/prefix" or "file:///path"'
+
+
+def open_store(url: str, options: TierSection | None = None) -> ObjectStore:
+    """Returns the store without connecting to it. `options` add what the URL does not say. Raises LocalError."""
+    options = options or TierSection()
+    parts = _parts(url)
+    if parts.scheme == "file":
+        return DirectoryStore(Path(unquote(parts.path)))
+    if parts.scheme == "memory":
+        return MemoryStore()
+    try:
+        return CloudStore(cloud_client(url, options), url)
+    except ImportError as error:
+        raise LocalError(f"{url} needs obstore", str(error), "pip install 'raftmq[tier]'") from error
+    except (ValueError, OSError) as error:
+        raise LocalError(f"{url} cannot be used as a tier", str(error).split("\n", 1)[0], _FIX) from error
+
+
+def check_url(url: str) -> None:
+    """Raises LocalError unless the URL names a store."""
+    _parts(url)
+
+
+def directory_of(url: str) -> str:
+    """The directory that the URL of a directory store names; "" if it is another kind of store."""
+    parts = urlsplit(url)
+    return unquote(parts.path) if parts.scheme == "file" else ""
+
+
+def _parts(url: str) -> Any:
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise LocalError(f"{url!r} is not a URL: {error}", f"schemes: {', '.join(SCHEMES)}", _FIX) from None
+    if parts.username or parts.password:  # the message does not repeat the URL
+        raise LocalError(
+            "the tier's URL holds credentials", "it is shown in logs and status", "export AWS_ACCESS_KEY_ID=..."
+        )
+    if parts.scheme == "file":
+        ok = not parts.netloc and parts.path.startswith("/") and len(parts.path) > 1
+    elif parts.scheme == "memory":
+        ok = url == "memory:"
+    else:
+        ok = parts.scheme in CLOUD and bool(parts.netloc)
+    if not ok or parts.query or parts.fragment:
+        raise LocalError(f"{url!r} is not the URL of an object store", f"schemes: {', '.join(SCHEMES)}", _FIX)
+    return parts
+
+
+def cloud_client(url: str, options: TierSection) -> Client:
+    """Returns a client with the library's retries off. Raises ImportError, ValueError or OSError."""
+    from obstore.exceptions import BaseError
+    from obstore.store import from_url
+
+    http: dict[str, Any] = {"connect_timeout": timedelta(seconds=CONNECT_S), "timeout": timedelta(seconds=REQUEST_S)}
+    if _endpoint(options).startswith("http://"):
+        http["allow_http"] = True
+    if options.ca_file:
+        http["root_certificate"] = Path(options.ca_file).read_bytes()
+    more: dict[str, Any] = {}
+    if url.startswith("s3"):
+        more["config"] = _s3_config(options)
+        if options.credentials_file:
+            more["credential_provider"] = keys_of(Path(options.credentials_file), options.credentials_profile)
+    make: Callable[..., Client] = from_url  # the overloads differ by scheme, which is known only here
+    try:
+        return make(url, client_options=http, retry_config={"max_retries": 0}, **more)
+    except BaseError as error:
+        raise ValueError(str(error)) from None
+
+
+def _endpoint(options: TierSection) -> str:
+    """Returns the endpoint. The library reads it from the environment too, but does not read there that it may be
+    without TLS."""
+    return options.endpoint or next((os.environ[name] for name in ENDPOINTS if os.environ.get(name)), "")
+
+
+def _s3_config(options: TierSection) -> dict[str, Any]:
+    given = {
+        "endpoint": options.endpoint,
+        "region": options.region,
+        "server_side_encryption": options.encryption,
+        "sse_kms_key_id": options.encryption_key_id,
+    }
+    set_here = {key: value for key, value in given.items() if value}
+    return {**set_here, "virtual_hosted_style_request": not options.path_style}
+
+
+def keys_of(path: Path, profile: str) -> Callable[[], dict[str, Any]]:
+    """Returns a credential provider for S3, which reads the file again when its answer is older than KEYS_MAX_AGE_S.
+    Raises ValueError now if the file is unusable; no message repeats a line of it."""
+
+    def read() -> dict[str, Any]:
+        parser = configparser.ConfigParser(interpolation=None)
+        try:
+            parser.read_string(path.read_text())
+            section = parser[profile]
+            return {
+                "access_key_id": section["aws_access_key_id"],
+                "secret_access_key": section["aws_secret_access_key"],
+                "token": section.get("aws_session_token"),
+                "expires_at": datetime.now(UTC) + timedelta(seconds=KEYS_MAX_AGE_S) + RENEWED_BEFORE,
+            }
+        except OSError as error:
+            raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+        except (configparser.Error, KeyError, UnicodeDecodeError) as error:
+            why = f"{path} has no keys for the profile {profile} ({type(error).__name__})"
+            raise ValueError(why) from None
+
+    read()
+    return read

@@ -1,0 +1,91 @@
+"""Shrinks the proof that a register is not linearizable, so that a person can read it.
+
+Everything that is removed could be removed from any linearizable history without making it non-linearizable, so the
+remaining calls are still a proof, about the same operations. It removes:
+
+- everything after the first completion that no order explains; calls that were open then become unknown;
+- reads, one by one;
+- all writes of one value together with all reads of it, if there are no compares.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable
+
+from jepsen_like.checkers.wgl_search import OPEN, Call, Model, search
+
+_TRIES = 300
+_STEPS_PER_TRY = 20_000
+_STEPS_PER_PREFIX = 100_000
+
+
+def smallest(calls: list[Call], stuck: Call, model: Model) -> list[Call]:
+    """Returns a small subset of the calls that is not linearizable either, in order of invocation."""
+    kept = _without(_write_units, _shortest_prefix(calls, stuck, model), model)
+    return _without(_reads, kept, model)
+
+
+def _shortest_prefix(calls: list[Call], stuck: Call, model: Model) -> list[Call]:
+    """Returns the history up to the first completion that no order explains. It is found by halving, because prefixes
+    of a linearizable history are linearizable. The stuck call is only a good first guess: a path that got less far may
+    have stopped later."""
+
+    def proves(end: int) -> bool:
+        return search(_until(calls, end), model, _STEPS_PER_PREFIX).linearizable is False
+
+    ends = sorted(call.completed for call in calls if not call.is_open)
+    low, high = 0, len(ends) - 1
+    guess = ends.index(stuck.completed)
+    if proves(ends[guess]):
+        high = guess
+    while low < high:
+        middle = (low + high) // 2
+        if proves(ends[middle]):
+            high = middle
+        else:
+            low = middle + 1
+    return _until(calls, ends[high])
+
+
+def _without(units_of: Callable[[list[Call]], list[list[Call]]], kept: list[Call], model: Model) -> list[Call]:
+    """Drops units, larger runs of them first, as long as the remaining calls are still not linearizable."""
+    units = units_of(kept)
+    tries, size = _TRIES, max(1, len(units) // 2)
+    while size and tries > 0:
+        start = 0
+        while start < len(units) and tries > 0:
+            gone = {id(call) for unit in units[start : start + size] for call in unit}
+            rest = [call for call in kept if id(call) not in gone]
+            tries -= 1
+            if search(rest, model, _STEPS_PER_TRY).linearizable is False:
+                kept = rest
+                del units[start : start + size]
+            else:
+                start += size
+        size //= 2
+    return kept
+
+
+def _until(calls: list[Call], end: int) -> list[Call]:
+    """Returns the history as it was at `end`, without reads that were still open, which prove nothing."""
+    known = [call for call in calls if call.completed <= end]
+    open_then = [
+        call._replace(completed=OPEN, result=None)
+        for call in calls
+        if call.invoked < end < call.completed and call.f != "get"
+    ]
+    return sorted(known + open_then, key=lambda call: call.invoked)
+
+
+def _reads(calls: list[Call]) -> list[list[Call]]:
+    return [[call] for call in calls if call.f == "get"]
+
+
+def _write_units(calls: list[Call]) -> list[list[Call]]:
+    if any(call.f not in ("put", "get") for call in calls):
+        return []
+    units: dict[Hashable, list[Call]] = defaultdict(list)
+    for call in calls:
+        units[call.argument if call.f == "put" else call.result].append(call)
+    return list(units.values())

@@ -1,0 +1,83 @@
+"""Gates: conditions that a run of the random mix must meet to count as a full run, each with its measured value.
+
+A verdict says if a promise was broken; a gate says if the run was hard enough for that to mean much. So a missed gate
+never changes the verdict. It has an exit code of its own, and only if the run was long enough to meet it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from jepsen_like.live.nemeses.nemesis_interface import Counts, Effect
+
+FULL_S = 600.0
+"""Seconds under faults from which on the gates count; for shorter runs they are scaled down and only shown."""
+ACKED, LEADER_CHANGES, POWER_FAILURES, FELT = 500_000, 30, 100, 5
+UNKNOWN_PERCENT = 2.0
+
+
+class Gate(NamedTuple):
+    """One condition that a run must meet."""
+
+    name: str
+    value: float
+    wanted: float
+    at_most: bool = False
+    """True if `wanted` is an upper limit; False if it is a lower one."""
+    told: str = ""
+    """Names of the faults that did not reach a gate which is over several faults."""
+
+    @property
+    def holds(self) -> bool:
+        """True if the gate is met."""
+        return self.value <= self.wanted if self.at_most else self.value >= self.wanted
+
+    @property
+    def line(self) -> str:
+        """The gate as a line for people: ok or MISSED, the value and the wanted one."""
+        sign = "<=" if self.at_most else ">="
+        behind = f" ({self.told})" if self.told and not self.holds else ""
+        return f"{'ok' if self.holds else 'MISSED':<6} {self.name} {self.value:,g} {sign} {self.wanted:,g}{behind}"
+
+
+def rounds_due(time_s: float) -> float:
+    """Returns how many times each fault is to have an effect in a run of that length; may be a fraction."""
+    return FELT * time_s / FULL_S
+
+
+def applied_and_felt(names: Iterable[str], played: Iterable[tuple[str, Effect]]) -> dict[str, tuple[int, int]]:
+    """Returns fault -> (how often it was applied, how often it had a measured effect); 0 for faults that were never
+    dealt."""
+    applied: Counter[str] = Counter()
+    felt: Counter[str] = Counter()
+    for name, effect in played:
+        applied[name] += 1
+        felt[name] += effect.happened
+    return {name: (applied[name], felt[name]) for name in dict.fromkeys([*names, *applied])}
+
+
+def gates(
+    time_s: float, counts: Counts, faults: dict[str, tuple[int, int]], leader_changes: int, power_failures: int | None
+) -> list[Gate]:
+    """Returns all gates of the mix. `power_failures` is None if this machine cannot play them: then their gate is
+    skipped, not passed."""
+    share = min(1.0, time_s / FULL_S)
+    felt_wanted = int(FELT * share)
+    behind = {name: felt for name, (_, felt) in faults.items() if felt < felt_wanted}
+    done = counts.acked + counts.failed + counts.unknown
+    found = [
+        Gate("acknowledged", counts.acked, int(ACKED * share)),
+        Gate(
+            "every fault felt",
+            min((felt for _, felt in faults.values()), default=0),
+            felt_wanted,
+            told=", ".join(f"{name} {felt}" for name, felt in behind.items()),
+        ),
+        Gate("leader changes", leader_changes, int(LEADER_CHANGES * share)),
+        Gate("unknown percent", round(100 * counts.unknown / done, 3) if done else 0.0, UNKNOWN_PERCENT, at_most=True),
+    ]
+    if power_failures is not None:
+        found.insert(3, Gate("power failures", power_failures, int(POWER_FAILURES * share)))
+    return found

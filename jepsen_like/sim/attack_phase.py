@@ -1,0 +1,219 @@
+"""Judges the attack phase: all faults are healed, no node fails, and hostile clients send whatever they can.
+
+No node may begin another term or end, every request must be answered once, honest clients must be served, and the
+memory that a node holds for clients must stay below a bound and be given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from jepsen_like.hostile.wire import Answer
+from jepsen_like.sim.clients.client_machines import SEND_CODE, TOPIC, ClientHost, body_of, foreign_send
+from jepsen_like.sim.clients.history_recorder import Recorder
+from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.machines.machine import BROKER_PORT, NAMESRV_PORT, Machine
+from jepsen_like.sim.machines.network import Network
+
+if TYPE_CHECKING:
+    from jepsen_like.sim.checks.monitor import Monitor
+    from jepsen_like.sim.hostile.hostile_clients import Hostile
+    from jepsen_like.sim.machines.loop import SimLoop
+    from jepsen_like.sim.options import Options
+
+ATTACK_S = 3.0
+ANSWERS_S = 20.0
+"""Time in seconds within which every request must be answered once no client sends any more."""
+SERVED_S = 30.0
+"""Time in seconds within which an honest send must succeed during the attack: 10 s, and the 20 s
+(ha.housekeeping_interval_ms) after which a node gives up a connection that has led nowhere since before the heal."""
+GIVEN_BACK_S = 10.0
+"""Time in seconds within which memory counted for requests must be given back once there are no requests."""
+SLACK = 256 << 10
+"""Bytes of answers that a node may keep for one client on top of its limits (`rooms.FIRST_ANSWER_BYTES`)."""
+PORTS = (BROKER_PORT, NAMESRV_PORT)
+
+
+class Prober:
+    """An honest client of each node: its sends arrive in two reads of the socket, and must be stored all the same."""
+
+    def __init__(self, host: ClientHost, recorder: Recorder, report: Report) -> None:
+        self.host, self._recorder, self._report = host, recorder, report
+        self.open = 0
+        self.served = 0
+        self._sent = 0
+
+    def probe(self, nodes: Iterable[str]) -> None:
+        """Sends one message through each node."""
+        for node in nodes:
+            self.open += 1
+            self.host.spawn(partial(self._probe, node))
+
+    async def _probe(self, node: str) -> None:
+        loop, rng = self.host.loop, random.Random(self.host.rng.random())
+        ends_s = loop.now + SERVED_S
+        try:
+            while not await self._sends(node, rng):
+                if loop.now >= ends_s:
+                    self._report("honest", f"no send through {node} succeeds within {SERVED_S:.0f} s")
+                    return
+                await asyncio.sleep(0.3)
+            self.served += 1
+        finally:
+            self.open -= 1
+
+    async def _sends(self, node: str, rng: random.Random) -> bool:
+        connection = RawConnection(f"honest {node}", self.host.loop, self._report, self.host.credentials)
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: connection, node, BROKER_PORT)
+        except OSError:
+            return False
+        self._sent += 1
+        op = self._recorder.invoke("send", {"id": f"honest-{self._sent}", "topic": TOPIC})
+        answers: list[Answer] = []
+        ext = foreign_send(TOPIC, op.value["id"], rng.randrange(self.host.options.queues))
+        frame = connection.frame(SEND_CODE, ext, body_of(op.value["id"], 300), heard=answers.append)
+        at = rng.randrange(1, len(frame))
+        connection.write(frame[:at])
+        await asyncio.sleep(rng.uniform(0.002, 0.05))
+        connection.write(frame[at:])
+        for _ in range(200):
+            if answers or connection.closed:
+                break
+            await asyncio.sleep(0.02)
+        if connection.closed and not answers:
+            self._report("honest", f"{node} closed the connection of a client whose send came in two reads")
+        connection.transport.close()
+        return self._recorder.answered(op, answers[0] if answers else None) is not None
+
+
+class Accounts:
+    """Checks the bytes and connections that nodes keep for clients, during a run and at its end."""
+
+    def __init__(self, network: Network, machines: Callable[[], Iterable[Machine]], limit: int, report: Report) -> None:
+        """`limit`: bytes of answers that a node may keep."""
+        self._limit = limit
+        self._network, self._machines, self._report = network, machines, report
+        self.most = 0
+
+    def look(self) -> None:
+        """Reports a node that keeps more bytes of answers than it may for clients that do not read them."""
+        waiting: dict[str, int] = {}
+        for endpoint in self._network.endpoints:
+            if endpoint.own[1] in PORTS:
+                waiting[endpoint.own[0]] = waiting.get(endpoint.own[0], 0) + endpoint.get_write_buffer_size()
+        for host, size in waiting.items():
+            self.most = max(self.most, size)
+            most = self._limit + SLACK * sum(end.own[0] == host for end in self._network.endpoints)
+            if size > most:
+                self._report("memory", f"{host} keeps {size} bytes of answers that nobody takes, {most} at most")
+
+    def given_back(self) -> str:
+        """Returns a description of the memory that is still counted although no request is in flight; "" if there is
+        none."""
+        for machine in self._machines():
+            node = machine.node
+            if node is None:
+                continue
+            held = node.proposals.in_flight
+            counted = {name: getattr(held, name).bytes for name in ("sends", "forwarded", "early", "clients")}
+            left = {name: count for name, count in counted.items() if count}
+            if left:
+                return f"node {machine.node_id} counts {left}"
+        return ""
+
+
+class CalmWorld(Protocol):
+    """The attributes of the simulated world (`jepsen_like.sim.world`) that the attack phase uses."""
+
+    options: Options
+    loop: SimLoop
+    network: Network
+    monitor: Monitor
+    hostile: Hostile | None
+    prober: Prober | None
+
+    def members(self) -> list[Machine]:
+        """Returns the machines whose nodes are members of the Raft group, or will be once all changes are done."""
+
+    def pass_time(self, seconds: float) -> None:
+        """Lets this many seconds of virtual time pass."""
+
+    def wait_for(self, reached: Callable[[], object], what: str) -> bool:
+        """Lets time pass until `reached` returns something true; reports a violation with `what` if that takes too
+        long."""
+
+
+class Calm:
+    """The attack phase itself. Reports violations to the monitor."""
+
+    def __init__(self, world: CalmWorld) -> None:
+        self._world = world
+        self.hostile = world.hostile
+        limit = 4 * world.options.unsent_bytes
+        self.accounts = Accounts(world.network, world.members, limit, world.monitor.report)
+        self._linked_since_s = world.loop.now
+        """Time in seconds since which every connection between members works. A request that a node forwards to the
+        leader on a connection that leads nowhere is lost; the few kinds of requests that are never answered with an
+        error then get no answer."""
+
+    def attack(self, seconds: float = ATTACK_S) -> None:
+        """Lets the hostile clients go on, at a faster pace, and checks that no node begins another term and honest
+        clients are served."""
+        world, hostile, prober = self._world, self.hostile, self._world.prober
+        assert hostile is not None
+        assert prober is not None
+        before = self._reigns()
+        hostile.stopped, hostile.pace_s = False, (0.02, 0.15)
+        end = world.loop.now + seconds
+        while world.loop.now < end and not world.monitor.violations:
+            if not prober.open:
+                prober.probe([machine.host for machine in world.members()])
+            world.pass_time(0.05)
+            self._look_at_links()
+            self.accounts.look()
+        hostile.stopped = True
+        world.wait_for(lambda: hostile.done and not prober.open, "hostile clients do not end")
+        if not world.monitor.violations and self._reigns() != before:
+            world.monitor.report("calm", f"leader and term were {before} and are {self._reigns()}: a client did that")
+        world.monitor.sometimes["attacked in calm"] += 1
+
+    def _reigns(self) -> tuple[int, int] | None:
+        return max(((term, int(node)) for term, node in self._world.monitor.leaders.items()), default=None)
+
+    def settle(self) -> None:
+        """Waits until every request is answered, and the memory counted for it is given back."""
+        world, hostile = self._world, self.hostile
+        assert hostile is not None
+        end = world.loop.now + ANSWERS_S
+        if world.monitor.violations:
+            return
+        while world.loop.now < end and not world.monitor.violations:
+            if not hostile.overdue(world.loop.now, silent_since_s=self._linked_since_s):
+                break
+            world.pass_time(0.1)
+            self._look_at_links()
+        for name, asked in hostile.overdue(world.loop.now, silent_since_s=self._linked_since_s)[:1]:
+            what = f"a request of code {asked.code}, asked at {asked.at_s:.3f} s on {name}"
+            world.monitor.report("answers", f"{what}, has no answer {ANSWERS_S:.0f} s after all is healed")
+
+    def _look_at_links(self) -> None:
+        hosts = {machine.host for machine in self._world.members()}
+        if any(
+            end.own[0] in hosts and end.other[0] in hosts and end.leads_nowhere for end in self._world.network.endpoints
+        ):
+            self._linked_since_s = self._world.loop.now
+
+    def given_back(self) -> None:
+        """Checks that all counted memory is given back when no client sends any more."""
+        if self.hostile is not None:
+            self.hostile.leave()
+        world, end = self._world, self._world.loop.now + GIVEN_BACK_S
+        while (left := self.accounts.given_back()) and world.loop.now < end and not world.monitor.violations:
+            world.pass_time(0.1)
+        if left:
+            world.monitor.report("memory", f"{left} although nothing is under way")

@@ -1,0 +1,104 @@
+"""The work of a Spark task: it reads one range of one queue, or one part of a copy, and returns it as Arrow batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import InputPartition
+
+import raftmq
+from pyspark_raftmq.early_stop import end_quietly
+from pyspark_raftmq.errors import PlanError, ReadError, SourceError
+from pyspark_raftmq.filter_bounds import NOTHING, Narrowing
+from pyspark_raftmq.options import ReadOptions
+from pyspark_raftmq.read_plan import plan_copy
+from raftmq.arrow.log_copy import CopyPart, CopySource, LogCopy
+from raftmq.arrow.ranges import QueueRange, Unreadable
+from raftmq.arrow.read_rate import Pace
+from raftmq.arrow.tables import FOLLOWER, followers_of, node_for
+from raftmq.server_home import use_formats
+from raftmq_wire.errors import LocalError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class RangePartition(InputPartition):  # type: ignore[misc]
+    """The range of a queue that one task reads."""
+
+    def __init__(self, planned: QueueRange) -> None:
+        super().__init__(tuple(planned))
+        self.planned = planned
+
+
+class PartPartition(InputPartition):  # type: ignore[misc]
+    """The part of a copy of the log that one task reads."""
+
+    def __init__(self, part: CopyPart) -> None:
+        super().__init__(part)
+        self.part = part
+
+
+def read_partition(
+    options: ReadOptions, columns: tuple[str, ...], partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    """Yields all rows of the partition, in order. Raises ReadError; messages that retention removed are left out only
+    if the options say so."""
+    end_quietly()
+    # Spark makes a plain partition of its own when there are none.
+    if isinstance(partition, RangePartition):
+        yield from read_range(options, columns, partition.planned)
+    elif isinstance(partition, PartPartition):
+        yield from read_part(options, columns, partition.part)
+
+
+def copy_partitions(options: ReadOptions, narrowing: Narrowing = NOTHING) -> list[InputPartition]:
+    """Returns the parts of a copy of the log that the tasks read. Raises PlanError."""
+    assert options.copy is not None
+    with _opened(options.copy, PlanError) as copy:
+        return [PartPartition(part) for part in plan_copy(copy, options, narrowing)]
+
+
+def read_part(options: ReadOptions, columns: tuple[str, ...], part: CopyPart) -> Iterator[pa.RecordBatch]:
+    """Yields all rows of the part, in the order of the log. Raises ReadError naming the file and the position."""
+    assert options.copy is not None
+    with _opened(options.copy, ReadError) as copy:
+        from raftmq.copies.part_rows import part_batches
+
+        yield from part_batches(copy, part, columns, options.batch_rows, Pace(options.max_bytes_per_second))
+
+
+@contextmanager
+def _opened(source: CopySource, kind: type[SourceError]) -> Iterator[LogCopy]:
+    """Opens the copy, for which it imports the server's formats. A read from a cluster needs none of them, and works
+    where only the client is installed."""
+    try:
+        use_formats(f"readFrom={source.kind}")
+    except LocalError as error:
+        raise kind(error.what, error.why, error.fix) from error
+    from raftmq.copies.open_copy import opened
+
+    try:
+        with opened(source) as copy:
+            yield copy
+    except Unreadable as error:
+        raise kind(error.what, error.why, error.hint) from error
+
+
+def read_range(options: ReadOptions, columns: tuple[str, ...], planned: QueueRange) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a range, as `read_partition` does."""
+    from raftmq.arrow.reading import RangeReader
+
+    with options.connect() as mq:
+        try:
+            followers = followers_of(mq) if options.read_from == FOLLOWER else []
+            node = node_for(planned.queue_id, followers)
+            pace = Pace(options.max_bytes_per_second)
+            reader = RangeReader(mq, planned, node=node, skip_lost=not options.fail_on_data_loss, pace=pace)
+            yield from reader.batches(columns, options.batch_rows)
+        except Unreadable as error:
+            raise ReadError(error.what, error.why, error.hint) from error
+        except raftmq.RaftMQError as error:
+            raise ReadError(f"{planned} cannot be read", str(error), error.hint) from error

@@ -1,0 +1,323 @@
+"""The queues of one consumer, which are its share of the topics. It takes and gives up queues as members of the group
+come and go.
+
+Besides its topics, a consumer reads its share of `%RETRY%group`, where messages come again that the group could not
+handle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+from raftmq.client.cluster_view import ClusterView
+from raftmq.client.consuming.group_member import GroupMember, allocate_averagely
+from raftmq.client.consuming.locked_queues import QueueLocks
+from raftmq.client.consuming.message_buffer import Inbox, QueueFeed, QueueKey
+from raftmq.client.consuming.offsets import Offsets, Start
+from raftmq.client.consuming.queue_puller import QueuePuller
+from raftmq.client.consuming.send_back import RETRY_PREFIX
+from raftmq.client.consuming.subscription import ALL, Subscription
+from raftmq.client.errors import Failed, NotFound, RaftMQError
+from raftmq.client.message import Message
+
+HEARTBEAT_S = 5.0
+RELOCK_S = 1.0
+"""Time after which an ordered consumer asks again for a queue that another client still holds, in seconds."""
+DEALT_WITH_S = 0.05
+"""Interval in seconds at which the consumer checks if the reader has finished the last message of a queue that it hands
+over."""
+REBALANCE_S = 20.0
+LEADER_CHECK_S = 2.0
+COMMIT_TRIES, COMMIT_PAUSE_S = 4, 0.2
+
+_log = logging.getLogger("raftmq")
+
+
+class QueueShare:
+    """Membership and feeds of one consumer. `on_change` runs when there may be something to read, `fail(error)` when a
+    background task ends with an error."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        group: str,
+        topics: Sequence[str],
+        inbox: Inbox,
+        *,
+        subscription: Subscription,
+        start: Start,
+        follow: bool,
+        ordered: bool,
+        on_change: Callable[[], None],
+        fail: Callable[[Exception], None],
+        give_back: Callable[[Message], Awaitable[None]],
+    ) -> None:
+        self.group = group
+        self.topics = topics
+        self.retry_topic = RETRY_PREFIX + group
+        self.feeds: dict[QueueKey, QueueFeed] = {}
+        self.leaving: dict[QueueKey, QueueFeed] = {}
+        """Queues that belong to other members now, and whose last message this reader is still handling."""
+        self.missing: frozenset[QueueKey] = frozenset()
+        """Queues that belong to this consumer and are still locked by others."""
+        self.tasks: list[asyncio.Task[None]] = []
+        self.rebalance = asyncio.Event()
+        self.locking = asyncio.Lock()
+        """Held while locks are requested or released: a lock request that arrived behind an unlock would keep the queue
+        from its owner."""
+        self._view = view
+        self._inbox = inbox
+        self._start = start
+        self._follow = follow
+        self._on_change = on_change
+        self._fail = fail
+        self._loop = asyncio.get_running_loop()
+        self._pulls: dict[QueueKey, asyncio.Task[None]] = {}
+        wanted = {**dict.fromkeys(topics, subscription), self.retry_topic: ALL}
+        from_where = "CONSUME_FROM_LAST_OFFSET" if start == "latest" else "CONSUME_FROM_FIRST_OFFSET"
+        self.member = GroupMember(view, group, wanted, from_where, self.rebalance.set)
+        client_id, links = self.member.client_id, self.member.links
+        self.offsets = Offsets(view, committer=client_id if ordered else None)
+        self.locks: Mapping[str, QueueLocks] = (
+            {topic: QueueLocks(view, links, group, topic, client_id) for topic in topics} if ordered else {}
+        )
+        self._puller = QueuePuller(view, links, group, wanted, inbox, on_change, follow=follow, give_back=give_back)
+
+    @property
+    def trimmed(self) -> int:
+        """The number of offsets that retention removed before they were read."""
+        return self._puller.trimmed
+
+    async def open(self) -> None:
+        """Joins the group and starts to pull. Raises NotFound if a topic does not exist, and other RaftMQErrors."""
+        try:
+            await asyncio.gather(*(self._view.route(topic, timeout_s=10.0, fresh=True) for topic in self.topics))
+            await self.member.join()
+            await self._assign()
+        except BaseException:
+            self.member.links.close()
+            raise
+        self.tasks = [self.spawn(self._keep_membership), self.spawn(self._watch_leader)]
+
+    def spawn(self, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        """Runs `work` in the background; if it ends with an error, the reader gets the error."""
+        return self._loop.create_task(self._guard(work))
+
+    async def _guard(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - handed to the reader
+            self._fail(error)
+
+    # -- membership
+
+    async def _keep_membership(self) -> None:
+        rebalance_at = self._loop.time() + REBALANCE_S
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RELOCK_S if self.missing else HEARTBEAT_S):
+                    await self.rebalance.wait()
+            asked = self.rebalance.is_set()
+            self.rebalance.clear()
+            try:
+                await self.member.heartbeat()
+                if asked or self.locks or self._loop.time() >= rebalance_at:
+                    rebalance_at = self._loop.time() + REBALANCE_S
+                    await self._assign()
+            except NotFound:
+                raise
+            except RaftMQError as error:
+                _log.info("group %s: rebalance put off: %s", self.group, error)
+
+    async def _assign(self) -> None:
+        """Takes the queues that the members' common rule gives to this consumer, and gives up the others."""
+        members = await self.member.members()
+        routes = await asyncio.gather(*(self._view.route(t, timeout_s=10.0, fresh=True) for t in self.topics))
+        counts = {route.topic: route.read_queues for route in routes}
+        counts[self.retry_topic] = await self._count_retry_queues()
+        if self.member.client_id not in members:
+            return
+        mine = {
+            QueueKey(topic, queue_id)
+            for topic, queues in counts.items()
+            for queue_id in allocate_averagely(members, self.member.client_id, queues)
+        }
+        for key in [key for key in self.feeds if key not in mine]:
+            await self._release(key)
+        if self.locks:
+            mine = {key for key in mine if key.topic not in self.locks} | await self.locked(mine)
+        new = [key for key in sorted(mine) if key not in self.feeds]
+        feeds = await asyncio.gather(*(self._make_feed(key) for key in new))
+        for key, feed in zip(new, feeds, strict=True):
+            self.feeds[key] = feed
+            self._pulls[key] = self.spawn(partial(self._keep_pulling, feed))
+        self._on_change()
+
+    async def _count_retry_queues(self) -> int:
+        """Returns the number of queues of the group's retry topic; 0 if there is none. The cluster creates it for a
+        group's first member, unless the group wants no retries."""
+        try:
+            return (await self._view.route(self.retry_topic, timeout_s=10.0, fresh=True)).read_queues
+        except NotFound:
+            return 0
+
+    async def locked(self, mine: Iterable[QueueKey]) -> frozenset[QueueKey]:
+        """Locks this consumer's queues, also those that it has locked already; returns those that it may read. Drops
+        queues whose locks it has lost."""
+        wanted = frozenset(key for key in mine if key.topic in self.locks)
+        for key in [key for key in self._under_lock() if not self.locks[key.topic].holds(key.queue_id)]:
+            self._lose(key)  # somebody else may have read on meanwhile
+        held: set[QueueKey] = set()
+        async with self.locking:  # which queues are leaving changes while it is waited for
+            for topic, locks in self.locks.items():
+                asked = {key.queue_id for key in (*wanted, *self.leaving) if key.topic == topic}
+                held |= {QueueKey(topic, queue_id) for queue_id in await locks.lock(asked)}
+        for key, feed in self._under_lock().items():
+            if key not in held or feed.revoked:
+                self._lose(key)
+        readable = wanted & held - self.leaving.keys()
+        self.missing = wanted - readable
+        return readable
+
+    def _under_lock(self) -> dict[QueueKey, QueueFeed]:
+        """The feeds that are read under a lock: those of the consumer's own topics, without the retry topic."""
+        return {key: feed for key, feed in self.feeds.items() if key.topic in self.locks}
+
+    def _lose(self, key: QueueKey) -> None:
+        """Drops a queue whose lock is lost. Messages that were read and not committed come again, to the client that
+        then holds the lock."""
+        _log.warning("group %s: %s queue %d: its lock is lost", self.group, key.topic, key.queue_id)
+        self._pulls.pop(key).cancel()
+        self._inbox.revoke(self.feeds.pop(key))
+
+    async def _make_feed(self, key: QueueKey) -> QueueFeed:
+        topic, queue_id = key
+        committed = await self.offsets.committed(self.group, topic, queue_id)
+        offset = committed
+        if offset is None:
+            start = self._start if topic in self.topics else "earliest"  # what failed before must not be skipped
+            offset = await self.offsets.begin(topic, queue_id, start)
+        feed = QueueFeed(topic, queue_id, offset)
+        feed.committed = committed
+        if topic in self.locks:
+            feed.may_read = partial(self.locks[topic].holds, queue_id)
+        if not self._follow:
+            feed.end = await self.offsets.max_offset(topic, queue_id)
+            feed.finished = offset >= feed.end
+        return feed
+
+    async def _release(self, key: QueueKey) -> None:
+        feed = self.feeds.pop(key)
+        self._pulls.pop(key).cancel()
+        position = self._inbox.revoke(feed)
+        if key.topic in self.locks:
+            self.leaving[key] = feed
+            self.tasks.append(self.spawn(partial(self._hand_over, self.locks[key.topic], key, feed)))
+            return
+        try:
+            await self.commit(feed, position)
+        except RaftMQError as error:
+            _log.warning("group %s: %s queue %d: released without a commit: %s", self.group, *key, error)
+
+    async def _hand_over(self, locks: QueueLocks, key: QueueKey, feed: QueueFeed) -> None:
+        """Releases a queue's lock, and so lets the next owner begin, once the reader has handled the queue's last
+        message."""
+        while self._inbox.in_hand(feed) and locks.holds(feed.queue_id):  # noqa: ASYNC110 - the reader may be a thread
+            await asyncio.sleep(DEALT_WITH_S)
+        try:
+            await self.commit(feed, self._inbox.settled(feed))
+        except RaftMQError as error:
+            _log.warning("group %s: %s queue %d: handed over without a commit: %s", self.group, *key, error)
+        async with self.locking:
+            del self.leaving[key]
+            try:
+                await locks.unlock([feed.queue_id])
+            except RaftMQError as error:
+                _log.warning("group %s: %s queue %d: free when its lock ends: %s", self.group, *key, error)
+
+    # -- pulling
+
+    async def _keep_pulling(self, feed: QueueFeed) -> None:
+        try:
+            await self._puller.keep_pulling(feed)
+        except NotFound:
+            if feed.topic != self.retry_topic:
+                raise
+            self._drop(feed)
+        self._on_change()
+
+    def _drop(self, feed: QueueFeed) -> None:
+        """Drops a queue of the group's retry topic, because the topic was deleted. If it is created again, the next
+        rebalance finds it."""
+        key = QueueKey(feed.topic, feed.queue_id)
+        self.feeds.pop(key, None)
+        self._pulls.pop(key, None)
+        self._inbox.revoke(feed)
+
+    async def _watch_leader(self) -> None:
+        while True:
+            await asyncio.sleep(LEADER_CHECK_S)
+            await self._puller.check_leader(LEADER_CHECK_S)
+
+    async def seek(self, key: QueueKey, offset: int) -> None:
+        """Continues a queue at `offset`, and makes sure that a pull in flight does not add its messages behind it.
+        Raises Failed if the queue has gone to another member meanwhile."""
+        feed = self.feeds[key]
+        async with feed.committing:
+            pull = self._pulls[key]
+            pull.cancel()
+            await asyncio.gather(pull, return_exceptions=True)
+            if self.feeds.get(key) is not feed or feed.revoked:
+                raise Failed(
+                    f"seek in {key.topic} queue {key.queue_id}: the queue has gone to another member of {self.group}",
+                    hint="Seek again once the members have shared the queues out: `positions()` has those of this one.",
+                )
+            self._inbox.rewind(feed, offset, stored=False)
+            feed.finished = feed.end is not None and offset >= feed.end
+            self._pulls[key] = self.spawn(partial(self._keep_pulling, feed))
+        self._on_change()
+
+    # -- ending
+
+    async def commit(self, feed: QueueFeed, position: int) -> None:
+        """Commits a position of a feed, unless it is committed already, the group was reset meanwhile, or the queue's
+        lock is lost."""
+        resets = feed.resets
+        async with feed.committing:
+            if feed.committed != position and feed.resets == resets and feed.may_read():
+                await self._commit(feed, position)
+                feed.committed = position
+
+    async def _commit(self, feed: QueueFeed, position: int) -> None:
+        """Commits. A group that is not there is made again by a heartbeat: the one that made it may have fallen into an
+        election, although the leader lists this member."""
+        for _ in range(COMMIT_TRIES - 1):
+            try:
+                await self.offsets.commit(self.group, feed.topic, feed.queue_id, position)
+            except NotFound:
+                await self.member.heartbeat()
+                await asyncio.sleep(COMMIT_PAUSE_S)
+            else:
+                return
+        await self.offsets.commit(self.group, feed.topic, feed.queue_id, position)
+
+    async def stop(self) -> dict[QueueKey, QueueFeed]:
+        """Ends pulls and background tasks; returns the feeds, for a last commit before `leave`."""
+        feeds = {**self.leaving, **self.feeds}
+        tasks = (*self._pulls.values(), *self.tasks)
+        async with self.locking:
+            for task in tasks:
+                task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return feeds
+
+    async def leave(self, feeds: Iterable[QueueKey]) -> None:
+        """Releases the locks and leaves the group."""
+        for topic, locks in self.locks.items():
+            with contextlib.suppress(RaftMQError):  # they expire
+                await locks.unlock({key.queue_id for key in feeds if key.topic == topic})
+        await self.member.leave()

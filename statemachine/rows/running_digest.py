@@ -1,0 +1,155 @@
+"""The digest of the state, kept up to date: one sum per family as of the last applied entry, and as of the last few
+marker entries.
+
+Equal sums at one index mean equal rows there, so replicas can check that they applied the same entries. The sums work
+like those of digest.py with a cheaper hash: two CRCs per row, multiplied, so that swapped values change the sum (a
+blake2b of a long chunk costs as much as writing it). The sums are in the batch of the rows that they count, in meta
+under "sums", with their index. If they are missing, or stand for another index because a version without them has
+written since, the rows are counted once when the state is opened.
+
+Markers are entries at which every replica remembers its sums: NOOP (a leader's first) and DIGEST. Replicas can be
+compared only there, because each applies at its own pace. The remembered sums are a function of the log.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+
+from raftlog.types import EntryType
+from raftmq_wire.checksums import crc32c
+from statemachine.rows import keys
+from statemachine.rows.digest import counts
+from statemachine.rows.kv import FAMILIES, KV, META
+from statemachine.rows.write_batch import Stage
+
+VERSION = 10
+"""The version of the sums. It is raised whenever rows change: sums of another version count other rows and are not
+compared (rolling upgrades)."""
+MARKERS = (EntryType.NOOP, EntryType.DIGEST)
+REMEMBERED = 64
+_MASK = 2**64 - 1
+_SEEDS = {family: crc32c(family.encode()) for family in FAMILIES}
+_ROW = struct.Struct(f">BQ{len(FAMILIES)}Q")
+
+Sums = Mapping[str, int]
+"""The sums of a state: family -> 64-bit number."""
+Count = Callable[[KV], Sums]
+"""A function that computes the sums by counting all rows."""
+Progress = Callable[[str, int], object]
+"""A function that is called with the family being counted, and the number of rows counted so far."""
+PROGRESS_ROWS = 1 << 16
+"""The number of rows between two calls of a Progress."""
+
+
+class RunningSums:
+    """The sums of the state, updated with each batch. The apply thread changes them; any thread may read `totals`,
+    `index` and `at`."""
+
+    def __init__(self, kv: KV, applied_index: int, count: Count) -> None:
+        """`count` is called if the store has no sums as of `applied_index`."""
+        self._kv = kv
+        known = load(kv, applied_index) if applied_index >= 0 else dict.fromkeys(FAMILIES, 0)
+        self.totals: Sums = count(kv) if known is None else known
+        """The sums as of the last applied entry."""
+        self._staged: Sums = self.totals
+        self._marked: dict[int, Sums] = {}
+        self._history: Mapping[int, Sums] = {}
+        """The sums as of the last markers, by entry index. Replaced as a whole."""
+
+    def at(self, index: int) -> Sums | None:
+        """Returns the sums as of a marker entry; None if they are forgotten, the entry is not applied yet, or it is not
+        a marker."""
+        return self._history.get(index)
+
+    @property
+    def newest(self) -> int:
+        """Index of the newest marker whose sums are known; -1 if there is none."""
+        return max(self._history, default=-1)
+
+    def mark(self, stage: Stage, index: int) -> None:
+        """Remembers the sums as of the marker entry `index`, whose rows were just staged."""
+        self._marked[index] = self._after(stage)
+
+    def stage(self, stage: Stage, index: int) -> None:
+        """Adds the new sums to the batch, after the rows of all its entries up to `index`."""
+        self._staged = self._after(stage)
+        stage.put(META, keys.SUMS_KEY, pack(index, self._staged))
+
+    def publish(self) -> None:
+        """Shows the new sums to readers; called after the batch is written."""
+        self.totals = self._staged
+        if self._marked:
+            history = {**self._history, **self._marked}
+            self._history = {index: history[index] for index in sorted(history)[-REMEMBERED:]}
+            self._marked = {}
+
+    def _after(self, stage: Stage) -> Sums:
+        totals = dict(self.totals)
+        for family, change in changes(self._kv, stage):
+            totals[family] = (totals.get(family, 0) + change) & _MASK
+        return totals
+
+
+def row_sum(family: str, key: bytes, value: bytes) -> int:
+    """Returns the 64-bit number that one row adds to its family's sum."""
+    of_key: int = crc32c(key, _SEEDS[family])
+    of_row: int = crc32c(value, of_key)
+    return (of_row + 1) * ((of_row ^ of_key) + 1)
+
+
+def _silent(family: str, rows: int) -> None:
+    """Does nothing; the Progress of callers that do not need one."""
+
+
+def count(kv: KV, progress: Progress = _silent) -> dict[str, int]:
+    """Computes the sums by a scan, which takes some 2 us per row. The running sums must be equal to them."""
+    found, rows = {}, 0
+    for family in FAMILIES:
+        total = 0
+        for key, value in kv.scan(family, keys.FIRST, keys.LAST):
+            if counts(family, key):
+                total += row_sum(family, key, value)
+            rows += 1
+            if not rows % PROGRESS_ROWS:
+                progress(family, rows)
+        found[family] = total & _MASK
+    return found
+
+
+def changes(kv: KV, stage: Stage) -> list[tuple[str, int]]:
+    """Returns the change in each family's sum that writing `stage` over `kv` makes."""
+    found = []
+    for family, rows in stage.rows.items():
+        if not rows:
+            continue
+        change = 0
+        known, seed = stage.before[family], _SEEDS[family]
+        for key, value in rows.items():
+            if family == META and not counts(family, key):
+                continue
+            before = known[key] if key in known else kv.get(family, key)
+            of_key: int = crc32c(key, seed)  # `row_sum` of both, here because every entry changes a dozen rows
+            if before is not None:
+                of_row: int = crc32c(before, of_key)
+                change -= (of_row + 1) * ((of_row ^ of_key) + 1)
+            if value is not None:
+                of_row = crc32c(value, of_key)
+                change += (of_row + 1) * ((of_row ^ of_key) + 1)
+        found.append((family, change))
+    found += [(family, -row_sum(family, key, value)) for family, key, value in stage.removed(kv)]
+    return found
+
+
+def pack(index: int, sums: Sums) -> bytes:
+    """Packs the "sums" row: version u8 | index u64 | a sum u64 for each of FAMILIES, in that order."""
+    return _ROW.pack(VERSION, index, *[sums[family] for family in FAMILIES])
+
+
+def load(kv: KV, applied_index: int) -> Sums | None:
+    """Returns the sums of the "sums" row if they are as of `applied_index`, else None."""
+    row = kv.get(META, keys.SUMS_KEY)
+    if row is None or len(row) != _ROW.size:
+        return None
+    version, index, *sums = _ROW.unpack(row)
+    return dict(zip(FAMILIES, sums, strict=True)) if (version, index) == (VERSION, applied_index) else None

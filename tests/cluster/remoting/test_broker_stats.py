@@ -1,0 +1,86 @@
+"""A broker's figures (28), a topic's offsets (202), connected producers (204): what mqadmin prints of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from cluster.config.cluster_keys import CLUSTER_KEYS
+from cluster.remoting.handlers import broker_stats
+from cluster.remoting.handlers.broker_stats import ROCKETMQ_NAMES
+from raftlog.types import NodeId
+
+
+def test_figures_are_those_of_the_node_that_is_asked(node: Any) -> None:
+    node.leader = NodeId(1)
+    node.figures = {"putTps": "1.00 2.00 3.00"}
+    assert json.loads(node.ask(28).answer.body) == {"table": {"putTps": "1.00 2.00 3.00"}}
+
+
+def test_the_configuration_is_lines_of_names_and_values(node: Any) -> None:
+    answer = node.ask(26).answer
+    assert answer.code == 0
+    assert json.loads(answer.ext["version"])["counter"] == 1
+    told = dict(line.split("=", 1) for line in answer.body.decode().splitlines())
+    assert told["brokerName"] == node.config.cluster.broker_name
+    assert told["fileReservedTime"] == told["retention.hours"] == str(node.config.retention.hours)
+    assert told["slaveReadEnable"] == told["modes.slave_read_enable"] == "false"
+    assert set(ROCKETMQ_NAMES) | set(CLUSTER_KEYS) == set(told)
+    assert not {name for name in told if name.startswith(("node.", "tier.url", "backup.", "peer."))}
+
+
+EXPORTED = (
+    "autoCreateSubscriptionGroup autoCreateTopicEnable brokerClusterName brokerId brokerName brokerRole",
+    "fileReservedTime filterServerNums flushDiskType maxMessageSize messageDelayLevel msgTraceTopicName",
+    "slaveReadEnable traceOn traceTopicEnable useTLS",
+)
+"""The keys that exportConfigs of mqadmin 4.9.8 and 5.5.0 looks for; the older fails with a NullPointerException without
+one."""
+
+
+def test_the_configuration_has_all_that_is_exported(node: Any) -> None:
+    told = dict(line.split("=", 1) for line in node.ask(26).answer.body.decode().splitlines())
+    assert set(" ".join(EXPORTED).split()) <= set(told)
+    assert told["maxMessageSize"] == told["limits.message_bytes_max"]
+
+
+def test_offsets_of_a_topic(node: Any) -> None:
+    node.create_topic("T", queues=2)
+    node.store("T", b"a")
+    node.advance(10)
+    node.store("T", b"b", b"c")
+    body = node.ask(202, topic="T").answer.body.decode()
+    rows = {
+        json.loads(key)["queueId"]: json.loads(value)
+        for key, value in re.findall(r'(\{"brokerName":"raftmq"[^{}]*\}):(\{[^{}]*\})', body)
+    }
+    assert rows == {
+        0: {"lastUpdateTimestamp": node.now_ms, "maxOffset": 3, "minOffset": 0},
+        1: {"lastUpdateTimestamp": 0, "maxOffset": 0, "minOffset": 0},
+    }
+    assert body.endswith('},"topicPutTps":0.0}')
+
+
+def test_offsets_that_cannot_be_told(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert node.ask(202).answer.code == 29
+    assert node.ask(202, topic="T").answer.code == 17
+    node.create_topic("T", queues=3)
+    monkeypatch.setattr(broker_stats, "QUEUES_MAX", 2)
+    assert node.ask(202, topic="T").answer[:2] == (1, "topic T has 3 queues, 2 fit one answer")
+    node.confirms = False
+    assert node.ask(202, topic="T").answer.code == 14
+
+
+def test_producers(node: Any) -> None:
+    assert node.ask(204).answer.code == 29
+    assert node.ask(204, producerGroup="p", topic="T").answer[:2] == (1, "the producer group[p] not exist")
+    for client in ("b", "a"):
+        node.ask(34, json.dumps({"clientID": client, "producerDataSet": [{"groupName": "p"}]}).encode())
+    told = json.loads(node.ask(204, producerGroup="p").answer.body)["connectionSet"]
+    assert [(row["clientId"], row["clientAddr"], row["language"], row["version"]) for row in told] == [
+        ("a", "10.9.9.9:40000", "JAVA", 401),
+        ("b", "10.9.9.9:40000", "JAVA", 401),
+    ]

@@ -1,0 +1,97 @@
+"""The needs of requests: a row for each code, and no row that a client can talk its way around."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from cluster.broker.refusal import Refused
+from cluster.remoting.request_rights import needs_of, super_alone
+from raftmq_wire.codes import ABOUT_USERS, RequestCode
+from statemachine.access.rules import Need
+from tests.support.served_codes import served_codes
+
+SUPER_ONLY = ABOUT_USERS
+TO_CLIENTS = {
+    RequestCode.CHECK_TRANSACTION_STATE,
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+}
+"""Sent by a node, never to one."""
+
+
+def told(code: int, body: Any = b"", **ext: str) -> list[str] | None:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    needs = needs_of(served_codes(), code, ext, data, "C")
+    return None if needs is None else [str(need) for need in needs]
+
+
+def test_every_code_has_a_row_or_is_for_a_super_alone() -> None:
+    codes = served_codes()
+    assert {*RequestCode} - {*codes} == TO_CLIENTS
+    assert {code for code, served in codes.items() if served.needs is super_alone} == SUPER_ONLY
+    assert told(25) is None, "a code that nobody handles"
+    assert told(318) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "needs"),
+    [
+        (10, {"topic": "T", "producerGroup": "p"}, ["Pub on Topic:T"]),
+        (310, {"b": "T", "a": "p"}, ["Pub on Topic:T"]),
+        (310, {"b": "%RETRY%g", "a": "another"}, ["Sub on Group:g"]),
+        (320, {"b": "T"}, ["Pub on Topic:T"]),
+        (11, {"topic": "T", "consumerGroup": "g"}, ["Sub on Topic:T", "Sub on Group:g"]),
+        (11, {"topic": "%RETRY%g", "consumerGroup": "g"}, ["Sub on Group:g", "Sub on Group:g"]),
+        (361, {"topic": "%DLQ%g", "consumerGroup": "h"}, ["Sub on Group:g", "Sub on Group:h"]),
+        (14, {"topic": "T", "consumerGroup": "g"}, ["Sub or Get on Topic:T", "Sub or Get on Group:g"]),
+        (15, {"topic": "T", "consumerGroup": "g"}, ["Sub or Update on Topic:T", "Sub or Update on Group:g"]),
+        (35, {"producerGroup": "p"}, []),
+        (35, {"consumerGroup": "g"}, ["Pub or Sub on Group:g"]),
+        (36, {"group": "g", "originTopic": "T"}, ["Sub on Group:g", "Sub on Topic:T"]),
+        (37, {}, ["Pub on Topic:"]),
+        (105, {"topic": "T"}, ["Pub or Sub or Get on Topic:T"]),
+        (105, {"topic": "TBW102"}, []),
+        (33, {"topic": "T"}, ["Get on Cluster:C"]),
+        (206, {}, ["List on Cluster:C"]),
+        (215, {"topic": "T"}, ["Delete on Topic:T"]),
+        (222, {"topic": "T", "group": "g"}, ["Update on Topic:T", "Update on Group:g"]),
+    ],
+)
+def test_rows(code: int, fields: dict[str, str], needs: list[str]) -> None:
+    assert told(code, **fields) == needs
+
+
+def test_a_heartbeat_needs_every_group_and_topic_in_it() -> None:
+    consumers = [{"groupName": "g", "subscriptionDataSet": [{"topic": "T"}, {"topic": "%RETRY%g"}]}, {"groupName": "h"}]
+    body = {"clientID": "c", "consumerDataSet": consumers, "producerDataSet": [{"groupName": "p"}]}
+    assert told(34, body) == ["Sub on Group:g", "Sub on Topic:T", "Sub on Group:g", "Sub on Group:h"]
+    assert told(34, {"clientID": "c", "producerDataSet": [{"groupName": "p"}]}) == []
+
+
+def test_locks_and_assignments_are_about_what_their_bodies_name() -> None:
+    queues = [{"topic": "T", "brokerName": "b", "queueId": number} for number in range(3)]
+    body = {"consumerGroup": "g", "clientId": "c", "mqSet": queues}
+    assert told(41, body) == told(42, body) == ["Sub on Group:g", "Sub on Topic:T"]
+    assert told(400, {"topic": "T", "consumerGroup": "g"}) == ["Sub on Topic:T", "Sub on Group:g"]
+
+
+@pytest.mark.parametrize("code", [34, 41, 42, 200, 400])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b'{"consumerDataSet":5,"mqSet":5,"topic":[],"groupName":[]}', b"\xff"]
+)
+def test_a_body_that_cannot_be_read_is_refused(code: int, body: bytes) -> None:
+    with pytest.raises(Refused):
+        needs_of(served_codes(), code, {}, body, "C")
+
+
+def test_needs_are_compared_by_what_they_say() -> None:
+    codes = served_codes()
+    (one,), (other,) = (
+        needs_of(codes, 10, {"topic": "T"}, b"", "C") or (),
+        needs_of(codes, 310, {"b": "T"}, b"", "C") or (),
+    )
+    assert isinstance(one, Need)
+    assert one == other
