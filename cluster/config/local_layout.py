@@ -17,6 +17,7 @@ import fcntl
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -160,6 +161,21 @@ def is_local(node_data: str) -> bool:
     """Returns True if the node with that data directory belongs to a cluster that `raftmq up` made, so that commands
     for local clusters work on it."""
     return (Path(node_data).absolute().parent.parent / CLUSTER_FILE).is_file()
+
+
+Place = Literal["up", "machine", "container", "kubernetes"]
+"""The place where a node runs: in a cluster that `raftmq up` made, else on a machine, in a container, in a pod."""
+_CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
+"""The files that Docker and podman make in each container."""
+
+
+def place_of(node_data: str) -> Place:
+    """Returns the place where the node with that data directory runs, as this process sees it."""
+    if is_local(node_data):
+        return "up"
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        return "kubernetes"
+    return "container" if any(Path(mark).exists() for mark in _CONTAINER_MARKS) else "machine"
 
 
 def write_cluster(data: Path, cluster: ClusterFile) -> None:

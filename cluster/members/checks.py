@@ -66,7 +66,8 @@ class Group(NamedTuple):
 def start_again(node: NodeId) -> str:
     """Returns the command that starts a stopped node. Only in a cluster of `raftmq up` can the command itself start the
     process."""
-    return f"raftmq restart {node} (a node that raftmq up did not make: raftmq serve --config FILE on its machine)"
+    elsewhere = "raftmq serve --config FILE on its machine, or start its service, container or pod"
+    return f"raftmq restart {node} (a node that raftmq up did not make: {elsewhere})"
 
 
 def refusal(what: str, why: str, fix: str) -> LocalError:

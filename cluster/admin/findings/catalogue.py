@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from cluster.admin.findings.finding import Severity
+from cluster.config.local_layout import Place
 
 RUNBOOKS: Final = "docs/runbooks.md"
 
@@ -155,18 +156,33 @@ def code_of_alarm(key: str) -> str:
     return ALARM_CODES.get(key, key)
 
 
-ELSEWHERE: Final = {
-    "raftmq restart {n}": "raftmq serve --config FILE    (on the machine of node {n}, or start its service)",
-    "raftmq logs {n}": "journalctl, docker logs    (on the machine of node {n}: where its output is kept)",
-    "raftmq down": "raftmq serve --config FILE    (restart node {n} so, with failpoints.enabled = false)",
+_BESIDE_UP: Final = ("raftmq restart {n}", "raftmq logs {n}", "raftmq down")
+"""Commands that work only beside a cluster that `raftmq up` made."""
+_INSTEAD: Final[dict[Place, tuple[str, str, str]]] = {
+    "up": _BESIDE_UP,
+    "machine": (
+        "raftmq serve --config FILE    (on the machine of node {n}, or start its service)",
+        "journalctl -u raftmq    (on the machine of node {n}, or where its output is kept)",
+        "raftmq serve --config FILE    (restart node {n} so, with failpoints.enabled = false)",
+    ),
+    "container": (
+        "docker compose restart n{n}    (on the machine of the containers; or start the container of node {n})",
+        "docker compose logs n{n}    (on the machine of the containers; or the log of the container of node {n})",
+        "docker compose restart n{n}    (with failpoints.enabled = false in the file of node {n})",
+    ),
+    "kubernetes": (
+        "kubectl delete pod POD    (the first word of the address of node {n} in raftmq node list; it starts again)",
+        "kubectl logs POD -c node --previous    (the first word of the address of node {n} in raftmq node list)",
+        "kubectl delete pod POD    (that of node {n}, with failpoints.enabled = false in its configuration)",
+    ),
 }
-"""Commands that work only beside a cluster that `raftmq up` made -> what to do for other clusters."""
+"""The commands instead of them, by the place where a cluster runs."""
 
 
-def command_of(code: Code, number: object, *, local: bool = True) -> str:
-    """Returns the command to type first. `local`: True if `raftmq up` made the cluster."""
-    do_now = code.do_now if local else ELSEWHERE.get(code.do_now, code.do_now)
-    return do_now.format(n=number)
+def command_of(code: Code, number: object, place: Place = "up") -> str:
+    """Returns the command to type first, as it works where the cluster runs."""
+    instead = dict(zip(_BESIDE_UP, _INSTEAD[place], strict=True))
+    return instead.get(code.do_now, code.do_now).format(n=number)
 
 
 def runbook_of(code: str) -> str:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from cluster.admin.findings.catalogue import BECAUSE_OF, CODES, command_of, runbook_of
 from cluster.admin.findings.finding import CLUSTER, SEVERITIES, Cause, Finding, link_object, node_object
+from cluster.config.local_layout import Place
 
 Views = Mapping[int, Sequence[Finding]]
 """Node -> its findings; nodes that do not answer are missing."""
@@ -27,12 +28,11 @@ def merged(
     members: Collection[int],
     maintained: Collection[int] = (),
     leaders: Mapping[int, int | None] | None = None,
-    *,
-    local: bool = True,
+    place: Place = "up",
 ) -> list[Finding]:
     """Returns the cluster's findings: the worst first, causes before their consequences, then the oldest first.
     Findings about a node in maintenance are expected: they are shown, but raise no alarm. `leaders`: node -> the leader
-    that it knows. `local`: True if `raftmq up` made the cluster."""
+    that it knows. `place`: where the cluster runs."""
     leader = _leader_elsewhere(leaders or {})
     found = _once(
         _of_one_node(each, node, leader)
@@ -40,7 +40,7 @@ def merged(
         for each in view
         if _about_members(each, views, members)
     )
-    for each in [*_down(found, views, members, local=local), *_all_slow(found, views)]:
+    for each in [*_down(found, views, members, place), *_all_slow(found, views)]:
         found[each.key] = each
     explained = [_expected(replace(each, because_of=_cause(each, found)), maintained) for each in found.values()]
     return sorted(explained, key=_place)
@@ -92,7 +92,7 @@ def _once(findings: Iterable[Finding]) -> dict[tuple[str, str], Finding]:
 
 
 def _down(
-    found: Mapping[tuple[str, str], Finding], views: Views, members: Collection[int], *, local: bool
+    found: Mapping[tuple[str, str], Finding], views: Views, members: Collection[int], place: Place
 ) -> Iterable[Finding]:
     """Yields findings about members that do not answer and that no answering node reaches."""
     for node in sorted(members):
@@ -108,7 +108,7 @@ def _down(
             since=min(known, key=_since).since,
             object=node_object(node),
             says=f"node {node} does not answer, and no other node reaches it: it is not running, or cut off",
-            do_now=command_of(code, node, local=local),
+            do_now=command_of(code, node, place),
             runbook=runbook_of("node_down"),
             seen_by=sorted(others),
         )

@@ -14,7 +14,7 @@ from cluster.admin.findings.merge import merged
 from cluster.admin.findings.other_nodes import OtherNodes, shared_settings
 from cluster.admin.findings.rules import own_conditions
 from cluster.admin.node_interface import AdminPort
-from cluster.config.local_layout import is_local
+from cluster.config.local_layout import Place, place_of
 from cluster.runtime.events import rfc3339
 
 logger = logging.getLogger(__name__)
@@ -29,8 +29,8 @@ class FindingsWatch:
 
     def __init__(self, port: AdminPort) -> None:
         self._port = port
-        self._local = is_local(port.config.node.data_dir)
-        self._memory = Memory(port.config.node.id, self._tell, local=self._local)
+        self._place = place_of(port.config.node.data_dir)
+        self._memory = Memory(port.config.node.id, self._tell, self._place)
         self._around = OtherNodes(port)
         self.groups = GroupWatch(port)
         self._own: list[Finding] = []
@@ -97,7 +97,7 @@ class FindingsWatch:
         views = {own: self.look()} | {node: view.findings for node, view in others.items()}
         leaders = {own: self._port.status().leader} | {node: view.leader for node, view in others.items()}
         maintained = self._port.state.settings.maintenance
-        return merged(views, self._port.membership.in_force.node_uuids, maintained, leaders, local=self._local)
+        return merged(views, self._port.membership.in_force.node_uuids, maintained, leaders, self._place)
 
     def reports(self) -> list[NodeReport]:
         """Reports which members answer."""
@@ -122,10 +122,10 @@ class _Seen(NamedTuple):
 class Memory:
     """The conditions of one node, with their begin. Event loop only."""
 
-    def __init__(self, node: int, tell: Tell = lambda finding, begins: None, *, local: bool = True) -> None:
-        """`local`: True if `raftmq up` made the cluster."""
+    def __init__(self, node: int, tell: Tell = lambda finding, begins: None, place: Place = "up") -> None:
+        """`place`: where the cluster runs."""
         self._node = node
-        self._local = local
+        self._place = place
         self._tell = tell
         self._seen: dict[tuple[str, str], _Seen] = {}
 
@@ -159,7 +159,7 @@ class Memory:
             since=rfc3339(since_ms),
             object=condition.object,
             says=condition.says,
-            do_now=condition.do_now or command_of(code, about, local=self._local),
+            do_now=condition.do_now or command_of(code, about, self._place),
             runbook=runbook_of(condition.code),
             seen_by=[self._node],
         )

@@ -22,7 +22,8 @@ from cluster.admin.findings.other_nodes import (
 )
 from cluster.admin.findings.rules import own_conditions, suspicion
 from cluster.admin.findings.watch import Memory
-from cluster.config.local_layout import is_local
+from cluster.config import local_layout
+from cluster.config.local_layout import Place, place_of
 from cluster.peer.connections import OTHER_SECRET
 from cluster.peer.links import LinkView
 from cluster.runtime.events import rfc3339
@@ -285,25 +286,42 @@ def test_every_alarm_of_the_code_has_a_code() -> None:
 # --- clusters that `raftmq up` did not make --------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("place", ["machine", "container", "kubernetes"])
 @pytest.mark.parametrize("code", sorted(CODES))
-def test_elsewhere_no_finding_names_a_command_of_local_clusters(code: str) -> None:
+def test_elsewhere_no_finding_names_a_command_of_local_clusters(code: str, place: Place) -> None:
     """`restart`, `logs`, `up`, `down` and `kill` work on processes beside them."""
     from raftmq.cli import COMMANDS
 
-    words = re.findall(r"raftmq ([a-z]+(?:-[a-z]+)*)", command_of(CODES[code], 3, local=False))
+    words = re.findall(r"raftmq ([a-z]+(?:-[a-z]+)*)", command_of(CODES[code], 3, place))
     assert set(words) <= set(COMMANDS) - {"restart", "logs", "up", "down", "kill"}
     assert set(re.findall(r"raftmq ([a-z]+(?:-[a-z]+)*)", command_of(CODES[code], 3))) <= set(COMMANDS)
 
 
-def test_a_node_knows_whether_raftmq_up_made_its_cluster(tmp_path: Path) -> None:
-    assert not is_local(str(tmp_path / "n1/data"))
+def test_a_node_knows_where_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, mark = str(tmp_path / "n1/data"), tmp_path / "mark"
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setattr(local_layout, "_CONTAINER_MARKS", (str(mark),))
+    assert place_of(data) == "machine"
+    mark.touch()
+    assert place_of(data) == "container"
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    assert place_of(data) == "kubernetes"
     (tmp_path / "cluster.json").write_text("{}")
-    assert is_local(str(tmp_path / "n1/data"))
-    (finding,) = Memory(1, local=False).note([Condition("node_stopped", "node 3", "")], NOW_MS, 0)
-    assert finding.do_now == "journalctl, docker logs    (on the machine of node 3: where its output is kept)"
+    assert place_of(data) == "up"
+
+
+def test_a_finding_names_the_command_of_the_place() -> None:
     links = {node: [found(node, "link_suspect", link_object(node, 3))] for node in (1, 2)}
-    down = {each.code: each.do_now for each in merged(links, [1, 2, 3], local=False)}
-    assert down["node_down"].startswith("raftmq serve --config FILE    (on the machine of node 3")
+    commands: dict[Place, tuple[str, str]] = {
+        "up": ("raftmq logs 3", "raftmq restart 3"),
+        "machine": ("journalctl -u raftmq", "raftmq serve --config FILE"),
+        "container": ("docker compose logs n3", "docker compose restart n3"),
+        "kubernetes": ("kubectl logs POD -c node --previous", "kubectl delete pod POD"),
+    }
+    for place, (logs, restart) in commands.items():
+        (finding,) = Memory(1, place=place).note([Condition("node_stopped", "node 3", "")], NOW_MS, 0)
+        down = {each.code: each.do_now for each in merged(links, [1, 2, 3], place=place)}
+        assert [finding.do_now.partition("    ")[0], down["node_down"].partition("    ")[0]] == [logs, restart]
 
 
 def test_different_secrets_blame_neither_node_and_lead_to_the_secrets(node: Any) -> None:
