@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Iterator, Mapping
+from email.utils import parsedate_to_datetime
 from typing import Final, NamedTuple
 
 import aiohttp
@@ -41,6 +42,8 @@ SILENT_TIMES: Final = 3
 """Questions in a row without an answer after which a node counts as silent. One is not enough: nodes that start
 together do not all answer the first."""
 CLOCK_HOLD_MS: Final = 2_000
+FAR_OFF_MS: Final = 10_000
+"""Milliseconds by which a clock differs beyond doubt, if it is read from a header with whole seconds."""
 ANSWER_BYTES_MAX: Final = 1 << 20
 
 
@@ -64,6 +67,8 @@ class OtherNodes:
         self._heard: dict[int, Heard] = {}
         self._silent: dict[int, str] = {}
         """Node -> the reason why it did not answer when it was last asked."""
+        self._far_off: dict[int, int] = {}
+        """Node that refused its last question -> its wall clock minus this node's, if that is far off."""
         self._failed: dict[int, int] = {}
         """Node -> number of questions in a row that it did not answer."""
         self._round: asyncio.Task[None] | None = None
@@ -115,7 +120,7 @@ class OtherNodes:
             says = f"the HTTP API of node {node} does not answer: {why}; its findings are not known"
             yield Condition("node_silent", node_object(node), says, hold_ms=SILENT_HOLD_MS)
         views, own = self.views(), self._port.config.node.id
-        offsets = {own: 0} | {node: self._heard[node].clock_off_ms for node in views}
+        offsets = {own: 0, **self._far_off} | {node: self._heard[node].clock_off_ms for node in views}
         yield from clock_conditions(offsets, self._port.config.health.clock_off_ms)
         if not self._port.state.settings.version:  # else they come from the log, and what differs is in one file
             settings = {own: shared_settings(self._port)} | {node: view.settings for node, view in views.items()}
@@ -133,7 +138,18 @@ class OtherNodes:
             self._heard.pop(gone, None)
             self._silent.pop(gone, None)
             self._failed.pop(gone, None)
+            self._far_off.pop(gone, None)
         await asyncio.gather(*(self._ask(node, address) for node, address in addresses.items()))
+
+    def _note_clock(self, node: int, date: str, asked_ms: int) -> None:
+        """Notes by how much the clock of a node that refused to answer differs. It does not accept the pass of a node
+        whose clock is a minute off, and the header Date of its refusal has its time, in whole seconds."""
+        try:
+            theirs_ms = int(1000 * parsedate_to_datetime(date).timestamp())
+        except ValueError:
+            return
+        if abs(theirs_ms - asked_ms) > FAR_OFF_MS:
+            self._far_off[node] = theirs_ms - asked_ms
 
     async def _ask(self, node: int, address: str) -> None:
         loop = asyncio.get_running_loop()
@@ -145,8 +161,10 @@ class OtherNodes:
             )
             async with asks as answer:
                 body = b"".join(await read_at_most(answer.content, ANSWER_BYTES_MAX))
+            self._far_off.pop(node, None)
             if answer.status != 200:
-                raise ValueError(f"it answers with status {answer.status}")
+                self._note_clock(node, answer.headers.get("Date", ""), before_ms)
+                raise ValueError(f"it answers with status {answer.status}{_message(body)}")
             view = msgspec.json.decode(body, type=FindingsView)
             if view.node != node:
                 raise ValueError(f"node {view.node} answers at its address")
@@ -158,6 +176,23 @@ class OtherNodes:
         self._failed.pop(node, None)
         took_ms = int(1000 * (loop.time() - began_s))
         self._heard[node] = Heard(view, loop.time(), clock_offset_ms(view.wall_ms, before_ms, took_ms))
+
+
+class _Error(msgspec.Struct, frozen=True):
+    message: str = ""
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    error: _Error = _Error()
+
+
+def _message(body: bytes) -> str:
+    """Returns the message of a refusal, for the end of a sentence; "" if it has none."""
+    try:
+        said = msgspec.json.decode(body, type=_Refusal).error.message
+    except msgspec.DecodeError:
+        return ""
+    return f" ({' '.join(said.split())[:150]})" if said else ""
 
 
 def why_silent(error: Exception) -> str:
