@@ -1,4 +1,5 @@
-"""Makes a new cluster from a backup: the log and the rows of the cut on every node, and one MEMBERSHIP entry on top.
+"""Makes a new cluster from a backup: every node gets the log and the state of the entry at which the backup was made,
+and above them one MEMBERSHIP entry.
 
 The new cluster has a uuid of its own, so none of its nodes is ever mistaken for one of the old cluster, which may still
 run; IDENTITY records the origin. Everything is made under `<into>.partial` and renamed when it is complete.

@@ -1,4 +1,4 @@
-"""Puts another configuration in force in a running node: one that was read again, or one that arrived with the log."""
+"""Puts other settings in force in a running node: those of a file that was read again, or of an entry of the log."""
 
 from __future__ import annotations
 

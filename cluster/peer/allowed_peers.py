@@ -1,4 +1,4 @@
-"""The nodes that may use the peer port, and their addresses: members, former members, and guests.
+"""Decides which nodes may use the peer port: members and guests may, former members may not. Keeps their addresses.
 
 A node that was away does not know which members joined meanwhile, but Raft requires it to accept entries of a leader
 that is not in its configuration, and to answer (thesis 4.1). A node of the same cluster with an unknown id is therefore

@@ -120,7 +120,8 @@ class PeerTransport:
         """Bytes of appends handed to connections since the start."""
         self.keyring = keyring
         self.challengers: set[NodeId] = set()
-        """Peers that have asked for a proof: they have a secret, so this node waits for theirs."""
+        """Peers that have asked this node to prove that it has the cluster's secret. They have it too, so this node
+        sends them nothing before they have proven that, even where no proof is required yet."""
         self.admission = Admission()
         self._entropy = entropy
         self._renewals: dict[tuple[NodeId, str], asyncio.Task[None]] = {}

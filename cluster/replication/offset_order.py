@@ -1,8 +1,10 @@
 """Makes consumer offsets take effect in the order of their arrival (docs/guarantees.md): the leader's part.
 
-Oneway commits wait in `Effects`; every other change of offsets is a command with a waiting client. Neither overtakes
-the other: a command takes the waiting commits before it along, and later ones go into an entry behind it. Until all of
-them are applied, the state is older than the requests, so requests are not compared with it.
+A commit whose client wants no answer waits in `Effects`, which gathers many for one entry; every other change of
+offsets is a command with a waiting client. Neither overtakes the other: the entry of a command begins with the commits
+that arrived before it, and later commits go into a later entry. A commit that repeats the offset in the state is
+dropped, because it changes nothing; but not while earlier changes wait, because the state is then older than the
+commit.
 """
 
 from __future__ import annotations

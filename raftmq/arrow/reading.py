@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 MAX_PULL_MESSAGES = 1024
 POSITIONS_MAX = 1024
-"""The most positions in one request for entries."""
+"""The most positions of the log that one request for entries may name."""
 _RUN = np.dtype([("index", ">u8"), ("term", ">u8"), ("count", ">u4")])
 """A record of the answer to request 700005: one for each run of positions in one entry."""
 MAX_BATCH_BYTES = 8 << 20

@@ -1,8 +1,8 @@
 """The meaning of a filter: operands and conditions as closures over a message's properties, in three-valued logic.
 
 Each operator is made twice from the same function: over closures that read the properties, and over terms that remember
-their results, so that a filter can stop before a term and continue there in a later turn (`judging`). A term is a
-condition that contains no other condition.
+their results, so that a filter can stop before a term and continue there in a later turn (`stepwise_evaluation`). A
+term is a condition that contains no other condition.
 
 A condition is True, False or None (unknown); a message is selected if the whole filter is True. The grammar, and the
 value of every operator for missing operands, are RocketMQ's. Source: UnaryExpression, ComparisonExpression,
@@ -23,7 +23,8 @@ DEPTH_MAX = 100
 
 Properties = Mapping[str, str]
 Evaluate = Callable[[Any], Any]
-"""Evaluates properties, or a `judging.Judging` of them. None means missing or unknown. Raises IncomparableError."""
+"""Evaluates properties, or a `stepwise_evaluation.Judging` of them. None means missing or unknown. Raises
+IncomparableError."""
 Make = Callable[..., Evaluate]
 """Makes the closure of an operator from the closures of its operands."""
 

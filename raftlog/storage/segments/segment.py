@@ -165,8 +165,8 @@ class Segment:
         """The segment's index. The active segment has it in memory; sealed ones have None, and their sidecar is loaded
         on demand."""
         self.terms: list[tuple[int, int]] = []
-        """(first index, term) of each run of entries of one term in this file; the active index's own list while
-        active."""
+        """(first index, term) of each run of entries of one term in this file. While the segment is appended to, this
+        is the very list that its `SegmentIndex` extends."""
         self.members: list[int] = []
         """Indexes of the MEMBERSHIP entries in this file; the active index's own list while active."""
 
