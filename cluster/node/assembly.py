@@ -38,7 +38,7 @@ from cluster.remoting.connection.reply_path import pack_host
 from cluster.remoting.handlers.broker_stats import NodeFigures
 from cluster.remoting.handlers.send_reply import SendReplyWriter
 from cluster.repair.consistency import Consistency
-from cluster.repair.install_service import Installs
+from cluster.repair.install_service import InstallService
 from cluster.repair.repair_service import Repairs, moves_of, transport_of
 from cluster.replication.acks.early_answer_file import Ledger
 from cluster.replication.append_lane import RETRY, AppendLane, Persisted, PersistJob, PrepareLane
@@ -241,7 +241,7 @@ class Assembly:
         context, storage, metrics = self._context, self.storage, self.metrics
         self.repairs = Repairs(context, storage.directory, self.transport, metrics=metrics.repair)
         self.moves = moves_of(self.membership, self.transport, self.repairs, self.tls.http_dialling())
-        self.installs = Installs(
+        self.installs = InstallService(
             context, storage, self.repairs, self.leases, metrics=metrics.install, restart=self.again
         )
         self.consistency = Consistency(context, self.state, self.repairs, mark_suspect=self._mark_suspect)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cluster.config.reload import ReloadView
     from cluster.members.service import MembersService
     from cluster.peer.transport import PeerTransport
-    from cluster.repair.install_service import Installs
+    from cluster.repair.install_service import InstallService
     from cluster.state.node_storage import NodeStorage
     from raftlog.core.raw_node import RawNode
 
@@ -59,7 +59,7 @@ class EventWatch:
         storage: NodeStorage,
         transport: PeerTransport,
         membership: MembersService,
-        installs: Installs,
+        installs: InstallService,
         *,
         elected: Callable[[str], object],
     ) -> None:

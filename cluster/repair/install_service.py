@@ -13,7 +13,7 @@ from cluster.repair.log_source import SEGMENT, log_source, segment_source, state
 from cluster.repair.progress import InstallMetrics, InstallView, Progress
 from cluster.repair.repair_service import Repairs
 from cluster.repair.snapshot_fetch import Where
-from cluster.repair.snapshot_install import InstallService
+from cluster.repair.snapshot_install import SnapshotInstaller
 from cluster.retention.read_leases import Leases
 from cluster.runtime.context import NodeContext
 from cluster.runtime.service_lifecycle import Part
@@ -29,7 +29,7 @@ HELD_MS = 60_000
 """Milliseconds for which the log is kept for a peer after each of its requests."""
 
 
-class Installs:
+class InstallService:
     """All parts of installs on one node. Event loop only."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Installs:
         self._metrics = metrics
         self.progress = progress = Progress(metrics, context.loop.time)
         where = Where(fs, directory.path, directory.identity.group_id, context.environment.count_rows)
-        self._service = InstallService(
+        self._service = SnapshotInstaller(
             context,
             where,
             repairs.client,
@@ -103,7 +103,7 @@ class Installs:
         self._backfill.start()
 
     def offered(self, offer: InstallSnapshot) -> None:
-        """Called when the leader offers a snapshot (see InstallService). Ends the backfill: a node that gets another
+        """Called when the leader offers a snapshot (see SnapshotInstaller). Ends the backfill: a node that gets another
         log has no use for more of the older one."""
         self._backfill.stop()
         self._service.offered(offer)

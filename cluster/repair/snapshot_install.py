@@ -32,7 +32,7 @@ RETRY_MIN_S, RETRY_MAX_S = 0.5, 30.0
 """The shortest and the longest pause after such a round, in seconds; it doubles each time."""
 
 
-class InstallService:
+class SnapshotInstaller:
     """The installs of one node. Event loop only."""
 
     def __init__(

@@ -12,7 +12,7 @@ from cluster.repair import peer_requests
 from cluster.repair import snapshot_install as service
 from cluster.repair.progress import InstallMetrics
 from cluster.repair.snapshot_fetch import Snapshot
-from cluster.repair.snapshot_install import ALARM, InstallService
+from cluster.repair.snapshot_install import ALARM, SnapshotInstaller
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment
 from raftlog.errors import StorageError
@@ -54,7 +54,7 @@ class Running:
         self.restarts: list[str] = []
         self.progress = progress()
         loop, environment = asyncio.get_running_loop(), Environment(clock=Clock())
-        self.service = InstallService(
+        self.service = SnapshotInstaller(
             context_of(self.core, self.alarms, environment=environment, loop=loop),
             self.taker.where,
             self.peers,
