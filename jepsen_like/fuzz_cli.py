@@ -3,6 +3,7 @@ invariants afterwards."""
 
 from __future__ import annotations
 
+import math
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jepsen_like.fuzz.campaign import Result
-    from jepsen_like.fuzz.shot import Shot
+    from jepsen_like.fuzz.shot import Port, Shot
     from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 
 T = TypeVar("T")
@@ -27,6 +28,17 @@ segments."""
 @click.command("fuzz")
 @click.option(
     "--requests", type=click.IntRange(min=1), default=100_000, show_default=True, metavar="N", help="How many."
+)
+@click.option(
+    "--each", type=click.IntRange(min=6), metavar="N", help="This many for each port, a sixth of it for tls, instead."
+)
+@click.option("--rate", type=click.FloatRange(min=1), metavar="N", help="Per second; without it as many as possible.")
+@click.option("--time", "time_s", type=click.FloatRange(min=1), metavar="S", help="Send no more after S seconds.")
+@click.option(
+    "--resume",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Send what the runs in FILE have left over, and add this run to it.",
 )
 @click.option("--target", type=click.Choice([*TARGETS, "all"]), default="all", show_default=True, help="Which port.")
 @click.option(
@@ -43,6 +55,10 @@ segments."""
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def fuzz_command(
     requests: int,
+    each: int | None,
+    rate: float | None,
+    time_s: float | None,
+    resume: Path | None,
     target: str,
     seed: int | None,
     secured: bool,
@@ -52,9 +68,13 @@ def fuzz_command(
 ) -> int:
     """Send almost valid requests to every handler.
 
+    Harmless requests of the same rate follow, again and again, and honest clients send all the time: their p99 is
+    compared.
+
     Exit code: 0 nothing found and every handler reached, 1 something found (its requests are in the run's folder),
-    3 a handler was not reached.
+    3 a handler was not reached. With --resume all runs in the file count.
     """
+    from jepsen_like.fuzz.ledger import Ledger
     from jepsen_like.live.run_lifecycle import run_folder
     from raftmq.commands.shared_options import ended_like_ctrl_c, print_json
 
@@ -67,28 +87,54 @@ def fuzz_command(
     with ended_like_ctrl_c():
         if replay is not None:
             return _replay(folder, replay, seed, tell, secured=secured)
-        again = f"--requests {requests} --target {target} --seed {seed}{' --secured' if secured else ''}"
+        many = f"--requests {requests}" if each is None else f"--each {each}"
+        again = f"{many} --target {target} --seed {seed}{' --secured' if secured else ''}"
         tell(f"seed {seed}    (again: raftmq chaos fuzz {again})")
-        result, files = _run(folder, requests, target, seed, tell, secured=secured)
+        ledger = Ledger.read(resume)
+        wanted = ledger.left_of(_wanted(requests, each, target))
+        if not any(wanted.values()):
+            tell(f"nothing is left to send: {ledger.told()}")
+            return ledger.exit_code(MISSED_CODE)
+        result, files = _run(folder, wanted, seed, tell, secured=secured, rate=rate, time_s=time_s)
+        ledger.add(seed, result)
     if as_json:
         print_json(_told(result, files, seed) | {"folder": str(folder)})
     else:
         _show(result, files, folder)
-    return 1 if result.found else MISSED_CODE if result.missed else 0
+        if resume is not None:
+            tell(ledger.told())
+    return ledger.exit_code(MISSED_CODE)
 
 
-def _run(
-    folder: Path, requests: int, target: str, seed: int, tell: Callable[[str], None], *, secured: bool
-) -> tuple[Result, list[Path]]:
-    import uvloop
-
-    from jepsen_like.fuzz.campaign import Campaign, write_found
+def _wanted(requests: int, each: int | None, target: str) -> dict[Port, int]:
+    from jepsen_like.fuzz.loads import SHARE, TLS_PART
     from jepsen_like.fuzz.shot import Port
 
     targets = [Port(name) for name in (TARGETS if target == "all" else (target,))]
+    if each is not None:
+        return {port: each // TLS_PART if port is Port.TLS else each for port in targets}
+    whole = sum(SHARE[port] for port in targets)
+    return {port: math.ceil(requests * SHARE[port] / whole) for port in targets}
+
+
+def _run(
+    folder: Path,
+    wanted: dict[Port, int],
+    seed: int,
+    tell: Callable[[str], None],
+    *,
+    secured: bool,
+    rate: float | None,
+    time_s: float | None,
+) -> tuple[Result, list[Path]]:
+    import uvloop
+
+    from jepsen_like.fuzz.campaign import PKI, Campaign, write_found
 
     def play(subject: RaftMQSubject) -> Result:
-        return uvloop.run(Campaign(subject, targets, requests, seed, tell).run())
+        most_s = math.inf if time_s is None else time_s
+        campaign = Campaign(subject, wanted, seed, tell, pki=folder / PKI, rate=rate or 0.0, time_s=most_s)
+        return uvloop.run(campaign.run())
 
     result = _with_cluster(folder, seed, tell, play, secured=secured)
     return result, write_found(folder, result.found)
@@ -97,13 +143,13 @@ def _run(
 def _replay(folder: Path, file: Path, seed: int, tell: Callable[[str], None], *, secured: bool) -> int:
     import uvloop
 
-    from jepsen_like.fuzz.campaign import replay
+    from jepsen_like.fuzz.campaign import PKI, replay
     from jepsen_like.fuzz.shot import load, save
 
     rows = load(file)
 
     def play(subject: RaftMQSubject) -> tuple[int, Shot] | None:
-        return uvloop.run(replay(subject, rows, tell))
+        return uvloop.run(replay(subject, rows, tell, folder / PKI))
 
     shown = _with_cluster(folder, seed, tell, play, secured=secured)
     if shown is None:
@@ -163,7 +209,11 @@ def _told(result: Result, files: list[Path], seed: int) -> dict[str, object]:
         "files": [str(path) for path in files],
         "missed": result.missed,
         "counts": dict(sorted(result.counts.items())),
+        "ways": dict(sorted(result.ways.items())),
         "memory_mib": result.memory_mib,
+        "honest_p99_ms": {
+            name: round(seen.p99_ms, 1) for name, seen in zip(("hostile", "harmless"), result.honest, strict=True)
+        },
     }
 
 
@@ -175,6 +225,13 @@ def _show(result: Result, files: list[Path], folder: Path) -> None:
     click.echo(
         f"{result.fired:,} requests in {result.seconds:.0f} s ({result.fired / result.seconds:,.0f} per second);"
         f" memory grew by at most {result.memory_mib} MiB"
+    )
+    for way, count in sorted(result.ways.items()):
+        click.echo(f"  {count:>9,}  {way}")
+    hostile, harmless = result.honest
+    click.echo(
+        f"p99 of {hostile.sends:,} honest sends {hostile.p99_ms:.1f} ms; {harmless.p99_ms:.1f} ms of {harmless.sends:,}"
+        " beside a harmless load of the same rate"
     )
     for each in result.found:
         click.echo(f"  - {each.what}    ({len(each.shots)} requests may have done it)")

@@ -9,8 +9,7 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,9 +18,12 @@ from cluster.peer import keyring, secret
 from jepsen_like.fuzz import http, peer_frames, remoting, tls
 from jepsen_like.fuzz.guard import Guard, guard_of
 from jepsen_like.fuzz.guest_handshake import Greeting
+from jepsen_like.fuzz.honest import TOPIC, Honest, Orders, Seen
+from jepsen_like.fuzz.loads import Ground, Load, Pace, handlers_of, loads_of
 from jepsen_like.fuzz.shot import Port, Shot, save
-from jepsen_like.fuzz.shot_connections import Finding, HttpLane, PeerLane, RemotingLane
-from jepsen_like.hostile import almost_valid, almost_valid_values
+from jepsen_like.fuzz.shot_connections import Finding, PeerLane, RemotingLane
+from jepsen_like.fuzz.vandal import KINDS, Vandal
+from jepsen_like.hostile import almost_valid
 from jepsen_like.hostile.wire import request
 from jepsen_like.live.probes.bytes_in_flight import wait_given_back
 from jepsen_like.live.probes.long_turns import TURN_MAX_S, ask_turns
@@ -32,67 +34,16 @@ from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 from jepsen_like.live.subjects.subject import leader_of
 from raftmq.commands.bench_load import signed_frame
 
-KINDS = ("object HEAD", "object manifest", "object log", "object index")
-"""Kinds of the tier's objects that are damaged; every long run must damage each kind."""
-_GLOBS = dict(zip(KINDS, ("manifest/HEAD", "manifest/*.json", "log/*.seg", "index/*.idx"), strict=True))
-
-
-class Vandal:
-    """Damages the tier of live nodes: cuts, changes, mixes up or removes objects of a directory store while the nodes
-    read, upload, scrub and publish. It draws the next object and the damage."""
-
-    def __init__(self, store: Path, rng: random.Random) -> None:
-        """`store`: the directory of `tier.url`, with one cluster's folder."""
-        self._store = store
-        self._rng = rng
-
-    def strike(self) -> str | None:
-        """Damages one object; returns its kind, or None if there is none yet."""
-        rng = self._rng
-        kind = rng.choice(KINDS)
-        found = sorted(self._store.glob(f"[0-9a-f]*/{_GLOBS[kind]}"))
-        if not found:
-            return None
-        path = rng.choice(found[-8:] if rng.random() < 0.5 else found)  # the newest are what is read
-        with suppress(FileNotFoundError):  # swept, or deleted by the nodes meanwhile
-            data = path.read_bytes()
-            damaged = self._damaged(data, rng.choice(found))
-            if damaged is None:
-                path.unlink()
-            else:
-                path.write_bytes(damaged)
-            return kind
-        return None
-
-    def _damaged(self, data: bytes, other: Path) -> bytes | None:
-        """Returns the damaged content of the object; None if it is to be removed."""
-        rng, fate = self._rng, self._rng.random()
-        if data.startswith((b"{", b"[")) and fate < 0.6:
-            with suppress(ValueError, RecursionError):  # it is damaged already
-                return almost_valid_values.encode(
-                    rng, almost_valid_values.tree(rng, json.loads(data), rng.choice((1, 1, 2)))
-                )
-        if fate < 0.7 and data:
-            at = rng.randrange(len(data))
-            return data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
-        if fate < 0.8:
-            return data[: rng.randrange(len(data) + 1)]
-        if fate < 0.85:
-            return data + almost_valid_values.noise(rng)
-        if fate < 0.9:
-            return almost_valid_values.noise(rng)
-        return other.read_bytes() if fate < 0.95 else None
-
-
-BATCH = {Port.REMOTING: 60, Port.HTTP: 10, Port.PEER: 20, Port.TLS: 10}
-"""The number of shots that one connection sends at once, or one after the other."""
-LANES = {Port.REMOTING: 3, Port.HTTP: 1, Port.PEER: 1, Port.TLS: 4}
-"""The number of connections to each node."""
-SHARE = {Port.REMOTING: 0.8, Port.HTTP: 0.06, Port.PEER: 0.12, Port.TLS: 0.02}
 PKI = "pki"
 """The folder with the certificates, beside those of the nodes."""
-RAW_EVERY = 12
-"""One in this many batches is followed by bytes that are no request."""
+ALONE_EVERY = 12
+"""One in this many batches is followed by shots on connections of their own."""
+HOSTILE_S, HARMLESS_S = 30.0, 10.0
+"""Seconds of hostile load, and of harmless load after it."""
+TURN_NS = 1_000_000_000
+"""Nanoseconds at the beginning of each in which honest sends are not measured."""
+SLOWER_MAX, SENDS_MIN = 2.0, 200
+"""The most by which hostile load may slow honest sends down, and the sends that say so."""
 LOOK_S = 1.0
 STRIKE_S = 0.2
 """Seconds between two damages of the tier's objects."""
@@ -116,10 +67,6 @@ _ALONE_S = 0.03
 """Seconds that a replay waits after each request."""
 
 
-AnyLane = RemotingLane | HttpLane | PeerLane | tls.TlsLane
-Draw = Callable[[], list[Shot]]
-
-
 class Defect(NamedTuple):
     """A defect, and the (node, shot) rows that may reproduce it."""
 
@@ -139,6 +86,11 @@ class Result(NamedTuple):
     found: list[Defect]
     memory_mib: int
     """The most that a node's memory grew, in MiB."""
+    fired_at: Counter[Port]
+    ways: Counter[str]
+    """The shots by port, by TLS or plain text, and by authentication."""
+    honest: tuple[Seen, Seen]
+    """Honest sends beside the hostile load, and beside a harmless load of the same rate."""
 
     @property
     def is_clean(self) -> bool:
@@ -150,12 +102,29 @@ class Campaign:
     """One run of the fuzzer on a cluster that is up; call `run` once."""
 
     def __init__(
-        self, subject: RaftMQSubject, targets: Sequence[Port], requests: int, seed: int, tell: Callable[[str], None]
+        self,
+        subject: RaftMQSubject,
+        wanted: Mapping[Port, int],
+        seed: int,
+        tell: Callable[[str], None],
+        *,
+        pki: Path,
+        rate: float = 0.0,
+        time_s: float = float("inf"),
     ) -> None:
+        """`wanted`: port -> its number of shots. `pki`: the folder of `tls.make_files`. `rate`: shots per second; 0: as
+        many as the nodes take. `time_s`: seconds after which no more are sent."""
         self._subject = subject
+        self._pki = tls.Pki(pki, tls.context_of(pki))
+        self._rate = rate
+        self._time_s = time_s
+        self._ways: Counter[str] = Counter()
+        self._spans: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
+        self._calls = 0.0
+        """Connections per hostile shot at the peer ports."""
+        self._honest = (Seen(0, 0.0, 0), Seen(0, 0.0, 0))
         self._guard: Guard | None = None
-        self._targets = targets
-        self._wanted = requests
+        self._wanted = wanted
         self._seed = seed
         self._tell = tell
         self._fired: Counter[Port] = Counter()
@@ -166,7 +135,7 @@ class Campaign:
         self._alike: Counter[str] = Counter()
         self._stopping = False
         self._handlers: tuple[str, ...] = ()
-        self._bad_log = _BAD_LOG if {Port.PEER, Port.TLS} & set(targets) else _BAD_LOG_OF_CLIENTS
+        self._bad_log = _BAD_LOG if {Port.PEER, Port.TLS} & set(wanted) else _BAD_LOG_OF_CLIENTS
 
     async def run(self) -> Result:
         """Runs the campaign and returns its result. Raises OSError if the cluster does not answer at the start."""
@@ -176,7 +145,9 @@ class Campaign:
             rest = await _at_rest(watch, len(self._subject.nodes))
             self._logs = _log_sizes(self._subject)
             greetings = await self._greet()
-            await self._fire_all(document, greetings, watch)
+            ground = Ground(self._guard, greetings, self._pki, document, self._term)
+            with Honest(self._subject.processes, self._honest_orders()) as honest:
+                await self._fire_all(ground, watch, honest)
             for greeting in greetings.values():
                 greeting.close()
             await asyncio.sleep(SETTLE_S)
@@ -189,8 +160,26 @@ class Campaign:
         if grown > MEMORY_MAX:
             self._found.append(Defect(f"a node grew by {grown >> 20} MiB; the bound is {MEMORY_MAX >> 20}", []))
         missed = [name for name in self._handlers if not self._counts[name]]
+        took_s = time.monotonic() - begun
         return Result(
-            sum(self._fired.values()), time.monotonic() - begun, self._counts, missed, self._found, grown >> 20
+            sum(self._fired.values()),
+            took_s,
+            self._counts,
+            missed,
+            self._found,
+            grown >> 20,
+            self._fired,
+            self._ways,
+            self._honest,
+        )
+
+    def _honest_orders(self) -> Orders:
+        options = self._subject.client_options if self._subject.has_users else {}
+        return Orders(
+            [port for node in self._subject.nodes for port in (node.namesrv_port, node.broker_port)],
+            options.get("access_key") or "",
+            options.get("secret_key") or "",
+            str(self._pki.folder / "ca.crt"),
         )
 
     async def _given_back(self) -> None:
@@ -206,8 +195,8 @@ class Campaign:
         self._term = state.term if state is not None else 1
         node = next(node for node in self._subject.nodes if node.id == self._leader)
         if self._subject.has_users:
-            self._guard = await guard_of(self._subject, node, tls.context_of(self._subject.data.parent / PKI))
-        for name in almost_valid.TOPICS:
+            self._guard = await guard_of(self._subject, node)
+        for name in (*almost_valid.TOPICS, TOPIC):
             body = {"name": name, "read_queues": 4, "write_queues": 4}
             await ask_node(node, "POST", "/v1/topics", json.dumps(body).encode())
         setup = [
@@ -250,66 +239,90 @@ class Campaign:
             await greeting.start()
         return greetings
 
-    async def _fire_all(self, document: dict[str, object], greetings: dict[int, Greeting], watch: Watch) -> None:
-        tasks = []
-        handlers: list[str] = []
-        for port in self._targets:
-            for node in self._subject.nodes:
-                for number in range(LANES[port]):
-                    rng = random.Random(f"{self._seed}-{port.value}-{node.id}-{number}")
-                    draws = self._draws(port, node, document, greetings, rng)
-                    tasks.append(self._fire(node.id, port, self._lane(port, node, greetings), *draws, rng))
-            handlers += {
-                Port.REMOTING: remoting.HANDLERS,
-                Port.HTTP: http.Operations(document, random.Random(0)).handlers,
-                Port.PEER: peer_frames.HANDLERS,
-                Port.TLS: tls.HANDLERS,
-            }[port]
+    async def _fire_all(self, ground: Ground, watch: Watch, honest: Honest) -> None:
+        """Lets hostile and harmless load of equal rate follow each other until all ports have had their share."""
+        nodes = self._subject.nodes
+        loads = [each for port in self._wanted for node in nodes for each in loads_of(port, node, ground, self._seed)]
+        handlers = [name for port in self._wanted for name in handlers_of(port, ground.document)]
         self._handlers = (*handlers, *KINDS)
         beside = [asyncio.create_task(self._keep_looking(watch)), asyncio.create_task(self._keep_striking())]
-        await asyncio.gather(*tasks)
+        end_s = time.monotonic() + self._time_s
+        while not self._stopping and any(map(self._left, self._wanted)) and time.monotonic() < end_s:
+            rates = await self._hostile(loads, min(HOSTILE_S, end_s - time.monotonic()))
+            if not self._stopping:
+                await self._harmless(loads, rates)
         self._stopping = True
         await asyncio.gather(*beside)
+        for load in loads:
+            load.lane.close()
+        self._judge_honest(honest)
 
-    def _lane(self, port: Port, node: NodeRecord, greetings: dict[int, Greeting]) -> AnyLane:
-        return lane_of(port, node, greetings, self._subject.data.parent / PKI, self._guard)
+    async def _hostile(self, loads: Sequence[Load], time_s: float) -> dict[Port, float]:
+        """Sends hostile shots for some seconds; returns the shots per second of each port."""
+        before, begun_s, begun_ns = dict(self._fired), time.monotonic(), time.monotonic_ns()
+        left = sum(map(self._left, self._wanted))
+        rates = {port: self._rate * self._left(port) / left for port in self._wanted}
+        paces = {port: Pace() for port in self._wanted}
+        dials = _dials(loads)
 
-    def _left(self, port: Port) -> bool:
-        whole = sum(SHARE[each] for each in self._targets)
-        return not self._stopping and self._fired[port] < self._wanted * SHARE[port] / whole
+        async def fire(load: Load) -> None:
+            while self._left(load.port) and not self._stopping and time.monotonic() < begun_s + time_s:
+                shots = load.hostile.batch()
+                await paces[load.port].wait(len(shots), rates[load.port])
+                await self._one(load, load.lane.fire, shots)
+                if load.rng.randrange(ALONE_EVERY) == 0:
+                    await self._one(load, load.lane.fire_raw, load.hostile.alone())
 
-    async def _fire(self, node: int, port: Port, lane: AnyLane, draw: Draw, draw_raw: Draw, rng: random.Random) -> None:
-        """Sends batches, and now and then bytes that are no request, until the port has had its share."""
-        while self._left(port):
-            await self._one(node, lane.fire, draw())
-            if rng.randrange(RAW_EVERY) == 0:
-                await self._one(node, lane.fire_raw, draw_raw())
-        lane.close()
+        await asyncio.gather(*map(fire, loads))
+        took_s = time.monotonic() - begun_s
+        self._spans[True].append((begun_ns + TURN_NS, time.monotonic_ns()))
+        fired = {port: self._fired[port] - before.get(port, 0) for port in self._wanted}
+        self._calls = (_dials(loads) - dials) / max(1, fired.get(Port.PEER, 0))
+        return {port: count / took_s for port, count in fired.items()}
 
-    def _draws(
+    async def _harmless(self, loads: Sequence[Load], rates: Mapping[Port, float]) -> None:
+        """Sends harmless shots, as many per second as hostile ones were sent, on as many new connections."""
+        begun_s, begun_ns = time.monotonic(), time.monotonic_ns()
+        paces = {port: Pace() for port in rates}
+
+        async def fire(load: Load) -> None:
+            rng, lane = random.Random(0), load.lane
+            calls = self._calls if load.port is Port.PEER else 0.0
+            while not self._stopping and time.monotonic() < begun_s + HARMLESS_S:
+                shots = load.harmless.batch()
+                for each in [shots] if not calls else [[shot] for shot in shots]:
+                    await paces[load.port].wait(len(each), rates[load.port])
+                    await self._one(load, lane.fire, each, is_hostile=False)
+                    if rng.random() < calls:
+                        lane.close()  # hostile frames end their connections
+                if rng.randrange(ALONE_EVERY) == 0:
+                    await self._one(load, lane.fire_raw, load.harmless.alone(), is_hostile=False)
+
+        await asyncio.gather(*(fire(load) for load in loads if rates[load.port]))
+        self._spans[False].append((begun_ns + TURN_NS, time.monotonic_ns()))
+
+    def _left(self, port: Port) -> int:
+        return max(0, self._wanted[port] - self._fired[port])
+
+    def _judge_honest(self, honest: Honest) -> None:
+        """Compares the honest sends beside hostile load with those beside harmless load of the same rate."""
+        self._honest = honest.seen_in(self._spans[True]), honest.seen_in(self._spans[False])
+        hostile, harmless = self._honest
+        if hostile.wrong:
+            self._found.append(Defect(f"{hostile.wrong} of {hostile.sends} honest sends were not acknowledged", []))
+        if harmless.sends >= SENDS_MIN and hostile.p99_ms > SLOWER_MAX * harmless.p99_ms:
+            slower = f"{hostile.p99_ms:.1f} ms, and {harmless.p99_ms:.1f} ms beside a harmless load of the same rate"
+            self._found.append(Defect(f"the p99 of honest sends is {slower}", []))
+
+    async def _one(
         self,
-        port: Port,
-        node: NodeRecord,
-        document: dict[str, object],
-        greetings: dict[int, Greeting],
-        rng: random.Random,
-    ) -> tuple[Draw, Draw]:
-        """Returns two functions for a port: one draws its batches, the other draws bytes that are no request."""
-        count = BATCH[port]
-        if port is Port.REMOTING:
-            requests = remoting.Requests(rng, self._guard)
-            return lambda: requests.batch(count), lambda: [requests.raw() for _ in range(3)]
-        if port is Port.HTTP:
-            operations = http.Operations(document, rng, self._guard)
-            return lambda: [operations.draw() for _ in range(count)], lambda: [operations.raw()]
-        if port is Port.TLS:
-            plans = tls.Plans(rng)
-            return lambda: [plans.draw() for _ in range(count)], lambda: [plans.draw("TLS inside")]
-        me = greetings[node.id]
-        frames = peer_frames.Frames(rng, remoting.Requests(rng), me.me, node.id, self._term, me.hello)
-        return lambda: [frames.draw() for _ in range(count)], lambda: [frames.stranger(), frames.raw()]
-
-    async def _one(self, node: int, fire: Callable[[list[Shot]], Awaitable[list[Shot]]], shots: list[Shot]) -> None:
+        load: Load,
+        fire: Callable[[list[Shot]], Awaitable[list[Shot]]],
+        shots: list[Shot],
+        *,
+        is_hostile: bool = True,
+    ) -> None:
+        node = load.node
         self._remember(node, shots)
         try:
             reached = await fire(shots)
@@ -320,9 +333,13 @@ class Campaign:
         except OSError as error:
             await self._unreachable(node, error)
             return
+        if not is_hostile:
+            return
+        way = "TLS" if load.lane.ways.is_tls else "plain text"
         for shot in reached:
             self._counts[shot.handler] += 1
-        self._fired[shots[0].port] += len(reached)  # what a closed connection swallowed does not count
+            self._ways[f"{load.port.value}, {way}, {'after' if shot.is_proven else 'before'} authentication"] += 1
+        self._fired[load.port] += len(reached)  # what a closed connection swallowed does not count
 
     async def _unreachable(self, node: int, error: OSError) -> None:
         """Handles an error of a connection: to close it is an answer, but if the node does not run, the run ends, and
@@ -428,6 +445,11 @@ async def _at_rest(watch: Watch, nodes: int) -> dict[int, int]:
     return dict(watch.latest)
 
 
+def _dials(loads: Sequence[Load]) -> int:
+    """Returns the number of connections on which guests spoke."""
+    return sum(load.lane.entered for load in loads if isinstance(load.lane, PeerLane))
+
+
 def _key_of(data: Path) -> bytes | None:
     """Returns the newest key of a node's secret; None if it has no secret."""
     path = data / secret.SECRET
@@ -462,22 +484,23 @@ def write_found(folder: Path, found: Sequence[Defect]) -> list[Path]:
 
 
 async def replay(
-    subject: RaftMQSubject, rows: Sequence[tuple[int, Shot]], tell: Callable[[str], None]
+    subject: RaftMQSubject, rows: Sequence[tuple[int, Shot]], tell: Callable[[str], None], pki: Path
 ) -> tuple[int, Shot] | None:
     """Sends the shots one after the other, checks the nodes after each, and returns the first one that shows a
     defect."""
-    campaign = Campaign(subject, [Port.REMOTING], 0, 0, tell)
+    campaign = Campaign(subject, {Port.REMOTING: 0}, 0, tell, pki=pki)
     with Watch(subject) as watch:
-        await campaign._prepare()
+        document = await campaign._prepare()
         campaign._logs = _log_sizes(subject)
         greetings = await campaign._greet()
+        ground = Ground(campaign._guard, greetings, campaign._pki, document, campaign._term)
         try:
             for node_id, shot in rows:
                 node = next(node for node in subject.nodes if node.id == node_id)
-                lane = lane_of(shot.port, node, greetings, subject.data.parent / PKI, campaign._guard)
                 is_raw = shot.handler in (remoting.RAW, http.RAW, peer_frames.RAW, peer_frames.STRANGER)
-                await campaign._one(node.id, lane.fire_raw if is_raw else lane.fire, [shot])
-                lane.close()
+                for load in loads_of(shot.port, node, ground, 0)[:1]:
+                    await campaign._one(load, load.lane.fire_raw if is_raw else load.lane.fire, [shot])
+                    load.lane.close()
                 await asyncio.sleep(_ALONE_S if len(rows) > 1 else SETTLE_S)
                 campaign._look(watch)
                 if campaign._found:
@@ -487,14 +510,3 @@ async def replay(
             for greeting in greetings.values():
                 greeting.close()
     return None
-
-
-def lane_of(port: Port, node: NodeRecord, greetings: dict[int, Greeting], pki: Path, guard: Guard | None) -> AnyLane:
-    """Returns a lane to that port of the node. `pki`: the folder of `tls.make_files`."""
-    if port is Port.TLS:
-        return tls.TlsLane(node, tls.context_of(pki))
-    if port is Port.REMOTING:
-        return RemotingLane(node.namesrv_port, guard)
-    if port is Port.HTTP:
-        return HttpLane(node.admin_port, guard)
-    return PeerLane(node.peer_port, greetings[node.id].dial)

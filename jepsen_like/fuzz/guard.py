@@ -17,8 +17,9 @@ from jepsen_like.live.probes.node_http import ask_node
 from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 from raftmq_wire.signature import SIGNATURE, Credentials
 
-UNSIGNED, SPOILED = 0.03, 0.05
-"""The share of requests that are not signed; that share, and those that are signed wrongly."""
+UNSIGNED, SPOILED = 0.2, 0.22
+"""The share of requests that are not signed; that share, and those that are signed wrongly. These are few, because a
+node answers wrong tokens late."""
 
 
 class Guard(NamedTuple):
@@ -27,31 +28,33 @@ class Guard(NamedTuple):
     credentials: Credentials
     token: str
     """A token of the same user, for the HTTP API."""
-    context: ssl.SSLContext
 
-    def signed(self, rng: random.Random, fields: Mapping[str, Any], body: bytes) -> dict[str, Any]:
-        """Returns the ext fields, signed in one of the ways; those that no client could sign stay as they are."""
-        fate = rng.random()
+    def signed(
+        self, rng: random.Random, fields: Mapping[str, Any], body: bytes, *, is_good: bool = False
+    ) -> tuple[dict[str, Any], bool]:
+        """Returns the ext fields, signed in one of the ways, and True if it is the right one; those that no client
+        could sign stay as they are. `is_good`: only the right way."""
+        fate = 1.0 if is_good else rng.random()
         if fate < UNSIGNED or not all(type(each) is str for each in fields.values()):
-            return dict(fields)
+            return dict(fields), False
         try:
             signed = self.credentials.signed(fields, body)
         except UnicodeEncodeError:
-            return dict(fields)
+            return dict(fields), False
         if fate < SPOILED:
             signed[SIGNATURE] = rng.choice(("", "=", signed[SIGNATURE][:-4], signed[SIGNATURE].swapcase(), "\0"))
-        return signed
+        return signed, fate >= SPOILED
 
-    def header(self, rng: random.Random) -> str:
-        """Returns the line that names the user to the HTTP API, or a wrong one."""
-        fate = rng.random()
+    def header(self, rng: random.Random, *, is_good: bool = False) -> tuple[str, bool]:
+        """Returns the line that names the user to the HTTP API, or a wrong one, and True if it is the right one."""
+        fate = 1.0 if is_good else rng.random()
         if fate < UNSIGNED:
-            return ""
+            return "", False
         token = rng.choice(("", "x", self.token[:-1], f"{self.token} {self.token}")) if fate < SPOILED else self.token
-        return f"Authorization: Bearer {token}\r\n"
+        return f"Authorization: Bearer {token}\r\n", fate >= SPOILED
 
 
-async def guard_of(subject: RaftMQSubject, leader: NodeRecord, context: ssl.SSLContext) -> Guard:
+async def guard_of(subject: RaftMQSubject, leader: NodeRecord) -> Guard:
     """Returns the guard of a cluster with users. Raises OSError if its Super cannot log in."""
     options = subject.client_options
     name, secret = options["access_key"], options["secret_key"]
@@ -59,17 +62,21 @@ async def guard_of(subject: RaftMQSubject, leader: NodeRecord, context: ssl.SSLC
     answer = await ask_node(leader, "POST", "/v1/session", json.dumps(asked).encode())
     if answer.code >= 300 or not answer.is_answer:
         raise OSError(f"the Super cannot log in: {answer.code} {answer.body[:200]!r}")
-    return Guard(Credentials(name, secret), str(json.loads(answer.body)["token"]), context)
+    return Guard(Credentials(name, secret), str(json.loads(answer.body)["token"]))
 
 
 class Ways:
-    """Says for each connection whether it is one of TLS: with a guard, every other one is."""
+    """Says for each connection whether it is one of TLS: with a context, every other one is."""
 
-    def __init__(self, guard: Guard | None) -> None:
+    def __init__(self, context: ssl.SSLContext | None) -> None:
         self._contexts: Iterator[ssl.SSLContext | None] = (
-            itertools.repeat(None) if guard is None else itertools.cycle((guard.context, None))
+            itertools.repeat(None) if context is None else itertools.cycle((context, None))
         )
+        self.is_tls = False
+        """True if the newest connection is one of TLS."""
 
     def next(self) -> ssl.SSLContext | None:
         """Returns the context of the next connection; None for plain text."""
-        return next(self._contexts)
+        context = next(self._contexts)
+        self.is_tls = context is not None
+        return context

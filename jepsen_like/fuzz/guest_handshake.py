@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import uuid
 from typing import Any
 
@@ -49,8 +50,9 @@ class Greeting:
     def __init__(self, cluster: str, to: int, key: bytes | None) -> None:
         """`cluster`: the cluster's uuid. `key`: the newest key of its secret; None if it has none."""
         self.me = ME + to
-        self._cluster, self._to, self._key = cluster, to, key
-        self._uuid = str(uuid.UUID(int=self.me))
+        self._to, self._key = to, key
+        self.cluster = cluster
+        self.uuid = str(uuid.UUID(int=self.me))
         self._server: asyncio.Server | None = None
         self._port = 0
 
@@ -73,12 +75,13 @@ class Greeting:
     @property
     def hello(self) -> list[Any]:
         """The guest's HELLO frame."""
-        plain = [self._cluster, 1, self.me, self._uuid, self._to, CONTROL, 5, HOST, self._port]
+        plain = [self.cluster, 1, self.me, self.uuid, self._to, CONTROL, 5, HOST, self._port]
         return plain if self._key is None else handshake.with_keys(plain, NONCE, [key_id(self._key)])
 
-    async def dial(self, port: int) -> Line | None:
-        """Returns a connection on which the guest may speak; None if it was refused. Raises OSError."""
-        line = await dial(port, PeerLine)
+    async def dial(self, port: int, context: ssl.SSLContext | None = None) -> Line | None:
+        """Returns a connection on which the guest may speak, over TLS with a context; None if it was refused. Raises
+        OSError."""
+        line = await dial(port, PeerLine, context)
         assert isinstance(line, PeerLine)
         try:
             if await asyncio.wait_for(self._shake(line), _LET_IN_S):

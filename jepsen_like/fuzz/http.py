@@ -18,6 +18,7 @@ from jepsen_like.hostile import almost_valid_values
 from jepsen_like.hostile.almost_valid import GROUPS, MADE, TOPICS
 
 RAW = "HTTP that is none"
+_MORE = ("Prefer: redirect\r\n", "Origin: http://elsewhere\r\n", "Prefer: x\r\n")
 _PARAMETER = re.compile(r"{(\w+)}")
 _NOBODY = ("77", "0", "-1", "99999999999999999999", "x", "1e3", "%00", "..")
 
@@ -96,10 +97,13 @@ SELDOM = frozenset(
 class Operations:
     """Draws requests of the document's operations."""
 
-    def __init__(self, document: dict[str, Any], rng: random.Random, guard: Guard | None = None) -> None:
-        """`document`: OpenAPI 3.1."""
+    def __init__(
+        self, document: dict[str, Any], rng: random.Random, guard: Guard | None = None, *, is_good: bool = False
+    ) -> None:
+        """`document`: OpenAPI 3.1. `is_good`: nothing is wrong in the form of the requests."""
         self._rng = rng
         self._guard = guard
+        self._is_good = is_good
         self._schemas: dict[str, Any] = document["components"]["schemas"]
         self._operations = {
             f"{method.upper()} {path}": (method.upper(), path, operation)
@@ -123,14 +127,17 @@ class Operations:
         if "requestBody" in operation:
             schema = operation["requestBody"]["content"]["application/json"]["schema"]
             body = self._body(name, schema)
-        elif rng.random() < 0.05:
+        elif rng.random() < 0.05 and not self._is_good:
             body = almost_valid_values.noise(rng)
-        kind = "application/json" if rng.random() < 0.98 else rng.choice(("text/plain", "", "application/json; x=\xff"))
+        kind, more, is_proven = "application/json", "", False
+        if not self._is_good:
+            kind = kind if rng.random() < 0.98 else rng.choice(("text/plain", "", "application/json; x=\xff"))
+            more = rng.choice(("", "", "", "", "", *_MORE))
         if self._guard is not None and name != "DELETE /v1/session":  # it would take the token away
-            head += self._guard.header(rng)
-        more = rng.choice(("", "", "", "", "", "Prefer: redirect\r\n", "Origin: http://elsewhere\r\n", "Prefer: x\r\n"))
+            line, is_proven = self._guard.header(rng, is_good=self._is_good)
+            head += line
         head += f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n{more}\r\n"
-        return Shot(Port.HTTP, name, head.encode("latin-1", "replace") + body, opaque=0)
+        return Shot(Port.HTTP, name, head.encode("latin-1", "replace") + body, 0, is_proven)
 
     def raw(self) -> Shot:
         """Draws a request that is broken in its form, not in its content. The connection is closed after it."""
@@ -157,7 +164,7 @@ class Operations:
         def fill(match: re.Match[str]) -> str:
             if match[1] == "id":
                 return self._rng.choice(_NOBODY)
-            if self._rng.random() < 0.6:
+            if self._is_good or self._rng.random() < 0.6:
                 return quote(self._rng.choice((*TOPICS, *GROUPS, *MADE, "k1", "0", "5")), safe="")
             return quote(almost_valid_values.text(self._rng)[:2000].encode("utf-8", "surrogatepass"), safe="") or "x"
 
@@ -169,15 +176,19 @@ class Operations:
         rng = self._rng
         known = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"]
         if "since" in known and rng.random() < 0.8:
-            text = quote(almost_valid_values.text(rng)[:100].encode("utf-8", "replace"))
-            return f"?since={rng.choice(('0', '1048576', text))}"
+            odd = quote(almost_valid_values.text(rng)[:100].encode("utf-8", "replace"))
+            return f"?since={rng.choice(('0', '1048576', odd))}"
         if known and rng.random() < 0.4:
             return f"?{known[0]}={rng.choice(('local', 'linearizable', 'linearizable', '', 'x', '%ff'))}"
-        return rng.choice(("?x=1", "?consistency", "?%00=%00", "?&&")) if rng.random() < 0.05 else ""
+        if self._is_good or rng.random() >= 0.05:
+            return ""
+        return rng.choice(("?x=1", "?consistency", "?%00=%00", "?&&"))
 
     def _body(self, name: str, schema: dict[str, Any]) -> bytes:
         rng = self._rng
-        document = almost_valid_values.tree(rng, self._value(schema), rng.choice((0, 0, 1, 1, 2)))
+        document = self._value(schema)
+        if not self._is_good:
+            document = almost_valid_values.tree(rng, document, rng.choice((0, 0, 1, 1, 2)))
         unacceptable = UNACCEPTABLE.get(name)
         return (
             almost_valid_values.encode(rng, unacceptable(rng, document))

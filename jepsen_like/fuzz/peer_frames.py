@@ -43,7 +43,16 @@ class Frames:
             self._mutate(header)
         if rng.random() < 0.05:
             payload = almost_valid_values.noise(rng, 300)
-        return Shot(Port.PEER, kind.name, _frame(kind, header, payload))
+        return Shot(Port.PEER, kind.name, _frame(kind, header, payload), is_proven=True)
+
+    def hello(self) -> Shot:
+        """Returns the first frame of a connection, with no fault."""
+        return Shot(Port.PEER, STRANGER, _frame(Kind.HELLO, list(self._hello), b""))
+
+    def ping(self) -> Shot:
+        """Draws a frame in which nothing is wrong, and which is answered."""
+        number = self._rng.randrange(1 << 20)
+        return Shot(Port.PEER, Kind.PING.name, _frame(Kind.PING, ["control", number, 1000, None], b""), is_proven=True)
 
     def stranger(self) -> Shot:
         """Draws the first frame of a connection, with a fault somewhere."""

@@ -38,9 +38,11 @@ HANDLERS = (*(f"{int(code)} {RequestCode(code).name}" for code in FIELDS), UNKNO
 class Requests:
     """Draws requests; their opaques are counted up."""
 
-    def __init__(self, rng: random.Random, guard: Guard | None = None) -> None:
+    def __init__(self, rng: random.Random, guard: Guard | None = None, *, is_good: bool = False) -> None:
+        """`is_good`: nothing is wrong in the requests."""
         self._rng = rng
         self._guard = guard
+        self._is_good = is_good
         self._opaque = 0
 
     def batch(self, count: int) -> list[Shot]:
@@ -53,10 +55,10 @@ class Requests:
         """Draws the next request, of any code or one of `codes`."""
         rng = self._rng
         self._opaque += 1
-        if rng.random() < 0.01:
+        if rng.random() < 0.01 and not self._is_good:
             return self._unknown()
         code = rng.choice(codes or _CODES)
-        _, fields, body = almost_valid.draw(rng, code)
+        _, fields, body = (almost_valid.good if self._is_good else almost_valid.draw)(rng, code)
         return self._shot(f"{int(code)} {RequestCode(code).name}", int(code), fields, body)
 
     def raw(self) -> Shot:
@@ -98,11 +100,11 @@ class Requests:
         )
 
     def _shot(self, handler: str, code: int, fields: dict[str, Any], body: bytes) -> Shot:
-        rng = self._rng
+        rng, is_proven = self._rng, False
         if self._guard is not None and code != RequestCode.SET_AUTH_MODE:  # rules are enforced until the end
-            fields = self._guard.signed(rng, fields, body)
+            fields, is_proven = self._guard.signed(rng, fields, body, is_good=self._is_good)
         flag = 0
-        kind = rng.random()
+        kind = 1.0 if self._is_good else rng.random()
         if kind < 0.08:
             flag = FLAG_ONEWAY
         elif kind < 0.1:
@@ -117,7 +119,7 @@ class Requests:
         else:
             data = self._json(code, flag, fields, body)
         is_answered = not flag & (FLAG_ONEWAY | FLAG_RESPONSE)
-        return Shot(Port.REMOTING, handler, data, self._opaque if is_answered else -1)
+        return Shot(Port.REMOTING, handler, data, self._opaque if is_answered else -1, is_proven)
 
     def _binary(self, code: int, flag: int, fields: dict[str, str], body: bytes) -> bytes:
         return encode_frame(code, self._opaque, flag, ext=fields, body=body, serialize_type=BINARY)
@@ -132,7 +134,7 @@ class Requests:
             "flag": flag,
             "extFields": fields,
         }
-        if rng.random() < 0.03:
+        if rng.random() < 0.03 and not self._is_good:
             odd = {rng.choice(("remark", "language", "x", "serializeTypeCurrentRPC")): almost_valid_values.text(rng)}
             header |= odd if almost_valid_values.is_json(odd) else {}
         return framed(json.dumps(header).encode(), body)

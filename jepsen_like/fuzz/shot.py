@@ -28,6 +28,8 @@ class Shot(NamedTuple):
     data: bytes
     opaque: int = -1
     """The opaque of a request that must be answered once; -1 if it needs no answer."""
+    is_proven: bool = False
+    """True if it comes after the proof that a user, or a node, sends it."""
 
     def to_json(self, node: int) -> dict[str, Any]:
         """Returns the shot as JSON, for a file from which it can be repeated."""
@@ -36,6 +38,7 @@ class Shot(NamedTuple):
             "handler": self.handler,
             "node": node,
             "opaque": self.opaque,
+            "is_proven": self.is_proven,
             "data": base64.b64encode(self.data).decode(),
         }
 
@@ -49,6 +52,15 @@ def load(path: Path) -> list[tuple[int, Shot]]:
     """Reads the shots that `save` wrote. Raises ValueError and KeyError for anything else."""
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     return [
-        (int(row["node"]), Shot(Port(row["port"]), row["handler"], base64.b64decode(row["data"]), int(row["opaque"])))
+        (
+            int(row["node"]),
+            Shot(
+                Port(row["port"]),
+                row["handler"],
+                base64.b64decode(row["data"]),
+                int(row["opaque"]),
+                bool(row.get("is_proven", False)),
+            ),
+        )
         for row in rows
     ]

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
 from jepsen_like.fuzz import http
-from jepsen_like.fuzz.guard import Guard, Ways
+from jepsen_like.fuzz.guard import Ways
 from jepsen_like.fuzz.shot import Shot
 from jepsen_like.hostile.wire import HOST, frames_of
 from raftmq_wire.codec import FLAG_RESPONSE, CodecError
@@ -35,6 +35,8 @@ class Line(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.answers: Counter[int] = Counter()
+        self.code = -1
+        """The code of the newest answer; -1 before the first one."""
         self.closed = asyncio.Event()
         self.wanted: set[int] = set()
         self.settled = asyncio.Event()
@@ -53,6 +55,7 @@ class Line(asyncio.Protocol):
             for header, _ in frames_of(self._buffer):
                 if header.flag & FLAG_RESPONSE:
                     self.answers[header.opaque] += 1
+                    self.code = header.code
                     self.wanted.discard(header.opaque)
         except CodecError as error:
             self.broken = f"the node answered with what is no frame: {error}"
@@ -108,11 +111,17 @@ async def _say_alone(
 class RemotingLane:
     """A connection for batches of requests, dialled again after it was closed."""
 
-    def __init__(self, port: int, guard: Guard | None = None) -> None:
+    def __init__(self, port: int, context: ssl.SSLContext | None = None) -> None:
+        """With a context, every second connection is one of TLS."""
         self._port = port
-        self._ways = Ways(guard)
+        self.ways = Ways(context)
         self._line: Line | None = None
         self._fired = 0
+
+    @property
+    def code(self) -> int:
+        """The code of the newest answer on the present connection; -1 if there is none."""
+        return -1 if self._line is None else self._line.code
 
     async def fire(self, shots: Sequence[Shot]) -> list[Shot]:
         """Sends all shots at once; returns those that certainly reached a handler. Raises Finding and OSError."""
@@ -122,7 +131,7 @@ class RemotingLane:
             line.abort()  # so that both ways are used, even if the node closes none
             line = None
         if line is None or line.is_over:
-            line = self._line = await dial(self._port, context=self._ways.next())
+            line = self._line = await dial(self._port, context=self.ways.next())
         assert line.transport is not None
         line.answers.clear()
         wanted = {shot.opaque for shot in shots if shot.opaque >= 0}
@@ -155,7 +164,7 @@ class RemotingLane:
         """Sends each shot on a connection of its own, which the node may close. Raises OSError if the node does not
         listen."""
         for shot in shots:
-            await _say_alone(self._port, shot.data, 0.5, ends=True, context=self._ways.next())
+            await _say_alone(self._port, shot.data, 0.5, ends=True, context=self.ways.next())
         return list(shots)
 
     def close(self) -> None:
@@ -167,9 +176,10 @@ class RemotingLane:
 class HttpLane:
     """A connection for one HTTP request after the other."""
 
-    def __init__(self, port: int, guard: Guard | None = None) -> None:
+    def __init__(self, port: int, context: ssl.SSLContext | None = None) -> None:
+        """With a context, every second connection is one of TLS."""
         self._port = port
-        self._ways = Ways(guard)
+        self.ways = Ways(context)
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self.statuses: Counter[int] = Counter()
 
@@ -192,7 +202,7 @@ class HttpLane:
     async def _ask(self, shot: Shot) -> int | None:
         """Sends one shot; returns the status, or None if the connection was closed."""
         if self._streams is None:
-            self._streams = await asyncio.open_connection(HOST, self._port, ssl=self._ways.next())
+            self._streams = await asyncio.open_connection(HOST, self._port, ssl=self.ways.next())
         reader, writer = self._streams
         buffer = bytearray()
         writer.write(shot.data)
@@ -215,7 +225,7 @@ class HttpLane:
     async def fire_raw(self, shots: Sequence[Shot]) -> list[Shot]:
         """Sends each shot on a connection of its own."""
         for shot in shots:
-            reader, writer = await asyncio.open_connection(HOST, self._port, ssl=self._ways.next())
+            reader, writer = await asyncio.open_connection(HOST, self._port, ssl=self.ways.next())
             try:
                 writer.write(shot.data)
                 await asyncio.wait_for(_read(reader), 0.3)
@@ -242,11 +252,17 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
 class PeerLane:
     """Connections to a peer port: a handshake, then frames until the node closes the connection."""
 
-    def __init__(self, port: int, enter: Callable[[int], Awaitable[Line | None]]) -> None:
-        """`enter(port)` returns a connection on which the guest may speak; None if it was refused."""
+    def __init__(
+        self, port: int, enter: Callable[[int, ssl.SSLContext | None], Awaitable[Line | None]], context: ssl.SSLContext
+    ) -> None:
+        """`enter(port, context)` returns a connection on which the guest may speak; None if it was refused. Every
+        second connection is one of TLS."""
         self._port = port
         self._enter = enter
+        self.ways = Ways(context)
         self._line: Line | None = None
+        self.entered = 0
+        """The number of connections on which the guest spoke."""
 
     async def fire(self, shots: Sequence[Shot]) -> list[Shot]:
         """Sends the shots; returns those that were sent on a connection that was still open. Raises OSError."""
@@ -254,9 +270,10 @@ class PeerLane:
         for shot in shots:
             line = self._line
             if line is None or line.is_over:
-                line = self._line = await self._enter(self._port)
+                line = self._line = await self._enter(self._port, self.ways.next())
                 if line is None or line.is_over:
                     continue
+                self.entered += 1
             assert line.transport is not None
             line.transport.write(shot.data)
             await asyncio.sleep(0)
@@ -266,7 +283,7 @@ class PeerLane:
     async def fire_raw(self, shots: Sequence[Shot]) -> list[Shot]:
         """Sends each shot as the first bytes of a connection of its own."""
         for shot in shots:
-            await _say_alone(self._port, shot.data, 0.05)
+            await _say_alone(self._port, shot.data, 0.05, context=self.ways.next())
         return list(shots)
 
     def close(self) -> None:

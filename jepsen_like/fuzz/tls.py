@@ -13,14 +13,17 @@ import random
 import ssl
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from cluster.config.local_layout import NodeRecord
+from jepsen_like.fuzz.guard import Ways
 from jepsen_like.fuzz.shot import Port, Shot
 from jepsen_like.fuzz.shot_connections import ANSWER_S, Finding
 from jepsen_like.hostile.wire import HOST, request
-from raftmq.local.tls.certificates import new_ca, new_node, write_pair
+from raftmq.local.tls.certificates import new_ca, new_node, read_ca, write_pair
 
-HANDLERS = ("TLS hello", "TLS record", "TLS end", "TLS inside")
+INSIDE = "TLS inside"
+HANDLERS = ("TLS hello", "TLS record", "TLS end", INSIDE)
 CLOSE_S = 0.2
 """Seconds that a node has to answer bytes that were no TLS."""
 _PORTS = ("broker", "http", "peer")
@@ -43,11 +46,24 @@ def make_files(folder: Path) -> dict[str, str]:
     return {"RAFTMQ_TLS__MODE": "permissive", **paths}
 
 
-def context_of(folder: Path) -> ssl.SSLContext:
+def context_of(folder: Path, stem: str = "node") -> ssl.SSLContext:
     """Returns the SSL context of a client that presents a certificate of that CA, which the peer port asks for."""
     context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
-    context.load_cert_chain(str(folder / "node.crt"), str(folder / "node.key"))
+    context.load_cert_chain(str(folder / f"{stem}.crt"), str(folder / f"{stem}.key"))
     return context
+
+
+class Pki(NamedTuple):
+    """The files of `make_files`, seen by those who dial the nodes."""
+
+    folder: Path
+    context: ssl.SSLContext
+    """The SSL context of a client that presents a certificate."""
+
+    def guest(self, cluster: str, uuid: str) -> ssl.SSLContext:
+        """Makes a certificate for a guest on the peer ports; returns its SSL context."""
+        write_pair(new_node(read_ca(self.folder), cluster, uuid, [HOST]), self.folder, uuid, replace=True)
+        return context_of(self.folder, uuid)
 
 
 class Plans:
@@ -60,7 +76,8 @@ class Plans:
         """Draws one shot."""
         rng = self._rng
         plan = {"port": rng.choice(_PORTS), "seed": rng.randrange(1 << 32)}
-        return Shot(Port.TLS, handler or rng.choices(HANDLERS, (8, 8, 2, 1))[0], json.dumps(plan).encode())
+        handler = handler or rng.choices(HANDLERS, (8, 8, 2, 1))[0]
+        return Shot(Port.TLS, handler, json.dumps(plan).encode(), is_proven=handler != "TLS hello")
 
 
 class Line:
@@ -138,6 +155,8 @@ class TlsLane:
     def __init__(self, node: NodeRecord, context: ssl.SSLContext) -> None:
         self._ports = {"broker": node.broker_port, "http": node.admin_port, "peer": node.peer_port}
         self._context = context
+        self.ways = Ways(context)
+        self.ways.next()
 
     async def fire(self, shots: Sequence[Shot]) -> list[Shot]:
         """Sends the shots and returns those that were sent. Raises Finding if an honest connection gets no answer, and
@@ -165,7 +184,7 @@ class TlsLane:
                 return
             with contextlib.suppress(OSError):  # one that loses its turn to others is closed
                 await line.shake()
-                if shot.handler == "TLS inside":
+                if shot.handler == INSIDE:
                     await self._honest(shot, line, ask, plan["port"])
                 elif shot.handler == "TLS record":
                     await self._send(rng, line, spoiled(rng, line.sealed(ask * rng.choice((1, 1, 9)))))

@@ -7,6 +7,7 @@ The fuzzer and the hostile clients of the simulator draw from here.
 
 from __future__ import annotations
 
+import json
 import random
 import struct
 from collections.abc import Callable
@@ -249,6 +250,17 @@ class Drawn(NamedTuple):
     code: int
     fields: dict[str, Any]
     body: bytes
+
+
+def good(rng: random.Random, code: int) -> Drawn:
+    """Draws a request of the code in which nothing is wrong."""
+    document = _DOCUMENTS.get(code)
+    body = json.dumps(document(rng)).encode() if document is not None else b""
+    if code in SENDS:
+        body = rng.randbytes(rng.randrange(80))
+    fields: dict[str, Any] = {name: draw(rng) for name, draw in FIELDS[code].items()}
+    _tame(rng, code, fields)
+    return Drawn(int(code), fields, body)
 
 
 def draw(rng: random.Random, code: int) -> Drawn:

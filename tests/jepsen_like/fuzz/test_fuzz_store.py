@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from pathlib import Path
 
-from jepsen_like.fuzz.campaign import KINDS, Vandal
+from jepsen_like.fuzz.vandal import KINDS, Vandal
 
 NAMES = {
     "object HEAD": "manifest/HEAD",

@@ -1,0 +1,107 @@
+"""The record of several runs of the fuzzer that together send a number of shots, as a file of JSON."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import msgspec
+
+from jepsen_like.fuzz.shot import Port
+
+if TYPE_CHECKING:
+    from jepsen_like.fuzz.campaign import Result
+
+
+class Run(msgspec.Struct):
+    """One run."""
+
+    seed: int
+    seconds: float
+    fired: dict[str, int]
+    """Port -> the number of its shots."""
+    ways: dict[str, int]
+    counts: dict[str, int]
+    """Handler -> the number of shots that reached it; 0 for those that were not reached."""
+    found: list[str]
+    memory_mib: int
+    hostile_p99_ms: float
+    harmless_p99_ms: float
+
+
+class Ledger:
+    """The runs in a file; none if there is no file."""
+
+    def __init__(self, path: Path | None, runs: list[Run]) -> None:
+        self._path = path
+        self._runs = runs
+
+    @classmethod
+    def read(cls, path: Path | None) -> Self:
+        """Reads the file. Raises ValueError and OSError if it is no record of runs; one that is missing has none."""
+        if path is None or not path.exists():
+            return cls(path, [])
+        return cls(path, msgspec.json.decode(path.read_bytes(), type=list[Run]))
+
+    def left_of(self, wanted: Mapping[Port, int]) -> dict[Port, int]:
+        """Returns for each port the number of shots that the runs have left over."""
+        return {
+            port: max(0, count - sum(run.fired.get(port.value, 0) for run in self._runs))
+            for port, count in wanted.items()
+        }
+
+    def add(self, seed: int, result: Result) -> None:
+        """Adds a run, and writes the file if there is to be one. Raises OSError."""
+        hostile, harmless = result.honest
+        self._runs.append(
+            Run(
+                seed,
+                round(result.seconds, 1),
+                {port.value: count for port, count in result.fired_at.items()},
+                dict(result.ways),
+                dict(result.counts) | dict.fromkeys(result.missed, 0),
+                [each.what for each in result.found],
+                result.memory_mib,
+                round(hostile.p99_ms, 2),
+                round(harmless.p99_ms, 2),
+            )
+        )
+        if self._path is not None:
+            text = json.dumps([msgspec.to_builtins(run) for run in self._runs], indent=1) + "\n"
+            staged = self._path.with_suffix(".new")
+            staged.write_text(text, encoding="utf-8")
+            staged.replace(self._path)
+
+    def _sums(self, part: str) -> Counter[str]:
+        whole: Counter[str] = Counter()
+        for run in self._runs:
+            whole.update(getattr(run, part))
+        return whole
+
+    def exit_code(self, missed: int) -> int:
+        """Returns 1 if a run found something, `missed` if no run reached some handler, else 0."""
+        if any(run.found for run in self._runs):
+            return 1
+        return missed if 0 in self._sums("counts").values() else 0
+
+    def told(self) -> str:
+        """Returns the sums of all runs for people, in several lines."""
+        fired = self._sums("fired")
+        lines = [
+            f"{len(self._runs)} runs, {sum(run.seconds for run in self._runs):.0f} s: "
+            + ", ".join(f"{count:,} {port}" for port, count in sorted(fired.items())),
+            *(f"  {count:>9,}  {way}" for way, count in sorted(self._sums("ways").items())),
+            *(
+                f"  - run {number}, seed {run.seed}: {what}"
+                for number, run in enumerate(self._runs, 1)
+                for what in run.found
+            ),
+            *(f"  {0:>9}  {name}    NOT REACHED" for name, count in sorted(self._sums("counts").items()) if not count),
+            "memory grew by at most " + ", ".join(str(run.memory_mib) for run in self._runs) + " MiB",
+            "p99 of honest sends beside hostile and harmless load, ms: "
+            + ", ".join(f"{run.hostile_p99_ms:g} and {run.harmless_p99_ms:g}" for run in self._runs),
+        ]
+        return "\n".join(lines)
