@@ -24,6 +24,8 @@ PYTHON ?=
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
 MATRIX_ARGS ?=
+ENGINES ?= podman docker
+CONTAINERS_ARGS ?=
 TEST_JOBS ?= 2
 BENCH_ARGS ?=
 NIGHT_ARGS ?=
@@ -31,7 +33,7 @@ VERSION ?=
 MUTANTS_ARGS ?=
 RELEASE_ARGS ?=
 
-.PHONY: help setup setup-dev demo test test-pythons test-all coverage test-compat test-browser compat-matrix check lint dead-code types layers arch shape sim-night mutants bench bench-compare bench-instructions bench-peers bench-wake stories changelog hooks lock docs release clean distclean
+.PHONY: help setup setup-dev demo test test-pythons test-all coverage test-compat test-browser compat-matrix containers check lint dead-code types layers arch shape sim-night mutants bench bench-compare bench-instructions bench-peers bench-wake stories changelog hooks lock docs release clean distclean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -63,6 +65,9 @@ test-browser: $(STAMPS)/dev  ## the dashboard in headless Chromium beside a live
 
 compat-matrix: $(STAMPS)/compat  ## each client times each feature, calm and while leaders are killed; an hour (MATRIX_ARGS=...)
 	@$(BIN)/python -m tests.compat.matrix $(MATRIX_ARGS)
+
+containers: $(STAMPS)/dev  ## docker-compose.yml on podman and on dockerd, as root; the first run takes long (ENGINES=podman, CONTAINERS_ARGS=...)
+	@for engine in $(ENGINES); do $(BIN)/python -m tests.containers $$engine $(CONTAINERS_ARGS); done
 
 check: lint types layers dead-code arch  ## everything CI runs before the tests
 

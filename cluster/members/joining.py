@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import shutil
 import uuid
 from collections.abc import Sequence
@@ -138,6 +139,27 @@ def directory_error(error: Exception, directory: Path) -> LocalError:
     lines = str(error).split("\n")
     if isinstance(error, IdentityError) and len(lines) >= 3:
         return LocalError(lines[0], lines[1], lines[2], ExitCode.REFUSED)
+    if isinstance(error, PermissionError):
+        return _not_ours(directory)
     return LocalError(
         f"{directory} cannot be used", str(error), f"ls -ld {directory}    (owner, space, read-only?)", ExitCode.FAILED
     )
+
+
+def _not_ours(directory: Path) -> LocalError:
+    """Makes the error for a directory that this user may not use: a volume that belongs to root, for example."""
+    there = next(path for path in (directory, *directory.parents) if _can_be_seen(path))
+    owner, user, group = there.stat().st_uid, os.getuid(), os.getgid()
+    return LocalError(
+        f"{directory} cannot be used",
+        f"{there} belongs to uid {owner}; the process runs as uid {user} and gid {group}, and may not use it",
+        f"chown -R {user}:{group} {there}    (as root; if it is a volume, in a container with --user 0 that mounts it)",
+        ExitCode.FAILED,
+    )
+
+
+def _can_be_seen(path: Path) -> bool:
+    try:
+        return path.exists()
+    except PermissionError:
+        return False

@@ -117,8 +117,12 @@ def known_cluster(config: Config) -> UUID:
 
 
 def is_empty(directory: Path) -> bool:
-    """Returns True if the directory is missing, or contains nothing but a lock."""
-    return not directory.exists() or all(path.name == layout.LOCK for path in directory.iterdir())
+    """Returns True if the directory is missing, or contains nothing but a lock. Raises LocalError if this user may not
+    look into it."""
+    try:
+        return not directory.exists() or all(path.name == layout.LOCK for path in directory.iterdir())
+    except PermissionError as error:
+        raise directory_error(error, directory) from error
 
 
 def _create(configs: Sequence[Config], marks: Iterable[Path]) -> UUID:

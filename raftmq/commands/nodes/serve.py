@@ -11,7 +11,8 @@ from raftmq.commands.point_in_time import PointInTime
 from raftmq.commands.shared_options import json_option, show
 from raftmq_wire.errors import ExitCode, LocalError
 
-_CONFIG = click.Path(dir_okay=False, path_type=Path)
+_CONFIG = click.Path(dir_okay=False, readable=False, path_type=Path)
+"""`load` says why a file cannot be read, and what to type."""
 
 
 @click.command()

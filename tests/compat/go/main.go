@@ -1,6 +1,6 @@
 // The Go client's side of the matrix (tests/compat/matrix): senders and readers of several features in one process.
 // Arguments and lines are those that tests/compat/matrix/programs.py describes. With "consume" it is one orderly
-// consumer, with those of cpp_client.py.
+// consumer, with those of cpp_client.py; with "send" it is one producer of a number of messages (send.go).
 package main
 
 import (
@@ -296,6 +296,10 @@ func main() {
 	servers = strings.Split(os.Args[2], ";")
 	if os.Args[1] == "consume" {
 		consume(os.Args[3], os.Args[4:])
+		return
+	}
+	if os.Args[1] == "send" {
+		sendFromArguments(os.Args[3], os.Args[4], os.Args[5], os.Args[6])
 		return
 	}
 	prefix = os.Args[3]

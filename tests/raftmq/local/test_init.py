@@ -5,7 +5,10 @@ from __future__ import annotations
 import base64
 import errno
 import json
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -18,13 +21,14 @@ from cluster.config import node_files as local_config
 from cluster.config.config import ConfigError
 from cluster.config.local_layout import NodeRecord
 from cluster.config.node_files import plan_nodes, write_configs
+from cluster.node.__main__ import main as run_node
 from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.files.layout import lock_directory
 from raftlog.storage.node_dir import create_node_dir, open_node_dir
 from raftmq.cli import cli
 from raftmq.local import init as local_init
 from raftmq.local.cluster import BEGUN, LocalCluster, prepare_data_dir
-from raftmq.local.init import check_data_dirs, create_data_dirs
+from raftmq.local.init import check_data_dirs, create_data_dirs, is_empty
 from raftmq_wire.errors import ExitCode, LocalError
 from tests.support.small_segments import LOG, small_segments
 
@@ -279,6 +283,40 @@ def test_a_directory_that_is_not_ours(tmp_path: Path) -> None:
         LocalCluster(tmp_path).up()
     assert caught.value.exit_code == ExitCode.REFUSED
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.doc"]
+
+
+@contextmanager
+def another_user() -> Iterator[None]:
+    """Root becomes nobody for a while; any other user stays what it is."""
+    if os.getuid():
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_volume_of_another_user(tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir(mode=0o700 if os.getuid() == 0 else 0)
+    with another_user(), pytest.raises(LocalError) as refused:
+        is_empty(volume / "raftmq")
+    volume.chmod(0o700)
+    assert refused.value.what == f"{volume / 'raftmq'} cannot be used"
+    assert f"belongs to uid {os.getuid()}; the process runs as uid" in refused.value.why
+    assert refused.value.fix.startswith(f"chown -R {os.getuid()}:{os.getgid()} ")
+
+
+def test_a_file_that_this_user_may_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A clone made under a umask of 077, mounted into a container."""
+    config = tmp_path / "n1.toml"
+    config.touch(0o600 if os.getuid() == 0 else 0)
+    with another_user():
+        assert run_node(["--config", str(config)]) == ExitCode.USAGE
+        assert "this user may not read the file" in CliRunner().invoke(cli, ["init", "--config", str(config)]).output
+    assert "chmod a+rX" in capsys.readouterr().err
 
 
 def test_a_file_in_place_of_the_directory(tmp_path: Path) -> None:

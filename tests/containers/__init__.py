@@ -1,0 +1,1 @@
+"""docker-compose.yml on real container engines: `make containers`."""
