@@ -17,26 +17,37 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from raftmq.client import Client, Message, RaftMQError, Resolution, SendResult, connect
-from raftmq.local.process import free_base_port
 from tests.compat.conftest import INSTALLED, JAVA, ForeignClient
-from tests.support.distributions import environment, plain_wheels, run
-from tests.support.older_build import older_command
+from tests.support.distributions import run
+from tests.support.two_versions import QUEUES, Cluster, both_commands, messages
 
 pytestmark = [pytest.mark.slow, pytest.mark.live, pytest.mark.timeout(900)]
 
 PATIENCE_S = 120.0
 PLAIN, TIMED, BOTH = "plain", "timed", "both"
-QUEUES = 4
 DECISIONS = "COMMIT_MESSAGE,COMMIT_MESSAGE,ROLLBACK_MESSAGE"
 PATIENT = ("--timeout-ms", "60000")
 SENDERS = (
-    ("java-plain", "java", "--group", "java-plain", "--prefix", "plain", "--threads", "8", "--pace-ms", "5", *PATIENT),
+    (
+        "java-plain",
+        "java",
+        "--group",
+        "java-plain",
+        "--prefix",
+        "plain",
+        "--threads",
+        "64",
+        "--rate",
+        "1000",
+        *PATIENT,
+    ),
     (
         "java-timed",
         "java",
@@ -55,43 +66,6 @@ SENDERS = (
 """Topic, kind and arguments of the Java clients that send. Java ends a transaction with a oneway request, which a
 killed node loses: the client is asked again after `transaction.check_interval_ms`, 30 s."""
 REFUSES = "a newer RaftMQ was finalized there"
-
-
-class Cluster:
-    """Three nodes, and the two commands that may start them."""
-
-    def __init__(self, folder: Path, older: Path, newer: Path) -> None:
-        self.folder, self.older, self.newer = folder, older, newer
-        self.data = folder / "data"
-        self.tier = f"file://{folder / 'tier'}"
-        self.kills: list[tuple[float, int]] = []
-        """(time, node) of each kill -9."""
-        up = ["up", "--detach", "--base-port", str(free_base_port(12)), "--tier", self.tier, "--json"]
-        self.servers: str = self.json(older, *up)["servers"]
-
-    def do(self, command: Path, *arguments: str, fails: bool = False) -> str:
-        """Returns the output of a command that works (or `fails`, then stderr) on this cluster."""
-        done = run(command, *arguments, "--data", str(self.data), cwd=self.folder, timeout_s=600)
-        assert (done.returncode != 0) == fails, f"{arguments}: {done.stdout}\n{done.stderr}"
-        return done.stderr + done.stdout if fails else done.stdout
-
-    def json(self, command: Path, *arguments: str) -> Any:
-        """Returns what it prints, decoded."""
-        return json.loads(self.do(command, *arguments))
-
-    def leader(self) -> int:
-        """Waits for a leader."""
-        while True:
-            found = self.json(self.newer, "node", "list", "--json")["leader"]
-            if found is not None:
-                return int(found)
-            time.sleep(0.2)
-
-    def change(self, node: int, command: Path) -> None:
-        """Kills the node with kill -9, and starts it with that version."""
-        self.kills.append((time.time(), node))
-        self.do(command, "kill", str(node))
-        self.do(command, "restart", str(node))
 
 
 class Load:
@@ -221,18 +195,6 @@ class JavaLoad:
             self.acked[topic] = {line["key"] for line in sends} - self.rolled_back
 
 
-def messages(mq: Client, topic: str) -> Iterator[Message]:
-    """Every message of a topic, from every queue."""
-    for queue in range(QUEUES):
-        offset = 0
-        while True:
-            found = mq.pull(topic, queue, offset)
-            yield from found.messages
-            if found.next_offset <= offset:
-                break
-            offset = found.next_offset
-
-
 def bodies(mq: Client, topic: str) -> Iterator[bytes]:
     """Their bodies."""
     return (each.body for each in messages(mq, topic))
@@ -268,26 +230,33 @@ def judge(servers: str, load: Load) -> None:
         assert load.acked[PLAIN] - load.consumed == set(), "the group's offsets passed over these"
 
 
-def judge_java(servers: str, load: JavaLoad) -> Iterator[str]:
-    """Each acknowledged message is there once, or as often as the client sent it: each request has its own born time.
-    Yields what was found."""
+def judge_repeats(same: list[Message], sent: dict[str, Any]) -> None:
+    """Each copy is a request of its own, with its own born time, that Java made within the one call of `send`."""
+    assert len({each.born_ms for each in same}) == len(same), f"one request is there twice: {same}, {sent}"
+    if "started" in sent:
+        began, ended = sent["started"] * 1000 - 1, sent["ended"] * 1000 + 1
+        assert all(began <= each.born_ms <= ended for each in same), f"{same}, {sent}"
+
+
+def judge_java(servers: str, load: JavaLoad, seconds: float) -> Iterator[str]:
+    """Each acknowledged message is there once, or as often as the client sent it. Yields what was found."""
     assert load.errors == []
-    yield f"{len(load.sends)} sends of Java, 0 errors"
+    plain = len(load.acked["java-plain"])
+    yield f"{len(load.sends)} sends of Java, 0 errors; {plain / seconds:.0f} plain ones a second"
+    sends = {line["key"]: line for line in load.sends}
     with connect(servers) as mq:
         for topic, acked in load.acked.items():
             once_settled(acked, partial(keys, mq, topic), topic)
             copies: dict[str, list[Message]] = {}
             for message in messages(mq, topic):
                 copies.setdefault(message.message_id, []).append(message)
-            for same in copies.values():
-                if len(same) > 1:
-                    (sent,) = (line for line in load.sends if line["key"] == same[0].key)
-                    places = [(each.queue_id, each.queue_offset, each.born_ms, each.store_ms) for each in same]
-                    yield f"{topic} {same[0].message_id} (queue, offset, born, stored): {places}, sent as {sent}"
-                assert len({each.born_ms for each in same}) == len(same), f"{topic}: one request is there twice"
+            repeated = [same for same in copies.values() if len(same) > 1]
+            for same in repeated:
+                judge_repeats(same, sends[str(same[0].key)])
+            places = [(each.queue_id, each.queue_offset, each.born_ms, each.store_ms) for each in chain(*repeated[:1])]
+            yield f"{topic}: {len(repeated)} sent again by Java; the first (queue, offset, born, stored): {places}"
             assert load.rolled_back & {str(each[0].key) for each in copies.values()} == set()
     acked = load.acked["java-plain"]
-    load.consumer.wait("message", len(acked), 60.0)
     deadline = time.monotonic() + 60
     while (missing := acked - {line["key"] for line in load.consumer.lines("message")}) and time.monotonic() < deadline:
         time.sleep(1)
@@ -331,8 +300,7 @@ def there_and_back(cluster: Cluster) -> None:
 
 
 def test_forward_back_and_forward_under_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    older = older_command(tmp_path / "older")
-    newer = environment(tmp_path / "newer", *plain_wheels(tmp_path / "wheels")).with_name("raftmq")
+    older, newer = both_commands(tmp_path)
     cluster = Cluster(tmp_path, older, newer)
     with ExitStack() as ends:
         ends.callback(cluster.do, newer, "down")
@@ -345,11 +313,15 @@ def test_forward_back_and_forward_under_load(tmp_path: Path, capsys: pytest.Capt
             seconds = time.monotonic() - began_s
             if java is not None:
                 java.stop()
-        told = [f"{sum(map(len, load.acked.values()))} sends of ours in {seconds:.0f} s; kills: {cluster.kills}"]
+        ours = len(load.acked[PLAIN]) / seconds
+        told = [
+            f"{sum(map(len, load.acked.values()))} sends of ours in {seconds:.0f} s; {ours:.0f} plain ones a second"
+        ]
+        told.append(f"kills: {cluster.kills}")
         judge(cluster.servers, load)
         try:
             if java is not None:
-                told += judge_java(cluster.servers, java)
+                told += judge_java(cluster.servers, java, seconds)
         finally:
             with capsys.disabled():
                 sys.stdout.write("\n    " + "\n    ".join(told) + "\n")

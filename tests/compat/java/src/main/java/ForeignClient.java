@@ -4,6 +4,7 @@ import java.util.ArrayList;
 import java.util.Base64;
 import java.util.List;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -30,7 +31,8 @@ import org.apache.rocketmq.remoting.RPCHook;
  * what the filter X selects; if the broker refuses it, the line "refused" has the code and the remark.
  * `--access-key N --secret-key S`: requests are signed.
  * `--timeout-ms N`: a send and a request for a route may take so long. `--threads N`: so many threads share one
- * producer; each waits `--pace-ms` between its sends.
+ * producer; each waits `--pace-ms` between its sends. `--rate N`: together they send N messages a second; once they are
+ * late they do not wait.
  * `--delay-level N` and `--delay-ms N`: messages are to be delivered later. `--recall N`: every Nth is recalled, twice.
  */
 public final class ForeignClient {
@@ -42,6 +44,7 @@ public final class ForeignClient {
   private int threads = 1;
   private int timeoutMs = 3000;
   private double paceMs = 0;
+  private double rate = 0;
   private boolean same = false;
   private int fail = 0;
   private int maxTimes = -1;
@@ -76,6 +79,7 @@ public final class ForeignClient {
         case "--timeout-ms": timeoutMs = Integer.parseInt(args[++at]); break;
         case "--threads": threads = Integer.parseInt(args[++at]); break;
         case "--pace-ms": paceMs = Double.parseDouble(args[++at]); break;
+        case "--rate": rate = Double.parseDouble(args[++at]); break;
         case "--same": same = true; break;
         case "--fail": fail = Integer.parseInt(args[++at]); break;
         case "--broker-assigns": brokerAssigns = true; break;
@@ -183,12 +187,16 @@ public final class ForeignClient {
 
   private void sendInThreads(DefaultMQProducer producer, AtomicBoolean ended) throws InterruptedException {
     AtomicInteger next = new AtomicInteger();
+    long began = System.nanoTime();
     List<Thread> all = new ArrayList<>();
     for (int at = 0; at < threads; at++) {
       Thread thread = new Thread(() -> {
         try {
           for (int number = next.getAndIncrement();
               count > 0 ? number < count : !ended.get(); number = next.getAndIncrement()) {
+            if (rate > 0) {
+              TimeUnit.NANOSECONDS.sleep(began + (long) (number / rate * 1e9) - System.nanoTime());
+            }
             send(producer, build(number), key(number));
             Thread.sleep((long) paceMs);
           }
