@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statemachine.access.rules import Policy
+from statemachine.access.access_decision import ALLOWED, judge
+from statemachine.access.rules import RULES_OF_USER_MAX, Action, Kind, Need, Policy
 from statemachine.access.users import AUDIT_KEPT, Access, AuditRow, Mode, Token
 from statemachine.broker_state import BrokerState
 from statemachine.commands import ACCESS_LEVEL
@@ -207,6 +208,34 @@ def test_rules_have_a_limit_for_one_user(broker: Broker, monkeypatch: pytest.Mon
     assert broker.do("set_rules", user_id, rules[:3]).ok
     assert broker.do("set_rules", user_id, rules[3:]).code == "invalid"
     assert len(broker.access.users["shop"].rules) == 3
+
+
+def test_ten_thousand_rules_are_those_of_ten_users(broker: Broker) -> None:
+    """A user has at most 1,000: the next one is refused, and each of the 10,000 decides."""
+    for number in range(10):
+        user_id = broker.create(f"shop{number}").value
+        rules = [[1, f"Topic:t{number}-{each:03d}*", ["Pub"], [], each % 2 == 0] for each in range(RULES_OF_USER_MAX)]
+        assert broker.do("set_rules", user_id, rules).ok
+        refused = broker.do("set_rules", user_id, [[1, "Topic:one-more", ["Pub"], [], True]])
+        assert (refused.code, refused.value) == ("invalid", "a user has at most 1000 rules: use prefixes")
+    again = BrokerState(broker.kv).access
+    assert sum(len(user.rules) for user in again.users.values()) == 10_000
+    for number in range(10):
+        user = again.users[f"shop{number}"]
+        for each in (0, 1, 500, 999):
+            need = Need(Kind.TOPIC, f"t{number}-{each:03d}-x", (Action.PUB,))
+            assert (judge(user, "10.0.0.1", [need]) == ALLOWED) is (each % 2 == 0)
+
+
+def test_a_prefix_that_is_empty_is_every_name_of_its_kind(broker: Broker) -> None:
+    user_id = broker.create("shop").value
+    assert broker.do("set_rules", user_id, [[1, "Topic:*", ["Pub"], [], True], [1, "Topic:t*", ["Pub"], [], False]]).ok
+    user = broker.access.users["shop"]
+    verdicts = [
+        judge(user, "10.0.0.1", [Need(kind, "orders", (Action.PUB,))]) == ALLOWED for kind in (Kind.TOPIC, Kind.GROUP)
+    ]
+    assert verdicts == [True, False]
+    assert judge(user, "10.0.0.1", [Need(Kind.TOPIC, "tables", (Action.PUB,))]) != ALLOWED
 
 
 _NAMES = st.sampled_from(["ann", "bob", "cy"])

@@ -83,8 +83,9 @@ def request(who: Credentials | None, code: int, opaque: int, ext: dict[str, str]
     return encode_frame(code, opaque, 0, ext=ext if who is None else who.signed(ext, body), body=body)
 
 
-def send(who: Credentials | None, opaque: int, topic: str = "T", body: bytes = b"m") -> bytes:
-    ext = {"a": "p", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": "", "j": "0"}
+def send(who: Credentials | None, opaque: int, topic: str = "T", body: bytes = b"m", born_ms: int = 1) -> bytes:
+    ext = {"a": "p", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": str(born_ms), "h": "0", "i": ""}
+    ext["j"] = "0"
     return request(who, RequestCode.SEND_MESSAGE_V2, opaque, ext, body)
 
 
@@ -134,6 +135,15 @@ def test_what_was_signed_once_can_be_sent_again(sim: SimCluster) -> None:
     first.ask(frame := send(SHOP, 1))
     second.ask(frame)
     assert [answer(sim, path, 1) for path in (first, second)] == [0, 0]
+
+
+@pytest.mark.parametrize("minutes", [-10, 10])
+def test_a_client_whose_clock_is_wrong_is_let_through(sim: SimCluster, minutes: int) -> None:
+    """A signature has no time of its own; the message's time of birth is signed like every field, and not judged."""
+    begin(sim)
+    path = sim.leader().connect()
+    path.ask(send(SHOP, 1, born_ms=sim.leader().clock.wall_ms() + 60_000 * minutes))
+    assert answer(sim, path, 1) == 0
 
 
 @pytest.mark.parametrize("mode", ["off", "observe"])
