@@ -38,10 +38,12 @@ class Pieces(NamedTuple):
 
 
 async def sent(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """Sends the answer completely; returns it to aiohttp, which finds nothing left to do."""
-    await response.prepare(request)
-    if isinstance(response, web.Response):
-        await response.write_eof()
+    """Sends the answer completely; returns it to aiohttp, which finds nothing left to do. A client that has gone is no
+    error."""
+    with contextlib.suppress(ConnectionError):
+        await response.prepare(request)
+        if isinstance(response, web.Response):
+            await response.write_eof()
     return response
 
 

@@ -92,13 +92,16 @@ def scrub_log(fs: FileSystem, directory: Path) -> Iterator[Line]:
 
 
 def scrub_rows(directory: Path, checkpoint: Checkpoint) -> Line | None:
-    """Counts the rows of a checkpoint again; returns the difference found, None if there is none."""
+    """Counts the rows of a checkpoint again; returns the difference found, None if there is none, or if the checkpoint
+    was removed meanwhile."""
     name = checkpoint.path.name
     try:
         with CheckpointReader(checkpoint.path) as reader:
             rows = cast("KV", reader)  # `get` and `scan` are all that is asked of it
             told, counted = running_digest.load(rows, reader.mark.index), running_digest.count(rows)
     except KVError as error:
+        if not checkpoint.path.exists():  # a newer one took its place: directories are renamed before they are removed
+            return None
         return {"kind": "rows", "checkpoint": name, "text": str(error)}
     wrong = [] if told is None else [family for family in counted if told.get(family, 0) != counted[family]]
     text = f"the rows of {', '.join(wrong)} in checkpoint {name} do not add up to what apply counted"

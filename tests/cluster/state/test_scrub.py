@@ -93,6 +93,20 @@ def test_a_rotten_frame_is_named_by_its_place(
     assert (found["kind"], found["base"], found["offset"]) == ("log", 0, LOCAL_HEADER_SIZE + position)
 
 
+def test_a_checkpoint_that_is_removed_meanwhile_is_no_finding(data: Path) -> None:
+    """A node that were told of damage would discard its state."""
+    checkpoints = Checkpoints(OsFileSystem(), data, GROUP)
+    (listed,) = checkpoints.all()
+    assert scrub_worker.scrub_rows(data, listed) is None
+    (damaged,) = listed.path.glob("MANIFEST-*")
+    damaged.unlink()
+    found = scrub_worker.scrub_rows(data, listed)
+    assert found is not None
+    assert found["checkpoint"] == listed.path.name
+    listed.path.rename(data / "removed")
+    assert scrub_worker.scrub_rows(data, listed) is None
+
+
 def test_rows_that_a_store_lost_are_found(
     data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
