@@ -73,6 +73,9 @@ MALFORMED_S = 5.0
 `limits.stalled_ms` if a frame stays unfinished."""
 PROGRESS_S = 30.0
 """Virtual time in seconds after the heal within which every node must lead or follow, and writes must be accepted."""
+LEVELS_S = 2 * PROGRESS_S
+"""Virtual time in seconds within which an upgrade must be finished. A leader counts what a node announced on a
+connection that lost its other end in a power failure, until that was silent for `ha.client_heartbeat_timeout_ms`."""
 MEMBERS_S = 60.0
 """Virtual time in seconds after the heal within which the operator's changes of members must be done: new members have
 joined, and removed ones are gone."""
@@ -329,7 +332,7 @@ class World:
             self.nemesis.forget_retired()
             self._wait(self._healthy, PROGRESS_S, "no progress after everything was healed")
         if self.upgrades is not None:
-            self._wait(self.upgrades.finish, PROGRESS_S, "the upgrade cannot be finished", "levels")
+            self._wait(self.upgrades.finish, LEVELS_S, "the upgrade cannot be finished", "levels")
             self._wait(self._healthy, PROGRESS_S, "no progress after the upgrade")
 
     def _stall(self) -> None:
