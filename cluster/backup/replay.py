@@ -20,6 +20,7 @@ from cluster.backup import files, verify
 from cluster.backup import manifest as manifests
 from cluster.backup.files import checksum
 from cluster.backup.manifest import LOG, MANIFEST, STATE, FileRecord, Manifest, SegmentRecord
+from cluster.runtime.events import rfc3339
 from raftlog.errors import InvariantViolationError
 from raftlog.frame import check_follows, tail_after
 from raftlog.storage.files.layout import segment_name
@@ -54,7 +55,7 @@ class Target(NamedTuple):
         )
 
     def __str__(self) -> str:
-        return f"index {self.index}" if self.index is not None else f"time {self.time_ms} ms"
+        return f"index {self.index}" if self.index is not None else f"time {rfc3339(self.time_ms or 0)}"
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,6 +31,7 @@ from cluster.config.loading import load
 from cluster.config.local_layout import NodeRecord
 from cluster.config.node_files import plan_nodes, write_configs
 from cluster.peer.secret_files import give, keys_of_new
+from cluster.runtime.events import rfc3339
 from raftlog import membership as memberships
 from raftlog.frame import make_entry
 from raftlog.membership import Membership
@@ -74,6 +75,10 @@ class Found(NamedTuple):
     """The name of that copy, for people."""
 
 
+def _option(target: Target) -> str:
+    return f"--to-index {target.index}" if target.index is not None else f"--to-time {rfc3339(target.time_ms or 0)}"
+
+
 @contextmanager
 def found_source(source: Source, into: Path, now_ms: int, on_stage: Callable[[str], None]) -> Iterator[Found]:
     """Provides the backup as a directory, and removes at the end what was fetched. Raises LocalError."""
@@ -84,7 +89,8 @@ def found_source(source: Source, into: Path, now_ms: int, on_stage: Callable[[st
             raise LocalError(
                 "a backup alone is restored as it is",
                 f"{source.target} is reached by applying the log after it, which lies in the tier",
-                f"raftmq restore --from {source.backup} --from-tier URL --into {into}    (URL: tier.url)",
+                f"raftmq restore --from {source.backup} --from-tier URL --into {into} {_option(source.target)}    "
+                "(URL: tier.url)",
                 ExitCode.USAGE,
             )
         with local_copy(source.backup or "", into, FETCHED, on_stage) as path:

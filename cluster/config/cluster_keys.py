@@ -150,7 +150,7 @@ def _check_range(config: Config, key: str, value: Value) -> None:
         or_zero = "0, or " if known.zero else ""
         raise ConfigError(
             f"{key} cannot be {value}",
-            f"the cluster goes on serving, and its memory is bounded, with {or_zero}{known.low} to {known.high}",
+            f"with {or_zero}{known.low} to {known.high} the cluster serves, and its memory is bounded",
             _set(key, _possible(config, key, known.nearest(int(value)))),
         )
 

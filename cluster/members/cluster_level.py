@@ -100,7 +100,7 @@ class Levels:
         if self._state.level != self._level:
             before, self._level = self._level, self._state.level
             says = f"the cluster has level {self._level} now, it had {before}: older versions are refused"
-            logger.warning("%s", says)
+            logger.info("%s", says)
             self._context.events.note("configuration", "cluster", says)
             self._transport.keep_to(self._level)
 

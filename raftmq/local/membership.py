@@ -107,10 +107,11 @@ class LocalMembers:
 
     def replace(self, node_id: int) -> tuple[Joined, Path | None]:
         """Replaces `node_id` by a new node, which joins, catches up and votes. Then the old node is removed, stopped
-        and set aside. Returns the new node, and the folder of the old one (None if it was not on this machine).
+        and set aside. Returns the new node, and the folder of the old one (None if there is none on
+        this machine).
         Continues where an interrupted attempt stopped."""
         members = self.members()
-        if node_id not in [member["id"] for member in members["members"]]:
+        if node_id not in [member["id"] for member in members["members"]] + [node.id for node in self._cluster.nodes]:
             raise _no_member(node_id, members)
         joined = self.add(replaces=node_id)
         self._tell(f"removing node {node_id}")
@@ -226,10 +227,11 @@ class LocalMembers:
         stop_nodes([record])
         (data / REMOVED).mkdir(exist_ok=True)
         target = data / REMOVED / f"n{node_id}"
-        record.home.rename(target)
+        if record.home.exists():  # not where its disk is lost, or an interrupted attempt has moved it
+            record.home.rename(target)
         rest = [replace(node, replaces=None) if node.replaces == node_id else node for node in cluster.nodes]
         write_cluster(data, ClusterFile(rest).without(node_id))
-        return target
+        return target if target.exists() else None
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from cluster.backup.from_tier import Rebuilt, Wish, rebuild
 from cluster.backup.replay import Target
 from cluster.backup.restore import restore
 from cluster.backup.verify import verify
+from cluster.runtime.events import rfc3339
 from raftlog.types import EntryType
 from raftmq_wire.errors import LocalError
 from tests.cluster.backup.lost_cluster import Lost
@@ -119,7 +120,7 @@ def test_what_lies_outside_is_refused_with_what_is_there(lost: Lost, tmp_path: P
     with pytest.raises(LocalError, match=rf"(?s)index 1200 lies beyond.*has index {last}.*--to-index {last}"):
         rebuilt(lost, tmp_path / "new", index=1200)
     beyond_ms = lost.entries[last].timestamp_ms + 1
-    with pytest.raises(LocalError, match=rf"(?s)time {beyond_ms} ms lies beyond.*has index {last}"):
+    with pytest.raises(LocalError, match=rf"(?s)time {rfc3339(beyond_ms)} lies beyond.*has index {last}"):
         rebuilt(lost, tmp_path / "new", time_ms=beyond_ms)
     check(lost, rebuilt(lost, tmp_path / "new", time_ms=beyond_ms - 1), last)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import shutil
 import threading
 import time
 from collections import Counter
@@ -132,6 +133,7 @@ def test_a_node_with_an_empty_disk_replaces_a_dead_one_under_load_while_another_
         time.sleep(5)
         dead = rng.choice([node.id for node in cluster.nodes if node.id != cluster.wait_leader()])
         cluster.kill(dead)
+        shutil.rmtree(next(node.home for node in cluster.nodes if node.id == dead))  # the disk is lost, and all on it
         replacing = time.monotonic()
         failed: list[LocalError] = []
 

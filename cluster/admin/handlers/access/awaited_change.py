@@ -30,7 +30,9 @@ async def changed(start: Callable[[Told], None], hint: str = "raftmq user list")
         return
     if refused.reason is Reason.UNKNOWN:
         raise unknown_outcome(refused.remark)
-    raise ApiError(_CODES.get(refused.reason, "failed"), f"nothing was changed: {refused.remark}", hint)
+    code = _CODES.get(refused.reason, "failed")
+    fix = "type the same command again" if code == "failed" else hint
+    raise ApiError(code, f"nothing was changed: {refused.remark}", fix)
 
 
 def user_of(call: Call, name: str) -> User:
