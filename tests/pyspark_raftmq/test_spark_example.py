@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.timeout(180)]
 PROGRAM = Path(__file__).parents[2] / "examples" / "spark_streaming.py"
 
 
+@pytest.mark.slow
 def test_every_click_is_copied_once(
     spark: SparkSession,
     servers: str,

@@ -286,6 +286,7 @@ def test_a_rehearsal_of_attacks_one_by_one(tmp_path: Path) -> None:
     assert all(cell["leader_changes"] for cell in cells if cell["beside"] == "kills")
 
 
+@pytest.mark.slow
 @pytest.mark.live
 def test_a_short_run_of_the_fuzzer_reaches_every_handler_and_finds_nothing(tmp_path: Path) -> None:
     code, told = _chaos(

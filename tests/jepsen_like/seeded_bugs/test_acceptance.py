@@ -130,7 +130,7 @@ def test_each_condition_of_the_gate(change: dict[int, Standing], missed: list[st
     "line", ["unit_test = 'pass'", "random = [3, 2]", "random = [1]", "calm = 3", "black_box = [-1, 2]"]
 )
 def test_a_wrong_record_is_an_error(line: str, tmp_path: Path) -> None:
-    path = tmp_path / "recorded_results.toml"
+    path = tmp_path / "recorded.toml"
     path.write_text(f"C01 = {{ {line} }}\n")
     with pytest.raises(ValueError, match="C01"):
         recorded_results.load(path)
@@ -153,4 +153,4 @@ def test_a_measure_that_is_not_as_recorded_is_told(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(recorded_results, "load", lambda: {"C11b": Recorded(calm="majority-durable")})
     told = CliRunner().invoke(command, ["--only", "C11b", "--calm"])
     assert told.exit_code == 1
-    assert "recorded otherwise, or not at all, in recorded_results.toml: C11b" in told.output
+    assert "recorded otherwise, or not at all, in recorded.toml: C11b" in told.output

@@ -127,6 +127,7 @@ def test_representative_bugs_are_caught() -> None:
     assert [row.checker for row in rows] == [bug.checkers[0] for bug in bugs]
 
 
+@pytest.mark.slow
 def test_the_matrix_as_json_names_the_engine_and_runs_the_unmutated_code_too() -> None:
     chosen = ["--only", "Q09", "--only", "C29", "--seeds", "1", "--first-seed", str(SHORT_SEED)]
     result = CliRunner().invoke(bugs_command, [*chosen, "--json"])

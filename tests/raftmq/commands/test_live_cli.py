@@ -123,6 +123,7 @@ def test_from_up_to_down(shell: Shell) -> None:
     assert [path for path in made if path.stat().st_mode & 0o077] == [backups], "the one that the test has made"
 
 
+@pytest.mark.slow
 def test_kill_restart_and_a_second_start(shell: Shell) -> None:
     shell("up", "--detach", "--base-port", str(free_base_port(12)))
     first = shell.json("status")
@@ -184,6 +185,7 @@ def test_a_port_in_use_stops_up_before_anything_is_made(shell: Shell) -> None:
     assert not (shell.folder / ".raftmq" / "n1").exists()
 
 
+@pytest.mark.slow
 def test_a_data_directory_in_use_by_another_node(shell: Shell) -> None:
     """A node that refuses to start says why through `up`, and `up` leaves nothing running."""
     from cluster.config.node_files import plan_nodes, write_configs
