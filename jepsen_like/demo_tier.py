@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from raftmq.local.final_tier_upload import bring_rest
-from raftmq.local.http.admin_http import AdminApi, admin_addresses
-from raftmq.local.tier_scrub import scrubbed
+from raftmq.local.http.admin_http import AdminApi, admin_addresses, scrubbed
 from raftmq_wire.errors import LocalError
 
 if TYPE_CHECKING:

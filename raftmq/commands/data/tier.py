@@ -7,8 +7,7 @@ from typing import Any
 import click
 
 from raftmq.commands.shared_options import cluster_options, print_json, print_table
-from raftmq.local.http.admin_http import AdminApi, admin_addresses, each_node, node_addresses
-from raftmq.local.tier_scrub import scrubbed
+from raftmq.local.http.admin_http import AdminApi, admin_addresses, each_node, node_addresses, scrubbed
 from raftmq_wire.errors import ExitCode
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -27,6 +29,7 @@ ADMIN_VARIABLE = "RAFTMQ_ADMIN"
 ELSEWHERE = "raftmq status --admin HOST:PORT"
 """The command that is advised when no node answers at the addresses that were given."""
 _TIMEOUT_S = 10.0
+_SCRUB_POLL_S = 0.3
 HTTPS_ALONE = "this port takes https alone"
 """The text that a node answers to plain HTTP where `admin.tls` is enforcing (`cluster.admin.server`)."""
 
@@ -399,3 +402,18 @@ def _older_node(address: str, lack: str) -> LocalError:
 def drain_node(node: int, addresses: Sequence[str], *, undo: bool = False) -> dict[str, Any]:
     """Drains the node: it hands leadership over and sends clients elsewhere. `undo` ends that. Raises LocalError."""
     return AdminApi(addresses, "raftmq node list").post(f"/v1/members/{node}/drain", {"drain": not undo})
+
+
+def scrubbed(api: AdminApi, wishes: dict[str, bool], timeout_s: float = math.inf) -> dict[str, Any] | None:
+    """Runs the leader's scrub and returns its result (GET /v1/tier/scrub); None if it has not ended in time, or another
+    node leads now. `wishes`: the body of the POST. Raises LocalError."""
+    deadline = time.monotonic() + timeout_s
+    begun = view = api.post("/v1/tier/scrub", wishes)
+    while view["running"] and _is_same_scrub(begun, view) and time.monotonic() < deadline:
+        time.sleep(_SCRUB_POLL_S)
+        view = api.local("/v1/tier/scrub")
+    return view if _is_same_scrub(begun, view) and not view["running"] else None
+
+
+def _is_same_scrub(begun: dict[str, Any], view: dict[str, Any]) -> bool:
+    return bool((begun["node"], begun["number"]) == (view["node"], view["number"]))
