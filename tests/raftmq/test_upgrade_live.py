@@ -66,6 +66,9 @@ SENDERS = (
 """Topic, kind and arguments of the Java clients that send. Java ends a transaction with a oneway request, which a
 killed node loses: the client is asked again after `transaction.check_interval_ms`, 30 s."""
 REFUSES = "a newer RaftMQ was finalized there"
+"""In the older build's error about a file of the newer level."""
+PEERS_REFUSE = "so it would misread the log: start it with the newer version"
+"""In its log, if all its files are of its own level, such as a checkpoint from before the end of the upgrade."""
 
 
 class Load:
@@ -346,7 +349,8 @@ def test_forward_back_and_forward_under_load(tmp_path: Path, capsys: pytest.Capt
 def older_is_refused(cluster: Cluster, what: str) -> None:
     """Node 1, which is down, does not start with the older build, which says why; it starts with the newer one."""
     log = cluster.data / "n1" / "node.log"
-    before = log.read_text().count(REFUSES)
+    before = len(log.read_text())
     cluster.do(cluster.older, "restart", "1", fails=True)
-    assert log.read_text().count(REFUSES) > before, what
+    told = log.read_text()[before:]
+    assert REFUSES in told or PEERS_REFUSE in told, what
     cluster.do(cluster.newer, "restart", "1")
