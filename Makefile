@@ -161,10 +161,10 @@ $(STAMPS)/base: requirements/base.lock | $(STAMPS)/python
 
 # --no-build-isolation: setuptools comes from the lock file as well.
 $(STAMPS)/package: pyproject.toml $(STAMPS)/base
-	@PYTHONWARNINGS=ignore $(PIP) install --no-deps --no-build-isolation --editable .
+	@RAFTMQ_WITHOUT_KERNEL=1 PYTHONWARNINGS=ignore $(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# The step before has built it too, but pip keeps to itself what was missing or failed. Here a changed kernel is built anew.
+# Not by the step before: pip keeps to itself what was missing or failed. Here a changed kernel is built anew, too.
 $(STAMPS)/kernel: setup.py raftmq_wire/kernel/_native.pyx $(STAMPS)/base | $(STAMPS)/package
 	@PYTHONWARNINGS=ignore $(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@

@@ -33,6 +33,8 @@ def say(text: str) -> None:
 
 def missing() -> str:
     """Returns a sentence about what the build lacks; "" if nothing."""
+    if os.environ.get("RAFTMQ_WITHOUT_KERNEL"):
+        return "RAFTMQ_WITHOUT_KERNEL is set"
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
     if shutil.which(compiler) is None:
         return f"no C compiler ({compiler}) was found"
