@@ -27,7 +27,7 @@ SHOWN_LINES = 8
 
 
 def say(text: str) -> None:
-    """Prints one sentence. Under pip it is shown with -v only; `make setup` builds once more without pip."""
+    """Prints one sentence. Under pip it is shown with -v only, so `make setup` builds the kernel without pip."""
     sys.stderr.write(f"setup: {text}\n")
 
 

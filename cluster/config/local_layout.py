@@ -180,23 +180,14 @@ def place_of(node_data: str) -> Place:
 
 def write_cluster(data: Path, cluster: ClusterFile) -> None:
     """Replaces cluster.json atomically: a reader sees the old file or the new one, also after a power loss."""
-    content = msgspec.json.format(msgspec.json.encode(cluster), indent=2) + b"\n"
-    fresh = data / f".{CLUSTER_FILE}.{os.getpid()}"
-    try:
-        with fresh.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(data / CLUSTER_FILE)
-    finally:
-        fresh.unlink(missing_ok=True)
-    sync_folder(data)
+    replace_file(data / CLUSTER_FILE, msgspec.json.format(msgspec.json.encode(cluster), indent=2) + b"\n")
 
 
 def replace_file(path: Path, data: bytes, mode: int = 0o666) -> None:
     """Replaces a small file: a reader sees the old content or the new one, also after a power loss. `mode`: its
     permissions, less the umask. Raises OSError; then the file is as before."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    fresh.unlink(missing_ok=True)  # of a process of this number that died; in a container each has the same one
     try:
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as file:
@@ -204,10 +195,9 @@ def replace_file(path: Path, data: bytes, mode: int = 0o666) -> None:
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(path)
-        sync_folder(path.parent)
-    except OSError:
+    finally:
         fresh.unlink(missing_ok=True)
-        raise
+    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -498,9 +498,9 @@ async def replay(
             for node_id, shot in rows:
                 node = next(node for node in subject.nodes if node.id == node_id)
                 is_raw = shot.handler in (remoting.RAW, http.RAW, peer_frames.RAW, peer_frames.STRANGER)
-                for load in loads_of(shot.port, node, ground, 0)[:1]:
-                    await campaign._one(load, load.lane.fire_raw if is_raw else load.lane.fire, [shot])
-                    load.lane.close()
+                load = loads_of(shot.port, node, ground, 0)[0]
+                await campaign._one(load, load.lane.fire_raw if is_raw else load.lane.fire, [shot])
+                load.lane.close()
                 await asyncio.sleep(_ALONE_S if len(rows) > 1 else SETTLE_S)
                 campaign._look(watch)
                 if campaign._found:

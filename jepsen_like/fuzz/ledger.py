@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
+from cluster.config.local_layout import replace_file
 from jepsen_like.fuzz.shot import Port
 
 if TYPE_CHECKING:
@@ -70,10 +70,7 @@ class Ledger:
             )
         )
         if self._path is not None:
-            text = json.dumps([msgspec.to_builtins(run) for run in self._runs], indent=1) + "\n"
-            staged = self._path.with_suffix(".new")
-            staged.write_text(text, encoding="utf-8")
-            staged.replace(self._path)
+            replace_file(self._path, msgspec.json.format(msgspec.json.encode(self._runs), indent=1) + b"\n")
 
     def _sums(self, part: str) -> Counter[str]:
         whole: Counter[str] = Counter()
