@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ import msgspec
 
 from cluster.config.local_layout import replace_file
 from jepsen_like.fuzz.shot import Port
+from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
     from jepsen_like.fuzz.campaign import Result
@@ -41,10 +43,26 @@ class Ledger:
 
     @classmethod
     def read(cls, path: Path | None) -> Self:
-        """Reads the file. Raises ValueError and OSError if it is no record of runs; one that is missing has none."""
+        """Reads the file; one that is missing has no runs. Raises LocalError if it is no record of runs, or if this run
+        could not be added to it."""
+        if path is not None and not os.access(path.parent, os.W_OK):
+            raise LocalError(
+                f"{path} cannot be written",
+                f"{path.parent} is no folder, or one that this user may not write to",
+                "the same command with a file in another folder",
+                ExitCode.USAGE,
+            )
         if path is None or not path.exists():
             return cls(path, [])
-        return cls(path, msgspec.json.decode(path.read_bytes(), type=list[Run]))
+        try:
+            return cls(path, msgspec.json.decode(path.read_bytes(), type=list[Run]))
+        except (OSError, ValueError) as error:
+            raise LocalError(
+                f"{path} cannot be continued",
+                f"it is no record of runs that can be read: {error}",
+                "the same command with a new file, or one that an earlier run with --resume wrote",
+                ExitCode.USAGE,
+            ) from None
 
     def left_of(self, wanted: Mapping[Port, int]) -> dict[Port, int]:
         """Returns for each port the number of shots that the runs have left over."""
