@@ -323,7 +323,12 @@ class Assembly:
 
     def unheard(self) -> str:
         """Returns the reason why this node may have missed changes of users and rules; "" if it cannot have."""
-        silent_ms = 0 if self.services.writes_open() else self._clock.monotonic_ms() - self.raw.raft.heard_ms
+        if self.services.writes_open():
+            return ""
+        heard_ms = self.raw.raft.heard_ms
+        if heard_ms is None:
+            return "no leader was heard since this node started"
+        silent_ms = self._clock.monotonic_ms() - heard_ms
         if silent_ms <= self.config.auth.stale_ms_max:
             return ""
         return f"no leader was heard for {silent_ms} ms, auth.stale_ms_max is {self.config.auth.stale_ms_max}"

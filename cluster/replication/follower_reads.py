@@ -44,7 +44,7 @@ class Staleness:
     def tick(self, now_ms: int) -> None:
         """Takes a sample of the commit index. Called on a timer."""
         raw = self._raw
-        if raw.role is not Role.FOLLOWER or not raw.leader_id:
+        if raw.role is not Role.FOLLOWER or not raw.leader_id or raw.raft.heard_ms is None:
             return
         heard_ms = min(now_ms, raw.raft.heard_ms)
         if not self._samples or self._samples[-1][0] < heard_ms:

@@ -116,9 +116,10 @@ class Raft:
         """The number of ticks since the leader was heard or a campaign began; on a leader, since the last check-quorum.
         """
         self.election_timeout = 0
-        self.heard_ms = 0
-        """The monotonic time at which the leader was last heard. Ticks stop while the process is stopped, and this
-        clock does not. Promises to other nodes are therefore measured by this clock, and silence is measured in ticks.
+        self.heard_ms: int | None = None
+        """The monotonic time at which the leader was last heard, or at which this member stopped leading; None until
+        then, since this clock begins anywhere. Ticks stop while the process is stopped, and this clock does not.
+        Promises to other nodes are therefore measured by this clock, and silence is measured in ticks.
         """
         self.heard_commit_index = 0
         """The highest index that a leader named as committed; this log may end below it. No decision uses it."""
@@ -210,6 +211,8 @@ class Raft:
 
     def become_follower(self, term: int, leader_id: NodeId) -> None:
         """Becomes a follower of `leader_id` (NOBODY if unknown) in `term`; in the same term the vote stays."""
+        if self.role is Role.LEADER:
+            self.heard_ms = self.monotonic_ms
         self._reset(term)
         self.role = Role.FOLLOWER
         self.leader_id = leader_id

@@ -17,6 +17,7 @@ from cluster.broker.access.user_admin import Asker
 from cluster.broker.refusal import Reason, Refused
 from cluster.peer.keyring import OPEN
 from cluster.peer.wire import Kind
+from raftlog.types import NOBODY
 from raftmq_wire.codec import decode_header, encode_frame
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.signature import Credentials
@@ -218,6 +219,31 @@ def test_a_node_that_hears_no_leader_says_so(sim: SimCluster) -> None:
     path.ask(pull(SHOP, 1))
     assert answer(sim, path, 1) == 14
     assert "auth.stale_ms_max" in path.replies[1][0][1]
+
+
+def test_a_node_that_heard_no_leader_since_it_started_says_so(sim: SimCluster) -> None:
+    """The time that its machine is up says nothing, whether it is long or short."""
+    begin(sim)
+    lonely = sim.followers()[0]
+    sim.isolate(lonely)
+    lonely.kill(power=False)
+    lonely.start()
+    assert lonely.clock.monotonic_ms() < lonely.running.config.auth.stale_ms_max
+    path = lonely.connect()
+    path.ask(pull(SHOP, 1))
+    assert answer(sim, path, 1) == 14
+    assert "no leader was heard since this node started" in path.replies[1][0][1]
+
+
+def test_a_leader_that_stepped_down_has_heard_of_all_changes_until_then(sim: SimCluster) -> None:
+    begin(sim)
+    old = sim.leader()
+    sim.loop.run_for(2 * old.running.config.auth.stale_ms_max / 1000)
+    assert old.running.services.writes_open()
+    old.run(old.raw.raft.become_follower, old.raw.term, NOBODY)
+    sim.loop.run_until(lambda: not old.running.services.writes_open(), 5)
+    assert old.raw.leader_id == NOBODY
+    assert old.running.unheard() == ""
 
 
 def parked(sim: SimCluster, node: SimNode) -> ClientPath:
