@@ -214,9 +214,21 @@ class LocalCluster:
                 if auth:
                     enforce(self.data, there)
                 return view
+            except LocalError as error:
+                self._stop(started)
+                raise self._with_the_end_of(started, error) from error
             except BaseException:
                 self._stop(started)
                 raise
+
+    def _with_the_end_of(self, started: list[int], error: LocalError) -> LocalError:
+        """Returns the error of a start that failed, which says too that the nodes that it had started were stopped."""
+        if not started:
+            return error
+        which = f"node {started[0]}" if len(started) == 1 else f"nodes {', '.join(map(str, started))}"
+        was = "was" if len(started) == 1 else "were"
+        ended = f"{which}, which this command had started, {was} stopped again; logs: {self.data}/n*/node.log"
+        return LocalError(error.what, f"{error.why}; {ended}", error.fix, error.exit_code)
 
     def down(self) -> list[int]:
         """Stops every node of this cluster. Returns the ids of those that ran."""

@@ -19,7 +19,9 @@ from cluster.config.node_files import (
     write_config_like,
     write_configs,
 )
+from raftmq.local.cluster import LocalCluster
 from raftmq.local.membership import _unfinished
+from raftmq.local.process import free_base_port, is_running
 from raftmq.local.status import ClusterView, NodeView
 from raftmq_wire.errors import LocalError
 
@@ -107,3 +109,14 @@ def test_a_node_that_was_removed_does_not_keep_the_cluster_from_being_ready(tmp_
     assert ClusterView(views).ready
     silent = [*views[:2], views[2]._replace(status=None)]
     assert not ClusterView(silent).ready
+
+
+def test_a_start_that_fails_says_that_its_nodes_were_stopped_and_where_their_logs_are(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path / "c")
+    with pytest.raises(LocalError, match="the cluster is not ready after 0 s") as raised:
+        cluster.up(1, free_base_port(4), timeout_s=0.0)
+    assert not any(is_running(node) for node in cluster.nodes)
+    told = raised.value.why
+    assert "node 1, which this command had started, was stopped again" in told
+    assert [str(path) for path in tmp_path.glob("c/n*/node.log")] == [cluster.nodes[0].log]
+    assert told.endswith(f"logs: {tmp_path}/c/n*/node.log")
