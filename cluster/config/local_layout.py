@@ -22,6 +22,7 @@ from typing import Literal
 import msgspec
 
 from raftlog.format_versions import is_known, why_unknown
+from raftlog.storage.files import layout
 from raftmq_wire.errors import ExitCode, LocalError
 
 DATA_DIR_NAME = ".raftmq"
@@ -161,6 +162,20 @@ def is_local(node_data: str) -> bool:
     """Returns True if the node with that data directory belongs to a cluster that `raftmq up` made, so that commands
     for local clusters work on it."""
     return (Path(node_data).absolute().parent.parent / CLUSTER_FILE).is_file()
+
+
+def has_no_data(directory: Path) -> bool:
+    """Returns True if a data directory is missing, or contains nothing but a lock. Raises OSError."""
+    return not directory.exists() or all(path.name == layout.LOCK for path in directory.iterdir())
+
+
+def is_lost(node_data: str, node: int) -> bool:
+    """Returns True if the data directory of another `node` of the local cluster to which this data directory belongs
+    has no data. A directory that this process may not look into is not lost."""
+    try:
+        return has_no_data(Path(node_data).absolute().parent.parent / f"n{node}" / "data")
+    except OSError:
+        return False
 
 
 Place = Literal["up", "machine", "container", "kubernetes"]

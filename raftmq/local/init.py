@@ -17,12 +17,11 @@ from uuid import UUID
 from cluster.config.config import Config
 from cluster.config.exposure_check import ports_beyond
 from cluster.config.loading import load
-from cluster.config.local_layout import NodeRecord
+from cluster.config.local_layout import NodeRecord, has_no_data
 from cluster.members.joining import directory_error
 from cluster.peer.secret_files import complete, give, keys_of_new
 from raftlog.errors import StorageError
 from raftlog.storage.files import identity as identities
-from raftlog.storage.files import layout
 from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.files.genesis import Genesis, Voter
 from raftlog.storage.files.identity import Expected, Identity
@@ -120,7 +119,7 @@ def is_empty(directory: Path) -> bool:
     """Returns True if the directory is missing, or contains nothing but a lock. Raises LocalError if this user may not
     look into it."""
     try:
-        return not directory.exists() or all(path.name == layout.LOCK for path in directory.iterdir())
+        return has_no_data(directory)
     except PermissionError as error:
         raise directory_error(error, directory) from error
 

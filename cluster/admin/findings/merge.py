@@ -29,10 +29,11 @@ def merged(
     maintained: Collection[int] = (),
     leaders: Mapping[int, int | None] | None = None,
     place: Place = "up",
+    lost: Collection[int] = (),
 ) -> list[Finding]:
     """Returns the cluster's findings: the worst first, causes before their consequences, then the oldest first.
     Findings about a node in maintenance are expected: they are shown, but raise no alarm. `leaders`: node -> the leader
-    that it knows. `place`: where the cluster runs."""
+    that it knows. `place`: where the cluster runs. `lost`: members whose data directories are known to be empty."""
     leader = _leader_elsewhere(leaders or {})
     found = _once(
         _of_one_node(each, node, leader)
@@ -40,7 +41,7 @@ def merged(
         for each in view
         if _about_members(each, views, members)
     )
-    for each in [*_down(found, views, members, place), *_all_slow(found, views)]:
+    for each in [*_down(found, views, members, place, lost), *_all_slow(found, views)]:
         found[each.key] = each
     explained = [_expected(replace(each, because_of=_cause(each, found)), maintained) for each in found.values()]
     return sorted(explained, key=_place)
@@ -92,9 +93,14 @@ def _once(findings: Iterable[Finding]) -> dict[tuple[str, str], Finding]:
 
 
 def _down(
-    found: Mapping[tuple[str, str], Finding], views: Views, members: Collection[int], place: Place
+    found: Mapping[tuple[str, str], Finding],
+    views: Views,
+    members: Collection[int],
+    place: Place,
+    lost: Collection[int],
 ) -> Iterable[Finding]:
     """Yields findings about members that do not answer and that no answering node reaches."""
+    gone = set(lost) - set(views)
     for node in sorted(members):
         others = [other for other in views if other != node and other in members]
         links = [found.get(("link_suspect", link_object(other, node))) for other in others]
@@ -102,13 +108,17 @@ def _down(
         if node in views or not known or len(known) < len(links):
             continue
         code = CODES["node_down"]
+        why, do_now = "it is not running, or cut off", command_of(code, node, place)
+        if node in gone:  # it does not start: it would vote again without remembering its votes
+            why = "its data directory is empty, so it cannot be started"
+            do_now = f"raftmq node replace {node}" if 2 * len(gone) < len(members) else "raftmq runbook no_quorum"
         yield Finding(
             code="node_down",
             severity=code.severity,
             since=min(known, key=_since).since,
             object=node_object(node),
-            says=f"node {node} does not answer, and no other node reaches it: it is not running, or cut off",
-            do_now=command_of(code, node, place),
+            says=f"node {node} does not answer, and no other node reaches it: {why}",
+            do_now=do_now,
             runbook=runbook_of("node_down"),
             seen_by=sorted(others),
         )

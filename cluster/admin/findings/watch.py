@@ -14,7 +14,7 @@ from cluster.admin.findings.merge import merged
 from cluster.admin.findings.other_nodes import OtherNodes, shared_settings
 from cluster.admin.findings.rules import own_conditions
 from cluster.admin.node_interface import AdminPort
-from cluster.config.local_layout import Place, place_of
+from cluster.config.local_layout import Place, is_lost, place_of
 from cluster.runtime.events import rfc3339
 
 logger = logging.getLogger(__name__)
@@ -97,7 +97,13 @@ class FindingsWatch:
         views = {own: self.look()} | {node: view.findings for node, view in others.items()}
         leaders = {own: self._port.status().leader} | {node: view.leader for node, view in others.items()}
         maintained = self._port.state.settings.maintenance
-        return merged(views, self._port.membership.in_force.node_uuids, maintained, leaders, self._place)
+        members = self._port.membership.in_force.node_uuids
+        lost = self._lost(set(members) - set(views)) if self._place == "up" else []
+        return merged(views, members, maintained, leaders, self._place, lost)
+
+    def _lost(self, silent: Iterable[int]) -> list[int]:
+        """Returns those of the silent nodes of a local cluster whose data directories are empty."""
+        return [node for node in silent if is_lost(self._port.config.node.data_dir, node)]
 
     def reports(self) -> list[NodeReport]:
         """Reports which members answer."""

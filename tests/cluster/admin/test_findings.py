@@ -118,6 +118,34 @@ def test_a_node_that_nobody_reaches_is_down_and_explains_what_follows() -> None:
     assert (margin.seen_by, margin.since) == ([1, 2], rfc3339(NOW_MS))
 
 
+@pytest.mark.parametrize(
+    ("lost", "do_now"),
+    [([], "raftmq restart 3"), ([3], "raftmq node replace 3"), ([3, 4], "raftmq node replace 3")],
+)
+def test_a_node_that_lost_its_disk_is_replaced_and_not_started(lost: list[int], do_now: str) -> None:
+    views = {node: [found(node, "link_suspect", link_object(node, 3))] for node in (1, 2, 5)}
+    (down,) = [each for each in merged(views, (1, 2, 3, 4, 5), lost=lost) if each.code == "node_down"]
+    assert (down.object, down.do_now) == ("node 3", do_now)
+    assert ("its data directory is empty" in down.says) == bool(lost)
+
+
+def test_without_a_majority_of_disks_nothing_is_replaced() -> None:
+    views = {1: [found(1, "link_suspect", link_object(1, node)) for node in (2, 3)]}
+    downs = [each for each in merged(views, (1, 2, 3), lost=(2, 3)) if each.code == "node_down"]
+    assert [each.do_now for each in downs] == ["raftmq runbook no_quorum"] * 2
+
+
+def test_an_empty_directory_of_a_node_of_this_machine_is_lost(tmp_path: Path) -> None:
+    own = str(tmp_path / "n1" / "data")
+    assert local_layout.is_lost(own, 3), "no directory"
+    other = tmp_path / "n3" / "data"
+    other.mkdir(parents=True)
+    (other / "LOCK").touch()
+    assert local_layout.is_lost(own, 3), "a lock alone"
+    (other / "IDENTITY").touch()
+    assert not local_layout.is_lost(own, 3)
+
+
 @pytest.mark.parametrize("why", ["another node reaches it", "it answers"])
 def test_a_cut_link_is_not_a_node_that_is_down(why: str) -> None:
     views = {1: [found(1, "link_suspect", "link 1-3")], 2: []}
