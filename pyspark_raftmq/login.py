@@ -39,7 +39,13 @@ class Login(NamedTuple):
             return raftmq.connect(servers, access_key=name, secret_key=secret, tls=self.tls)
         except ValueError as error:
             why = "userFile, tlsCa, tlsCert and tlsKey are files on the driver and on each executor"
-            raise OptionError(str(error), why, "copy the file to the same path on each machine") from None
+            fix = "copy the file to the same path on each machine"
+            if str(error).startswith("access_key="):
+                why, fix = (
+                    "one of the two is set in the environment of this process",
+                    write("userFile", "/etc/raftmq/user"),
+                )
+            raise OptionError(str(error), why, fix) from None
 
 
 def parse_login(given: Mapping[str, str]) -> Login:

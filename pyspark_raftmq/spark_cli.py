@@ -16,6 +16,7 @@ from pyspark_raftmq.errors import SourceError
 from pyspark_raftmq.job_running import explained, job_session, progress, session_options
 from raftmq.arrow.columns import DEFAULT_COLUMNS
 from raftmq.commands.shared_options import given_tls, is_context, json_option, print_table, servers_option, show
+from raftmq_wire.user_file import USER_VARIABLES
 
 _DAY_MS = 86_400_000
 
@@ -213,7 +214,7 @@ def _options(given: dict[str, str], servers: str | None, **more: str) -> ReadOpt
     except ValueError as error:
         raise SourceError("the servers are not understood", str(error), 'raftmq … --servers "host:9876"') from error
     files = dict(zip(("tlsCa", "tlsCert", "tlsKey"), tls or (), strict=False))
-    if user and "RAFTMQ_ACCESS_KEY" not in os.environ:
+    if user and not any(os.environ.get(name) for name in USER_VARIABLES):
         files["userFile"] = user
     given.update({"servers": ";".join(found), **{name: path for name, path in files.items() if path}})
     return parse_options({**given, **more})

@@ -9,6 +9,8 @@ from typing import Final
 
 USER_FILE_MAX: Final = 1_024
 """The most bytes of a user's file that are read."""
+USER_VARIABLES: Final = ("RAFTMQ_ACCESS_KEY", "RAFTMQ_SECRET_KEY")
+"""The environment variables with name and secret of the user in whose name a client signs its requests."""
 
 
 def read_user_file(path: Path) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from raftmq.client.discovery import LOCAL_USER, local_file
 from raftmq.client.tls import Tls, TlsDialler, find_tls
 from raftmq_wire.signature import Credentials
-from raftmq_wire.user_file import read_user_file
+from raftmq_wire.user_file import USER_VARIABLES, read_user_file
 
 Dial = Callable[[str, int, Callable[[], asyncio.Protocol]], Awaitable[object]]
 """A function that opens a byte stream to (host, port) and attaches the protocol; raises OSError."""
@@ -54,7 +54,7 @@ def with_credentials(
     RAFTMQ_SECRET_KEY, else, if the servers are those of a local cluster that has users, with those of its first one;
     the same environment if there are no keys. Raises ValueError if only one of the two keys is given."""
     if not access_key and not secret_key:
-        access_key, secret_key = environ.get("RAFTMQ_ACCESS_KEY", ""), environ.get("RAFTMQ_SECRET_KEY", "")
+        access_key, secret_key = (environ.get(name, "") for name in USER_VARIABLES)
     if bool(access_key) != bool(secret_key):
         raise ValueError(
             "access_key= and secret_key= (RAFTMQ_ACCESS_KEY and RAFTMQ_SECRET_KEY) belong together: give both, or none"

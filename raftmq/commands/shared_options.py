@@ -20,8 +20,9 @@ import click
 
 from cluster.config.local_layout import find_data_dir, read_cluster
 from raftmq.local.http.admin_http import admin_option
-from raftmq.local.http.contexts import check_cluster, find_servers_context
+from raftmq.local.http.contexts import ClusterContext, check_cluster, find_servers_context
 from raftmq_wire.errors import ExitCode, LocalError
+from raftmq_wire.user_file import USER_VARIABLES
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -411,41 +412,49 @@ def show_error(what: str, why: str, fix: str) -> None:
 def _open_client(servers: str | None) -> Client:
     """Returns a client that has not connected yet. Raises LocalError, and RaftMQError if nobody answers at the
     addresses of a context."""
-    from raftmq.client import Tls
     from raftmq.client import connect as open_client
     from raftmq.client.discovery import find_servers
-    from raftmq.local.local_users import client_options
+    from raftmq.local.local_users import ClientOptions, client_options
 
     data = click.get_current_context().meta.get(_DATA)
-    if is_context(servers):
-        context = find_servers_context(servers)
-        client = open_client(
-            context.servers,
-            tls=given_tls() or (Tls(ca=context.tls_ca) if context.tls_ca else None),
-            on_retry=_Repeated(),
-        )
-        try:
-            if context.cluster_id:
-                client.admin.members()
-                check_cluster(context, *client.cluster_ids)
-        except BaseException:
-            client.close()
-            raise
-        return client
     try:
+        if is_context(servers):
+            return _open_context(find_servers_context(servers))
         if data is None or servers is not None:
             return open_client(servers, tls=given_tls(), on_retry=_Repeated())
         read_cluster(data_dir(data))
         servers_there = find_servers(environ={"RAFTMQ_DATA": str(data_dir(data))})
         options = client_options(data_dir(data))
+        if any(os.environ.get(name) for name in USER_VARIABLES):  # as without --data: they come before the first Super
+            options = ClientOptions(tls=options["tls"])
         return open_client(servers_there, on_retry=_Repeated(), **(options | {"tls": given_tls() or options["tls"]}))
     except ValueError as error:
         raise _bad_option(str(error)) from None
 
 
+def _open_context(context: ClusterContext) -> Client:
+    """Returns a client of a context's cluster. Raises ValueError, LocalError, RaftMQError."""
+    from raftmq.client import Tls
+    from raftmq.client import connect as open_client
+
+    tls = given_tls() or (Tls(ca=context.tls_ca) if context.tls_ca else None)
+    client = open_client(context.servers, tls=tls, on_retry=_Repeated())
+    try:
+        if context.cluster_id:
+            client.admin.members()
+            check_cluster(context, *client.cluster_ids)
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
 def _bad_option(told: str) -> LocalError:
     """Returns the error for what the client was given: a user, files of TLS, or addresses."""
-    if told.startswith("access_key="):
+    if told.startswith("access_key="):  # options name no user: one of the two variables is missing or empty
+        given = next(name for name in USER_VARIABLES if os.environ.get(name))
+        (missing,) = set(USER_VARIABLES) - {given}
+        told = f"{given} is set, and {missing} is not"
         why, fix = "a user has a name and a secret", "export RAFTMQ_ACCESS_KEY=USER RAFTMQ_SECRET_KEY=SECRET"
     elif told.startswith("tls: "):
         why, fix = "the files come from --tls-ca, --tls-cert and --tls-key, or RAFTMQ_TLS_CA and the like", "ls -l FILE"

@@ -17,11 +17,12 @@ import click
 from cluster.config.local_layout import find_data_dir, read_cluster
 from raftmq.local.http.answers import decoded
 from raftmq.local.http.contexts import check_cluster, find_context, read_token
-from raftmq.local.http.credentials import addresses_of, node_at
+from raftmq.local.http.credentials import addresses_of, author_of, node_at
 from raftmq.local.http.credentials import given as with_proof
 from raftmq.local.http.http_exchange import connected, exchanged
 from raftmq.local.http.https import chosen_tls, forget_tls, speak_tls
 from raftmq_wire.errors import ExitCode, LocalError
+from raftmq_wire.user_file import USER_VARIABLES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -55,6 +56,7 @@ _EXIT_CODES = {
 }
 
 
+_TOLD = "raftmq.unused_user"
 _LISTS = {
     "/v1/topics": "raftmq topic list",
     "/v1/groups": "raftmq group list",
@@ -222,6 +224,8 @@ class AdminApi:
         return self._call("DELETE", path, None)
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        if method != "GET":
+            _tell_unused_user(self._addresses)
         refused: ApiRefusal | None = None
         older: tuple[str, str] | None = None
         why, fix = "", self._fix
@@ -278,6 +282,17 @@ class AdminApi:
             raise _refused(answer, self._look)
         assert isinstance(answer, dict)
         return answer
+
+
+def _tell_unused_user(addresses: Sequence[str]) -> None:
+    """Says on stderr, once per command, that it is not the user of the environment who makes this change."""
+    context = click.get_current_context(silent=True)
+    if context is None or context.meta.get(_TOLD) or not any(os.environ.get(name) for name in USER_VARIABLES):
+        return
+    context.meta[_TOLD] = True
+    who = author_of(addresses[0]) if addresses else "nobody"
+    what = f"{USER_VARIABLES[0]} does not count for this command, which acts as {who}"
+    click.secho(f"{what}; see docs/security.md", fg="yellow", err=True)
 
 
 def ask_all(addresses: Iterable[str], path: str) -> tuple[list[tuple[AdminApi, dict[str, Any]]], dict[str, LocalError]]:
@@ -366,6 +381,9 @@ def _refused(answer: Any, look: str) -> ApiRefusal:
     if is_sentence and ": " in message:
         what, why = message.split(": ", 1)
         return ApiRefusal(code, what, why, hint, _EXIT_CODES.get(code, ExitCode.FAILED))
+    if code in ("unauthenticated", "denied") and any(os.environ.get(name) for name in USER_VARIABLES):
+        why = f"{USER_VARIABLES[0]} and {USER_VARIABLES[1]} do not count for the HTTP API; nothing was changed"
+        return ApiRefusal(code, message, why, hint, ExitCode.REFUSED)
     reason = {
         "not_found": "the cluster has nothing with that name",
         "exists": "nothing was changed",

@@ -45,6 +45,9 @@ _SESSION = "/v1/session"
 class Credentials(Protocol):
     """Proves the author of requests to an HTTP API."""
 
+    author: str
+    """The author, in words."""
+
     def proofs(self, method: str, path: str, body: bytes) -> Iterator[Headers]:
         """Yields the headers of one request: the best proof first, then others, to be tried if the node refuses the
         pass."""
@@ -62,6 +65,11 @@ class Address(str):
         return made
 
 
+def author_of(address: str) -> str:
+    """Returns, in words, the author of requests to that address."""
+    return address.credentials.author if isinstance(address, Address) else "nobody"
+
+
 def proofs_for(address: str, method: str, path: str, body: bytes) -> Iterator[Headers]:
     """Yields the headers to try, one after the other while the node refuses a pass; the last ones prove nothing."""
     if isinstance(address, Address):
@@ -71,6 +79,8 @@ def proofs_for(address: str, method: str, path: str, body: bytes) -> Iterator[He
 
 class Bearer:
     """The token of a user. It is sent only to the addresses that the user named."""
+
+    author = "the user of the token"
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -84,6 +94,8 @@ class RemoteSecret:
     """The operator of a cluster elsewhere, who has a copy of its secret. The node at the address says which node it is,
     and a pass is made for that one. A stranger who gets the pass can use it for one request to the node that the pass
     names."""
+
+    author = "the cluster's operator, by its secret"
 
     def __init__(self, address: str, secret: Path) -> None:
         self.address = address
@@ -147,6 +159,8 @@ def tls_of(address: str) -> Tls | None:
 
 class LocalSecret:
     """The operator of a local cluster, who can read the secret and the identity of one of its nodes."""
+
+    author = "the local cluster's operator"
 
     def __init__(self, node: NodeRecord) -> None:
         self._node = node

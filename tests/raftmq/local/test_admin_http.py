@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from cluster.admin.errors import STATUS
+from raftmq.cli import run
 from raftmq.local.http import answers
 from raftmq.local.http.admin_http import AdminApi, admin_addresses, each_node
 from raftmq_wire.errors import ExitCode, LocalError
+from raftmq_wire.user_file import USER_VARIABLES
 
 
 class Stub:
@@ -203,6 +205,32 @@ def test_every_error_of_the_api_has_an_exit_code(stub: Stub, name: str) -> None:
     assert caught.value.exit_code == expected.get(name, 1)
     assert caught.value.why
     assert caught.value.fix
+
+
+def test_a_command_that_changes_something_says_that_not_the_named_user_does_it(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refusal = {"code": "denied", "message": "user a has no right to Delete on Topic:x", "hint": "ask a Super"}
+    stub.answer = 403, {"error": refusal}
+
+    def told(*words: str) -> list[str]:
+        assert run([*words, "--admin", stub.address]) == 5
+        return capsys.readouterr().err.splitlines()
+
+    monkeypatch.delenv("RAFTMQ_TOKEN", raising=False)
+    assert told("topic", "delete", "x", "--yes") == [
+        refusal["message"],
+        "because: nothing was changed",
+        "type:    ask a Super",
+    ]
+    name, secret = USER_VARIABLES
+    monkeypatch.setenv(name, "shop")
+    first, _, why, _ = told("topic", "delete", "x", "--yes")
+    assert first == f"{name} does not count for this command, which acts as nobody; see docs/security.md"
+    assert why == f"because: {name} and {secret} do not count for the HTTP API; nothing was changed"
+    assert told("topic", "list")[0] == refusal["message"], "a command that only reads says it where it is refused"
+    monkeypatch.setenv("RAFTMQ_TOKEN", "0123456789abcdef")
+    assert "which acts as the user of the token" in told("topic", "delete", "x", "--yes")[0]
 
 
 def test_where_the_addresses_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
