@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, Final
 
@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from cluster.config.config import Config
 from cluster.config.cross_key_rules import check
 from cluster.config.loading import value_of
-from cluster.config.ranges import range_of
-from cluster.config.source import ConfigError, KeyPath, Source, nearest
+from cluster.config.ranges import Range, range_of
+from cluster.config.source import ConfigError, KeyPath, Source, TooSmallError, nearest
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +78,14 @@ USUAL: Final = _defaults()
 """The keys of the cluster, each with its default."""
 
 
+Asks = Callable[[Config, Config], bool]
+"""Returns True if the command asks before it makes a change, from one configuration to another."""
+
+
+def _never(before: Config, after: Config) -> bool:
+    return False
+
+
 class _Change(Source):
     """The source of a change of the cluster's configuration, whose values come as JSON or as the texts of a command."""
 
@@ -108,19 +116,54 @@ def in_force(own: Config, values: Mapping[str, object]) -> Config:
     return replace(own, **{name: replace(getattr(own, name), **found) for name, found in sections.items()})
 
 
-def changed(config: Config, values: Mapping[str, object]) -> tuple[Config, dict[str, Value]]:
+def changed(config: Config, values: Mapping[str, object], asks: Asks = _never) -> tuple[Config, dict[str, Value]]:
     """Returns `config` with new values for keys of the cluster, and these values in the types of their keys. Raises
-    ConfigError for a key that is not the cluster's, a value that a key cannot have, or a broken relation between keys.
+    ConfigError for a key that is not the cluster's, a value that a key cannot have, or a broken relation between keys;
+    its last line is a command that works as it is typed, and asks nothing.
     """
     try:
         converted = {key: in_type(key, value) for key, value in values.items()}
         for key, value in converted.items():
-            _check_range(config, key, value)
+            _check_range(config, key, value, asks)
         fresh = in_force(config, converted)
         check(fresh, _Change())
     except ConfigError as error:
-        raise ConfigError(error.what.removeprefix("the change: "), error.why, error.fix) from None
+        fix = error.fix if error.fix.startswith("raftmq ") else f"{_explained(next(iter(values)))}    ({error.fix})"
+        if isinstance(error, TooSmallError):
+            fix = advised(config, _enlarged(config, converted, error), asks) or fix
+        raise ConfigError(error.what.removeprefix("the change: "), error.why, fix) from None
     return fresh, converted
+
+
+def advised(config: Config, values: Mapping[str, Value], asks: Asks) -> str:
+    """Returns the command that sets these values; "" if they cannot be. If it would ask before it takes something away,
+    the command that is returned only shows that."""
+    after = in_force(config, values)
+    try:
+        check(after, _Change())
+    except ConfigError:
+        return ""
+    if any((known := range_of(FIELDS[key])) is not None and not known.has(int(each)) for key, each in values.items()):
+        return ""
+    shown = " --dry-run    (then with --yes: it takes something away)" if asks(config, after) else ""
+    return f"raftmq config set {' '.join(f'{key} {_text(value)}' for key, value in values.items())}{shown}"
+
+
+def _enlarged(config: Config, values: Mapping[str, Value], error: TooSmallError) -> dict[str, Value]:
+    """Returns the values with larger ones for the keys that they leave too small, which may lead from one to the
+    next."""
+    found = dict(values)
+    for _ in CLUSTER_KEYS:
+        found[error.key] = error.least
+        try:
+            check(in_force(config, found), _Change())
+        except TooSmallError as next_one:
+            error = next_one
+        except ConfigError:
+            break
+        else:
+            break
+    return found
 
 
 def in_type(key: str, value: object) -> Value:
@@ -132,36 +175,41 @@ def in_type(key: str, value: object) -> Value:
     try:
         converted: Value = value_of(FIELDS[key], value, (section, name), _Change())
     except ConfigError as error:
-        raise ConfigError(error.what.removeprefix("the change: "), error.why, _set(key, USUAL[key])) from None
+        raise ConfigError(error.what.removeprefix("the change: "), error.why, _explained(key)) from None
     if type(converted) is int and converted >= 1 << 63:
-        raise ConfigError(f"{key} cannot be {converted}", f"{key} is below 2^63", _set(key, USUAL[key]))
+        raise ConfigError(f"{key} cannot be {converted}", f"{key} is below 2^63", _explained(key))
     return converted
 
 
-def _set(key: str, value: Value) -> str:
-    """Returns the command that sets the key to this value, for the last line of an error."""
-    text = str(value).lower() if isinstance(value, bool) else shlex.quote(str(value))
-    return f"raftmq config set {key} {text}"
+def _explained(key: str) -> str:
+    return f"raftmq config explain {key}"
 
 
-def _check_range(config: Config, key: str, value: Value) -> None:
+def _text(value: Value) -> str:
+    """Returns the value as it is typed in a command."""
+    return str(value).lower() if isinstance(value, bool) else shlex.quote(str(value))
+
+
+def _check_range(config: Config, key: str, value: Value, asks: Asks) -> None:
     known = range_of(FIELDS[key])
     if known is not None and not known.has(int(value)):
         or_zero = "0, or " if known.zero else ""
         raise ConfigError(
             f"{key} cannot be {value}",
             f"with {or_zero}{known.low} to {known.high} the cluster serves, and its memory is bounded",
-            _set(key, _possible(config, key, known.nearest(int(value)))),
+            _instead(config, key, known, int(value), asks),
         )
 
 
-def _possible(config: Config, key: str, value: Value) -> Value:
-    """Returns the value if it agrees with the other values of `config`, else the key's default."""
-    try:
-        check(in_force(config, {key: value}), _Change())
-    except ConfigError:
-        return USUAL[key]
-    return value
+def _instead(config: Config, key: str, known: Range, value: int, asks: Asks) -> str:
+    """Returns the command that sets the key to the nearest value for which the command does not ask. If there is none,
+    it shows the effects of the nearest value of all."""
+    near = known.nearest(value)
+    usual = min(max(near, known.usual_low), known.usual_high)
+    commands = [advised(config, {key: each}, asks) for each in dict.fromkeys((near, usual, USUAL[key]))]
+    possible = [command for command in commands if command]
+    silent = [command for command in possible if "--dry-run" not in command]
+    return next(iter((*silent, *possible)), _explained(key))
 
 
 def _unknown(key: str) -> ConfigError:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from cluster.config.config import Config, Listener, PeerNode, join_address, split_address
-from cluster.config.source import ConfigError, KeyPath, Source, did_you_mean, dotted
+from cluster.config.source import ConfigError, KeyPath, Source, TooSmallError, did_you_mean, dotted
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection
@@ -331,11 +331,13 @@ def _check_retention(config: Config, source: Source) -> None:
     rising = ("disk_max_used_percent", "disk_force_clean_percent", "disk_refuse_writes_percent")
     for low, high in pairwise(rising):
         if getattr(retention, low) > getattr(retention, high):
-            raise ConfigError(
+            raise TooSmallError(
                 f"{source.where(('retention', high))}: retention.{high} {getattr(retention, high)} is below "
                 f"retention.{low} {getattr(retention, low)}",
                 "as a disk fills up, expired messages are removed first, then others, and only then are writes refused",
-                f"set {high} to {getattr(retention, low)} or more, or lower {low}",
+                f"retention.{high}",
+                getattr(retention, low),
+                f"retention.{low}",
             )
 
 
@@ -353,11 +355,8 @@ def _check_limits(config: Config, source: Source) -> None:
     for key, low, least, why in _LEAST:
         lowest, value = least(config), attrgetter(key)(config)
         if lowest > value:
-            raise ConfigError(
-                f"{source.where(tuple(key.split('.')))}: {key} {value} is too small for {low}",
-                why,
-                f"set {key} to {lowest} or more, or lower {low}",
-            )
+            what = f"{source.where(tuple(key.split('.')))}: {key} {value} is too small for {low}"
+            raise TooSmallError(what, why, key, lowest, low)
 
 
 def _check_timer(config: Config, source: Source) -> None:

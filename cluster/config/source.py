@@ -32,6 +32,16 @@ class ConfigError(ValueError):
         self.fix = fix
 
 
+class TooSmallError(ConfigError):
+    """A key is smaller than another one allows."""
+
+    def __init__(self, what: str, why: str, key: str, least: int, lower: str) -> None:
+        """`least`: the value that `key` needs now; `lower`: the key that may be lowered instead."""
+        super().__init__(what, why, f"set {key} to {least} or more, or lower {lower}")
+        self.key = key
+        self.least = least
+
+
 WORD_MAX = 256
 """The number of a word's characters that are compared with known words."""
 

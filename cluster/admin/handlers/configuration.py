@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import msgspec
 
@@ -14,7 +14,7 @@ from cluster.admin.handler_request import Call, ReadView, decided
 from cluster.admin.node_interface import AdminPort
 from cluster.admin.request_parsing import number_of
 from cluster.admin.route import Route, Serves
-from cluster.config.cluster_keys import CLUSTER_KEYS, FIELDS, USUAL, Value, changed, cluster_values
+from cluster.config.cluster_keys import CLUSTER_KEYS, FIELDS, USUAL, Value, advised, changed, cluster_values
 from cluster.config.config import Config, ConfigError
 from cluster.config.ranges import dangers
 from cluster.config.reload import ReloadView
@@ -170,12 +170,14 @@ async def change_config(call: Call) -> ConfigChanged:
         what = f"the configuration has version {settings.version}, and the change is meant for {wanted.version}"
         raise ApiError("refused", f"{what}: nothing was changed", "look at it, then decide again: raftmq config show")
     try:
-        after, values = changed(port.config, given)
+        after, values = changed(port.config, given, _asks)
     except ConfigError as error:
         raise ApiError("refused", f"{error.what}: {error.why}; nothing was changed", error.fix) from None
     await call.watch.ask_around()
-    for why, fix in why_it_stops(port.config, after, call.watch.nodes()):
-        raise ApiError("refused", f"{why}; nothing was changed", fix)
+    for stop in why_it_stops(port.config, after, call.watch.nodes()):
+        command = advised(port.config, {**values, stop.key: stop.least}, _asks)
+        fix = f"{command}    (or {stop.instead})" if command and stop.instead else command or stop.instead
+        raise ApiError("refused", f"{stop.why}; nothing was changed", fix)
     dangerous = list(dangers_of(port.config, after))
     if dangerous and not (wanted.force or wanted.dry_run):
         fix = "raftmq config set asks first; over HTTP, add force: true to the change"
@@ -265,32 +267,53 @@ _HOUR_MS: Final = 3_600_000
 _WEAKEST_FIRST: Final = (Ack.LEADER, Ack.QUORUM, Ack.QUORUM_FSYNC)
 
 
-def why_it_stops(before: Config, after: Config, nodes: Mapping[int, FindingsView]) -> Iterator[tuple[str, str]]:
-    """Yields (the reason why the cluster would stop serving with `after`, the alternative). `nodes` are the last
-    answers of the nodes."""
+class Stop(NamedTuple):
+    """A value with which the cluster would stop serving."""
+
+    key: str
+    least: int
+    """The least value of the key with which it serves."""
+    why: str
+    instead: str = ""
+    """An alternative to that value."""
+
+
+def why_it_stops(before: Config, after: Config, nodes: Mapping[int, FindingsView]) -> Iterator[Stop]:
+    """Yields the values of `after` with which the cluster would stop serving. `nodes` are the last answers of the
+    nodes."""
     old, new = before.retention, after.retention
     if new.disk_refuse_writes_percent < old.disk_refuse_writes_percent:
         for node, view in sorted(nodes.items()):
             if view.disk_used_percent >= new.disk_refuse_writes_percent:
-                yield (
+                yield Stop(
+                    "retention.disk_refuse_writes_percent",
+                    min(100, int(view.disk_used_percent) + 5),
                     f"retention.disk_refuse_writes_percent = {new.disk_refuse_writes_percent}: the disk of node {node} "
                     f"is in use by {view.disk_used_percent:.1f} % already, so it would refuse every write",
-                    f"free space there, or set at least {min(100, int(view.disk_used_percent) + 5)}",
+                    "free space there",
                 )
     if after.limits.connections_max < before.limits.connections_max:
         for node, view in sorted(nodes.items()):
             if view.connections > after.limits.connections_max:
-                yield (
+                yield Stop(
+                    "limits.connections_max",
+                    view.connections,
                     f"limits.connections_max = {after.limits.connections_max}: {view.connections} clients are "
                     f"connected to node {node}, and those above the limit could not come back",
-                    f"set at least {view.connections}, or disconnect clients first: raftmq status",
+                    "disconnect clients first: raftmq status",
                 )
     if after.send.deadline_ms < min(DEADLINE_MS_MIN, before.send.deadline_ms):
-        yield (
+        yield Stop(
+            "send.deadline_ms",
+            DEADLINE_MS_MIN,
             f"send.deadline_ms = {after.send.deadline_ms}: no write is decided so soon, and each would be answered "
             "with an unknown outcome",
-            f"set at least {DEADLINE_MS_MIN}",
         )
+
+
+def _asks(before: Config, after: Config) -> bool:
+    """Returns True if `raftmq config set` asks before this change."""
+    return any(warnings_of(before, after)) or any(dangers_of(before, after))
 
 
 def warnings_of(before: Config, after: Config) -> Iterator[str]:

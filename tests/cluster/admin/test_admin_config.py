@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.config.cluster_keys import CLUSTER_KEYS
+from cluster.config.cluster_keys import CLUSTER_KEYS, in_type
 from cluster.config.reload import KeyChange
 from cluster.replication.outcome import Outcome
 
@@ -92,6 +92,27 @@ async def test_what_cannot_be_is_refused_in_words(
     found, answer = await put(client, values)
     assert (found, said in answer["error"]["message"]) == (status, True), answer
     assert seeded.state.settings.version == 1
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"limits.connections_max": 40},
+        {"limits.frame_bytes_max": 5},
+        {"transaction.timeout_ms": 1},
+        {"send.deadline_ms": 9},
+        {"retention.disk_force_clean_percent": 5},
+    ],
+    ids=str,
+)
+async def test_the_hint_is_a_command_that_asks_nothing(client: Any, seeded: Any, values: dict[str, int]) -> None:
+    _, answer = await put(client, values)
+    command = answer["error"]["hint"].partition("    ")[0].split()
+    assert command[:3] == ["raftmq", "config", "set"], answer
+    pairs = [word for word in command[3:] if word != "--dry-run"]
+    advised = {key: in_type(key, text) for key, text in zip(pairs[::2], pairs[1::2], strict=True)}
+    status, plan = await put(client, advised, dry_run=True)
+    assert (status, bool(plan["warnings"])) == (200, "--dry-run" in command), plan
 
 
 async def test_what_is_dangerous_is_told_by_a_dry_run_and_needs_force(client: Any, seeded: Any) -> None:

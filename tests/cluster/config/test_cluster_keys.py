@@ -13,6 +13,7 @@ import pytest
 from cluster.config.cluster_keys import CLUSTER_KEYS, HOST_KEYS, USUAL, changed, cluster_values, in_force
 from cluster.config.config import Config, ConfigError
 from cluster.config.loading import load, written_keys
+from cluster.config.ranges import dangers
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -73,17 +74,51 @@ def test_what_cannot_be_is_said_without_the_place_in_a_file(own: Config, values:
     assert not str(error.value).startswith("the change")
 
 
+def asks(before: Config, after: Config) -> bool:
+    """As `raftmq config set` does, which the tests of the HTTP API check."""
+    return bool(dangers(after).keys() - dangers(before).keys()) or after.retention.hours < before.retention.hours
+
+
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [("send.deadline_ms", 5), ("limits.connections_max", 0), ("retention.hours", "soon"), ("timer.delay_levels", 7.5)],
+    "values",
+    [
+        {"send.deadline_ms": 5},
+        {"limits.connections_max": 1},
+        {"limits.connections_max": 1 << 40},
+        {"transaction.timeout_ms": 1},
+        {"tier.bytes_per_second": 1},
+        {"limits.frame_bytes_max": 1 << 20},
+        {"limits.message_bytes_max": 30 << 20},
+        {"retention.disk_force_clean_percent": 5},
+        {"retention.disk_max_used_percent": 97},
+        {"send.deadline_ms": 100},
+    ],
+    ids=str,
 )
-def test_what_is_named_instead_is_possible(own: Config, key: str, value: Any) -> None:
+def test_the_advised_command_works_as_it_is_typed_and_asks_nothing(own: Config, values: dict[str, int]) -> None:
     """`send.deadline_ms` may be 100, but not beside the usual `send.leader_wait_ms`."""
     with pytest.raises(ConfigError) as error:
-        changed(own, {key: value})
-    command, _, text = error.value.fix.partition(f" {key} ")
-    assert command == "raftmq config set"
-    changed(own, {key: shlex.split(text)[0]})
+        changed(own, values, asks)
+    words = shlex.split(error.value.fix)
+    assert words[:3] == ["raftmq", "config", "set"]
+    fresh, converted = changed(own, dict(zip(words[3::2], words[4::2], strict=True)))
+    assert set(values) <= set(converted)
+    assert not asks(own, fresh)
+
+
+def test_what_would_ask_is_only_shown(own: Config) -> None:
+    with pytest.raises(ConfigError) as error:
+        changed(own, {"retention.disk_force_clean_percent": 5}, lambda before, after: True)
+    assert error.value.fix.startswith("raftmq config set retention.disk_force_clean_percent 75 --dry-run    (")
+
+
+@pytest.mark.parametrize(
+    "values", [{"retention.hours": "soon"}, {"timer.delay_levels": 7.5}, {"retention.delete_when": "25"}]
+)
+def test_what_a_key_takes_is_explained(own: Config, values: dict[str, object]) -> None:
+    with pytest.raises(ConfigError) as error:
+        changed(own, values)
+    assert error.value.fix.partition("    ")[0] == f"raftmq config explain {next(iter(values))}"
 
 
 def test_keys_that_restrict_each_other_change_together(own: Config) -> None:

@@ -368,7 +368,10 @@ def test_hours_that_no_day_has(hours: str) -> None:
 def test_disk_percentages_rise() -> None:
     found = error_of(None, {}, overrides=MINIMAL | {"retention.disk_refuse_writes_percent": 80})
     assert found[0].endswith("retention.disk_refuse_writes_percent 80 is below retention.disk_force_clean_percent 85")
-    assert found[2] == "set disk_refuse_writes_percent to 85 or more, or lower disk_force_clean_percent"
+    assert (
+        found[2]
+        == "set retention.disk_refuse_writes_percent to 85 or more, or lower retention.disk_force_clean_percent"
+    )
 
 
 def test_every_key_and_default_is_documented() -> None:

@@ -29,6 +29,8 @@ DENIED = (401, {"error": {"code": "unauthenticated", "message": "the request nam
 class TwoKeys:
     """Has two proofs."""
 
+    author = "an operator with two keys"
+
     def proofs(self, method: str, path: str, body: bytes) -> Iterator[Headers]:
         yield {PASS_HEADER: "newest"}
         yield {PASS_HEADER: "older"}
