@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict
@@ -19,9 +20,15 @@ from raftmq.local.access_files import make_access_files, make_first_user
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal
 from raftmq.local.http.credentials import addresses_of
 from raftmq.local.http.https import local_tls
+from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
     from raftmq.client.tls import Tls
+
+
+PATIENCE_S = 30.0
+"""Seconds for which the first change of a cluster is tried while no leader takes it."""
+_POLL_S = 0.1
 
 
 class ClientOptions(TypedDict, total=False):
@@ -61,19 +68,42 @@ def provide_key(data: Path, nodes: Iterable[NodeRecord]) -> None:
         make_access_files([load(node.config_path)])
 
 
-def enforce(data: Path, nodes: Iterable[NodeRecord]) -> None:
+def enforce(data: Path, nodes: Iterable[NodeRecord], timeout_s: float = PATIENCE_S) -> None:
     """Makes the first Super of a ready cluster, if it has none or its file is there, and has the cluster enforce the
-    rules. Raises LocalError."""
+    rules. While a leader is elected it tries again: it looks at what the cluster has by then, and asks only for what is
+    missing. Raises LocalError."""
+    api = AdminApi(addresses_of(nodes), "raftmq auth show")
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            _enforce(api, data)
+        except LocalError as error:
+            if not _may_pass(error) or time.monotonic() >= deadline:
+                raise
+            time.sleep(_POLL_S)
+        else:
+            return
+
+
+def _may_pass(error: LocalError) -> bool:
+    """Returns True if nothing was changed and the same may succeed in a moment, or if the outcome is unknown."""
+    if isinstance(error, ApiRefusal) and error.is_passing:
+        return True
+    return error.exit_code in (ExitCode.UNKNOWN, ExitCode.UNREACHABLE)
+
+
+def _enforce(api: AdminApi, data: Path) -> None:
     from raftmq.client.environment import user_of
 
-    api = AdminApi(addresses_of(nodes), "raftmq auth show")
-    view = api.local("/v1/auth")
+    known = {user["name"] for page in api.pages("/v1/users") for user in page["users"]}  # of a majority
+    view = api.local("/v1/auth")  # of the same node, which is up to date now
     if has_users(data) or not view["total"]:
         name, secret = user_of(make_first_user(data / LOCAL_USER))
-        try:
-            api.post("/v1/users", {"name": name, "secret": secret, "type": "Super"})
-        except ApiRefusal as refusal:
-            if refusal.code != "exists":  # a person gave it another secret
-                raise
+        if name not in known:  # else a person may have given it another secret
+            try:
+                api.post("/v1/users", {"name": name, "secret": secret, "type": "Super"})
+            except ApiRefusal as refusal:
+                if refusal.code != "exists":  # an earlier attempt, whose outcome was unknown
+                    raise
     if view["mode"] != "enforce":
         api.put("/v1/auth", {"mode": "enforce"})

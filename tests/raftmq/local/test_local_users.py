@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+import http.server
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import raftmq
 from cluster.config.loading import load
@@ -18,7 +21,8 @@ from raftmq.client.discovery import LOCAL_USER
 from raftmq.client.environment import REAL, user_of, with_credentials
 from raftmq.local.access_files import make_first_user
 from raftmq.local.cluster import LocalCluster
-from raftmq.local.local_users import client_options, has_users, lack_key, provide_key
+from raftmq.local.http.admin_http import ApiRefusal
+from raftmq.local.local_users import client_options, enforce, has_users, lack_key, provide_key
 from raftmq.local.process import free_base_port
 from raftmq_wire.codes import ResponseCode
 
@@ -88,6 +92,100 @@ def test_only_a_client_of_the_local_cluster_signs_as_its_user(tmp_path: Path) ->
     with pytest.raises(ValueError, match="0640") as refused:
         user((ours,))
     assert secret not in str(refused.value)
+
+
+class Nodes:
+    """The HTTP API of a node that answers the changes of `up --auth`, each of `faults` once, and then as a leader."""
+
+    def __init__(self, *faults: tuple[str | None, bool]) -> None:
+        """`faults`: the error code of an answer ("": it hangs up, None: it is fine), and True if it made the change."""
+        self.faults = list(faults)
+        self.users: list[str] = []
+        self.mode = "off"
+        self.asked: list[str] = []
+        nodes = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                users = [{"name": name} for name in nodes.users]
+                page = {"users": users, "next": None}
+                self._answer(200, page if "users" in self.path else {"total": len(users), "mode": nodes.mode})
+
+            def do_POST(self) -> None:
+                name = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["name"]
+                if name in nodes.users:
+                    self._answer(409, {"error": {"code": "exists", "message": f"user {name} exists", "hint": ""}})
+                else:
+                    self._change(lambda: nodes.users.append(name))
+
+            def do_PUT(self) -> None:
+                nodes_mode = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["mode"]
+                self._change(lambda: setattr(nodes, "mode", nodes_mode))
+
+            def _change(self, make: Callable[[], object]) -> None:
+                nodes.asked.append(self.command)
+                code, is_made = nodes.faults.pop(0) if nodes.faults else (None, True)
+                if is_made:
+                    make()
+                if code is None:
+                    self._answer(200, {})
+                elif code:
+                    self._answer(503, {"error": {"code": code, "message": "as the test says", "hint": ""}})
+
+            def _answer(self, status: int, value: object) -> None:
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(json.dumps(value).encode())
+
+            def log_message(self, *_: object) -> None:
+                """Quiet."""
+
+        self.server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+
+    def enforce(self, data: Path, timeout_s: float = 20.0) -> None:
+        """Has the first change made here."""
+        thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            enforce(data, [replace(plan_nodes(data, 1, 29300)[0], admin_port=self.server.server_port)], timeout_s)
+        finally:
+            self.server.shutdown()
+            thread.join()
+            self.server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("faults", "asked"),
+    [
+        ([], ["POST", "PUT"]),
+        ([("no_leader", False)], ["POST", "POST", "PUT"]),
+        ([("not_leader", False)] * 3, ["POST"] * 4 + ["PUT"]),
+        ([("unknown_outcome", True)], ["POST", "PUT"]),
+        ([("unknown_outcome", False)], ["POST", "POST", "PUT"]),
+        ([("", True), ("", True)], ["POST", "PUT"]),
+        (
+            [("", False), (None, True), ("leader_unreachable", False), ("unknown_outcome", True)],
+            ["POST", "POST", "PUT", "PUT"],
+        ),
+    ],
+    ids=str,
+)
+def test_the_first_change_goes_on_when_leadership_is_lost(
+    tmp_path: Path, faults: list[tuple[str | None, bool]], asked: list[str]
+) -> None:
+    nodes = Nodes(*faults)
+    nodes.enforce(tmp_path)
+    assert (nodes.users, nodes.mode, nodes.faults) == (["admin"], "enforce", [])
+    assert nodes.asked == asked, "what is there by then is not asked for again"
+
+
+@pytest.mark.parametrize(("code", "timeout_s"), [("denied", 20.0), ("no_leader", 0.0)])
+def test_the_first_change_fails_for_good(tmp_path: Path, code: str, timeout_s: float) -> None:
+    nodes = Nodes(*[(code, False)] * 9)
+    with pytest.raises(ApiRefusal) as refused:
+        nodes.enforce(tmp_path, timeout_s)
+    assert refused.value.code == code
+    assert (nodes.users, nodes.mode) == ([], "off")
 
 
 def test_a_key_that_a_person_chose_is_not_replaced(tmp_path: Path) -> None:
