@@ -20,6 +20,7 @@ from tests.support.tools import ROOT
 
 PROJECT = "raftmq"
 NODES = ("n1", "n2", "n3")
+PROFILES = ("metrics", "tier", "spark")
 PATIENCE_S = 600.0
 
 
@@ -63,11 +64,11 @@ class Engine(ABC):
 
     def end(self) -> None:
         """Removes all of the project, with its volumes."""
-        self.file("down", "--volumes", profiles=("metrics", "tier", "spark"), code=None)
+        self.file("down", "--volumes", profiles=PROFILES, code=None)
 
     def down(self) -> None:
         """Removes the containers, those of profiles as well; the volumes stay."""
-        self.file("down", profiles=("metrics", "tier", "spark"))
+        self.file("down", profiles=PROFILES)
 
     def file(self, *words: str, profiles: Sequence[str] = (), code: int | None = 0) -> str:
         """Runs Compose on the files."""
@@ -184,7 +185,7 @@ class Docker(Engine):
 
     def _judge_with_the_newest(self) -> None:
         newest = str(self.ground.compose("v5"))
-        profiles = [word for name in ("metrics", "tier", "spark") for word in ("--profile", name)]
+        profiles = [word for name in PROFILES for word in ("--profile", name)]
         self.run([newest, "-f", str(ROOT / "docker-compose.yml"), *profiles, "config", "--quiet"])
 
     def up(self, *services: str, profiles: Sequence[str] = ()) -> None:
@@ -198,4 +199,4 @@ class Docker(Engine):
 ENGINES: Mapping[str, type[Engine]] = {"podman": Podman, "docker": Docker}
 """The engines by the name that the command line has."""
 
-__all__ = ["ENGINES", "NODES", "PROJECT", "Docker", "Engine", "Podman", "say", "wait"]
+__all__ = ["ENGINES", "NODES", "PROFILES", "PROJECT", "Docker", "Engine", "Podman", "say", "wait"]

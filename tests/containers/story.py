@@ -22,7 +22,7 @@ import yaml
 
 from tests.containers.bad_input import refusals
 from tests.containers.clients import HOST, TOPIC, Stored, from_inside, from_the_host
-from tests.containers.engines import ENGINES, NODES, Engine, wait
+from tests.containers.engines import ENGINES, NODES, PROFILES, Engine, wait
 from tests.containers.ground import Ground
 from tests.containers.ground import say as tell
 from tests.support.own_network import empty
@@ -107,14 +107,15 @@ class Story:
 
     def profiles(self) -> None:
         self.engine.environment |= {"RAFTMQ_TIER_URL": TIER, "RAFTMQ_SPARK_TOPIC": TOPIC}
-        self.engine.up(*self.services(), profiles=("metrics", "tier", "spark"))
+        self.everything_up()
+        told = [f"{each} {self.engine.inspect(each)['State']['Status']}" for each in ("prometheus", "store", "spark")]
+        tell(f"profiles {', '.join(PROFILES)}, without Grafana: {', '.join(told)}")
+
+    def everything_up(self) -> None:
+        """Starts the services of all profiles but Grafana, and waits until the nodes are ready."""
+        self.engine.up("access", *NODES, "prometheus", "store", "spark-user", "spark", profiles=PROFILES)
         for node in NODES:
             wait(partial(self.is_ready, node), f"{node} is not ready")
-        told = [f"{each} {self.engine.inspect(each)['State']['Status']}" for each in ("prometheus", "store", "spark")]
-        tell(f"profiles metrics, tier and spark, without Grafana: {', '.join(told)}")
-
-    def services(self) -> list[str]:
-        return ["access", *NODES, "prometheus", "store", "spark-user", "spark"]
 
     def three_killed_leaders(self) -> None:
         half = self.messages // 2
@@ -202,9 +203,7 @@ class Story:
         objects = self.engine.inside("store", "find", "/store/raftmq", "-type", "f").splitlines()
         assert objects
         self.engine.down()
-        self.engine.up(*self.services(), profiles=("metrics", "tier", "spark"))
-        for node in NODES:
-            wait(partial(self.is_ready, node), f"{node} is not ready")
+        self.everything_up()
         tier = self.tier()
         assert tier["log_begins"] > tier["tier_begins"] is not None
         served = sum(map(self.served_from_the_store, NODES))
@@ -240,7 +239,6 @@ class Story:
         volume = self.engine.volume(lost)
         self.engine.engine("stop", self.engine.name(lost))
         empty(volume)
-        refused = ""
         for _ in range(RESTARTS):
             self.engine.engine("restart", self.engine.name(lost), code=None)
             wait(lambda: self.engine.inspect(lost)["State"]["ExitCode"] == 5, "it is not refused")
