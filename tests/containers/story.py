@@ -44,6 +44,8 @@ SMALL = {
 }
 """Segments of 1 MiB, so that the log of the run has some that are closed."""
 TIER = "s3://raftmq/tier"
+SERVICES = ("access", *NODES, "prometheus", "store", "spark-user", "spark")
+"""The services of all profiles but Grafana."""
 RESTARTS = 10
 
 
@@ -113,7 +115,7 @@ class Story:
 
     def everything_up(self) -> None:
         """Starts the services of all profiles but Grafana, and waits until the nodes are ready."""
-        self.engine.up("access", *NODES, "prometheus", "store", "spark-user", "spark", profiles=PROFILES)
+        self.engine.up(*SERVICES, profiles=PROFILES)
         for node in NODES:
             wait(partial(self.is_ready, node), f"{node} is not ready")
 
@@ -313,7 +315,7 @@ def main(name: str, folder: Path, messages: int) -> None:
         logs = folder / "failed"
         shutil.rmtree(logs, ignore_errors=True)
         logs.mkdir()
-        for service in ("init", "keys", *story.services()):
+        for service in ("init", "keys", *SERVICES):
             (logs / f"{service}.log").write_text(engine.logs(service))
         tell(f"logs of the containers: {logs}")
         raise

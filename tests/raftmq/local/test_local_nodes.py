@@ -111,6 +111,7 @@ def test_a_node_that_was_removed_does_not_keep_the_cluster_from_being_ready(tmp_
     assert not ClusterView(silent).ready
 
 
+@pytest.mark.live
 def test_a_start_that_fails_says_that_its_nodes_were_stopped_and_where_their_logs_are(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c")
     with pytest.raises(LocalError, match="the cluster is not ready after 0 s") as raised:
