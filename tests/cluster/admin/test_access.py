@@ -348,6 +348,35 @@ async def test_headers_of_a_client_prove_nothing(client: Any, node: Any) -> None
         assert await told(await client.get(PATH, headers=headers)) == (401, "unauthenticated")
 
 
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {HOPS_HEADER: "1"},
+        {HOPS_HEADER: "1", FOR_HEADER: "10.0.0.7"},
+        {"X-Forwarded-For": "10.0.0.7", "Forwarded": "for=10.0.0.7", "X-Real-IP": "10.0.0.7"},
+        {"X-RaftMQ-User": "root", "X-Forwarded-User": "root", "Remote-User": "root"},
+    ],
+    ids=str,
+)
+async def test_a_user_stays_itself_whatever_its_headers_say(client: Any, node: Any, claims: dict[str, str]) -> None:
+    headers = bearer(node.add_user("shop", ("Topic:*", ["Create", "Delete"]))) | claims
+    node.add_user("root", is_super=True)
+    node.set_mode("enforce")
+    assert await told(await client.get("/v1/users", headers=headers)) == (403, "denied")
+    assert (await client.post("/v1/topics", json={"name": "a"}, headers=headers)).status == 201
+    assert (await client.delete("/v1/topics/a", headers=headers)).status == 200
+    (deleted,) = [event.says for event in node.events.kept() if event.object == "topic a"]
+    assert deleted.endswith("asked for over HTTP by user shop at 127.0.0.1")
+
+
+@pytest.mark.parametrize("field", ["user", "address", "by", "raftmqClients"])
+async def test_a_request_has_no_field_for_its_user(client: Any, node: Any, field: str) -> None:
+    root = bearer(node.add_user("root", is_super=True))
+    answer = await client.post("/v1/topics", json={"name": "a", field: "root"}, headers=root)
+    assert await told(answer) == (400, "bad_field")
+    assert await told(await client.get(f"/v1/topics?{field}=root", headers=root)) == (400, "bad_query")
+
+
 FORGERIES = ["key", "proof", "who", "address", "target", "method", "path", "body", "late", "early", "twice", "form"]
 
 
