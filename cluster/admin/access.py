@@ -27,6 +27,7 @@ from cluster.admin.errors import ApiError
 from cluster.admin.signed_identity import NODE, NONE, OPERATOR, PASS_HEADER, TOOL
 from cluster.broker.access.recent_changes import RecentChanges
 from cluster.broker.access.user_admin import Asker
+from raftmq_wire.denial import how_to_allow
 from statemachine.access.access_decision import Denied, judge
 from statemachine.access.users import Mode
 
@@ -277,7 +278,8 @@ class HttpAccess:
             return ApiError("denied", f"only a Super may do this, and user {user.name} is none", "ask one who is")
         verdict = judge(user, caller.address, list(needs.of(params, body, self._cluster)))
         if isinstance(verdict, Denied):
-            return ApiError("denied", verdict.reason, "a Super gives rights: raftmq acl set")
+            fix = how_to_allow(verdict.reason) or "a Super gives rights: raftmq acl set"
+            return ApiError("denied", verdict.reason, fix)
         return None
 
     def why_not_now(self) -> str:

@@ -103,10 +103,12 @@ class Backoff:
 _REFUSED = "refuses connections"
 
 
-def _what_it_said(found: tuple[str | None, tuple[str, ...]] | None) -> str:
+def _what_it_said(reply: Reply, found: tuple[str | None, tuple[str, ...]] | None) -> str:
     """Returns what a server answered when asked for the leader, worded to follow the server's address in a sentence."""
+    if found is None and reply.code != ResponseCode.SUCCESS:
+        return f"does not say who leads ({reply.remark or f'code {reply.code}'})"
     if found is None:
-        return "belongs to another cluster, or refuses to say who leads"
+        return "belongs to another cluster"
     return f"names {found[0]} as the leader" if found[0] else "knows no leader"
 
 
@@ -295,7 +297,7 @@ class ClusterView:
             link = await self._link_of(server)
             reply = await link.call(RequestCode.GET_BROKER_CLUSTER_INFO, {}, timeout_s=_ASK_TIMEOUT_S)
             found = self._take_members(server, reply)
-            self._troubles[server] = _what_it_said(found)
+            self._troubles[server] = _what_it_said(reply, found)
             self._wrong.discard(server)
             return found
         except TimeoutError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from raftmq_wire.codes import UNKNOWN_REMARK, ResponseCode
+from raftmq_wire.denial import how_to_allow
 
 
 class RaftMQError(Exception):
@@ -142,6 +143,8 @@ def hint_of(code: int, remark: str | None) -> str:
     """Returns advice about a reply that is not a success; "" if nothing is known."""
     if is_disk_full(code, remark):
         return _DISK_FULL
+    if code == ResponseCode.NO_PERMISSION and (command := how_to_allow(remark or "")):
+        return command
     return _UNREADABLE if is_unreadable(code, remark) else _HINTS.get(code, "")
 
 

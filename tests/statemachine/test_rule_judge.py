@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raftmq_wire.denial import how_to_allow
 from statemachine.access.access_decision import ALLOWED, Denied, Verdict, Verdicts, judge
 from statemachine.access.rules import (
     ACTION_NAMES,
@@ -39,6 +41,31 @@ def test_no_rule_is_a_denial_and_says_what_was_needed() -> None:
     verdict = judge(SHOP, HERE, [PUB])
     assert verdict == Denied("user shop has no right to Pub on Topic:orders-eu from 10.1.2.3")
     assert judge(SHOP, HERE, []) == ALLOWED, "a request that needs a user alone"
+
+
+@pytest.mark.parametrize(
+    ("need", "command"),
+    [
+        (PUB, "raftmq acl set shop Topic:orders-eu Pub    (by a Super; it"),
+        (
+            PUB._replace(actions=(Action.SUB, Action.GET)),
+            "raftmq acl set shop Topic:orders-eu Sub    (by a Super; instead of Sub, Get would",
+        ),
+        (Need(Kind.GROUP, "query a b", (Action.PUB,)), "raftmq acl set shop 'Group:query a b' Pub    (by"),
+        (
+            Need(Kind.TOPIC, "a from b on Group:c", (Action.GET,)),
+            "raftmq acl set shop 'Topic:a from b on Group:c' Get ",
+        ),
+    ],
+)
+def test_a_denial_leads_to_the_command_that_ends_it(need: Need, command: str) -> None:
+    verdict = judge(SHOP, HERE, [need])
+    assert isinstance(verdict, Denied)
+    advice = how_to_allow(f"route: {verdict.reason}")
+    assert advice.startswith(command)
+    _, _, _, user, resource, action = shlex.split(advice.partition("    ")[0])
+    assert (user, judge(replace(SHOP, rules=(rule(resource, actions=action),)), HERE, [need])) == ("shop", ALLOWED)
+    assert how_to_allow("user shop is disabled") == ""
 
 
 def test_a_super_passes_and_a_disabled_one_does_not() -> None:

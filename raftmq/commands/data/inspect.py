@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raftmq.commands.shared_options import cluster_options, print_json
-from raftmq.local.http.admin_http import AdminApi, node_addresses
+from raftmq.local.http.admin_http import AdminApi, ApiRefusal, node_addresses
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
@@ -73,11 +73,17 @@ def inspect(data: str | None, admin: str | None, as_json: bool) -> int:
     marker, unmarked = _mark(addresses)
     nodes: dict[int, Remote] = {}
     silent: list[str] = []
+    refused: ApiRefusal | None = None
     for address in addresses:
         try:
             nodes[Remote(address).view().node] = Remote(address)
+        except ApiRefusal as error:
+            refused = refused or error
+            silent.append(f"{address} was not compared: {error.what}")
         except LocalError as error:
             silent.append(f"{address} was not compared: {error.why or error.what}")
+    if not nodes and refused is not None:
+        raise refused
     if not nodes:
         raise LocalError("no node answers", "; ".join(silent), "raftmq status", ExitCode.UNREACHABLE)
     inspection = Inspection(nodes)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raftmq.commands.shared_options import cluster_options, console, data_dir, print_json, print_table
-from raftmq.local.http.admin_http import ADMIN_VARIABLE, ELSEWHERE, admin_addresses
+from raftmq.local.http.admin_http import ADMIN_VARIABLE, ELSEWHERE, admin_addresses, raise_if_refused
+from raftmq.local.http.credentials import address_of
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
@@ -24,9 +25,11 @@ STYLES = {"critical": "red", "warning": "yellow", "info": "cyan"}
 def status(data: str | None, admin: str | None, as_json: bool) -> int:
     """Show the leader and the state of each node.
 
-    Exit code: 4 if no node answers, else 0. It is also 0 without a leader; the output then says so.
+    Exit code: 4 if no node answers, 5 if they deny it, else 0. It is also 0 without a leader; the output then says so.
     """
     view, where = _look(data, admin)
+    if view.term is None:
+        raise_if_refused([node.elsewhere or address_of(node.record) for node in view.nodes])
     if as_json:
         print_json({**view.to_json(), "findings": view.findings()})
     elif view.term is not None:

@@ -9,7 +9,7 @@ import click
 
 from raftmq.commands.nodes.status import finding_lines
 from raftmq.commands.shared_options import WIDTH_MAX, cluster_options, console, natural_width, print_json, table_of
-from raftmq.local.http.admin_http import admin_addresses
+from raftmq.local.http.admin_http import admin_addresses, raise_if_refused
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -38,6 +38,7 @@ def top(interval: float, count: int | None, data: str | None, admin: str | None,
     from raftmq.local.status import view_addresses
 
     addresses, looks = admin_addresses(admin, data), 0
+    raise_if_refused(addresses)
     before: Before = {}
     while as_json:
         view = view_addresses(addresses)

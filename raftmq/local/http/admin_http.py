@@ -30,6 +30,7 @@ ADMIN_VARIABLE = "RAFTMQ_ADMIN"
 ELSEWHERE = "raftmq status --admin HOST:PORT"
 """The command that is advised when no node answers at the addresses that were given."""
 _TIMEOUT_S = 10.0
+_LOOK_S = 2.0
 _SCRUB_POLL_S = 0.3
 HTTPS_ALONE = "this port takes https alone"
 """The text that a node answers to plain HTTP where `admin.tls` is enforcing (`cluster.admin.server`)."""
@@ -293,6 +294,17 @@ def _tell_unused_user(addresses: Sequence[str]) -> None:
     who = author_of(addresses[0]) if addresses else "nobody"
     what = f"{USER_VARIABLES[0]} does not count for this command, which acts as {who}"
     click.secho(f"{what}; see docs/security.md", fg="yellow", err=True)
+
+
+def raise_if_refused(addresses: Sequence[str]) -> None:
+    """Raises the refusal of the first node that answers, if it refuses to tell its status; does nothing if none
+    answers."""
+    try:
+        AdminApi(addresses, timeout_s=_LOOK_S).local("/v1/status")
+    except ApiRefusal:
+        raise
+    except LocalError:
+        return
 
 
 def ask_all(addresses: Iterable[str], path: str) -> tuple[list[tuple[AdminApi, dict[str, Any]]], dict[str, LocalError]]:

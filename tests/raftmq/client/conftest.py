@@ -186,7 +186,8 @@ class FakeCluster:
 
 
 class FakeNode:
-    """One server. `names_leader` overrides whom it names; `mute` makes it accept and never answer."""
+    """One server. `names_leader` overrides whom it names, `tells_nothing` is why it names none; `mute` makes it accept
+    and never answer."""
 
     def __init__(self, cluster: FakeCluster, number: int) -> None:
         self.cluster = cluster
@@ -195,6 +196,7 @@ class FakeNode:
         self.on_send: Callable[[Arrived], Step | None] = lambda _: None
         self.overrides: dict[int, deque[tuple[int, str | None, dict[str, str], bytes]]] = {}
         self.names_leader: int | None = -1
+        self.tells_nothing = ""
         self.clusters = ""
         """The clusters that it says it belongs to."""
         self.mute = False
@@ -340,7 +342,9 @@ class FakeConnection(asyncio.Protocol):
     def on_other(self, code: int, opaque: int, ext: dict[str, str], body: bytes) -> None:
         node, cluster = self.node, self.node.cluster
         topic, queue_id = ext.get("topic", ""), int(ext.get("queueId", 0))
-        if code == RequestCode.GET_BROKER_CLUSTER_INFO:
+        if code == RequestCode.GET_BROKER_CLUSTER_INFO and node.tells_nothing:
+            self.reply(opaque, 14, remark=node.tells_nothing)
+        elif code == RequestCode.GET_BROKER_CLUSTER_INFO:
             leader = cluster.leader if node.names_leader == -1 else node.names_leader
             addresses = {str(n.number + 1): n.address for n in cluster.named if n.number != leader}
             if leader is not None:

@@ -138,9 +138,20 @@ async def test_a_server_of_another_cluster_is_not_used(fake: Any, wait_until: An
     finding = asyncio.create_task(view.find_leader())
     await wait_until(lambda: other.calls.count(RequestCode.GET_BROKER_CLUSTER_INFO) >= 3)
     assert not finding.done()
+    assert f"{other.address} belongs to another cluster" in view.why_no_leader()
     other.clusters = "c b a"
     assert await finding == other.address, "it goes on from the cluster that the client knows"
     assert view.clusters == ("c", "b", "a")
+    view.close()
+
+
+async def test_a_server_that_does_not_say_who_leads_is_told_with_its_reason(fake: Any) -> None:
+    for node in fake.nodes:
+        node.tells_nothing = "it has heard no leader for 20 s"
+    view = ClusterView(REAL, fake.servers.split(";"))
+    contact = await view.contact(0.3)
+    told = f"{fake.nodes[0].address} does not say who leads (it has heard no leader for 20 s)"
+    assert (contact.leader, told in contact.why) == (None, True), contact.why
     view.close()
 
 

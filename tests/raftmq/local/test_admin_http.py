@@ -233,6 +233,25 @@ def test_a_command_that_changes_something_says_that_not_the_named_user_does_it(
     assert "which acts as the user of the token" in told("topic", "delete", "x", "--yes")[0]
 
 
+@pytest.mark.parametrize(
+    "words", [("status",), ("status", "--json"), ("top", "--count", "1"), ("inspect-consistency",), ("links",)], ids=str
+)
+def test_a_denial_is_no_node_that_does_not_answer(
+    stub: Stub, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    denial = {
+        "code": "denied",
+        "message": "user a has no right to Get on Cluster:c",
+        "hint": "raftmq acl set a Cluster:c Get",
+    }
+    stub.answer = 403, {"error": denial}
+    assert run([*words, "--admin", stub.address]) == ExitCode.REFUSED
+    told = capsys.readouterr()
+    assert told.err.splitlines() == [denial["message"], "because: nothing was changed", f"type:    {denial['hint']}"]
+    if "--json" in words:
+        assert json.loads(told.out)["error"]["what"] == denial["message"]
+
+
 def test_where_the_addresses_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RAFTMQ_DATA", raising=False)

@@ -1,0 +1,20 @@
+"""The command with which a Super gives the right that a denial names (`statemachine.access.access_decision`)."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Final
+
+_NO_RIGHT: Final = re.compile(r"user (\S+) has no right to (\w+(?: or \w+)*) on ((?:Topic|Group|Cluster):.*) from \S+")
+
+
+def how_to_allow(denial: str) -> str:
+    """Returns the command that gives the missing right, and says who may type it; "" if another reason is told."""
+    found = _NO_RIGHT.search(denial)
+    if found is None:
+        return ""
+    user, actions, resource = found[1], found[2].split(" or "), found[3]
+    others = f" instead of {actions[0]}, {' or '.join(actions[1:])} would do;" if len(actions) > 1 else ""
+    replaces = f"it replaces the rule that raftmq acl list {user} shows for it"
+    return f"raftmq acl set {user} {shlex.quote(resource)} {actions[0]}    (by a Super;{others} {replaces})"
