@@ -21,7 +21,7 @@ from cluster.admin.findings.other_nodes import (
     why_silent,
 )
 from cluster.admin.findings.rules import own_conditions, suspicion
-from cluster.admin.findings.watch import Memory
+from cluster.admin.findings.watch import FindingsWatch, Memory
 from cluster.config import local_layout
 from cluster.config.local_layout import Place, place_of
 from cluster.peer.connections import OTHER_SECRET
@@ -372,3 +372,25 @@ async def test_one_question_without_an_answer_is_not_silence(make_node: Any, mon
     assert told == [[], [], []]
     assert [each.code for each in around.conditions()] == ["node_silent"]
     await around.close()
+
+
+async def test_the_watch_of_a_local_cluster_looks_for_the_data_of_a_silent_node(
+    make_node: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cluster.json").write_text("{}")
+    data = tmp_path / "n3" / "data"
+    data.mkdir(parents=True)
+    (data / "IDENTITY").touch()
+    peers = [{"id": number, "port": number} for number in (1, 2, 3)]
+    watch = FindingsWatch(make_node(1, peers=peers, **{"node.data_dir": str(tmp_path / "n1" / "data")}))
+    suspects = {node: [found(node, "link_suspect", link_object(node, 3))] for node in (1, 2)}
+    other = msgspec.structs.replace(watch.own_view(), node=2, findings=suspects[2])
+    monkeypatch.setattr(watch, "look", lambda: suspects[1])
+    monkeypatch.setattr(watch._around, "views", lambda: {2: other})
+
+    def advice() -> list[str]:
+        return [each.do_now for each in watch.cluster() if each.code == "node_down"]
+
+    assert advice() == ["raftmq restart 3"]
+    (data / "IDENTITY").unlink()
+    assert advice() == ["raftmq node replace 3"]

@@ -50,11 +50,6 @@ def test_a_killed_node_is_one_cause_and_its_consequences(live_cluster: LiveClust
         assert said.pop(down)["do_now"] == f"raftmq restart {gone}"
         causes = [each["because_of"] for each in said.values() if each["severity"] != "info"]
         assert causes == [{"code": down[0], "object": down[1]}] * len(causes)
-    data = next(node for node in cluster.nodes if node.id == gone).home / "data"
-    data.rename(data.with_name("away"))
-    for node in (leader, other):
-        wait_for(cluster, node, lambda said: said[down]["do_now"] == f"raftmq node replace {gone}")
-    data.with_name("away").rename(data)
     may = cluster.ask(leader, f"/v1/members/{other}/can-stop")
     assert (may["allowed"], may["passes"]) == (False, False)
     assert cluster.ask(leader, f"/v1/members/{gone}/can-stop")["allowed"], "it is away already"
