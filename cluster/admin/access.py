@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cluster.admin.errors import ApiError
 from cluster.admin.signed_identity import NODE, NONE, OPERATOR, PASS_HEADER, TOOL
-from cluster.broker.access.recent_changes import RecentChanges
-from cluster.broker.access.user_admin import Asker
+from cluster.broker.access.user_admin import Asker, RecentChanges
 from raftmq_wire.denial import how_to_allow
 from statemachine.access.access_decision import Denied, judge
 from statemachine.access.users import Mode

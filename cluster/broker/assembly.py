@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cluster.broker.access.resealing import Resealing
-from cluster.broker.access.secrets import Secrets, read_keys
+from cluster.broker.access.secrets import Resealing, Secrets, read_keys
 from cluster.broker.access.user_admin import Denials, FirstUser, UserAdmin
 from cluster.broker.groups.client_relay import ClientRelay
 from cluster.broker.groups.group_members import Members

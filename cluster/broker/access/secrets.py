@@ -1,4 +1,5 @@
-"""Encrypts and decrypts the secrets of users. The log holds the encrypted form; the key is in a file of its own.
+"""Encrypts and decrypts the secrets of users, and encrypts them again after their key was replaced. The log holds the
+encrypted form; the key is in a file of its own.
 
 The key file has the form of the cluster's secret (`cluster.peer.keyring`): one key per line, base64, the newest first.
 It lies outside the data directory, and only its owner may read it. The state holds the id of the key that encrypts the
@@ -9,6 +10,7 @@ A secret is bound to its cluster, its user's id and the key: copied to another u
 
 from __future__ import annotations
 
+import logging
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -16,14 +18,21 @@ from typing import TYPE_CHECKING, Final
 
 from cluster.broker.refusal import Reason, Refused
 from cluster.peer.keyring import FILE_MAX, KeyFileError, key_id, parse
+from raftlog.work import charge
+from statemachine.commands import RESEAL_USER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+    from cluster.broker.services import Services
+    from cluster.replication.outcome import ProposeResult
     from cluster.runtime.alarms import Alarms
     from statemachine.access.users import Access, User
+    from statemachine.commands import Command
+
+logger = logging.getLogger(__name__)
 
 ALARM = "user_key"
 NONCE_BYTES: Final = 12
@@ -34,6 +43,11 @@ KEPT_MAX: Final = 10_000
 LOOK_EVERY_MS: Final = 1_000
 _HEAD: Final = b"raftmq user secret 1\0"
 _KEY_BYTES: Final = 32
+USERS_PER_STEP: Final = 32
+RESEAL_UNITS: Final = 16
+"""Units of work that one user's secret costs: it is decrypted and encrypted."""
+ASKER: Final = "auth.key_file"
+"""The name in the audit for the changes that follow from another key."""
 
 
 class Secrets:
@@ -203,3 +217,54 @@ def _cipher(key: bytes) -> AESGCM:
     from cryptography.hazmat.primitives.ciphers import aead  # only where there are users
 
     return aead.AESGCM(key)
+
+
+class Resealing:
+    """Encrypts the secrets of users again after their key was replaced: on the leader, a few users at a time.
+
+    Each step is one bounded proposal, and the state says which users are left, so another leader goes on where this
+    one stopped. The old key may be taken out of the files when no user's secret needs it. Event loop only.
+    """
+
+    def __init__(self, services: Services, secrets: Secrets) -> None:
+        self._services = services
+        self._secrets = secrets
+        self._access = services.state.access
+        self._seen = -1
+        """The version of users at which none was left, or which this node could not go on from."""
+        self._asked = False
+
+    def tick(self, _: int) -> None:
+        """Called several times a second; cheap if no user is left."""
+        if self._asked or self._access.version == self._seen or not self._services.writes_open():
+            return
+        try:
+            run = self._step()
+        except Refused as refused:
+            logger.warning("secrets of users stay encrypted with the key before: %s", refused.remark)
+            run = []
+        if not run:
+            self._seen = self._access.version
+            return
+        self._asked = True
+        self._services.propose(run, self._proposed)
+
+    def _step(self) -> list[Command]:
+        """Returns the commands of the next step. Raises Refused."""
+        run: list[Command] = []
+        origin = [self._services.log_time_ms(), ASKER, ""]
+        for user in self._access.under_other_keys():
+            charge(RESEAL_UNITS)
+            sealed = self._secrets.resealed(user)
+            if sealed is None:
+                logger.error("the secret of user %s cannot be decrypted: give it another one", user.name)
+                continue
+            run.append([RESEAL_USER, origin, user.id, user.secret, sealed, self._access.key_id])
+            if len(run) == USERS_PER_STEP:
+                break
+        return run
+
+    def _proposed(self, result: ProposeResult) -> None:
+        self._asked = False
+        if not self._access.keys_in_use - {self._access.key_id}:
+            logger.info("every secret of a user is encrypted with the key %s now", self._access.key_id)

@@ -1,4 +1,5 @@
-"""Changes users, rules and the mode: proposes the commands and reports their results. Leader only.
+"""Changes users, rules and the mode: proposes the commands and reports their results (leader only). Keeps what was
+denied, and finds the changes that the cluster's findings tell of.
 
 The callers have checked the permission: only a Super (an administrator), or the operator with the cluster's secret, may
 ask for a change.
@@ -34,12 +35,18 @@ from statemachine.commands import (
 if TYPE_CHECKING:
     from cluster.broker.access.secrets import Secrets
     from cluster.broker.services import Services
+    from statemachine.access.users import Access, AuditRow
     from statemachine.commands import Command, CommandResult
 
 
 HOUR_MS: Final = 3_600_000
 KEPT_MAX: Final = 256
 TEXT_MAX: Final = 256
+LOOKED_AT: Final = 200
+"""The most recent changes that are searched, once after each change."""
+_NEWEST: Final = (1 << 63) - 1
+_ABOUT_MODE: Final = "auth.mode"
+_ABOUT_USER: Final = "User:"
 
 
 class Denial(NamedTuple):
@@ -303,3 +310,34 @@ class FirstUser:
             logger.info("the first Super was made from auth.first_user_file; the file is needed no more")
         else:
             logger.error("the first Super could not be made from auth.first_user_file: %s", refused.remark)
+
+
+class Recent(NamedTuple):
+    """The changes that were found."""
+
+    turned_off: AuditRow | None
+    """The change that turned judging off; None while requests are judged."""
+    by_operator: AuditRow | None
+    """The newest change of a user by the operator, rather than by a Super."""
+
+
+class RecentChanges:
+    """Searches the newest changes again whenever there are new ones."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._version = -1
+        self._found = Recent(None, None)
+
+    def look(self) -> Recent:
+        """Returns the newest changes. A result stays valid until it is replaced, even when 200 later changes hide
+        it."""
+        if self._version == self._access.version:
+            return self._found
+        self._version = self._access.version
+        rows = list(self._access.audit(_NEWEST, LOOKED_AT))
+        mode = next((row for row in rows if row.about == _ABOUT_MODE), self._found.turned_off)
+        acts = [row for row in rows if row.user == OPERATOR and row.about.startswith(_ABOUT_USER)]
+        is_off = self._access.mode is Mode.OFF
+        self._found = Recent(mode if is_off else None, acts[0] if acts else self._found.by_operator)
+        return self._found

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.access.resealing import USERS_PER_STEP
+from cluster.broker.access.secrets import USERS_PER_STEP
 from cluster.broker.refusal import Refused
 from cluster.peer.keyring import key_id
 from statemachine.commands import FINALIZE, ROTATION_LEVEL
