@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(400)]
 NAME, SECRET = "lake-of-tests", "the-planted-secret-of-the-lake"
 COUNT = 40
-RESOURCES = (
-    "Topic:marker-orders",
-    "Topic:marker-copies",
-    "Group:marker-lake",
-    "Group:TOOLS_CONSUMER",
-    "Group:query *",
-)
+RIGHTS = {
+    "Topic:marker-orders": ["Sub", "Get"],
+    "Topic:marker-copies": ["Sub", "Get", "Pub"],
+    "Group:TOOLS_CONSUMER": ["Sub"],
+    "Group:marker-lake": ["Sub", "Create"],
+    "Group:query *": ["Pub"],
+}
+"""Exactly the rights that docs/pipeline.md names: for reads, for the option `group`, and for the writes of streams."""
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +38,8 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
             root.admin.create_topic(topic, 2)
             root.send_batch(topic, [b"%d" % number for number in range(COUNT)], queue_id=0)
         root.admin.create_user(NAME, SECRET)
-        for resource in RESOURCES:
-            root.admin.set_rule(NAME, resource, ["Pub", "Sub", "Get", "Create"])
+        for resource, actions in RIGHTS.items():
+            root.admin.set_rule(NAME, resource, actions)
     yield cluster
     cluster.down()
 
@@ -85,3 +86,49 @@ def test_without_a_right_nothing_is_read_and_the_error_has_no_secret(
     with pytest.raises(Exception, match="hidden") as caught:
         wrong.load().count()
     assert SECRET not in str(caught.value)
+
+
+READ = {"Topic:marker-orders": ["Sub", "Get"], "Group:TOOLS_CONSUMER": ["Sub"]}
+"""The rights of a plain read."""
+ROWS: dict[str, tuple[dict[str, list[str]], tuple[str, str]]] = {
+    "a read": (READ, ("Topic:marker-orders", "Get")),
+    "subscribePattern": ({**READ, "Cluster:*": ["List"]}, ("Cluster:*", "List")),
+    "index and term": ({**READ, "Cluster:*": ["Get"]}, ("Cluster:*", "Get")),
+    "a batch": ({"Topic:marker-written": ["Pub"], "Group:write *": ["Pub"]}, ("Group:write *", "Pub")),
+}
+"""The rows of docs/pipeline.md that the stream above does not need: their rights, and one without which it fails."""
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_rights_of_the_page_suffice_and_without_one_of_them_it_fails(
+    secured: LocalCluster, spark: SparkSession, row: str
+) -> None:
+    rights, (resource, action) = ROWS[row]
+    user = f"{row.replace(' ', '-')}-user"
+    with raftmq.connect(secured.servers, **secured.client_options) as root:
+        root.admin.create_topic("marker-written", 1)
+        root.admin.create_user(user, SECRET)
+        for each, actions in rights.items():
+            root.admin.set_rule(user, each, actions)
+    given = {**options_of(secured), "accessKey": user}
+
+    def run() -> int:
+        if row == "a batch":
+            frame = spark.range(3).selectExpr("cast(id as string) as body")
+            sink = frame.write.format("raftmq").mode("append")
+            sink.options(**given, topic="marker-written").save()
+            return COUNT
+        which = {"subscribePattern": "marker-order.*"} if row == "subscribePattern" else {"topic": "marker-orders"}
+        if row == "index and term":
+            which["columns"] = "queue_offset,index,term"
+        return len(spark.read.format("raftmq").options(**given, **which).load().collect())
+
+    assert run() == COUNT
+    with raftmq.connect(secured.servers, **secured.client_options) as root:
+        left = [each for each in rights[resource] if each != action]
+        if left:
+            root.admin.set_rule(user, resource, left)
+        else:
+            root.admin.delete_rule(user, resource)
+    with pytest.raises(Exception, match=f"no right to .*{action}"):
+        run()
