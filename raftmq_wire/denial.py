@@ -15,6 +15,5 @@ def how_to_allow(denial: str) -> str:
     if found is None:
         return ""
     user, actions, resource = found[1], found[2].split(" or "), found[3]
-    others = f" instead of {actions[0]}, {' or '.join(actions[1:])} would do;" if len(actions) > 1 else ""
-    replaces = f"it replaces the rule that raftmq acl list {user} shows for it"
-    return f"raftmq acl set {user} {shlex.quote(resource)} {actions[0]}    (by a Super;{others} {replaces})"
+    others = f"; instead of {actions[0]}, {' or '.join(actions[1:])} would do" if len(actions) > 1 else ""
+    return f"raftmq acl set {user} {shlex.quote(resource)} {actions[0]} --add    (as a Super{others})"

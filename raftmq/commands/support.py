@@ -12,7 +12,7 @@ import click
 from cluster.config.local_layout import NodeRecord, read_cluster
 from cluster.runtime.host.private_files import as_the_user_has_it
 from raftmq.commands.shared_options import cluster_options, console, data_dir, show
-from raftmq.local.http.admin_http import GivenAddresses, node_addresses
+from raftmq.local.http.admin_http import GivenAddresses, node_addresses, raise_if_refused
 from raftmq.local.support_bundle import files_of_node, text_of_file, without_secrets, write_bundle
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -44,6 +44,7 @@ def bundle(to: Path | None, data: str | None, admin: str | None, as_json: bool) 
         raise LocalError(f"{path} exists already", "a bundle is never overwritten", "--to FILE", ExitCode.USAGE)
     files = {"about.txt": _about()}
     addresses = node_addresses(admin, data)
+    raise_if_refused(addresses)
     elsewhere = isinstance(addresses, GivenAddresses)
     with console(stderr=True).status("asking the nodes"):
         for number, address in enumerate(addresses, 1):

@@ -46,12 +46,12 @@ def test_no_rule_is_a_denial_and_says_what_was_needed() -> None:
 @pytest.mark.parametrize(
     ("need", "command"),
     [
-        (PUB, "raftmq acl set shop Topic:orders-eu Pub    (by a Super; it"),
+        (PUB, "raftmq acl set shop Topic:orders-eu Pub --add    (as a Super)"),
         (
             PUB._replace(actions=(Action.SUB, Action.GET)),
-            "raftmq acl set shop Topic:orders-eu Sub    (by a Super; instead of Sub, Get would",
+            "raftmq acl set shop Topic:orders-eu Sub --add    (as a Super; instead of Sub, Get would",
         ),
-        (Need(Kind.GROUP, "query a b", (Action.PUB,)), "raftmq acl set shop 'Group:query a b' Pub    (by"),
+        (Need(Kind.GROUP, "query a b", (Action.PUB,)), "raftmq acl set shop 'Group:query a b' Pub --add    (as"),
         (
             Need(Kind.TOPIC, "a from b on Group:c", (Action.GET,)),
             "raftmq acl set shop 'Topic:a from b on Group:c' Get ",
@@ -63,7 +63,7 @@ def test_a_denial_leads_to_the_command_that_ends_it(need: Need, command: str) ->
     assert isinstance(verdict, Denied)
     advice = how_to_allow(f"route: {verdict.reason}")
     assert advice.startswith(command)
-    _, _, _, user, resource, action = shlex.split(advice.partition("    ")[0])
+    *_, user, resource, action, _ = shlex.split(advice.partition("    ")[0])
     assert (user, judge(replace(SHOP, rules=(rule(resource, actions=action),)), HERE, [need])) == ("shop", ALLOWED)
     assert how_to_allow("user shop is disabled") == ""
 

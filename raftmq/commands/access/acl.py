@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
@@ -30,6 +31,7 @@ def acl() -> None:
 @click.option("--deny", is_flag=True, help="The rule denies; without it, it allows.")
 @click.option("--source", "sources", multiple=True, metavar="ADDRESS", help="Only from this address or network.")
 @click.option("--default", "is_default", is_flag=True, help="It counts only where no other rule of the user fits.")
+@click.option("--add", is_flag=True, help="Add the actions to those of the rule that is there.")
 @people_options
 def set_(
     user: str,
@@ -38,12 +40,13 @@ def set_(
     deny: bool,
     sources: tuple[str, ...],
     is_default: bool,
+    add: bool,
     data_dir: Path | None,
     data: str | None,
     admin: str | None,
     as_json: bool,
 ) -> None:
-    """Set the rule of USER for RESOURCE: it takes the place of the one that is there.
+    """Set the rule of USER for RESOURCE: it takes the place of the one that is there, or adds to it with --add.
 
     RESOURCE is Topic:orders, Topic:orders* (every name that begins so), Topic:*, the same with Group: and Cluster:, or
     * for everything. ACTIONS are All, Pub, Sub, Create, Update, Delete, Get, List.
@@ -55,8 +58,32 @@ def set_(
         "sources": list(sources),
         "policy": "Default" if is_default else "Custom",
     }
-    answer = api(admin, data, data_dir, LOOK).put(_path(user), {"rules": [rule]})
+    asked = api(admin, data, data_dir, LOOK)
+    if add:
+        rule = _added(user, rule, asked.get(_path(user))["rules"])
+    answer = asked.put(_path(user), {"rules": [rule]})
     show(as_json, answer, _told(user, rule))
+
+
+def _added(user: str, rule: dict[str, Any], rules: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the rule with the actions of the one that it replaces; its sources stay unless others are given. Raises
+    LocalError if one of the two allows and the other denies."""
+    kind, _, name = rule["resource"].partition(":")
+    for known in rules:
+        its_kind, _, its_name = known["resource"].partition(":")
+        if (its_kind.lower(), its_name, known["policy"]) != (kind.lower(), name, rule["policy"]):
+            continue
+        if known["decision"] != rule["decision"]:
+            raise LocalError(
+                f"user {user} has a rule for {known['resource']} that does the opposite",
+                f"{known['decision']} {', '.join(known['actions'])}; nothing was changed",
+                f"raftmq acl set {user} {shlex.quote(rule['resource'])} {' '.join(rule['actions'])}    (replaces it)",
+                ExitCode.REFUSED,
+            )
+        there = {each.lower() for each in known["actions"]}
+        actions = [*known["actions"], *(each for each in rule["actions"] if each.lower() not in there)]
+        return {**rule, "actions": actions, "sources": rule["sources"] or known["sources"]}
+    return rule
 
 
 @acl.command("list")

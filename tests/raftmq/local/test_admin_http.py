@@ -44,7 +44,7 @@ class Stub:
                 self.end_headers()
                 self.wfile.write(value if isinstance(value, bytes) else json.dumps(value).encode())
 
-            do_GET = do_POST = do_DELETE = handle_any
+            do_GET = do_POST = do_PUT = do_DELETE = handle_any
 
             def log_message(self, *_: object) -> None:
                 """Quiet."""
@@ -234,7 +234,16 @@ def test_a_command_that_changes_something_says_that_not_the_named_user_does_it(
 
 
 @pytest.mark.parametrize(
-    "words", [("status",), ("status", "--json"), ("top", "--count", "1"), ("inspect-consistency",), ("links",)], ids=str
+    "words",
+    [
+        ("status",),
+        ("status", "--json"),
+        ("top", "--count", "1"),
+        ("inspect-consistency",),
+        ("links",),
+        ("support", "bundle", "--to", "/nowhere/b.tar.gz"),
+    ],
+    ids=str,
 )
 def test_a_denial_is_no_node_that_does_not_answer(
     stub: Stub, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
@@ -250,6 +259,37 @@ def test_a_denial_is_no_node_that_does_not_answer(
     assert told.err.splitlines() == [denial["message"], "because: nothing was changed", f"type:    {denial['hint']}"]
     if "--json" in words:
         assert json.loads(told.out)["error"]["what"] == denial["message"]
+
+
+@pytest.mark.parametrize(
+    ("resource", "policy", "sources", "expected"),
+    [
+        ("Topic:x", "Custom", [], (["Sub", "get"], ["10.0.0.0/8"])),
+        ("topic:x", "Custom", ["10.1.0.0/16"], (["Sub", "get"], ["10.1.0.0/16"])),
+        ("Topic:xy", "Custom", [], (["get"], [])),
+        ("Topic:x", "Default", [], (["get"], [])),
+    ],
+)
+def test_an_added_action_leaves_those_of_the_rule(
+    stub: Stub, resource: str, policy: str, sources: list[str], expected: tuple[list[str], list[str]]
+) -> None:
+    there = {"resource": "Topic:x", "actions": ["Sub"], "decision": "Allow", "sources": ["10.0.0.0/8"]}
+    stub.answers = [(200, {"rules": [{**there, "policy": "Custom"}]})]
+    options = ["--default"] if policy == "Default" else []
+    options += [word for each in sources for word in ("--source", each)]
+    assert run(["acl", "set", "shop", resource, "get", "--add", *options, "--admin", stub.address]) == 0
+    (method, path, body) = stub.asked[-1]
+    (rule,) = json.loads(body)["rules"]
+    assert (method, path, len(stub.asked)) == ("PUT", "/v1/acl/shop", 2)
+    assert (rule["actions"], rule["sources"]) == expected
+
+
+def test_nothing_is_added_to_a_rule_that_denies(stub: Stub, capsys: pytest.CaptureFixture[str]) -> None:
+    there = {"resource": "Topic:x", "actions": ["Sub"], "decision": "Deny", "sources": [], "policy": "Custom"}
+    stub.answers = [(200, {"rules": [there]})]
+    assert run(["acl", "set", "shop", "Topic:x", "Get", "--add", "--admin", stub.address]) == ExitCode.REFUSED
+    assert capsys.readouterr().err.splitlines()[2] == "type:    raftmq acl set shop Topic:x Get    (replaces it)"
+    assert len(stub.asked) == 1
 
 
 def test_where_the_addresses_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
