@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tests.containers.engines import PROJECT, Engine
+from tests.containers.engines import NODES, PROJECT, Engine
 from tests.support.tools import ROOT
 
 IMAGE = "raftmq:0.1.0"
@@ -14,6 +14,8 @@ SERVE = ("serve", "--config", "/etc/raftmq/n1.toml")
 INIT = ("init", *(word for node in ("n1", "n2", "n3") for word in ("--config", f"/etc/raftmq/{node}.toml")))
 SPARE = f"{PROJECT}_spare"
 """A volume beside those of the project."""
+OTHERS = tuple(f"{PROJECT}_other_{name}" for name in ("secrets", *NODES))
+"""The volumes of another cluster."""
 
 
 class Refused(NamedTuple):
@@ -44,11 +46,28 @@ def refusals(engine: Engine) -> Iterator[Refused]:
     yield _run(engine, "an empty volume: serve", SERVE, own)
     yield _run(engine, "a read-only volume", SERVE, (f"{PROJECT}_n1:/data/n1:ro", config, secrets))
     engine.engine("volume", "rm", SPARE)
+    yield from _with_another_cluster(engine, config)
 
 
-def _run(engine: Engine, what: str, command: Sequence[str], volumes: Sequence[str]) -> Refused:
+def _with_another_cluster(engine: Engine, config: str) -> Iterator[Refused]:
+    places = ("/secrets", *(f"/data/{node}" for node in NODES))
+    of_others, ours = (
+        [f"{name}:{place}" for name, place in zip(volumes, places, strict=True)]
+        for volumes in (OTHERS, [f"{PROJECT}_{name}" for name in ("secrets", *NODES)])
+    )
+    made = _run(engine, "another cluster", INIT, [config, *of_others])
+    assert made.code == 0, made
+    mixed = [config, *ours[:3], of_others[3]]
+    yield _run(engine, "a volume of another cluster: init", (*INIT, "--leave-lost"), mixed)
+    running = next(node for node in NODES if engine.pid(node))
+    network = f"container:{engine.name(running)}"
+    yield _run(engine, "a port that is taken in the network", SERVE, [config, *of_others], "--network", network)
+    engine.engine("volume", "rm", *OTHERS)
+
+
+def _run(engine: Engine, what: str, command: Sequence[str], volumes: Sequence[str], *options: str) -> Refused:
     mounts = [word for volume in volumes for word in ("-v", volume)]
-    said = engine.engine("run", "--rm", *mounts, "--entrypoint", "sh", IMAGE, "-c", _CODE, "sh", *command)
+    said = engine.engine("run", "--rm", *options, *mounts, "--entrypoint", "sh", IMAGE, "-c", _CODE, "sh", *command)
     *lines, code = said.strip().splitlines()
     return Refused(what, int(code), "\n".join(lines))
 

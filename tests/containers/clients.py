@@ -21,9 +21,10 @@ SENDER = Path(__file__).with_name("sender.py")
 
 
 class Sender:
-    """A program that sends; it prints JSON lines with the number of acknowledged messages."""
+    """A program that sends `count` messages; it prints JSON lines with the number of acknowledged ones."""
 
-    def __init__(self, command: Sequence[str], environment: dict[str, str], script: str = "") -> None:
+    def __init__(self, command: Sequence[str], count: int, environment: dict[str, str], script: str = "") -> None:
+        self.count = count
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -45,10 +46,6 @@ class Sender:
             self.acked = told["count"]
             self.refused = told.get("failed", 0)
 
-    @property
-    def is_sending(self) -> bool:
-        return self._process.poll() is None
-
     def end(self) -> None:
         """Waits for its end; fails if it failed."""
         assert self._process.wait(600) == 0, "a sender failed"
@@ -58,13 +55,14 @@ class Sender:
 def from_the_host(engine: Engine, name: str, count: int, rate: float, user: dict[str, str]) -> Sender:
     """The Go client with published addresses."""
     words = ["send", HOST, TOPIC, name, str(count), str(rate)]
-    return Sender([str(engine.ground.go_client), *words], {**user, "HOME": str(engine.ground.folder)})
+    return Sender([str(engine.ground.go_client), *words], count, {**user, "HOME": str(engine.ground.folder)})
 
 
 def from_inside(engine: Engine, name: str, count: int, rate: float, user: dict[str, str]) -> Sender:
     """Our client in the network of the containers."""
     command = engine.client("--entrypoint", "python", "raftmq:0.1.0", "-", environment=user)
-    return Sender([*command, INSIDE, TOPIC, name, str(count), str(rate)], engine.environment, SENDER.read_text())
+    words = [INSIDE, TOPIC, name, str(count), str(rate)]
+    return Sender([*command, *words], count, engine.environment, SENDER.read_text())
 
 
 class Stored:

@@ -17,8 +17,9 @@ from resource import RLIMIT_NOFILE, RLIMIT_NPROC, getrlimit
 from tests.support.tools import ROOT
 
 PODMAN_COMPOSE = "1.6.0"
-COMPOSE = {"v2": "v2.40.3", "v5": "v5.7.0"}
-"""The versions of the module github.com/docker/compose: the one that runs, and the newest, which judges the file."""
+COMPOSE = {"v2": "v2.40.3", "v5": "v5.6.0"}
+"""The versions of the module github.com/docker/compose: the one that runs, and the newest that can be built
+(5.7.0 requires modules that the module proxy does not serve), which judges the file."""
 IMAGES = ("raftmq:0.1.0", "raftmq-spark:0.1.0")
 STAND_INS = ("prom/prometheus", "versity/versitygw")
 RUN = Path("/run/raftmq-containers")

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shutil
 import signal
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from typing import Any
 import yaml
 
 from tests.containers.bad_input import refusals
-from tests.containers.clients import HOST, TOPIC, Stored, from_inside, from_the_host
+from tests.containers.clients import HOST, TOPIC, Sender, Stored, from_inside, from_the_host
 from tests.containers.engines import ENGINES, NODES, PROFILES, Engine, wait
 from tests.containers.ground import Ground
 from tests.containers.ground import say as tell
@@ -33,8 +35,8 @@ RATE = 400.0
 """Messages per second of each of the two senders, so that the kills fall into their work."""
 LEAST_S = 120.0
 """Seconds that the senders take at least."""
-KILLS = (0.15, 0.4, 0.65)
-"""The parts of all messages that are acknowledged when a leader is killed."""
+KILLS = ((0.05, 0.25), (0.3, 0.5), (0.55, 0.75))
+"""A leader is killed when each of the two senders has a part of its messages acknowledged: at random, between these."""
 PORTS = {"n1": 9644, "n2": 9645, "n3": 9646}
 PROMETHEUS = "http://127.0.0.1:9090"
 SMALL = {
@@ -68,6 +70,7 @@ class Story:
     def tell(self) -> None:
         """Tells all of it; an AssertionError is its failure."""
         self.three_healthy_nodes()
+        self.another_project()
         self.profiles()
         self.three_killed_leaders()
         self.every_panel_has_data()
@@ -107,6 +110,18 @@ class Story:
         )
         return "signed" in done or "16" in done
 
+    def another_project(self) -> None:
+        """A second copy of the file cannot have the same ports, as the engine says; its end takes nothing of ours."""
+        were = [self.engine.pid(node) for node in NODES]
+        named = ("--project-name", "second")
+        said = self.engine.file(*named, "up", "--no-build", "--detach", code=None)
+        taken = re.search(r"127\.0\.0\.1:\d+.*already (in use|allocated)", said)
+        assert taken, said
+        self.engine.file(*named, "down", "--volumes", code=None)
+        assert [self.engine.pid(node) for node in NODES] == were
+        assert self.leader(), "no node leads any more"
+        tell(f"a second project: {taken[0]}; the first goes on")
+
     def profiles(self) -> None:
         self.engine.environment |= {"RAFTMQ_TIER_URL": TIER, "RAFTMQ_SPARK_TOPIC": TOPIC}
         self.everything_up()
@@ -127,24 +142,27 @@ class Story:
             from_the_host(self.engine, "host", half, rate, self.user),
             from_inside(self.engine, "inside", self.messages - half, rate, self.user),
         ]
-        for part in KILLS:
-            wait(lambda: sum(each.acked for each in senders) > part * self.messages, "nothing is sent", 600)  # noqa: B023
-            self.kill_the_leader()
-            assert all(each.is_sending for each in senders), "a sender was done before the last kill"
+        for least, most in KILLS:
+            self.kill_the_leader(senders, random.uniform(least, most))
         for each in senders:
             each.end()
         refused = [each.refused for each in senders]
         stored = Stored(self.user)
         tell(f"Go client on the host, ours in the network: {stored.judge(*self.sent)}; attempts that failed: {refused}")
 
-    def kill_the_leader(self) -> None:
+    def kill_the_leader(self, senders: Sequence[Sender], part: float) -> None:
+        """Kills it when every sender has that part of its messages acknowledged, and waits until it is ready again."""
+        wait(lambda: all(each.acked > part * each.count for each in senders), "a sender does not get on")
         leader = self.leader()
         was = self.engine.pid(leader)
         os.kill(was, signal.SIGKILL)
+        acked = [each.acked for each in senders]
+        assert all(each.acked < each.count for each in senders), "a sender was done before the kill"
         wait(lambda: self.leader() not in ("", leader), "no new leader")
         wait(lambda: self.engine.pid(leader) not in (0, was), f"{leader} is not started again by its policy")
         wait(partial(self.is_ready, leader), f"{leader} is not ready again")
-        tell(f"killed {leader}, which led; then {self.leader()} led, and the engine started {leader} again")
+        told = " and ".join(f"{count} of {each.count}" for each, count in zip(senders, acked, strict=True))
+        tell(f"killed {leader}, which led, at {told}; then {self.leader()} led, and the engine started {leader} again")
 
     def every_panel_has_data(self) -> None:
         with_reader = self.engine.client("raftmq:0.1.0", "consume", TOPIC, "--group", "readers", environment=self.user)
