@@ -32,9 +32,10 @@ def main() -> int:
         sys.stderr.write(f"{lacking}\n")
         return 2
     ground = Ground(asked.folder)
-    ground.make(asked.engine)
-    story = (sys.executable, "-m", "tests.containers.story", asked.engine, str(ground.folder), str(asked.messages))
-    return subprocess.run([*ALONE, "sh", "-c", _REAPING, "sh", *story], cwd=ROOT, check=False).returncode
+    with ground.alone():
+        ground.make(asked.engine)
+        story = (sys.executable, "-m", "tests.containers.story", asked.engine, str(ground.folder), str(asked.messages))
+        return subprocess.run([*ALONE, "sh", "-c", _REAPING, "sh", *story], cwd=ROOT, check=False).returncode
 
 
 def _default_folder() -> Path:

@@ -10,7 +10,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 from resource import RLIMIT_NOFILE, RLIMIT_NPROC, getrlimit
 
@@ -68,6 +70,13 @@ class Ground:
     def processes(self) -> int:
         """The limit of processes of a user that containers get."""
         return min(PROCESSES, getrlimit(RLIMIT_NPROC)[1] % (1 << 63))
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Waits until no other run uses the folder, and keeps it from others meanwhile."""
+        with (self.folder / "lock").open("w") as lock:
+            flock(lock, LOCK_EX)
+            yield
 
     def make(self, engine: str) -> None:
         """Makes what the engine needs; takes some 10 minutes the first time, and one minute with other sources."""

@@ -117,11 +117,16 @@ def main(folder: Path) -> None:
     pods.serve(1)
     live_once = False
     until = time.monotonic() + 60
-    while machines.members(0).get(4, {}).get("role") != "voter":
-        live = machines.is_live(1)
+    while True:
+        live, ready = machines.is_live(1), machines.is_ready(1)
+        role = machines.members(0).get(4, {}).get("role")
+        if role == "voter":
+            break
         assert live or not live_once, "the liveness probe failed while the node caught up"
+        assert not (ready and role == "learner"), "the readiness probe passed while the node caught up"
         live_once = live_once or live
         assert time.monotonic() < until, "node 4 is no voter"
+    wait(partial(machines.is_ready, 1), "the new pod is not ready")
     machines.run(0, "raftmq", "node", "remove", "2", env=pods.env(0))
 
     say("its volume is emptied again and is refused as well")
