@@ -21,5 +21,13 @@ if [ ! -s /handed/metrics/scrape-token ]; then
     mv /handed/metrics/scrape-token.new /handed/metrics/scrape-token
 fi
 
-# The first Super comes out of /secrets/first-user as soon as a node leads.
-until raftmq auth mode enforce --yes; do sleep 1; done
+# The first Super comes out of /secrets/first-user as soon as a node leads. Once only: who changes the mode later has a
+# reason.
+if [ ! -e /secrets/judged ]; then
+    until raftmq auth mode enforce --yes; do sleep 1; done
+    : >/secrets/judged
+fi
+echo "every request is judged; this container is idle from now on"
+trap 'exit 0' TERM INT
+sleep infinity &
+wait

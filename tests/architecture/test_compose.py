@@ -67,6 +67,22 @@ def test_three_nodes_wait_for_one_init() -> None:
         assert SERVICES[node]["depends_on"] == {"init": done, "keys": done}
 
 
+def test_up_and_wait_is_no_failure() -> None:
+    """It is one if a container ends that no other waits for."""
+    awaited = {
+        name
+        for service in SERVICES.values()
+        for name, how in service.get("depends_on", {}).items()
+        if how["condition"] == "service_completed_successfully"
+    }
+    stay = {name for name, service in SERVICES.items() if service.get("restart") == "unless-stopped"}
+    assert awaited | stay == {*SERVICES}
+    assert not awaited & stay
+    script = (ROOT / "docker" / "access.sh").read_text()
+    assert script.endswith("trap 'exit 0' TERM INT\nsleep infinity &\nwait\n")
+    assert SERVICES["access"]["healthcheck"]["test"][-1] in script
+
+
 @pytest.mark.parametrize("service", ["init", *NODES])
 def test_the_command_and_its_options_exist(service: str) -> None:
     name, *arguments = SERVICES[service]["command"]

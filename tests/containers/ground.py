@@ -55,6 +55,8 @@ class Ground:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.podman = self.folder / "podman"
         self.go_client = self.folder / "go-client"
+        self.saved = self.folder / "images.txt"
+        """The ids of the images in the archive for dockerd."""
         self.podman_compose = self.folder / "python" / "bin" / "podman-compose"
 
     def compose(self, kind: str) -> Path:
@@ -138,10 +140,17 @@ class Ground:
         self.podman.chmod(0o755)
 
     def _save(self, environment: Mapping[str, str]) -> None:
+        """Writes the images into an archive, unless it has them already."""
+        asked = [str(self.podman), "inspect", "--type", "image", "--format", "{{.Id}}", *self.images()]
+        ids = subprocess.run(asked, env={**os.environ, **environment}, capture_output=True, check=True).stdout
+        if self.saved.exists() and self.saved.read_bytes() == ids:
+            return
+        self.saved.unlink(missing_ok=True)
         archive = self.folder / "images.tar"
         archive.unlink(missing_ok=True)
         save = ("save", "--quiet", "--multi-image-archive", "--output", str(archive), *self.images())
         run([str(self.podman), *save], environment)
+        self.saved.write_bytes(ids)
 
     def _make_client(self) -> None:
         """The Go client of tests/compat, which is the unmodified one of the module proxy."""
