@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 SERVERS = os.environ.get("RAFTMQ_SERVERS", "n1:9876;n2:9876;n3:9876")
 CHECKPOINTS = Path(os.environ.get("CHECKPOINTS", "/checkpoints"))
 SECRET = Path("/handed/spark/secret")
+COUNTING = Path("/data/counting")
+"""The file that is there while the stream runs, for the health check."""
 
 
 def main(topic: str) -> None:
     """Runs until it is stopped."""
+    COUNTING.unlink(missing_ok=True)
     if SECRET.exists():
         os.environ.update(RAFTMQ_ACCESS_KEY="spark", RAFTMQ_SECRET_KEY=SECRET.read_text())
     spark = session(app_name="count", config={"spark.sql.shuffle.partitions": "2"})
@@ -49,6 +52,9 @@ def main(topic: str) -> None:
         .foreachBatch(show)
         .start()
     )
+    while query.lastProgress is None and not query.awaitTermination(1):
+        pass
+    COUNTING.touch()
     query.awaitTermination()
 
 

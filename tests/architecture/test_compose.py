@@ -81,7 +81,9 @@ def test_up_and_wait_is_no_failure() -> None:
     script = (ROOT / "docker" / "access.sh").read_text()
     assert script.endswith("trap 'exit 0' TERM INT\nsleep infinity &\nwait\n")
     assert SERVICES["access"]["healthcheck"]["test"][-1] in script
-    assert "\nHEALTHCHECK NONE\n" in (ROOT / "docker/spark/Dockerfile").read_text()
+    spark = (ROOT / "docker/spark/Dockerfile").read_text()
+    (made,) = re.findall(r'^HEALTHCHECK .*"test", "-e", "(.+)"\]$', spark, re.MULTILINE)
+    assert f'Path("{made}")' in (ROOT / "docker/spark/count.py").read_text()
 
 
 @pytest.mark.parametrize("service", ["init", *NODES])
