@@ -16,4 +16,5 @@ if [ ! -s /handed/spark/secret ]; then
     mv /handed/spark/secret.new /handed/spark/secret
 fi
 raftmq acl set spark 'Topic:*' Sub Get List >/dev/null
+raftmq acl set spark Group:TOOLS_CONSUMER Sub >/dev/null # in its name all reads without a group are made
 raftmq acl set spark 'Cluster:*' Get List >/dev/null

@@ -18,6 +18,7 @@ from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.node.orderly_stop import DRAIN_S, FAREWELL_S, HAND_OVER_S, SETTLE_S
 from raftmq.cli import cli
+from raftmq.client.consuming.pull import TOOLS_GROUP
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -220,6 +221,10 @@ PROFILES = {
     "spark-user": "spark",
     "spark": "spark",
 }
+
+
+def test_spark_may_read_without_a_group() -> None:
+    assert f" Group:{TOOLS_GROUP} Sub " in (ROOT / "docker/spark-user.sh").read_text()
 
 
 def test_profiles() -> None:

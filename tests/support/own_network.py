@@ -140,7 +140,7 @@ class Load:
         self._stop = threading.Event()
         with connect(servers) as client:
             client.admin.create_topic("t", queues=1)
-        self._thread = threading.Thread(target=self._send)
+        self._thread = threading.Thread(target=self._send, daemon=True)
         self._thread.start()
 
     def _send(self) -> None:
