@@ -33,7 +33,7 @@ VERSION ?=
 MUTANTS_ARGS ?=
 RELEASE_ARGS ?=
 
-.PHONY: help setup setup-dev demo test test-pythons test-all coverage test-compat test-browser compat-matrix containers check lint dead-code types layers arch shape sim-night mutants bench bench-compare bench-instructions bench-peers bench-wake stories changelog hooks lock docs release clean distclean
+.PHONY: help setup setup-dev demo test test-ci test-pythons test-all coverage test-compat test-browser compat-matrix containers check lint dead-code types layers arch shape sim-night mutants bench bench-compare bench-instructions bench-peers bench-wake stories changelog hooks lock docs release clean distclean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -47,8 +47,11 @@ demo: $(STAMPS)/kernel  ## three nodes, a killed leader, every message accounted
 test: $(STAMPS)/dev  ## the default suite, a file at a time in each of TEST_JOBS processes (PYTEST_ARGS=...)
 	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile $(PYTEST_ARGS)
 
-test-all: $(STAMPS)/dev  ## the default suite; fails if a test was skipped for want of a tool (docs/testing.md has the list)
-	@$(BIN)/python -m pytest --complete -n $(TEST_JOBS) --dist loadfile $(PYTEST_ARGS)
+test-ci: $(STAMPS)/dev  ## the tests that are too long for the default suite; .ci/run runs both (PYTEST_ARGS=...)
+	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile -m ci $(PYTEST_ARGS)
+
+test-all: $(STAMPS)/dev  ## both; fails if a test was skipped for want of a tool (docs/testing.md has the list)
+	@$(BIN)/python -m pytest --complete -n $(TEST_JOBS) --dist loadfile -m "not slow and not compat and not browser" $(PYTEST_ARGS)
 
 test-pythons: $(STAMPS)/dev  ## the default suite, without Spark, on CPython 3.12 and 3.13, where they are on PATH
 	@$(BIN)/python .ci/other_pythons.py $(PYTEST_ARGS)

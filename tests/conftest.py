@@ -25,12 +25,20 @@ settings.register_profile(
 )
 settings.load_profile("shared machine")
 
+# Collection makes ten thousand objects that stay: the collector would walk them again and again, a third of its time.
+gc.disable()
+
 _TESTS = Path(__file__).parent
 _REST = "rest"
 _SPARK = "tests/pyspark_raftmq"
 _PAGE = _TESTS.parent / "docs" / "internals" / "feature-map.md"
 _NAMED = re.compile(r"`(tests/[\w/.-]+\.py::[^`]+)`( \[\w+\])?")
-_TAGS = {"not slow and not compat and not browser": "", "slow": " [slow]"}
+_TAGS = {
+    "not slow and not ci and not compat and not browser": [""],
+    "not slow and not compat and not browser": ["", " [ci]"],
+    "ci": [" [ci]"],
+    "slow": [" [slow]"],
+}
 """`-m` of a run -> how the page marks the tests that it must contain."""
 BUDGET_SECONDS = {
     "raftmq_wire": 60,
@@ -140,8 +148,8 @@ class NamedTests:
     """After a run of everything, each test that the feature map names must be there, and with --complete it must have
     run: skipped is then not enough.
 
-    Tests named with [slow] are asked for by a run of all slow tests, the others by a run of the default suite. Any
-    other run (folders, -k, --lf) promises nothing.
+    Tests named with [slow] or [ci] are asked for by a run of all tests with that mark, the others by a run of the
+    default suite. Any other run (folders, -k, --lf) promises nothing.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -155,10 +163,10 @@ class NamedTests:
             self._done |= {report.nodeid, report.nodeid.partition("[")[0]}
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        tag = _TAGS.get(self._config.option.markexpr) if self._is_whole() else None
-        if tag is None or session.exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        tags = _TAGS.get(self._config.option.markexpr, []) if self._is_whole() else []
+        if not tags or session.exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
             return
-        named = {name for name, given in _NAMED.findall(_PAGE.read_text(encoding="utf-8")) if given == tag}
+        named = {name for name, given in _NAMED.findall(_PAGE.read_text(encoding="utf-8")) if given in tags}
         self._missing = sorted(named - self._done)
         if self._missing:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -182,6 +190,7 @@ def pytest_collection_finish() -> None:
     them again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -23,7 +23,7 @@ from raftlog.core.raw_node import Ready
 FIRST, SEEDS = 7002, 2
 SHORT = 7002
 """The quicker one."""
-BROKEN_FIRST, PATIENCE = 7025, 30
+PATIENCE = 30
 """Seeds after which broken code must have been found: the rarest of these shows in one seed of eleven."""
 HASH_OF = "from jepsen_like.sim.world import run_seed; v = run_seed({}); print(v.hash, v.events, v.acked)"
 
@@ -93,20 +93,20 @@ def read_without_asking(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("breaks", "checkers"),
-    [
-        (ack_before_the_disk, {"invariant"}),
-        (forget_identities, {"log", "foreign"}),
-        (sync_nothing, {"node", "durability"}),
-        (read_without_asking, {"register", "answers"}),
+    ("breaks", "first", "checkers"),
+    [  # the first seed is one that finds it; when the product changes, it may be a later one
+        (ack_before_the_disk, 7025, {"invariant"}),
+        (forget_identities, 7027, {"log", "foreign"}),
+        (sync_nothing, 7025, {"node", "durability"}),
+        (read_without_asking, 7025, {"register", "answers"}),
     ],
 )
 def test_broken_code_is_found(
-    breaks: Callable[[pytest.MonkeyPatch], None], checkers: set[str], monkeypatch: pytest.MonkeyPatch
+    breaks: Callable[[pytest.MonkeyPatch], None], first: int, checkers: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     breaks(monkeypatch)
     found: list[SimResult] = []
-    for seed in range(BROKEN_FIRST, BROKEN_FIRST + PATIENCE):
+    for seed in range(first, first + PATIENCE):
         found.append(run_seed(seed))
         if found[-1].violations:
             break
