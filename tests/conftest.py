@@ -36,7 +36,7 @@ _NAMED = re.compile(r"`(tests/[\w/.-]+\.py::[^`]+)`( \[\w+\])?")
 _TAGS = {
     "not slow and not ci and not compat and not browser": [""],
     "not slow and not compat and not browser": ["", " [ci]"],
-    "ci": [" [ci]"],
+    "ci and not slow": [" [ci]"],
     "slow": [" [slow]"],
 }
 """`-m` of a run -> how the page marks the tests that it must contain."""

@@ -124,6 +124,8 @@ def suite(tmp_path: Path) -> Path:
         "def test_may_skip(): pass\n"
         "@pytest.mark.slow\n"
         "def test_slow(): pass\n"
+        "@pytest.mark.ci\n"
+        "def test_long(): pass\n"
     )
     return tmp_path
 
@@ -135,7 +137,7 @@ def run(suite: Path, names: str, *args: str, **env: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-GOOD = "`tests/test_a.py::test_runs` `tests/test_a.py::test_may_skip` `tests/test_a.py::test_slow` [slow]"
+GOOD = "`tests/test_a.py::test_runs` `tests/test_a.py::test_may_skip` `tests/test_a.py::test_slow` [slow] `tests/test_a.py::test_long` [ci]"
 BAD = GOOD + " `tests/test_a.py::test_runs[2]` `tests/test_a.py::test_runs[3]` `tests/test_a.py::test_slow`"
 
 
@@ -160,7 +162,20 @@ def test_a_named_test_that_is_skipped_fails_only_a_complete_run(suite: Path) -> 
     assert run(suite, GOOD, "--complete")[0] == 0
 
 
-@pytest.mark.parametrize("args", [[], ["-k", "runs"], ["-m", "slow"]], ids=["whole", "narrowed", "slow"])
+@pytest.mark.parametrize("mark", ["slow", "ci and not slow"])
+def test_a_run_of_one_mark_must_have_the_tests_that_are_named_with_it(suite: Path, mark: str) -> None:
+    tag = mark.partition(" ")[0]
+    code, output = run(suite, f"{GOOD} `tests/test_a.py::test_gone` [{tag}] `tests/test_a.py::test_other`", "-m", mark)
+    assert code == 1
+    assert output.partition("did not run")[2].split()[1:2] == ["tests/test_a.py::test_gone"]
+    assert "test_other" not in output
+
+
+@pytest.mark.parametrize(
+    "args",
+    [[], ["-k", "runs"], ["-m", "slow"], ["-m", "ci and not slow"]],
+    ids=["whole", "narrowed", "slow", "ci"],
+)
 def test_other_runs_pass(suite: Path, args: list[str]) -> None:
     code, output = run(suite, BAD if "-k" in args else GOOD, *args)
     assert (code, "did not run" in output) == (0, False), output

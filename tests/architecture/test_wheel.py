@@ -17,6 +17,8 @@ import pytest
 
 from tests.support.tools import is_here, needs
 
+pytestmark = pytest.mark.ci
+
 ROOT = Path(__file__).parents[2]
 PRODUCT = {"raftmq_wire", "raftlog", "statemachine", "cluster", "jepsen_like", "raftmq", "pyspark_raftmq"}
 BUILD = "import sys; from setuptools.build_meta import build_sdist, build_wheel; {}(sys.argv[1])"

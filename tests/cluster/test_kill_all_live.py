@@ -175,6 +175,7 @@ def check(live_cluster: Any, ledger: Ledger) -> None:
             assert committed.get((TOPIC, queue_id)) in possible, f"node {node_id}, queue {queue_id}"
 
 
+@pytest.mark.ci
 def test_everything_acknowledged_survives_two_kills_of_all(live_cluster: Any) -> None:
     kill_all(live_cluster, 2)
 

@@ -52,6 +52,7 @@ def raftmq(cluster: LocalCluster, *arguments: str, code: int = 0) -> dict[str, A
     return said
 
 
+@pytest.mark.ci
 def test_a_secret_is_made_and_changed_while_clients_write_and_is_shown_nowhere(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:

@@ -96,6 +96,7 @@ class Stranger:
         return int(decode_header(frame[0], frame[4 : 4 + int.from_bytes(frame[1:4], "big")]).code)
 
 
+@pytest.mark.ci
 def test_a_stranger_with_an_open_connection_is_stopped_when_the_mode_changes(cluster: LocalCluster) -> None:
     with as_user(cluster, ROOT) as root:
         root.admin.create_topic("orders")

@@ -28,6 +28,7 @@ def test_core_seeds_of_this_commit(seeds: int, record_property: Callable[[str, o
     )
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("seeds", [2, pytest.param(10, marks=MANY)])
 def test_full_node_seeds_of_this_commit(seeds: int, record_property: Callable[[str, object], None]) -> None:
     seed = commit_seed()

@@ -42,6 +42,7 @@ def test_it_runs_to_its_end(live_cluster: Any, tmp_path: Path, name: str) -> Non
     assert "never" not in done.stdout
 
 
+@pytest.mark.ci
 def test_their_types_are_sound() -> None:
     words = [sys.executable, "-m", "mypy", "--strict", *map(str, sorted(FOLDER.glob("*.py")))]
     done = subprocess.run(words, cwd=FOLDER.parent, capture_output=True, text=True, timeout=110)

@@ -25,7 +25,7 @@ from tests.support.distributions import (
     users_folder,
 )
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.ci, pytest.mark.live]
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(ROOT / ".ci")

@@ -117,6 +117,7 @@ def alarms_of(cluster: LocalCluster) -> list[Any]:
     return []
 
 
+@pytest.mark.ci
 def test_a_backup_under_load_becomes_a_cluster_and_that_a_survivor(live_cluster: Any, tmp_path: Path) -> None:
     with connect(live_cluster.servers) as mq:
         mq.admin.create_topic(TOPIC, 4)

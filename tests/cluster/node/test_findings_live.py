@@ -90,6 +90,7 @@ def test_who_is_connected(live_cluster: LiveCluster) -> None:
         mq.send("who-is-it", b"it connects again")
 
 
+@pytest.mark.ci
 def test_probes_of_a_follower_that_catches_up(live_cluster: LiveCluster) -> None:
     """It is never restarted for it, and no other node is stopped meanwhile: it is live, and not ready until it has
     applied what is committed."""

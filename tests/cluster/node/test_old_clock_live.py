@@ -24,6 +24,7 @@ def disk(tmp_path: Path) -> NodeDisk:
     return NodeDisk(home, tmp_path / "shim", build_shim(tmp_path / "built"))
 
 
+@pytest.mark.ci
 def test_a_node_with_the_clock_of_last_year(
     live_cluster: LiveCluster, disk: NodeDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,7 @@ def test_a_rotten_byte_is_found_and_mended_while_all_serve(live_cluster: Any) ->
     until(lambda: command(live_cluster, "inspect-consistency")[0] == 0)
 
 
+@pytest.mark.ci
 def test_a_node_with_other_rows_is_fenced_and_comes_back(live_cluster: Any) -> None:
     send(live_cluster, 5)
     follower = next(node.id for node in live_cluster.nodes if node.id != live_cluster.leader())

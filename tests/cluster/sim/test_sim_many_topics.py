@@ -55,6 +55,7 @@ def check(sim: SimCluster, model: dict[str, dict[str, Any]]) -> None:
         assert shown == model
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("count", "seed"),
     [pytest.param(3_000, 8), pytest.param(100_000, 9, marks=[pytest.mark.slow, pytest.mark.timeout(900)])],

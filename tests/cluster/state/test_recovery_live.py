@@ -39,6 +39,7 @@ def test_a_killed_node_tells_what_its_start_did(live_cluster: Any) -> None:
     assert account["reasons"]
 
 
+@pytest.mark.ci
 def test_a_lost_state_comes_from_a_peer_before_the_node_joins(live_cluster: Any) -> None:
     assert [node.id for node in live_cluster.nodes] == [1, 2, 3]
     send(live_cluster.servers, 50, 50)

@@ -17,6 +17,8 @@ from raftlog.types import EntryType
 from statemachine.commands import COMMIT_OFFSETS
 from tests.support.tiered_cluster import Tiered
 
+pytestmark = pytest.mark.ci
+
 MINUTE_S = 60
 SOON = {"tier.seal_after_ms": 60_000}
 

@@ -76,6 +76,7 @@ def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
     ]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("prefix", [LOG_PREFIX, "index/"])
 def test_an_object_that_is_missing_is_named_and_asked_for_ever_less_often(
     evicted: Callable[[int], Tiered], caplog: pytest.LogCaptureFixture, prefix: str

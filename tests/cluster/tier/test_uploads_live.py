@@ -128,6 +128,7 @@ def test_the_next_leader_ends_what_a_killed_one_began(tiered: TieredNodes) -> No
     tiered.wait_equal()
 
 
+@pytest.mark.ci
 def test_down_brings_all_of_the_log_to_the_store_or_says_what_is_left(
     tiered: TieredNodes, capsys: pytest.CaptureFixture[str]
 ) -> None:

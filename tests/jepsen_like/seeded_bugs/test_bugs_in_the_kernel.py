@@ -16,7 +16,7 @@ from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT, Bug, BugError, Edit, 
 from raftmq_wire import kernel
 from tests.support.tools import needs
 
-pytestmark = needs("compiler")
+pytestmark = [pytest.mark.ci, needs("compiler")]
 
 TELL = """
 from cluster.runtime.framing import frames

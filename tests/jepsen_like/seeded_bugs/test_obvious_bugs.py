@@ -17,6 +17,8 @@ from jepsen_like.seeded_bugs.cli import bugs as command
 from jepsen_like.seeded_bugs.recorded_results import Recorded
 from jepsen_like.seeded_bugs.unit_tests import folders, outcome, outcomes, requested
 
+pytestmark = pytest.mark.ci
+
 BUGS = {bug.id: bug for bug in load_all()}
 _AGREED = """`values` has one number per voter.\"""
     ordered = sorted(values)

@@ -120,6 +120,7 @@ def test_the_schedule_is_clean_on_the_product(bug: Bug) -> None:
     assert fired_in(bug.id).checker is None
 
 
+@pytest.mark.ci
 def test_representative_bugs_are_caught() -> None:
     bugs = [bug for bug in BUGS if bug.id in REPRESENTATIVE]
     rows = list(matrix.rows(bugs, {"core": 1, "full": 0}, jobs=1))

@@ -114,6 +114,7 @@ def test_broken_code_is_found(
     assert found[-1].violations[0].checker in checkers, found[-1].violations
 
 
+@pytest.mark.ci
 def test_shrinking_keeps_the_violation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Acks before the disk show without any fault, so that nearly the whole plan can go."""
     ack_before_the_disk(monkeypatch)

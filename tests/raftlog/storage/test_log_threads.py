@@ -24,6 +24,7 @@ STABLE = 40
 """Entries that no conflict touches."""
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("terms", [8, pytest.param(40, marks=pytest.mark.slow)])
 def test_readers_see_only_whole_entries(tmp_path: Path, genesis: Genesis, frames: Frames, terms: int) -> None:
     log = SegmentedLog.create(OsFileSystem(), tmp_path, genesis=genesis.entry(), segment_size=genesis.segment_size)

@@ -165,6 +165,7 @@ def test_a_read_goes_on_when_the_leader_is_killed(
     assert rows == [(queue, offset) for queue in range(QUEUES) for offset in range(MESSAGES // QUEUES)]
 
 
+@pytest.mark.ci
 def test_a_read_goes_on_when_its_follower_is_killed(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raftmq.arrow.reading.MAX_PULL_MESSAGES", 50)
     monkeypatch.setattr("raftmq.arrow.tables.BATCH_ROWS", 50)

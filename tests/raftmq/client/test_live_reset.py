@@ -15,6 +15,7 @@ pytestmark = pytest.mark.live
 QUEUES, MESSAGES = 2, 20
 
 
+@pytest.mark.ci
 def test_a_running_consumer_goes_back(live_cluster: Any) -> None:
     topic, group = f"replay-{uuid4().hex[:8]}", f"readers-{uuid4().hex[:8]}"
     admin = AdminApi(admin_addresses(None, str(live_cluster.data)))

@@ -150,6 +150,7 @@ def test_kill_restart_and_a_second_start(shell: Shell) -> None:
     assert "term" in shell("logs", killed)[0]
 
 
+@pytest.mark.ci
 def test_up_in_the_foreground_ends_its_nodes_on_ctrl_c(shell: Shell) -> None:
     """Ctrl-C reaches `up` only: the nodes have a session of their own, and are stopped in order."""
     process = subprocess.Popen(
@@ -232,6 +233,7 @@ def test_follow_prints_what_comes(shell: Shell) -> None:
     assert b"stopped after 2 messages" in err
 
 
+@pytest.mark.ci
 def test_up_in_the_foreground_tells_of_a_dead_node_and_ends_after_down(shell: Shell) -> None:
     process = subprocess.Popen(
         shell.command("up", "--json", "--base-port", str(free_base_port(12))),

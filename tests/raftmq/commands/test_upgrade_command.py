@@ -43,6 +43,7 @@ def test_a_version_below_the_clusters_level_stops_no_node(
     assert processes(live_cluster) == before
 
 
+@pytest.mark.ci
 def test_a_finalized_cluster_of_this_version_needs_nothing(
     live_cluster: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

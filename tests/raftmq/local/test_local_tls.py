@@ -45,6 +45,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     return ran
 
 
+@pytest.mark.ci
 @pytest.mark.live
 def test_everything_after_it_just_works(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tmp_path / ".raftmq"

@@ -34,6 +34,7 @@ def bodies_in(mq: Client, topic: str) -> list[bytes]:
         return [message.body for message in consumer]
 
 
+@pytest.mark.ci
 def test_the_leader_is_replaced_by_a_node_with_an_empty_disk(own_cluster: LocalCluster) -> None:
     cluster = own_cluster
     with connect(cluster.servers) as mq:

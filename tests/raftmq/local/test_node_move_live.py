@@ -50,6 +50,7 @@ def start_at(cluster: LocalCluster, node: int, port: int) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.ci
 def test_a_member_moves_to_where_it_is_and_nowhere_else(own_cluster: LocalCluster) -> None:
     cluster = own_cluster
     leader = cluster.wait_leader()

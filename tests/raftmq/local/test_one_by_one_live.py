@@ -22,7 +22,7 @@ from raftmq.client import connect
 from raftmq.local.process import free_base_port
 from tests.support.wait_until import until
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.ci, pytest.mark.live]
 
 REFUSED = 5
 

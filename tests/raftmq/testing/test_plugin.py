@@ -95,6 +95,7 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "PYTEST_"))}
 
 
+@pytest.mark.ci
 @pytest.mark.live
 def test_a_project_outside_this_tree_kills_a_leader(project: Path) -> None:
     (project / "test_kills.py").write_text(KILLS)
@@ -107,6 +108,7 @@ def test_a_project_outside_this_tree_kills_a_leader(project: Path) -> None:
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(project) in " ".join(p.info["cmdline"] or ())]
 
 
+@pytest.mark.ci
 @pytest.mark.live
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_is_left_of_a_run_that_was_killed(project: Path, number: signal.Signals) -> None:
@@ -173,6 +175,7 @@ def test_without_the_server_one_line_says_what_to_install(
         RaftMQCluster(tmp_path / "cluster")
 
 
+@pytest.mark.ci
 @pytest.mark.live
 def test_a_request_that_cannot_be_carried_out_says_why(tmp_path: Path) -> None:
     with RaftMQCluster(tmp_path / "cluster") as cluster:
