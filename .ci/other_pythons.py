@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
             "-m",
             "pytest",
             "-n",
-            os.environ.get("TEST_JOBS", "2"),
+            os.environ.get("TEST_JOBS", "3"),
             *SUITE,
             *others,
         ]

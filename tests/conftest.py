@@ -84,7 +84,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneSparkSess
 class TimeBudget:
     """Adds up what each top folder of tests/ took and prints it beside its budget.
 
-    Two folders run at a time. It reports and never fails: the machine that runs the suite is shared.
+    Several folders run at a time. It reports and never fails: the machine that runs the suite is shared.
     """
 
     def __init__(self) -> None:

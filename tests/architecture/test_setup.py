@@ -293,6 +293,6 @@ def test_nothing_is_installed_without_hashes(tmp_path: Path) -> None:
 
 def test_ci_runs_the_checks_and_the_test_command_of_the_readme() -> None:
     commands = (ROOT / ".ci" / "run").read_text().splitlines()
-    assert commands[-3:] == ["make check", "make test-pythons", "make test"]
+    assert commands[-4:] == ["make check", "make test-pythons", "make test-ci", "make test"]
     assert "make test" in (ROOT / "README.md").read_text()
     assert os.access(ROOT / ".ci" / "run", os.X_OK)

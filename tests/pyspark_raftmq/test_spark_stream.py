@@ -12,7 +12,7 @@ import raftmq
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.ci, pytest.mark.spark, pytest.mark.live, pytest.mark.timeout(180)]
 
 Rows = list[tuple[str, int, int]]
 
