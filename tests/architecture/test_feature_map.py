@@ -137,7 +137,10 @@ def run(suite: Path, names: str, *args: str, **env: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-GOOD = "`tests/test_a.py::test_runs` `tests/test_a.py::test_may_skip` `tests/test_a.py::test_slow` [slow] `tests/test_a.py::test_long` [ci]"
+GOOD = (
+    "`tests/test_a.py::test_runs` `tests/test_a.py::test_may_skip` "
+    "`tests/test_a.py::test_slow` [slow] `tests/test_a.py::test_long` [ci]"
+)
 BAD = GOOD + " `tests/test_a.py::test_runs[2]` `tests/test_a.py::test_runs[3]` `tests/test_a.py::test_slow`"
 
 
