@@ -22,6 +22,8 @@ class Refused(NamedTuple):
     """A command that was refused."""
 
     what: str
+    wants: str
+    """The words that it must say."""
     code: int
     says: str
 
@@ -33,43 +35,52 @@ def refusals(engine: Engine) -> Iterator[Refused]:
     shutil.copytree(ROOT / "docker", folder)
     for path in folder.rglob("*.toml"):
         path.chmod(0o600)
-    yield _run(engine, "files of a clone under umask 077", SERVE, [f"{folder}:/etc/raftmq:ro"])
+    yield _run(engine, "files of a clone under umask 077", "chmod a+rX", SERVE, [f"{folder}:/etc/raftmq:ro"])
 
     config = f"{ROOT / 'docker'}:/etc/raftmq:ro"
-    secrets = f"{PROJECT}_secrets:/secrets:ro"
-    own = (f"{SPARE}:/data/n1", config, secrets)
-    engine.engine("run", "--rm", "--user", "0:0", "--entrypoint", "chown", "-v", own[0], IMAGE, "0:0", "/data/n1")
-    engine.engine("run", "--rm", "--user", "0:0", "--entrypoint", "chmod", "-v", own[0], IMAGE, "700", "/data/n1")
-    yield _run(engine, "a volume owned by root: init", INIT, own)
-    yield _run(engine, "a volume owned by root: serve", SERVE, own)
+    ours = _mounts([f"{PROJECT}_{name}" for name in _NAMES])
+    own = (f"{SPARE}:/data/n1", config, ours[0])
+    rootly = ("run", "--rm", "--user", "0:0", "--entrypoint", "sh", "-v", own[0], IMAGE, "-c", _OF_ROOT)
+    engine.engine(*rootly)
+    init = (*INIT, "--leave-lost")
+    yield _run(engine, "a volume owned by root: init", "chown", init, [*own, *ours[2:]])
+    yield _run(engine, "a volume owned by root: serve", "chown", SERVE, own)
     engine.engine("volume", "rm", SPARE)
-    yield _run(engine, "an empty volume: serve", SERVE, own)
-    yield _run(engine, "a read-only volume", SERVE, (f"{PROJECT}_n1:/data/n1:ro", config, secrets))
+    yield _run(engine, "an empty volume: serve", "holds no node", SERVE, own)
     engine.engine("volume", "rm", SPARE)
-    yield from _with_another_cluster(engine, config)
 
-
-def _with_another_cluster(engine: Engine, config: str) -> Iterator[Refused]:
-    places = ("/secrets", *(f"/data/{node}" for node in NODES))
-    of_others, ours = (
-        [f"{name}:{place}" for name, place in zip(volumes, places, strict=True)]
-        for volumes in (OTHERS, [f"{PROJECT}_{name}" for name in ("secrets", *NODES)])
-    )
-    made = _run(engine, "another cluster", INIT, [config, *of_others])
+    others = _mounts(OTHERS)
+    made = _run(engine, "another cluster", "", INIT, [config, *others])
     assert made.code == 0, made
-    mixed = [config, *ours[:3], of_others[3]]
-    yield _run(engine, "a volume of another cluster: init", (*INIT, "--leave-lost"), mixed)
-    running = next(node for node in NODES if engine.pid(node))
-    network = f"container:{engine.name(running)}"
-    yield _run(engine, "a port that is taken in the network", SERVE, [config, *of_others], "--network", network)
+    mixed = [config, *ours[:3], others[3]]
+    yield _run(engine, "a volume of another cluster: init", "belongs to cluster", init, mixed)
+    fixed = [config, others[0], f"{others[1]}:ro"]
+    yield _run(engine, "a read-only volume: serve", "ead-only file system", SERVE, fixed)
+    network = f"container:{engine.name(next(node for node in NODES if engine.pid(node)))}"
+    words = "port 10912 (peer.port) is in use"
+    yield _run(engine, "a port that is taken in the network", words, SERVE, [config, *others], "--network", network)
     engine.engine("volume", "rm", *OTHERS)
 
 
-def _run(engine: Engine, what: str, command: Sequence[str], volumes: Sequence[str], *options: str) -> Refused:
+_NAMES = ("secrets", *NODES)
+_OF_ROOT = "mkdir /data/n1/lost+found && chown 0:0 /data/n1 && chmod 700 /data/n1"
+"""A volume that is not empty keeps its owner: into an empty one, engines copy what the image has there."""
+
+
+def _mounts(volumes: Sequence[str]) -> list[str]:
+    """Each volume at its place, in the order of _NAMES."""
+    return [
+        f"{volume}:{'/data/' if name in NODES else '/'}{name}" for volume, name in zip(volumes, _NAMES, strict=True)
+    ]
+
+
+def _run(
+    engine: Engine, what: str, wants: str, command: Sequence[str], volumes: Sequence[str], *options: str
+) -> Refused:
     mounts = [word for volume in volumes for word in ("-v", volume)]
     said = engine.engine("run", "--rm", *options, *mounts, "--entrypoint", "sh", IMAGE, "-c", _CODE, "sh", *command)
     *lines, code = said.strip().splitlines()
-    return Refused(what, int(code), "\n".join(lines))
+    return Refused(what, wants, int(code), "\n".join(lines))
 
 
 _CODE = 'raftmq "$@" 2>&1; echo $?'

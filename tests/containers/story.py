@@ -277,6 +277,7 @@ class Story:
         for each in refusals(self.engine):
             assert each.code not in (0, 137), each
             assert "defect" not in each.says, each
+            assert each.wants in each.says, each
             tell(f"{each.what}: exit code {each.code}\n{each.says}")
 
     def member(self, node: str) -> dict[str, Any]:
