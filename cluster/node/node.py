@@ -152,7 +152,9 @@ class Node(Assembly):
         return (
             Part(name="transport", start=lambda: self.transport.start(handlers), close=self.transport.close),
             self.remoting.listeners.part(),
-            Part(name="driver", start=self.driver.start, close=self.driver.stop),
+            # It ends also if a port before it could not be opened: peers may have queued a turn for it by then.
+            Part(name="driver", close=self.driver.stop),
+            Part(name="first turn", start=self.driver.start),
             Part(name="metrics", role=self._note_role),
             Part(name="lanes", start=self._lanes.prepare, close=self._lanes.close),
             Part(name="chores", start=lambda: self._chores.start(), close=lambda: self._chores.stop()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,21 @@ async def test_a_node_that_asks_for_it_is_opened_again(config: Config, caplog: p
     assert closed == lives
     assert not lives[1].restarting
     assert lives[1].failure is None
+
+
+async def test_a_port_that_is_taken_ends_the_start_and_nothing_runs_after_it(
+    config: Config, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The driver, which was not started, may have a turn queued that applies entries, and the state is closed."""
+    nodes: list[Node] = []
+    life = NodeRuns(config, Environment(), lambda _: None, opened=nodes.append)
+    with socket.create_server(("127.0.0.1", config.peer.port)), pytest.raises(OSError, match=str(config.peer.port)):
+        await life.run()
+    driver, turns = nodes[0].driver, nodes[0].driver.turns
+    driver.wake()
+    await asyncio.sleep(0)
+    assert driver.turns == turns
+    assert not [record for record in caplog.records if record.levelname == "CRITICAL"]
 
 
 def opened(config: Config) -> Path:
