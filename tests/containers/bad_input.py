@@ -30,6 +30,7 @@ class Refused(NamedTuple):
 
 def refusals(engine: Engine) -> Iterator[Refused]:
     """Yields each refusal. The cluster of the project is there; its containers may run."""
+    engine.engine("volume", "rm", "--force", SPARE, *OTHERS, code=None)  # of a run that failed
     folder = engine.ground.folder / "unreadable"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / "docker", folder)
@@ -56,9 +57,9 @@ def refusals(engine: Engine) -> Iterator[Refused]:
     yield _run(engine, "a volume of another cluster: init", "belongs to cluster", init, mixed)
     fixed = [config, others[0], f"{others[1]}:ro"]
     yield _run(engine, "a read-only volume: serve", "ead-only file system", SERVE, fixed)
-    network = f"container:{engine.name(next(node for node in NODES if engine.pid(node)))}"
+    beside = engine.beside(next(node for node in NODES if engine.pid(node)))
     words = "port 10912 (peer.port) is in use"
-    yield _run(engine, "a port that is taken in the network", words, SERVE, [config, *others], "--network", network)
+    yield _run(engine, "a port that is taken in the network", words, SERVE, [config, *others], *beside)
     engine.engine("volume", "rm", *OTHERS)
 
 

@@ -119,6 +119,10 @@ class Engine(ABC):
         told = json.loads(self.engine("volume", "inspect", f"{PROJECT}_{name}"))
         return Path(told[0]["Mountpoint"])
 
+    def beside(self, service: str) -> list[str]:
+        """The options of a container that has the network of the service's."""
+        return ["--network", f"container:{self.name(service)}"]
+
     def client(self, *words: str, environment: Mapping[str, str]) -> list[str]:
         """The command of a container of our image in the network of the project; more words follow."""
         given = [word for name, value in environment.items() for word in ("--env", f"{name}={value}")]
@@ -156,6 +160,9 @@ class Podman(Engine):
                 wait(partial(self.has_ended, each), f"{each} does not end")
         for node in NODES:
             wait(partial(self.is_healthy, node), f"{node} is not healthy")
+
+    def beside(self, service: str) -> list[str]:
+        return ["--pod", f"pod_{PROJECT}", *super().beside(service)]
 
     def has_ended(self, service: str) -> bool:
         """Returns True if its container did what it is for."""
