@@ -242,6 +242,12 @@ def encode_head(
     return _PREFIX.pack(4 + len(header) + body_size, serialize_type << 24 | len(header)) + header
 
 
+def remark_as_written(remark: str | None) -> str | None:
+    """Returns a received remark with the `%` that `encode_head` replaced, so that a person can copy the names in it. No
+    name of a topic or group has a U+FF05."""
+    return remark.replace("\uff05", "%") if remark else remark
+
+
 class AlikeHeads:
     """Makes JSON heads of answers that differ only in their opaque."""
 

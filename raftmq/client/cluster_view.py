@@ -21,12 +21,23 @@ import msgspec
 
 from raftmq.client.connection import Connection, ConnectionPool, Reply
 from raftmq.client.environment import Environment
-from raftmq.client.errors import TRY_AGAIN, Failed, NotFound, RaftMQError, Unknown, Unreachable, error_of, is_unknown
+from raftmq.client.errors import (
+    TRY_AGAIN,
+    Denied,
+    Failed,
+    NotFound,
+    RaftMQError,
+    Unknown,
+    Unreachable,
+    error_of,
+    is_unknown,
+)
 from raftmq.client.retries import OnRetry, Retries, Retry
 from raftmq.client.route import BrokerData, Route, RouteBody, read_route
 from raftmq.client.tls import TlsError
 from raftmq_wire.codec import CodecError
 from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.denial import how_to_allow
 
 logger = logging.getLogger("raftmq")
 
@@ -506,6 +517,9 @@ class ClusterView:
             return known
         try:
             route = await self._fetch_route(topic, topic, timeout_s, refused_s, True)
+        except Denied as denied:  # any right on the topic gives the route; what follows needs this one
+            denied.advise(how_to_allow(str(denied), "Pub" if auto_create else "Sub"))
+            raise
         except NotFound:
             if not auto_create:
                 raise

@@ -16,7 +16,16 @@ from typing import NamedTuple, cast
 from raftmq.client.discovery import split_address
 from raftmq.client.environment import Environment
 from raftmq.client.tls import TlsError, refused
-from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, decode_header, encode_frame, ext_of
+from raftmq_wire.codec import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    CodecError,
+    Header,
+    decode_header,
+    encode_frame,
+    ext_of,
+    remark_as_written,
+)
 from raftmq_wire.signature import Credentials
 
 MAX_FRAME_BYTES = 64 << 20
@@ -194,7 +203,7 @@ class Connection(asyncio.Protocol):
         future = self._calls.get(header.opaque)
         if future is not None:
             if not future.done():
-                future.set_result(Reply(header.code, header.remark, ext_of(header), body))
+                future.set_result(Reply(header.code, remark_as_written(header.remark), ext_of(header), body))
         elif self._on_response is not None:
             self._on_response(header, body)
 

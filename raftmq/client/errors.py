@@ -68,6 +68,12 @@ class Refused(RaftMQError):
 class Denied(Refused):
     """The operation did not happen: the user may not do it, or requests must be signed and this one is not."""
 
+    def advise(self, hint: str) -> None:
+        """Puts `hint` in the place of the hint, unless it is ""."""
+        if hint and hint != self.hint:
+            self.__notes__ = [hint if note == self.hint else note for note in self.__notes__]
+            self.hint = hint
+
 
 class NotFound(RaftMQError):
     """The operation did not happen: the named topic, group or offset does not exist."""

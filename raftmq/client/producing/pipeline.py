@@ -28,7 +28,7 @@ from raftmq.client.producing.send_frame import FrameWriter, SendRequest, Submiss
 from raftmq.client.producing.send_window import AnyFuture, NextStep, Pending, SendWindow, never_sent
 from raftmq.client.retries import Retry
 from raftmq.client.send_room import Room
-from raftmq_wire.codec import Header
+from raftmq_wire.codec import Header, remark_as_written
 from raftmq_wire.codes import ResponseCode
 
 
@@ -340,12 +340,13 @@ class SendPipeline:
         pending = self._window.find(header.opaque)
         if pending is None:
             return
-        verdict = self._window.answer(pending, header.code, header.remark)
+        remark = remark_as_written(header.remark)
+        verdict = self._window.answer(pending, header.code, remark)
         if verdict is NextStep.OK:
             self._settle_ok(pending, header)
         elif verdict is NextStep.FINAL:
             what = f"send to {pending.topic}"
-            error = error_of(header.code, header.remark, what, maybe=pending.maybe, message_ids=pending.message_ids)
+            error = error_of(header.code, remark, what, maybe=pending.maybe, message_ids=pending.message_ids)
             if header.code in (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.INVALID_PARAMETER):
                 self.view.forget_route(pending.topic)
             self._settle(pending, None, error)
@@ -353,10 +354,10 @@ class SendPipeline:
             busy = header.code == ResponseCode.SYSTEM_BUSY
             if not busy and self._link is not None:
                 self.view.suspect(self._link.address)
-            if is_disk_full(header.code, header.remark):
-                self._tell_full(pending.topic, header.remark)
+            if is_disk_full(header.code, remark):
+                self._tell_full(pending.topic, remark)
             if self._holding is None and self._link is not None:  # once for all that are refused together
-                cause = f"says: {header.remark or 'try again'}"
+                cause = f"says: {remark or 'try again'}"
                 self._tell(self._link.address, cause, 1, header.code, pending.topic)
             self._hold(ask_leader=not busy)
 

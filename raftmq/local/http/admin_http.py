@@ -393,7 +393,7 @@ def _refused(answer: Any, look: str) -> ApiRefusal:
     if is_sentence and ": " in message:
         what, why = message.split(": ", 1)
         return ApiRefusal(code, what, why, hint, _EXIT_CODES.get(code, ExitCode.FAILED))
-    if code in ("unauthenticated", "denied") and any(os.environ.get(name) for name in USER_VARIABLES):
+    if code == "unauthenticated" and any(os.environ.get(name) for name in USER_VARIABLES):
         why = f"{USER_VARIABLES[0]} and {USER_VARIABLES[1]} do not count for the HTTP API; nothing was changed"
         return ApiRefusal(code, message, why, hint, ExitCode.REFUSED)
     reason = {

@@ -227,7 +227,12 @@ def test_a_command_that_changes_something_says_that_not_the_named_user_does_it(
     monkeypatch.setenv(name, "shop")
     first, _, why, _ = told("topic", "delete", "x", "--yes")
     assert first == f"{name} does not count for this command, which acts as nobody; see docs/security.md"
+    assert why == "because: nothing was changed", "the cluster knows who asks, and the cause is a missing right"
+    nobody = {"code": "unauthenticated", "message": "the request names no user", "hint": "send Authorization"}
+    stub.answer = 401, {"error": nobody}
+    _, _, why, _ = told("topic", "delete", "x", "--yes")
     assert why == f"because: {name} and {secret} do not count for the HTTP API; nothing was changed"
+    stub.answer = 403, {"error": refusal}
     assert told("topic", "list")[0] == refusal["message"], "a command that only reads says it where it is refused"
     monkeypatch.setenv("RAFTMQ_TOKEN", "0123456789abcdef")
     assert "which acts as the user of the token" in told("topic", "delete", "x", "--yes")[0]
