@@ -128,8 +128,9 @@ async def find_cluster(store: ObjectStore, url: str, wanted: str | None) -> str:
     if not found:
         raise LocalError(
             f"{url} holds no tier",
-            "no object there lies below the id of a cluster",
-            "give the URL that was tier.url of the lost cluster",
+            "no object there lies below the id of a cluster: nothing was uploaded yet, or the tier lies elsewhere",
+            "raftmq tier seal    (if the cluster still runs: it uploads all of its log; else give the URL that was "
+            "tier.url of the lost cluster)",
             ExitCode.REFUSED,
         )
     raise LocalError(

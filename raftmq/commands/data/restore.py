@@ -26,7 +26,12 @@ USERS_SHOWN = 50
 @click.option("--from-tier", "tier", metavar="URL", help="The tier of the lost cluster (tier.url).")
 @click.option("--cluster", metavar="ID", help="The id of the lost cluster, if several have their tier there.")
 @click.option("--to-index", type=click.IntRange(0), metavar="N", help="The last log entry that is restored.")
-@click.option("--to-time", type=PointInTime(), metavar="T", help="Nothing with a later log time is restored (UTC).")
+@click.option(
+    "--to-time",
+    type=PointInTime(ages=True),
+    metavar="T",
+    help="Nothing with a later log time is restored: a time (UTC), or an age such as 15m.",
+)
 @click.option(
     "--into", required=True, metavar="NEWDIR", type=click.Path(path_type=Path), help="A new or empty directory."
 )

@@ -1,4 +1,4 @@
-"""`raftmq tier`: shows, checks and repairs the part of the log that the object store holds."""
+"""`raftmq tier`: shows, extends, checks and repairs the part of the log that the object store holds."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
-from raftmq.commands.shared_options import cluster_options, print_json, print_table
+from raftmq.commands.shared_options import cluster_options, print_json, print_table, show
 from raftmq.local.http.admin_http import AdminApi, admin_addresses, each_node, node_addresses, scrubbed
 from raftmq_wire.errors import ExitCode
 
 
 @click.group()
 def tier() -> None:
-    """Show, check and mend what the object store holds of the log."""
+    """Show, extend, check and mend what the object store holds of the log."""
 
 
 @tier.command()
@@ -71,6 +71,18 @@ def list_segments(data: str | None, admin: str | None, as_json: bool) -> None:
         click.echo(f"{row['base']} to {row['end']}: {row['state']}, {row['stored_bytes']} bytes")
         for name in row["parts"]:
             click.echo(f"  {name}")
+
+
+@tier.command()
+@cluster_options
+def seal(data: str | None, admin: str | None, as_json: bool) -> None:
+    """Close the segment that is being written, so that all of the log up to now goes to the tier at once.
+
+    The upload goes on when the command ends: `raftmq tier status` shows how far it is.
+    """
+    answer = AdminApi(admin_addresses(admin, data), "raftmq tier status").post("/v1/tier/seal", {})
+    told = f"closed: all of the log below position {answer['position']} goes to the tier now"
+    show(as_json, answer, told, "it is there when `raftmq tier status` shows it as verified")
 
 
 @tier.command()

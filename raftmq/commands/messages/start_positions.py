@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime
-import re
 import time
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from raftmq.commands.point_in_time import age_of
 
 if TYPE_CHECKING:
     from raftmq.client import Client, Message, QueueInfo
@@ -17,7 +18,6 @@ Start = str | int | datetime.datetime
 START = "earliest|latest|OFFSET|TIME|2h"
 _IDLE_S = 0.1
 _PULL_MESSAGES = 32
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class StartType(click.ParamType[Start]):
@@ -60,9 +60,8 @@ class MomentType(click.ParamType[datetime.datetime]):
 
 def moment(text: str) -> datetime.datetime:
     """Returns the time that a text names, with a zone. Raises ValueError, or OverflowError for one before the epoch."""
-    if age := re.fullmatch(r"([1-9]\d{0,8})([smhd])", text):
-        now = datetime.datetime.now(datetime.UTC)
-        found = now - datetime.timedelta(seconds=int(age[1]) * _UNITS_S[age[2]])
+    if age := age_of(text):
+        found = datetime.datetime.now(datetime.UTC) - age
     else:
         found = datetime.datetime.fromisoformat(text).astimezone()
     if found.timestamp() < 0:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from cluster.config.loading import load
@@ -25,6 +27,14 @@ from tests.cluster.backup.lost_cluster import Lost
 )
 def test_a_time_is_utc_unless_it_says_otherwise(text: str, ms: int) -> None:
     assert PointInTime().convert(text, None, None) == ms
+
+
+def test_an_age_is_a_time_where_the_past_is_meant() -> None:
+    before_ms = time.time_ns() // 1_000_000
+    found_ms = PointInTime(ages=True).convert("15m", None, None)
+    assert before_ms <= found_ms + 15 * 60_000 <= time.time_ns() // 1_000_000
+    with pytest.raises(click.BadParameter):
+        PointInTime().convert("15m", None, None)
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,9 @@ def test_damage_is_named_or_gone_around(lost: Lost, tmp_path: Path) -> None:
 
 def test_the_wrong_cluster(lost: Lost, tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
-    with pytest.raises(LocalError, match=r"(?s)holds no tier.*tier.url of the lost cluster"):
+    with pytest.raises(
+        LocalError, match=r"(?s)holds no tier.*nothing was uploaded yet.*raftmq tier seal.*tier.url of the lost cluster"
+    ):
         rebuilt(lost, tmp_path / "new")
     lost.upload()
     other = "00000000-0000-0000-0000-00000000000f"
