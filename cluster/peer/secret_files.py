@@ -86,8 +86,8 @@ def complete(configs: Sequence[Config], cluster: str) -> None:
 
 
 def copy(source: Config, target: Config, cluster: str) -> None:
-    """Gives a joining node the secret and the mark of another one. Does nothing if there is no secret, or if the
-    joining node has one."""
+    """Gives a node the secret and the mark of another one. Does nothing if there is no secret, or if the node has
+    one."""
     keys = read_keys(path_of(source))
     if not keys:
         return
@@ -96,6 +96,34 @@ def copy(source: Config, target: Config, cluster: str) -> None:
     mark = mark_path(source)
     if mark.exists() and not mark_path(target).exists():
         _replace(mark_path(target), mark.read_bytes(), 0o644)
+
+
+def copy_from_any(sources: Sequence[Config], target: Config, wanted: str, cluster: str) -> None:
+    """Gives a joining node the secret and the mark of the first of these nodes that has the secret. Does nothing if the
+    cluster has none, or if the joining node has it.
+
+    `wanted` is the id of the cluster's newest key, in hex, "" if it has none. Raises LocalError if no node has it.
+    """
+    for source in sources:
+        if wanted and _has_readable(source, wanted):
+            copy(source, target, cluster)
+            return
+    if wanted and not has(target, wanted):
+        raise LocalError(
+            "no node on this machine has the secret of the cluster",
+            f"a new node must prove it; none of {', '.join(str(path_of(source)) for source in sources)} holds the key "
+            f"{wanted}",
+            "raftmq secret status    (put the file of a running node back, then repeat the command)",
+            ExitCode.REFUSED,
+        )
+
+
+def _has_readable(config: Config, wanted: str) -> bool:
+    """Returns True if the node has the key; False too if its file cannot be read."""
+    try:
+        return has(config, wanted)
+    except LocalError:
+        return False
 
 
 def take(file: Path, target: Config, wanted: str, cluster: str) -> bool:

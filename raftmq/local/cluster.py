@@ -430,12 +430,7 @@ class LocalCluster:
                 if node.record.id in must_run and not node.running:
                     raise _ended(node.record)
             if time.monotonic() >= deadline:
-                silent = [str(node.record.id) for node in view.nodes if node.status is None]
-                raise LocalError(
-                    f"{what} after {timeout_s:.0f} s",
-                    f"no answer from node {', '.join(silent)}" if silent else f"leader {view.leader}, term {view.term}",
-                    "raftmq logs",
-                )
+                raise LocalError(f"{what} after {timeout_s:.0f} s", why_not_ready(view, must_run), "raftmq logs")
             time.sleep(_POLL_S)
 
 
@@ -489,6 +484,16 @@ def _has_joined(view: ClusterView, node_id: int) -> bool:
     return any(
         node.record.id == node_id and (node.ready or (too_few and node.status is not None)) for node in view.nodes
     )
+
+
+def why_not_ready(view: ClusterView, waited_for: Sequence[int]) -> str:
+    """Returns the reason why the nodes are not ready, in their own words if they have any. Without ids in
+    `waited_for`, all that run count; a node that does not run is no reason."""
+    nodes = [node for node in view.nodes if node.running and (not waited_for or node.record.id in waited_for)]
+    if silent := [str(node.record.id) for node in nodes if node.status is None]:
+        return f"no answer from node {', '.join(silent)}"
+    words = [f"node {node.record.id}: {alarm['text']}" for node in nodes for alarm in (node.status or {})["alarms"]]
+    return "; ".join([f"leader {view.leader}, term {view.term}", *words])
 
 
 def _ended(node: NodeRecord) -> LocalError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,12 +19,13 @@ from cluster.config.loading import load
 from cluster.config.local_layout import ClusterFile, NodeRecord, locked, read_cluster, write_cluster
 from cluster.config.node_files import plan_node, write_config_like
 from cluster.members.joining import add_request, clear_half_made, make_directory
-from cluster.peer.secret_files import copy
+from cluster.peer.secret_files import copy_from_any
 from raftlog.storage.files.fs import OsFileSystem
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal
-from raftmq.local.http.credentials import addresses_of
+from raftmq.local.http.credentials import address_of, addresses_of
 from raftmq.local.process import check_ports, is_free, is_running, stop_nodes
+from raftmq.local.status import fetch_status
 from raftmq.local.tls.local_tls import certify, speaks_tls
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -33,6 +34,8 @@ LOCK_S = 60.0
 """Time in seconds to wait for another command on the same directory."""
 ELECTED_S = 30.0
 """Time in seconds to wait for a leader."""
+UNHEARD_S = 60.0
+"""Time in seconds to wait for a new node of which the leader hears nothing, or for a leader that could hear of it."""
 REMOVED = "removed"
 
 Tell = Callable[[str], object]
@@ -153,13 +156,14 @@ class LocalMembers:
                 raise _folder_is_there(data / f"n{number}")
             record = replace(plan_node(data, number, nodes, is_free), replaces=replaces)
             check_ports([record])
-            write_config_like(record, [*nodes, record], nodes[0].config_path)
+            write_config_like(record, [*nodes, record], with_files(nodes, replaces)[0].config_path)
             write_cluster(data, ClusterFile([*nodes, record]))
         directory = Path(load(record.config_path).node.data_dir)
         if record.id not in join["taken_ids"]:
             clear_half_made(OsFileSystem(), directory)
         make_directory(OsFileSystem(), directory, record.id, join, time.time_ns() // 1_000_000)
-        copy(load(nodes[0].config_path), load(record.config_path), join["cluster_id"])
+        having = [load(node.config_path) for node in with_files(nodes, replaces) if node.id != record.id]
+        copy_from_any(having, load(record.config_path), join.get("secret_key", ""), join["cluster_id"])
         if speaks_tls(data):
             certify(data, [record])
         return record
@@ -173,6 +177,8 @@ class LocalMembers:
             request = add_request(config, identity, auto_promote=not learner)
             self._asked = True
             self._patiently(lambda: self._api.post("/v1/members", request))
+        if is_running(record) and _lacks_secret(record, join.get("secret_key", "")):
+            stop_nodes([record])  # an interrupted attempt started it without; a node reads its secret when it starts
         if not is_running(record):
             self._tell(f"starting node {record.id}")
             self._cluster.start(record.id)
@@ -186,7 +192,9 @@ class LocalMembers:
                 write_cluster(self._cluster.data, cluster.without(node.id))
 
     def _wait_promoted(self, record: NodeRecord, role: str) -> Joined:
-        """Waits until the node is a voter, or a learner that has caught up, as `role` asks."""
+        """Waits until the node is a voter, or a learner that has caught up, as `role` asks. Raises LocalError if it
+        ended, was removed, or the leader hears nothing of it for UNHEARD_S."""
+        heard = time.monotonic()
         while True:
             view = self._look()
             member = next((each for each in view["members"] if each["id"] == record.id), None) if view else None
@@ -207,6 +215,10 @@ class LocalMembers:
                     "it is a member and catches up once it runs again",
                     f"raftmq logs {record.id}, then raftmq restart {record.id}; the leader then promotes it",
                 )
+            if member is not None and member["live"]:
+                heard = time.monotonic()
+            if time.monotonic() - heard >= UNHEARD_S:
+                raise unheard(record.id, fetch_status(address_of(record)), led=view is not None)
             self._tell(_progress(record.id, member))
             time.sleep(POLL_S)
 
@@ -262,6 +274,38 @@ def _unfinished(
         if replaces is None and node.id == (node_id or node.id) and node.id not in join["taken_ids"]:
             return node
     return None
+
+
+def with_files(nodes: Sequence[NodeRecord], replaces: int | None) -> list[NodeRecord]:
+    """Returns the nodes that have a configuration on this machine, the one that is to be replaced last: its disk may be
+    the one that was lost."""
+    there = [node for node in nodes if node.config_path.is_file()]
+    return sorted(there or nodes, key=lambda node: node.id == replaces)
+
+
+def _lacks_secret(record: NodeRecord, wanted: str) -> bool:
+    """Returns True if the running node says that it has another secret than the cluster, or none."""
+    status = fetch_status(address_of(record))
+    return status is not None and bool(wanted) and status.get("secret", {}).get("key", wanted) != wanted
+
+
+def unheard(node_id: int, status: dict[str, Any] | None, *, led: bool) -> LocalError:
+    """Returns the error for a node that runs and does not join. `status`: its own, None if it does not answer. `led`:
+    True if the cluster has a leader."""
+    if not led:
+        return LocalError(
+            f"the cluster has had no leader for {UNHEARD_S:.0f} s, so node {node_id} cannot join",
+            "a majority of the voters must run and reach each other",
+            "raftmq status    (then repeat the command: it continues)",
+        )
+    said = [] if status is None else [alarm["text"] for alarm in status.get("alarms", ())]
+    said += [link["finding"] or link["reason"] for link in (status or {}).get("links", ())]
+    told = dict.fromkeys(text for text in said if text)  # each once: the links often say the same
+    return LocalError(
+        f"node {node_id} runs, but the leader has heard nothing of it for {UNHEARD_S:.0f} s",
+        "; ".join(told) or ("it does not answer" if status is None else "it gives no reason"),
+        f"raftmq logs {node_id}    (then repeat the command: it continues)",
+    )
 
 
 def _has_arrived(member: dict[str, Any], role: str) -> bool:

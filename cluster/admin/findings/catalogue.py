@@ -156,6 +156,9 @@ def code_of_alarm(key: str) -> str:
     return ALARM_CODES.get(key, key)
 
 
+UNPROVEN_DO: Final = "raftmq secret status"
+"""The command about a link on which one of the nodes did not prove the secret. Both of them run."""
+
 _BESIDE_UP: Final = ("raftmq restart {n}", "raftmq logs {n}", "raftmq down")
 """Commands that work only beside a cluster that `raftmq up` made."""
 _INSTEAD: Final[dict[Place, tuple[str, str, str]]] = {

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from cluster.admin.findings.catalogue import BECAUSE_OF, CODES, command_of, runbook_of
+from cluster.admin.findings.catalogue import BECAUSE_OF, CODES, UNPROVEN_DO, command_of, runbook_of
 from cluster.admin.findings.finding import CLUSTER, SEVERITIES, Cause, Finding, link_object, node_object
 from cluster.config.local_layout import Place
 
@@ -99,13 +99,14 @@ def _down(
     place: Place,
     lost: Collection[int],
 ) -> Iterable[Finding]:
-    """Yields findings about members that do not answer and that no answering node reaches."""
+    """Yields findings about members that do not answer and that no answering node reaches. A node that refused another
+    one's secret, or was refused, runs."""
     gone = set(lost) - set(views)
     for node in sorted(members):
         others = [other for other in views if other != node and other in members]
         links = [found.get(("link_suspect", link_object(other, node))) for other in others]
         known = [link for link in links if link is not None]
-        if node in views or not known or len(known) < len(links):
+        if node in views or not known or len(known) < len(links) or any(each.do_now == UNPROVEN_DO for each in known):
             continue
         code = CODES["node_down"]
         why, do_now = "it is not running, or cut off", command_of(code, node, place)
@@ -137,6 +138,8 @@ def _all_slow(found: dict[tuple[str, str], Finding], views: Views) -> Iterable[F
 
 
 def _cause(finding: Finding, found: Mapping[tuple[str, str], Finding]) -> Cause | None:
+    if finding.do_now == UNPROVEN_DO:
+        return None  # it explains that the node is silent, and its command is the one to type
     for code, relation in BECAUSE_OF.get(finding.code, ()):
         for other in found.values():
             if other.code == code and other.key != finding.key and _related(relation, other.object, finding.object):

@@ -10,7 +10,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
-from cluster.admin.findings.catalogue import code_of_alarm
+from cluster.admin.findings.catalogue import UNPROVEN_DO, code_of_alarm
 from cluster.admin.findings.finding import CLUSTER, Condition, link_object, node_object
 from cluster.admin.node_interface import AdminPort, NodeStatus
 from cluster.config.exposure_check import open_folder, open_ports, ports_beyond
@@ -97,7 +97,7 @@ def _links(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
                 "link_suspect",
                 link_object(status.node, link.peer),
                 f"node {status.node} to node {link.peer}: {why}",
-                do_now="raftmq secret status" if "secret" in why else "",
+                do_now=UNPROVEN_DO if "secret" in why else "",
                 hold_ms=LINK_HOLD_MS,
                 since_ms=link.since_ms,
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -457,15 +457,15 @@ def _is_elsewhere(admin: str | None, data: str | None) -> bool:
 
 @contextmanager
 def _working(data: str | None) -> Iterator[LocalMembers]:
-    """Yields the local cluster's members, and shows the present stage in a line; on Ctrl-C prints what the cluster
+    """Yields the local cluster's members, and shows the present stage on stderr; on Ctrl-C prints what the cluster
     continues to do by itself."""
+    from raftmq.commands.stages import stages
     from raftmq.local.cluster import LocalCluster
     from raftmq.local.membership import LocalMembers
 
     err = console(stderr=True)
     try:
-        with err.status("asking the cluster") as spinner:
-            tell: Callable[[str], object] = spinner.update
+        with stages(err, "asking the cluster") as tell:
             yield LocalMembers(LocalCluster(data_dir(data)), tell)
     except KeyboardInterrupt:
         err.print("the change continues in the cluster; see: raftmq node list")

@@ -146,6 +146,17 @@ def test_an_empty_directory_of_a_node_of_this_machine_is_lost(tmp_path: Path) ->
     assert not local_layout.is_lost(own, 3)
 
 
+def test_a_node_that_did_not_prove_the_secret_runs_and_its_links_say_what_to_type() -> None:
+    refused = Condition("link_suspect", link_object(1, 3), OTHER_SECRET, do_now="raftmq secret status")
+    silent = Condition("node_silent", "node 3", "it answers with status 403")
+    views = {1: Memory(1).note([refused, silent], NOW_MS, 0), 2: [found(2, "link_suspect", link_object(2, 3))]}
+    assert told(merged(views, (1, 2, 3))) == {
+        ("link_suspect", link_object(1, 3)): None,
+        ("link_suspect", link_object(2, 3)): Cause("node_silent", "node 3"),
+        ("node_silent", "node 3"): None,
+    }
+
+
 @pytest.mark.parametrize("why", ["another node reaches it", "it answers"])
 def test_a_cut_link_is_not_a_node_that_is_down(why: str) -> None:
     views = {1: [found(1, "link_suspect", "link 1-3")], 2: []}

@@ -10,7 +10,18 @@ import pytest
 from cluster.config.config import Config, NodeSection, PeerSection
 from cluster.peer.keyring import key_id
 from cluster.peer.secret import MARK, SECRET, load, path_of
-from cluster.peer.secret_files import add_key, complete, copy, give, has, keys_of_new, read_keys, take, write_keys
+from cluster.peer.secret_files import (
+    add_key,
+    complete,
+    copy,
+    copy_from_any,
+    give,
+    has,
+    keys_of_new,
+    read_keys,
+    take,
+    write_keys,
+)
 from raftlog.storage.files.fs import OsFileSystem
 from raftmq_wire.errors import LocalError
 
@@ -80,6 +91,22 @@ def test_a_node_that_joins_gets_what_another_has(configs: list[Config]) -> None:
     with pytest.raises(LocalError, match="there is no file") as error:
         take(path_of(first).with_name("nothing"), third, name, "uuid")
     assert error.value.fix.startswith("scp NODE:DATA/SECRET ")
+
+
+def test_a_node_that_joins_gets_it_from_any_that_has_it(configs: list[Config]) -> None:
+    lost, broken, sound = configs
+    new = Config(node=NodeSection(id=4, data_dir=str(Path(lost.node.data_dir).with_name("n4"))))
+    Path(new.node.data_dir).mkdir()
+    copy_from_any(configs, new, "", "uuid")
+    assert not path_of(new).exists(), "the cluster has none"
+    give_new_cluster([sound], "uuid")
+    name = key_id(read_keys(path_of(sound))[0]).hex()
+    path_of(broken).write_text("damaged")
+    with pytest.raises(LocalError, match="no node on this machine has the secret"):
+        copy_from_any([lost, broken], new, name, "uuid")
+    copy_from_any(configs, new, name, "uuid")
+    assert load(OsFileSystem(), new) == load(OsFileSystem(), sound)
+    copy_from_any([lost, broken], new, name, "uuid")  # it has it
 
 
 def test_a_change_puts_a_new_key_in_front_and_ends_before_the_next() -> None:

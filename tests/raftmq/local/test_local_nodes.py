@@ -19,8 +19,9 @@ from cluster.config.node_files import (
     write_config_like,
     write_configs,
 )
-from raftmq.local.cluster import LocalCluster
-from raftmq.local.membership import _unfinished
+from raftmq.local import membership
+from raftmq.local.cluster import LocalCluster, why_not_ready
+from raftmq.local.membership import LocalMembers, _unfinished, unheard, with_files
 from raftmq.local.process import free_base_port, is_running
 from raftmq.local.status import ClusterView, NodeView
 from raftmq_wire.errors import LocalError
@@ -98,6 +99,37 @@ def test_an_interrupted_command_goes_on_with_the_node_that_it_began(tmp_path: Pa
     assert _unfinished(begun[:4], None, None, join) is None
 
 
+def test_a_new_node_takes_after_one_whose_files_are_there(tmp_path: Path) -> None:
+    nodes = plan_nodes(tmp_path, 3, 20000)
+    write_configs(nodes)
+    assert with_files(nodes, 1) == [nodes[1], nodes[2], nodes[0]], "the disk of node 1 may be lost"
+    nodes[1].config_path.unlink()
+    assert with_files(nodes, 1) == [nodes[2], nodes[0]]
+    assert with_files(nodes, None) == [nodes[0], nodes[2]]
+
+
+@pytest.mark.parametrize("led", [True, False])
+def test_a_new_node_of_which_nothing_is_heard_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, led: bool
+) -> None:
+    record = plan_nodes(tmp_path, 1, 20000)[0]
+    write_cluster(tmp_path, ClusterFile([record]))
+    member = {"id": 1, "role": "learner", "live": False, "lag_entries": None, "caught_up": False}
+    members = LocalMembers(LocalCluster(tmp_path))
+    monkeypatch.setattr(membership, "UNHEARD_S", 0.0)
+    monkeypatch.setattr(membership, "is_running", lambda node: True)
+    monkeypatch.setattr(members, "_look", lambda: {"members": [member], "committed": True} if led else None)
+    with pytest.raises(LocalError, match="heard nothing of it" if led else "has had no leader"):
+        members._wait_promoted(record, "voter")
+
+
+def test_the_words_of_a_node_that_does_not_join_are_shown_once() -> None:
+    links = [{"finding": "", "reason": "refused"}, {"finding": "", "reason": "refused"}, {"finding": "", "reason": ""}]
+    told = unheard(5, {"alarms": [{"key": "peer_secret", "text": "this node has no secret"}], "links": links}, led=True)
+    assert told.why == "this node has no secret; refused"
+    assert unheard(5, None, led=True).why == "it does not answer"
+
+
 def test_a_node_that_was_removed_does_not_keep_the_cluster_from_being_ready(tmp_path: Path) -> None:
     nodes = plan_nodes(tmp_path, 3, None)
     said = {"term": 4, "role": "follower", "leader": 1, "writes_open": False, "alarms": [], "peers": []}
@@ -109,6 +141,17 @@ def test_a_node_that_was_removed_does_not_keep_the_cluster_from_being_ready(tmp_
     assert ClusterView(views).ready
     silent = [*views[:2], views[2]._replace(status=None)]
     assert not ClusterView(silent).ready
+
+
+def test_a_node_that_does_not_join_is_explained_by_itself_and_not_by_one_that_is_down(tmp_path: Path) -> None:
+    nodes = plan_nodes(tmp_path, 3, None)
+    said = {"term": 4, "role": "follower", "leader": None, "writes_open": False, "alarms": [], "peers": []}
+    lonely = said | {"alarms": [{"key": "peer_secret", "text": "this node has no secret"}]}
+    view = ClusterView(
+        [NodeView(nodes[0], False, None), NodeView(nodes[1], True, lonely), NodeView(nodes[2], True, None)]
+    )
+    assert why_not_ready(view, [2]) == "leader None, term 4; node 2: this node has no secret"
+    assert why_not_ready(view, []) == "no answer from node 3"
 
 
 @pytest.mark.live

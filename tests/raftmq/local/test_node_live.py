@@ -13,9 +13,11 @@ import pytest
 
 from raftmq.client import Client, connect
 from raftmq.client.errors import RaftMQError
+from raftmq.local import membership
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.membership import LocalMembers
 from raftmq.local.process import free_base_port
+from raftmq.local.waiting import until
 from raftmq_wire.errors import ExitCode, LocalError
 from tests.support.node_commands import node_command
 
@@ -34,6 +36,13 @@ def bodies_in(mq: Client, topic: str) -> list[bytes]:
         return [message.body for message in consumer]
 
 
+def advice(cluster: LocalCluster, code: str, about: str) -> str:
+    """Returns the command of a finding that stands alone; "" if there is none, or another one explains it."""
+    found = {(each["code"], each["object"]): each for each in cluster.view().findings() or []}
+    each = found.get((code, about))
+    return str(each["do_now"]) if each and not each["because_of"] else ""
+
+
 @pytest.mark.ci
 def test_the_leader_is_replaced_by_a_node_with_an_empty_disk(own_cluster: LocalCluster) -> None:
     cluster = own_cluster
@@ -50,6 +59,24 @@ def test_the_leader_is_replaced_by_a_node_with_an_empty_disk(own_cluster: LocalC
         assert hint(cluster, "add", "--id", str(leader)).startswith("raftmq node add --id 5 ")
         mq.send("T", b"more")
         assert bodies_in(mq, "T") == [*sent, b"more"]
+
+
+@pytest.mark.ci
+def test_a_node_one_whose_folder_is_gone_is_replaced_and_a_half_made_successor_is_mended(
+    own_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = own_cluster
+    cluster.kill(1)
+    shutil.rmtree(cluster.nodes[0].home / "data")
+    with monkeypatch.context() as older:  # the successor starts without the secret, as one of an older release did
+        older.setattr(membership, "copy_from_any", lambda *arguments: None)
+        older.setattr(membership, "UNHEARD_S", 3.0)
+        with pytest.raises(LocalError, match="the leader has heard nothing of it"):
+            LocalMembers(cluster).replace(1)
+    assert until(lambda: advice(cluster, "link_suspect", "link 2-4") == "raftmq secret status", 30, 0.2)
+    assert advice(cluster, "node_down", "node 4") == "", "it runs"
+    told = node_command(cluster, "replace", "1")
+    assert (told["node"], told["role"], told["voters"]) == (4, "voter", [2, 3, 4])
 
 
 @pytest.mark.slow

@@ -1,0 +1,49 @@
+"""The stages of a command that takes a while, as it tells them: a line that changes on a terminal, else one line per
+stage."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Tell = Callable[[str], object]
+
+AGAIN_S = 5.0
+"""Seconds after which a line is printed again whose figures alone have changed."""
+_FIGURES = re.compile(r"[\d,.]+ (?=entries)")
+
+
+@contextmanager
+def stages(out: Console, first: str) -> Iterator[Tell]:
+    """Yields the function that shows a stage on `out`, which is stderr."""
+    if out.is_terminal:
+        with out.status(first) as spinner:
+            yield spinner.update
+        return
+    yield Lines(lambda text: out.print(text, markup=False), time.monotonic)
+
+
+class Lines:
+    """Prints a stage when it begins, and every AGAIN_S seconds while its figures change."""
+
+    def __init__(self, write: Tell, clock: Callable[[], float]) -> None:
+        self._write = write
+        self._clock = clock
+        self._shown = ""
+        self._at = float("-inf")
+
+    def __call__(self, stage: str) -> None:
+        """Shows that the command is at this stage."""
+        now = self._clock()
+        if stage == self._shown:
+            return
+        if _FIGURES.sub("", stage) == _FIGURES.sub("", self._shown) and now - self._at < AGAIN_S:
+            return
+        self._write(stage)
+        self._shown, self._at = stage, now
