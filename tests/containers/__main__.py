@@ -25,7 +25,7 @@ _REAPING = 'mount -t tmpfs none /run && ip link set lo up && "$@"; exit $?'
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.containers", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("engine", choices=("podman", "docker"))
-    parser.add_argument("--messages", type=int, default=100_000)
+    parser.add_argument("--messages", type=int, default=100_000, help="20000 or more: fewer fill no old segments")
     parser.add_argument("--folder", type=Path, default=_default_folder(), help="default: %(default)s")
     asked = parser.parse_args()
     if lacking := missing(asked.engine):
