@@ -169,11 +169,17 @@ def has_no_data(directory: Path) -> bool:
     return not directory.exists() or all(path.name == layout.LOCK for path in directory.iterdir())
 
 
+def has_no_identity(directory: Path) -> bool:
+    """Returns True if a data directory is missing, or belongs to no node: it is empty, or was deleted while its node
+    ran, and the node wrote a few files again. Raises OSError."""
+    return not (directory / layout.IDENTITY).exists()
+
+
 def is_lost(node_data: str, node: int) -> bool:
     """Returns True if the data directory of another `node` of the local cluster to which this data directory belongs
-    has no data. A directory that this process may not look into is not lost."""
+    was lost. A directory that this process may not look into is not lost."""
     try:
-        return has_no_data(Path(node_data).absolute().parent.parent / f"n{node}" / "data")
+        return has_no_identity(Path(node_data).absolute().parent.parent / f"n{node}" / "data")
     except OSError:
         return False
 

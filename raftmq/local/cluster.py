@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from cluster.config.loading import load
 from cluster.config.local_layout import (
     CLUSTER_FILE,
@@ -38,7 +40,7 @@ from raftmq.client.discovery import LOCAL_CA, LOCAL_USER
 from raftmq.local.access_files import make_access_files
 from raftmq.local.http.admin_http import AdminApi
 from raftmq.local.http.credentials import address_of
-from raftmq.local.init import check_data_dirs, create_data_dirs, is_empty
+from raftmq.local.init import check_data_dirs, create_data_dirs, is_empty, is_without_identity
 from raftmq.local.local_users import ClientOptions, client_options, enforce, lack_key, provide_key
 from raftmq.local.process import (
     check_ports,
@@ -120,6 +122,8 @@ def undo_begun(data: Path) -> None:
     (data / BEGUN).unlink()
 
 
+REMOVED = "removed"
+"""The name of the folder to which those of removed nodes move."""
 READY_TIMEOUT_S = 30.0
 _COUNT = 3
 _POLL_S = 0.05
@@ -172,24 +176,30 @@ class LocalCluster:
         """Makes the cluster if there is none, starts every node that does not run, and waits until the leader accepts
         writes. `tls`: the nodes take TLS alone. `auth`: there is a first Super, and rules are enforced.
 
-        Raises LocalError, and ends the processes that it started, if a port is in use, the directory holds something
-        else, all nodes run already, a node ends while it starts, or the cluster is not ready within `timeout_s`.
+        A node that lost its disk is left out if the others are a majority: it is to be replaced (`lost_nodes`). Raises
+        LocalError, and ends the processes that it started, if a port is in use, the directory holds something else, all
+        nodes that can be started run already, a node ends while it starts, or the cluster is not ready within
+        `timeout_s`.
         """
         if count is not None or base_port is not None:
             plan_nodes(self.data, _COUNT if count is None else count, base_port)  # before anything is made
         prepare_data_dir(self.data)
         with locked(self.data):
             cluster = self._load(count, base_port, failpoints=failpoints, on_stage=on_stage)
-            if tier is not None:
-                self._set_tier(cluster.nodes, tier)
             lost = lost_nodes(cluster.nodes)
             there = [node for node in cluster.nodes if node not in lost]
+            if tier is not None:
+                self._set_tier(there, tier)
             if tls:
                 self._set_tls(there)
             if auth:
                 self._set_key(there)
             waiting = [node for node in cluster.nodes if not is_running(node) and node not in lost]
             if not waiting:
+                for node in lost:
+                    error = lost_disk(node)
+                    why = f"{error.what}; all other nodes are already running"
+                    raise LocalError(f"node {node.id} is lost and is not started", why, error.fix, ExitCode.REFUSED)
                 raise LocalError(
                     f"the cluster in {self.data} is already running",
                     "all its nodes have a running process",
@@ -246,7 +256,7 @@ class LocalCluster:
             if running := [node.id for node in nodes if is_running(node)]:
                 why = "the files of a running node are in use; nothing was deleted"
                 raise LocalError(f"node {running[0]} is running", why, "raftmq down --purge", ExitCode.REFUSED)
-            for folder in (*(node.home for node in nodes), self.data / "removed", (self.data / LOCAL_CA).parent):
+            for folder in (*(node.home for node in nodes), self.data / REMOVED, (self.data / LOCAL_CA).parent):
                 if folder.exists():
                     shutil.rmtree(folder)
             for name in (LOCAL_USER, USERS_KEY):
@@ -283,11 +293,11 @@ class LocalCluster:
         read_cluster(self.data).node(node_id)
         with locked(self.data):
             node = read_cluster(self.data).node(node_id)
+            lost = lost_nodes(self.nodes)
+            if node in lost:  # also if it runs: it cannot start again, and until it is replaced its vote counts
+                raise lost_disk(node)
             stop_nodes([node])
             check_ports([node])
-            lost = lost_nodes(self.nodes)
-            if node in lost:
-                raise empty_disk(node)
             check_data_dirs([each for each in self.nodes if each not in lost])
             pid = self.start(node_id)
             self._wait(lambda view: _has_joined(view, node_id), timeout_s, f"node {node_id} has not joined", [node_id])
@@ -317,7 +327,7 @@ class LocalCluster:
     ) -> ClusterFile:
         """Returns the existing cluster, or makes a new one; sets other ports or failpoints if asked for."""
         undo_begun(self.data)
-        nodes = read_nodes(self.data)
+        nodes = self._with_lost_homes(read_nodes(self.data))
         if not nodes:
             on_stage("creating the data directories")
             nodes = plan_nodes(self.data, _COUNT if count is None else count, base_port)
@@ -380,23 +390,38 @@ class LocalCluster:
         if not self._has_file() and all(is_empty(node.home / "data") for node in nodes):
             create_data_dirs([node.config_path for node in nodes], os.environ)  # nothing was ever in them
         check_data_dirs([node for node in nodes if node not in lost_nodes(nodes)])
-        pids = {node.id: node.pid for node in read_cluster(self.data).nodes} if self._has_file() else {}
-        known = ClusterFile(nodes)
-        for node in nodes:
-            known = known.with_pid(node.id, pids.get(node.id))
+        recorded = self._recorded()
+        known = [
+            replace(node, pid=recorded[node.id].pid, replaces=recorded[node.id].replaces)
+            if node.id in recorded
+            else node
+            for node in nodes
+        ]
         if base_port is None and not failpoints:
-            return known.nodes
-        if any(is_running(node) for node in known.nodes):
+            return known
+        known = [node for node in known if node.config_path.is_file()]
+        if any(is_running(node) for node in known):
             raise LocalError(
                 "ports and failpoints cannot change while nodes run",
                 f"nodes in {self.data} are running with the old settings",
                 "raftmq down    (then repeat the command)",
                 ExitCode.REFUSED,
             )
-        moved = plan_moved(nodes, base_port) if base_port is not None else nodes
+        moved = plan_moved(known, base_port) if base_port is not None else known
         check_ports(moved)
         move_ports(moved, failpoints=failpoints)
         return moved
+
+    def _with_lost_homes(self, nodes: list[NodeRecord]) -> list[NodeRecord]:
+        """Adds the nodes of cluster.json whose folders are gone, and were not set aside by `raftmq node remove`."""
+        ids = [node.id for node in nodes]
+        gone = [node for node in self._recorded().values() if node.id not in ids and not node.home.exists()]
+        there = [node for node in gone if not (self.data / REMOVED / node.home.name).exists()] if nodes else []
+        return sorted([*nodes, *there], key=lambda node: node.id)
+
+    def _recorded(self) -> dict[int, NodeRecord]:
+        """Returns the nodes of cluster.json by id; {} without the file."""
+        return {node.id: node for node in read_cluster(self.data).nodes} if self._has_file() else {}
 
     def _has_file(self) -> bool:
         return (self.data / CLUSTER_FILE).exists()
@@ -458,19 +483,21 @@ def prepare_data_dir(data: Path) -> None:
 
 
 def lost_nodes(nodes: Sequence[NodeRecord]) -> list[NodeRecord]:
-    """Returns the nodes whose directories are empty because their disks were lost, if the others are a majority without
-    them.
+    """Returns the nodes whose directories were lost, if the others are a majority without them: no node's identity is
+    there. They are empty, or contain what a node wrote again whose directory was deleted while it ran.
 
     Such a node is replaced, not started: it would vote again without remembering its votes.
     """
-    empty = [node for node in nodes if is_empty(node.home / "data")]
-    return empty if 2 * len(empty) < len(nodes) else []
+    lost = [node for node in nodes if is_without_identity(node.home / "data")]
+    return lost if 2 * len(lost) < len(nodes) else []
 
 
-def empty_disk(node: NodeRecord) -> LocalError:
+def lost_disk(node: NodeRecord) -> LocalError:
     """Returns the error for a node that lost its disk and does not start."""
+    directory = node.home / "data"
+    how = "is empty" if is_empty(directory) else "was lost, and what is left in it is no node's"
     return LocalError(
-        f"the data directory of node {node.id} is empty: {node.home / 'data'}",
+        f"the data directory of node {node.id} {how}: {directory}",
         "a node that starts empty under a known id has forgotten its votes and could vote twice",
         f"raftmq node replace {node.id}    (while the others are running; or put its directory back)",
         ExitCode.REFUSED,

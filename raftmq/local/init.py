@@ -17,7 +17,7 @@ from uuid import UUID
 from cluster.config.config import Config
 from cluster.config.exposure_check import ports_beyond
 from cluster.config.loading import load
-from cluster.config.local_layout import NodeRecord, has_no_data
+from cluster.config.local_layout import NodeRecord, has_no_data, has_no_identity
 from cluster.members.joining import directory_error
 from cluster.peer.secret_files import complete, give, keys_of_new
 from raftlog.errors import StorageError
@@ -120,6 +120,15 @@ def is_empty(directory: Path) -> bool:
     look into it."""
     try:
         return has_no_data(directory)
+    except PermissionError as error:
+        raise directory_error(error, directory) from error
+
+
+def is_without_identity(directory: Path) -> bool:
+    """Returns True if the directory is missing, or no node's identity is in it. Raises LocalError if this user may not
+    look into it."""
+    try:
+        return has_no_identity(directory)
     except PermissionError as error:
         raise directory_error(error, directory) from error
 

@@ -21,7 +21,7 @@ from cluster.config.node_files import plan_node, write_config_like
 from cluster.members.joining import add_request, clear_half_made, make_directory
 from cluster.peer.secret_files import copy_from_any
 from raftlog.storage.files.fs import OsFileSystem
-from raftmq.local.cluster import LocalCluster
+from raftmq.local.cluster import REMOVED, LocalCluster
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal
 from raftmq.local.http.credentials import address_of, addresses_of
 from raftmq.local.process import check_ports, is_free, is_running, stop_nodes
@@ -36,7 +36,6 @@ ELECTED_S = 30.0
 """Time in seconds to wait for a leader."""
 UNHEARD_S = 60.0
 """Time in seconds to wait for a new node of which the leader hears nothing, or for a leader that could hear of it."""
-REMOVED = "removed"
 
 Tell = Callable[[str], object]
 """A function that reports the present stage to a person."""

@@ -33,7 +33,7 @@ def merged(
 ) -> list[Finding]:
     """Returns the cluster's findings: the worst first, causes before their consequences, then the oldest first.
     Findings about a node in maintenance are expected: they are shown, but raise no alarm. `leaders`: node -> the leader
-    that it knows. `place`: where the cluster runs. `lost`: members whose data directories are known to be empty."""
+    that it knows. `place`: where the cluster runs. `lost`: members whose data directories are known to be lost."""
     leader = _leader_elsewhere(leaders or {})
     found = _once(
         _of_one_node(each, node, leader)
@@ -111,7 +111,7 @@ def _down(
         code = CODES["node_down"]
         why, do_now = "it is not running, or cut off", command_of(code, node, place)
         if node in gone:  # it does not start: it would vote again without remembering its votes
-            why = "its data directory is empty, so it cannot be started"
+            why = "its data directory was lost, so it cannot be started"
             do_now = f"raftmq node replace {node}" if 2 * len(gone) < len(members) else "raftmq runbook no_quorum"
         yield Finding(
             code="node_down",

@@ -102,7 +102,7 @@ class FindingsWatch:
         return merged(views, members, maintained, leaders, self._place, lost)
 
     def _lost(self, silent: Iterable[int]) -> list[int]:
-        """Returns those of the silent nodes of a local cluster whose data directories are empty."""
+        """Returns those of the silent nodes of a local cluster whose data directories were lost."""
         return [node for node in silent if is_lost(self._port.config.node.data_dir, node)]
 
     def reports(self) -> list[NodeReport]:

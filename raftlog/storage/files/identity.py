@@ -129,8 +129,9 @@ def load(fs: FileSystem, directory: Path) -> Identity:
     if any(name != layout.LOCK for name in names):
         raise IdentityError(
             f"{directory} has no IDENTITY but is not empty ({', '.join(names[:5])}).\n"
-            "Either its creation was interrupted, and then nothing in it was ever acknowledged, or the file was lost.\n"
-            f"Move it away and create it anew: mv {directory} {directory}.old && raftmq up"
+            "Without it the votes of this node are unknown: its files were lost, or its creation was interrupted.\n"
+            "Replace the node while the others run (raftmq node replace ID), or put its directory back; "
+            f"only if no node of this cluster ever started: mv {directory} {directory}.old, then make it again"
         )
     raise IdentityError(
         f"{directory} holds no node.\n"

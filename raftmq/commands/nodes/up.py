@@ -85,18 +85,18 @@ def _tell(cluster: LocalCluster, view: ClusterView, ready_s: float, where: str, 
     """Prints that the cluster is ready. `where`: the option that leads other commands to this cluster, if one is
     needed."""
     from raftmq.client.discovery import LOCAL_CA, LOCAL_USER
-    from raftmq.local.cluster import empty_disk, lost_nodes
+    from raftmq.local.cluster import lost_disk, lost_nodes
     from raftmq.local.local_users import has_users
     from raftmq.local.tls.local_tls import speaks_tls
 
     places = {"servers": cluster.servers, "admin_url": cluster.admin_url, "data": str(cluster.data)}
     up = sum(node.running for node in view.nodes)
-    lost = [(node, empty_disk(node)) for node in lost_nodes(cluster.nodes)]
+    lost = [(node, lost_disk(node)) for node in lost_nodes(cluster.nodes)]
     show(
         as_json,
-        {**view.to_json(), **places},
+        {**view.to_json(), **places, "lost": [node.id for node, _ in lost]},
         f"[green]ready[/] in {ready_s:.1f} s: {up} nodes, node {view.leader} leads (term {view.term})",
-        *(f"node {node.id}       [yellow]not started: {error.what}[/]; {error.fix}" for node, error in lost),
+        *(f"node {node.id}       [yellow]lost, not started: {error.what}[/]; {error.fix}" for node, error in lost),
         f"data         {cluster.data}",
         f"name server  [bold]{cluster.servers}[/]",
         f"dashboard    [bold]{cluster.admin_url}/[/]",
@@ -134,6 +134,7 @@ def program() -> str:
 
 def _watch(cluster: LocalCluster) -> None:
     """Waits until another command has stopped all nodes. Reports once each node that ends by itself."""
+    from raftmq.local.cluster import lost_nodes
     from raftmq.local.process import is_running
 
     out = console(stderr=True)
@@ -147,7 +148,8 @@ def _watch(cluster: LocalCluster) -> None:
         for node in _still_recorded(cluster, ended):
             if (node.id, node.pid) not in reported:
                 reported.add((node.id, node.pid))
-                out.print(f"node {node.id} has ended: raftmq logs {node.id}, then raftmq restart {node.id}")
+                verb = "node replace" if node in lost_nodes(nodes) else "restart"
+                out.print(f"node {node.id} has ended: raftmq logs {node.id}, then raftmq {verb} {node.id}")
         time.sleep(_WATCH_S)
 
 

@@ -126,7 +126,7 @@ def test_a_node_that_lost_its_disk_is_replaced_and_not_started(lost: list[int], 
     views = {node: [found(node, "link_suspect", link_object(node, 3))] for node in (1, 2, 5)}
     (down,) = [each for each in merged(views, (1, 2, 3, 4, 5), lost=lost) if each.code == "node_down"]
     assert (down.object, down.do_now) == ("node 3", do_now)
-    assert ("its data directory is empty" in down.says) == bool(lost)
+    assert ("its data directory was lost" in down.says) == bool(lost)
 
 
 def test_without_a_majority_of_disks_nothing_is_replaced() -> None:
@@ -142,6 +142,8 @@ def test_an_empty_directory_of_a_node_of_this_machine_is_lost(tmp_path: Path) ->
     other.mkdir(parents=True)
     (other / "LOCK").touch()
     assert local_layout.is_lost(own, 3), "a lock alone"
+    (other / "STATE_SUSPECT").touch()
+    assert local_layout.is_lost(own, 3), "its node wrote this when its directory was deleted"
     (other / "IDENTITY").touch()
     assert not local_layout.is_lost(own, 3)
 

@@ -102,7 +102,8 @@ def test_empty_missing_and_half_made(tmp_path: Path) -> None:
     assert "holds no node" in refused(tmp_path / "empty")  # although LOCK is there now
     half = tmp_path / "half"
     (half / "log").mkdir(parents=True)
-    assert f"mv {half} {half}.old" in refused(half)
+    assert "raftmq node replace ID" in refused(half), "never empty under the same id"
+    assert "only if no node of this cluster ever started: mv" in refused(half)
     with pytest.raises(IdentityError, match=r"not empty \(log\)"):
         create_node_dir(OsFileSystem(), half, IDENTITY, GENESIS)
 

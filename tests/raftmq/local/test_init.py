@@ -16,16 +16,18 @@ from uuid import UUID
 import pytest
 from click.testing import CliRunner
 from google_crc32c import value as crc32c
+from msgspec.structs import replace
 
 from cluster.config import node_files as local_config
 from cluster.config.config import ConfigError
-from cluster.config.local_layout import NodeRecord
+from cluster.config.local_layout import ClusterFile, NodeRecord, write_cluster
 from cluster.config.node_files import plan_nodes, write_configs
 from cluster.node.__main__ import main as run_node
 from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.files.layout import lock_directory
 from raftlog.storage.node_dir import create_node_dir, open_node_dir
 from raftmq.cli import cli
+from raftmq.local import cluster as local_cluster
 from raftmq.local import init as local_init
 from raftmq.local.cluster import BEGUN, LocalCluster, prepare_data_dir
 from raftmq.local.init import check_data_dirs, create_data_dirs, is_empty
@@ -145,6 +147,47 @@ def test_up_starts_the_others_and_a_lost_disk_is_replaced_not_started(
     shutil.rmtree(data(nodes[2]))
     with pytest.raises(LocalError, match="holds no node"):
         cluster.up()  # one of three could do nothing
+
+
+@pytest.mark.parametrize("left", ["remnants", "nothing", "no folder"])
+def test_a_folder_that_was_deleted_under_its_node_stops_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    nodes = load_cluster(tmp_path)
+    shutil.rmtree(nodes[1].home if left == "no folder" else data(nodes[1]))
+    if left == "remnants":  # its node wrote this again while it died
+        (data(nodes[1]) / "checkpoints").mkdir(parents=True)
+        (data(nodes[1]) / "STATE_SUSPECT").touch()
+    cluster = LocalCluster(tmp_path)
+    started: list[Any] = []
+    monkeypatch.setattr(cluster, "start", started.append)
+    monkeypatch.setattr(cluster, "wait_leader", lambda timeout_s: 1)
+    cluster.up()
+    assert started == [1, 3]
+    assert [node.id for node in cluster.nodes] == [1, 2, 3]
+    with pytest.raises(LocalError, match="data directory of node 2") as caught:
+        cluster.restart(2)
+    assert caught.value.fix.startswith("raftmq node replace 2")
+    monkeypatch.setattr(local_cluster, "is_running", lambda node: node.id != 2)
+    with pytest.raises(LocalError, match="node 2 is lost and is not started") as caught:
+        cluster.up()
+    assert "all other nodes are already running" in caught.value.why
+    assert caught.value.fix.startswith("raftmq node replace 2")
+    monkeypatch.setattr(local_cluster, "is_running", lambda node: True)
+    stopped: list[NodeRecord] = []
+    monkeypatch.setattr(local_cluster, "stop_nodes", stopped.extend)
+    with pytest.raises(LocalError, match="data directory of node 2"):
+        cluster.restart(2)
+    assert stopped == [], "it could not start again"
+
+
+def test_a_second_start_remembers_whose_place_a_node_is_to_take(tmp_path: Path) -> None:
+    nodes = load_cluster(tmp_path)
+    write_cluster(tmp_path, ClusterFile([*nodes[:2], replace(nodes[2], replaces=9)]))
+    assert [node.replaces for node in load_as_found(tmp_path)] == [None, None, 9]
+    (tmp_path / "removed").mkdir()
+    nodes[1].home.rename(tmp_path / "removed" / "n2")
+    assert [node.id for node in load_as_found(tmp_path)] == [1, 3], "it was removed, not lost"
 
 
 def test_a_failure_in_the_middle_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,6 +386,10 @@ def load_as_told(folder: Path) -> list[NodeRecord]:
     cluster = LocalCluster(folder)
     prepare_data_dir(folder)
     return cluster._load(3, 29100, failpoints=False, on_stage=lambda _: None).nodes
+
+
+def load_as_found(folder: Path) -> list[NodeRecord]:
+    return LocalCluster(folder)._load(None, None, failpoints=False, on_stage=lambda _: None).nodes
 
 
 @pytest.mark.parametrize("writes_left", [0, 1, 2, 3])
