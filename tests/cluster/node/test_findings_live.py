@@ -55,9 +55,11 @@ def test_a_killed_node_is_one_cause_and_its_consequences(live_cluster: LiveClust
     assert cluster.ask(leader, f"/v1/members/{gone}/can-stop")["allowed"], "it is away already"
 
     cluster.restart(gone)
+    again = ("unclean_restart", f"node {gone}")
     for node in (leader, other, gone):
-        said = wait_for(cluster, node, lambda said: all(each["severity"] == "info" for each in said.values()))
-        assert ("unclean_restart", f"node {gone}") in said
+        wait_for(
+            cluster, node, lambda said: again in said and all(each["severity"] == "info" for each in said.values())
+        )
     assert cluster.ask(leader, f"/v1/members/{other}/can-stop")["allowed"]
 
 
