@@ -288,6 +288,10 @@ def _client_error(error: Any) -> LocalError:
     return LocalError(str(error), _CLIENT_ERRORS[code], fix, code)
 
 
+_ELSEWHERE = {"raftmq messages browse --key": "raftmq message --topic TOPIC --key KEY    (the message index finds it)"}
+"""A command and an option that it does not have -> the other command that does what is meant."""
+
+
 def _usage_error(error: click.UsageError) -> LocalError:
     """Returns the error of a wrong command line; it names the possible words and the one that is nearest."""
     context = error.ctx
@@ -305,9 +309,8 @@ def _usage_error(error: click.UsageError) -> LocalError:
         return LocalError(_sentence(error.format_message()), f"usage: {usage}", f"{path} --help", ExitCode.USAGE)
     match = nearest(word, known)
     what = f"{path} has no {'option' if word.startswith('-') else 'command'} {word}"
-    return LocalError(
-        what, f"it has {', '.join(known)}", f"{path} {match}" if match else f"{path} --help", ExitCode.USAGE
-    )
+    fix = _ELSEWHERE.get(f"{path} {word}") or (f"{path} {match}" if match else f"{path} --help")
+    return LocalError(what, f"it has {', '.join(known)}", fix, ExitCode.USAGE)
 
 
 def _sentence(text: str) -> str:

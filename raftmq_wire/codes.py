@@ -171,3 +171,12 @@ INSTEAD: dict[int, str] = {
 
 UNKNOWN_REMARK = "[UNKNOWN]"
 """The prefix of the remark of a SYSTEM_ERROR reply whose write was proposed, with an outcome that is not known."""
+
+
+_NAMES = REFUSED_NAMES | {each.value: each.name for each in RequestCode}
+
+
+def name_of_request(code: int) -> str:
+    """Returns the name of a request for people, with its code; the code alone if it is not known."""
+    name = _NAMES.get(code)
+    return f"{name} ({code})" if name else f"code {code}"

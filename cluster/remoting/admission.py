@@ -25,7 +25,7 @@ from cluster.remoting.request_rights import pull_needs
 from cluster.runtime.service_lifecycle import Part
 from raftlog.work import charge
 from raftmq_wire.codec import CodecError, ext_of
-from raftmq_wire.codes import RequestCode
+from raftmq_wire.codes import RequestCode, name_of_request
 from raftmq_wire.signature import ACCESS_KEY, SIGNATURE, begun, content, is_right
 from statemachine.access.access_decision import Denied, Verdicts, judge
 from statemachine.access.rules import Need
@@ -268,7 +268,7 @@ class Admission:
             self._figures.denied(enforced=enforced)
         address, now_ms = frame.path.peer_address[0], self._now_ms()
         if self._denials is not None:
-            self._denials.note(address, refused.remark, f"code {frame.header.code}", enforced=enforced)
+            self._denials.note(address, refused.remark, name_of_request(frame.header.code), enforced=enforced)
         key = address, refused.remark
         if now_ms - self._logged.get(key, -LOGGED_EVERY_MS) < LOGGED_EVERY_MS:
             return

@@ -13,9 +13,10 @@ import contextlib
 import hashlib
 import logging
 import random
+import re
 import socket
 from collections.abc import Iterable
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -136,6 +137,13 @@ def why_not(error: OSError) -> str:
     if isinstance(error, socket.gaierror):
         return "is a name that is not known"
     return f"cannot be connected to ({error.strerror or error})"
+
+
+_HANGS_UP: Final = re.compile(r"(?:closed|ended) the connection")
+_IS_IT_TLS: Final = (
+    "This client speaks plain text. If the servers take TLS alone, name their CA: connect(..., tls=Tls(ca=FILE)), or "
+    "RAFTMQ_TLS_CA=FILE. Else check the addresses: they are those of the name servers, by default port 9876."
+)
 
 
 class ClusterView:
@@ -498,7 +506,8 @@ class ClusterView:
             why = f" ({trouble.address} {trouble.cause})" if trouble is not None and trouble.address else ""
             return Unknown(f"{text}{why}; an attempt may have been carried out")
         why = self.why_no_leader()
-        return last or Unreachable(text if why in text else f"{text} ({why})", retryable=True)
+        hint = _IS_IT_TLS if not self.environment.speaks_tls and _HANGS_UP.search(why + text) else ""
+        return last or Unreachable(text if why in text else f"{text} ({why})", retryable=True, hint=hint)
 
     async def route(
         self,

@@ -28,6 +28,8 @@ class Environment(NamedTuple):
     """Interval in seconds at which the leader is asked for the list of nodes; 0: only on trouble."""
     credentials: Credentials | None = None
     """The user in whose name requests are signed; None: requests are not signed."""
+    speaks_tls: bool = False
+    """True if `dial` opens connections over TLS."""
     ended: Callable[[], Awaitable[None]] | None = None
     """Waits until closed connections are gone; None if nobody need wait."""
 
@@ -82,4 +84,4 @@ def with_tls(
     if found is None:
         return environment
     dialler = TlsDialler(found)
-    return environment._replace(dial=dialler.dial, ended=dialler.ended)
+    return environment._replace(dial=dialler.dial, speaks_tls=True, ended=dialler.ended)

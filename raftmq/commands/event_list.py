@@ -19,7 +19,13 @@ FOLLOW_EVERY_S = 1.0
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new events until Ctrl-C.")
 @click.option("--since", metavar="TIME", help="Events from then on, such as 2026-11-21T03:04:05Z.")
 @click.option("--kind", type=click.Choice(list(KINDS)), help="Only events of this kind.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Events per node.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=100,
+    show_default=True,
+    help="At most so many: the newest, or the first since then.",
+)
 @cluster_options
 def events(
     follow: bool, since: str | None, kind: str | None, limit: int, data: str | None, admin: str | None, as_json: bool
@@ -31,6 +37,7 @@ def events(
     addresses = node_addresses(admin, data)
     answers, silent = ask_all(addresses, f"/v1/events?limit={limit}{_query(since, kind)}")
     found = sorted((event for _, view in answers for event in view["events"]), key=_place)
+    found = found[:limit] if since else found[-limit:]  # as each node does it
     if as_json and not follow:
         show(True, {"events": found, "silent": list(silent)})
         return

@@ -19,8 +19,8 @@ VERSION = 8
 """The version of the functions in `_native.pyx`, which contains it too: a native module of another version is not
 used."""
 INSTEAD = "--no-binary raftmq raftmq"
-"""Arguments of `pip install` that build the kernel with this machine's compiler, for machines without a wheel that
-includes it."""
+"""Arguments of `pip install` that build the kernel with this machine's compiler, from the source distribution, for
+machines without a wheel that includes it."""
 VARIABLE = "RAFTMQ_KERNEL"
 """The environment variable that chooses the kernel: `python` uses the twins although there is a native module."""
 TWINS: dict[str, Any] = {}
@@ -68,7 +68,11 @@ def _not_imported(error: Exception) -> str:
     built = list(Path(__file__).parent.glob("_native.*.so"))
     if not Path(__file__).with_name("_native.pyx").exists():
         found = f"for another Python ({built[0].name})" if built else "without the native kernel"
-        return f"the installed wheel of raftmq is {found}: pip install --force-reinstall --no-deps {INSTEAD}"
+        again = "pip install --force-reinstall --no-deps"
+        return (
+            f"the installed wheel of raftmq is {found}: {again} {INSTEAD}, which builds the source distribution; from "
+            f"a folder of wheels: {again} --no-index --find-links FOLDER raftmq, if one there is for this machine"
+        )
     if not built:
         return "the native kernel was not built; `make setup` builds it, or says what it lacks"
     if {path.name for path in built} & {f"_native{suffix}" for suffix in EXTENSION_SUFFIXES}:

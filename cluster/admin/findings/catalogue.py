@@ -169,8 +169,8 @@ _INSTEAD: Final[dict[Place, tuple[str, str, str]]] = {
         "raftmq serve --config FILE    (restart node {n} so, with failpoints.enabled = false)",
     ),
     "container": (
-        "docker compose restart n{n}    (on the machine of the containers; or start the container of node {n})",
-        "docker compose logs n{n}    (on the machine of the containers; or the log of the container of node {n})",
+        "docker compose restart n{n}    (on the machine of the containers; or start node {n} as it was started)",
+        "docker compose logs n{n}    (on the machine of the containers; or where the output of node {n} is kept)",
         "docker compose restart n{n}    (with failpoints.enabled = false in the file of node {n})",
     ),
     "kubernetes": (

@@ -46,7 +46,7 @@ def create(
     kind = "Super" if is_super else "Normal"
     answer = asked.post("/v1/users", {"name": name, "secret": secret, "type": kind, "enabled": not disabled})
     shown = {"secret": secret} if made else {}
-    lines = [f"user {name} is there: {kind}{', disabled' if disabled else ''}"]
+    lines = [f"user {name} was made: {kind}{', disabled' if disabled else ''}"]
     lines += [f"its secret, which is shown only now: {secret}"] if made else []
     show(as_json, {**answer, **shown}, *lines)
 

@@ -136,7 +136,7 @@ def _show_scrub(view: dict[str, Any]) -> None:
     if view["failure"]:
         click.echo(f"failed     {view['failure']}")
         return
-    click.echo(f"objects    {view['objects']} of {view['segments']} segments; {view['read_bytes']} bytes read")
+    click.echo(f"objects    {view['objects']} for {view['segments']} segments; {view['read_bytes']} bytes read")
     click.echo(f"bad        {view['bad']}, of which {view['repaired']} were repaired")
     click.echo(f"leftovers  {view['orphans']} that no segment names; {view['swept']} removed, temporary files included")
     if view["unsettled"]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raftmq.commands.messages.message_copies import send_copies
+from raftmq.commands.messages.printing import counted
 from raftmq.commands.name_completion import complete_groups
 from raftmq.commands.shared_options import connect, json_option, print_json, print_table, servers_option, show
 from raftmq_wire.errors import ExitCode, LocalError
@@ -75,7 +76,7 @@ def resend(
         sent = send_copies(mq, producer, RETRY_PREFIX + group, letters, again=again, queue_id=0)
     left = len(letters) - sent
     rest = f"; {left} were resent before (--again sends them too)" if left else ""
-    show(as_json, {"group": group, "sent": sent}, f"sent {sent} messages to {RETRY_PREFIX}{group}{rest}")
+    show(as_json, {"group": group, "sent": sent}, f"sent {counted(sent)} to {RETRY_PREFIX}{group}{rest}")
 
 
 @dlq.command("purge")

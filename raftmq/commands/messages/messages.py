@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raftmq.commands.messages.message_copies import send_copies
-from raftmq.commands.messages.printing import FormatType, printer
+from raftmq.commands.messages.printing import FormatType, counted, printer
 from raftmq.commands.messages.start_positions import START, MomentType, Start, StartType, walk
 from raftmq.commands.name_completion import TOPIC, with_near_miss
 from raftmq.commands.shared_options import connect, json_option, servers_option, show
@@ -86,7 +86,7 @@ def browse(
             show_one(message)
             count += 1
     more = f"; --max {most} shows no more" if count == most else ""
-    click.echo(f"{count} message{'' if count == 1 else 's'}{more}", err=True)
+    click.echo(f"{counted(count)}{more}", err=True)
 
 
 @messages.command("republish")
@@ -136,7 +136,7 @@ def republish(
     left = len(chosen) - sent
     rest = f"; {left} had a copy there already (--again sends them too)" if left else ""
     answer = {"topic": topic, "to": target, "selected": len(chosen), "sent": sent}
-    show(as_json, answer, f"sent {sent} messages of {topic} to {target}{rest}")
+    show(as_json, answer, f"sent {counted(sent)} of {topic} to {target}{rest}")
 
 
 def _selected(

@@ -53,6 +53,11 @@ def stored(one: Message) -> str:
     return datetime.datetime.fromtimestamp(one.store_ms / 1000).astimezone().isoformat(" ", "milliseconds")
 
 
+def counted(count: int) -> str:
+    """Returns "1 message", "2 messages" and so on."""
+    return f"{count} message{'' if count == 1 else 's'}"
+
+
 def printer(*, as_json: bool, form: str | None) -> Callable[[Message], None]:
     """Returns a function that prints one message as a line and flushes it, so that a reader at the other end of a pipe
     sees it at once."""

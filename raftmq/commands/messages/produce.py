@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from raftmq.commands.messages.printing import counted
 from raftmq.commands.name_completion import TOPIC
 from raftmq.commands.shared_options import (
     WHICH_CLUSTER,
@@ -85,13 +86,8 @@ def produce(
         elif as_json:
             print_json({"schema": 1, "topic": topic, **tally.to_json(), "seconds": round(seconds, 3)})
         else:
-            click.echo(f"sent {messages(tally.sent)} to {topic} in {seconds:.1f} s{tally.rest()}", err=True)
+            click.echo(f"sent {counted(tally.sent)} to {topic} in {seconds:.1f} s{tally.rest()}", err=True)
     tally.raise_first(topic)
-
-
-def messages(count: int) -> str:
-    """Returns "1 message", "2 messages" and so on."""
-    return f"{count} message{'' if count == 1 else 's'}"
 
 
 class Tally:
@@ -140,7 +136,7 @@ class Tally:
         if self.unknown:
             raise LocalError(
                 f"line {number}: {error}",
-                f"{messages(self.unknown)} may or may not be stored",
+                f"{counted(self.unknown)} may or may not be stored",
                 f"check before you send them again: raftmq consume {topic}",
                 ExitCode.UNKNOWN,
             )
@@ -148,7 +144,7 @@ class Tally:
         hint = WHICH_CLUSTER if code is ExitCode.UNREACHABLE else getattr(error, "hint", "") or "raftmq status"
         raise LocalError(
             f"line {number}: {error}",
-            f"{messages(self.failed)} {'was' if self.failed == 1 else 'were'} not stored",
+            f"{counted(self.failed)} {'was' if self.failed == 1 else 'were'} not stored",
             hint,
             code,
         )

@@ -16,6 +16,7 @@ import raftmq
 from raftmq.client import FlushResult, RaftMQError, Refused, Retry, Unknown, Unreachable, aconnect, connect
 from raftmq.client.errors import error_of
 from raftmq_wire.codes import RequestCode, ResponseCode
+from tests.support.plain_server import Listen
 
 FOLDER = Path(raftmq.__file__).parent
 
@@ -154,6 +155,14 @@ async def test_retries_are_told_with_address_and_cause(fake: Any, step: Any) -> 
     assert fake.bodies("orders") == [b"x"]
     assert told[0] == Retry("send to orders", address, "says: too many sends", 2, 1)
     assert (told[1].address, told[1].cause, told[1].requests) == (address, "closed the connection", 1)
+
+
+async def test_a_server_that_hangs_up_on_plain_text_may_take_tls_alone(listens: Listen) -> None:
+    host, port = await listens(hangs_up=True)
+    async with aconnect(f"{host}:{port}") as mq:
+        with pytest.raises(Unreachable) as caught:
+            await mq._view.call(RequestCode.GET_MAX_OFFSET, {}, what="offset", timeout_s=0.3)
+    assert "tls=Tls(ca=FILE)" in caught.value.hint
 
 
 async def test_a_call_that_is_repeated_is_told(fake: Any) -> None:

@@ -68,7 +68,7 @@ def test_resent_letters_reach_consumers_of_the_group(live_cluster: Any, run: Any
         mq.send(topic, b"poor", key="42")
         with mq.consumer(group, topic) as consumer:
             consumer.dead_letter(next(consumer))
-            assert run("resend", group, "--all").output == f"sent 1 messages to %RETRY%{group}\n"
+            assert run("resend", group, "--all").output == f"sent 1 message to %RETRY%{group}\n"
             again = next(consumer)
         assert (again.topic, again.body, again.key, again.reconsume_times) == (topic, b"poor", "42", 0)
 

@@ -92,13 +92,13 @@ def test_a_letter_is_resent_once(run: Any, live_cluster: Any) -> None:
     with connect(live_cluster.servers) as mq:
         mq.admin.create_group(group)
         mq.send(f"%DLQ%{group}", b"poor", queue_id=0)
-    assert "sent 1 messages" in run("dlq", "resend", group, "--all").stdout
+    assert "sent 1 message" in run("dlq", "resend", group, "--all").stdout
     assert "sent 0 messages" in run("dlq", "resend", group, "--all").stdout
-    assert "sent 1 messages" in run("dlq", "resend", group, "--all", "--again").stdout
+    assert "sent 1 message" in run("dlq", "resend", group, "--all", "--again").stdout
     with connect(live_cluster.servers) as mq:
         mq.admin.delete_topic(f"%DLQ%{group}")
         mq.send(f"%DLQ%{group}", b"another", queue_id=0)
-    assert "sent 1 messages" in run("dlq", "resend", group, "--all").stdout, "offset 0 is another message now"
+    assert "sent 1 message" in run("dlq", "resend", group, "--all").stdout, "offset 0 is another message now"
 
 
 @live

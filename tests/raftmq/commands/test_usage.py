@@ -60,6 +60,11 @@ def three_lines(result: Result) -> tuple[str, str, str]:
         (["consume", "t", "--folow"], "raftmq consume has no option --folow", "raftmq consume --follow"),
         (["produce", "t", "--keyfield", "a"], "raftmq produce has no option --keyfield", "raftmq produce --key-field"),
         (["demo", "--sed", "1"], "raftmq demo has no option --sed", "raftmq demo --seed"),
+        (
+            ["messages", "browse", "t", "--key", "k1"],
+            "raftmq messages browse has no option --key",
+            "raftmq message --topic TOPIC --key KEY    (the message index finds it)",
+        ),
         (["group", "zzzz"], "raftmq group has no command zzzz", "raftmq group --help"),
     ],
 )

@@ -14,6 +14,7 @@ import pytest
 
 from cluster.admin.errors import STATUS
 from raftmq.cli import run
+from raftmq.commands import event_list
 from raftmq.local.http import answers
 from raftmq.local.http.admin_http import AdminApi, admin_addresses, each_node
 from raftmq_wire.errors import ExitCode, LocalError
@@ -304,6 +305,26 @@ def test_the_segment_that_is_being_written_is_closed(stub: Stub, capsys: pytest.
     assert "below position 4711 goes to the tier" in capsys.readouterr().out
     stub.answer = 409, {"error": {"code": "refused", "message": "no tier is configured", "hint": "set tier.url"}}
     assert run(["tier", "seal", "--admin", stub.address]) == ExitCode.REFUSED
+
+
+@pytest.mark.parametrize(("since", "shown"), [([], "56"), (["--since", "2026-11-21T00:00:00Z"], "12")])
+def test_so_many_events_of_all_nodes_together(
+    stub: Stub,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    since: list[str],
+    shown: str,
+) -> None:
+    monkeypatch.setattr(event_list, "node_addresses", lambda admin, data: [stub.address] * 2)
+
+    def event(number: int) -> dict[str, Any]:
+        at = f"2026-11-21T00:00:0{number}Z"
+        return {"at": at, "node": 1, "id": number, "kind": "start", "object": "n", "says": ""}
+
+    pages = [[event(number) for number in numbers] for numbers in ((1, 4, 6), (2, 3, 5))]
+    stub.answers = [(200, {"node": 1, "events": page, "last_id": 6}) for page in pages]
+    assert run(["events", "--limit", "2", *since, "--admin", stub.address]) == 0
+    assert "".join(line[18] for line in capsys.readouterr().out.splitlines()) == shown
 
 
 def test_where_the_addresses_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

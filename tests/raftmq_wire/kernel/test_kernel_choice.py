@@ -78,7 +78,9 @@ def test_an_installed_wheel_has_none(tree: Path) -> None:
     (tree / "raftmq_wire/kernel/_native.pyx").unlink()
     name, why = told(tree)
     assert name == "python"
-    assert why.endswith("without the native kernel: pip install --force-reinstall --no-deps --no-binary raftmq raftmq")
+    again = "pip install --force-reinstall --no-deps"
+    assert f"without the native kernel: {again} --no-binary raftmq raftmq, which builds the source" in why
+    assert f"from a folder of wheels: {again} --no-index --find-links FOLDER raftmq" in why
 
 
 def test_an_installed_wheel_is_of_another_python(tree: Path) -> None:
