@@ -218,7 +218,8 @@ def _unknown(key: str) -> ConfigError:
     what = f"{key} is not a key of the cluster"
     if name and name in getattr(kind, "__struct_fields__", ()):
         why = f"{key} belongs to one host: it stands in the raftmq.toml of each node"
-        return ConfigError(what, why, "change it there, then: raftmq reload, or restart the node")
+        fix = "change it there, then: raftmq reload    (it names the keys that wait for a restart)"
+        return ConfigError(what, why, fix)
     near = nearest(key, CLUSTER_KEYS)
     why = "docs/configuration.md lists the keys, and which of them are the cluster's"
     return ConfigError(what, why, f"raftmq config show {near}" if near else "raftmq config show")
