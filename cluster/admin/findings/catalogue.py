@@ -64,6 +64,7 @@ CODES: Final[dict[str, Code]] = {
     "slow_turns": Code("warning", "raftmq logs {n}"),
     "failpoint_set": Code("warning", "raftmq down"),
     # disks
+    "data_lost": Code("critical", "raftmq node replace {n}"),
     "disk_full": Code("critical", "raftmq retention --run"),
     "disk_filling": Code("warning", "raftmq retention"),
     "disk_slow": Code("warning", "raftmq doctor"),
@@ -119,7 +120,7 @@ BECAUSE_OF: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     ),
     "node_down": (("node_maintenance", "same"), ("crash_loop", "same"), ("node_stopped", "same")),
     "node_silent": (("node_maintenance", "same"), ("node_down", "same"), ("node_stopping", "same")),
-    "node_stopped": (("log_waits_for_space", "same"), ("disk_full", "same")),
+    "node_stopped": (("data_lost", "same"), ("log_waits_for_space", "same"), ("disk_full", "same")),
     "link_suspect": (("node_down", "end"), ("node_silent", "end"), ("node_stopping", "end"), ("removed", "end")),
     "follower_behind": (
         ("node_maintenance", "same"),
@@ -136,6 +137,7 @@ BECAUSE_OF: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "log_waits_for_space": (("disk_full", "same"),),
     "disk_full": (("log_pinned", "any"), ("tier_stuck", "any")),
     "disk_filling": (("log_pinned", "any"),),
+    "checkpoint_failed": (("data_lost", "same"),),
     "digest_not_compared": (("no_quorum", "any"), ("no_leader", "any"), ("fenced", "any"), ("node_down", "any")),
     "vote_withheld": (("log_damage", "same"),),
     "install_failing": (("no_leader", "any"), ("node_down", "any")),
@@ -159,24 +161,28 @@ def code_of_alarm(key: str) -> str:
 UNPROVEN_DO: Final = "raftmq secret status"
 """The command about a link on which one of the nodes did not prove the secret. Both of them run."""
 
-_BESIDE_UP: Final = ("raftmq restart {n}", "raftmq logs {n}", "raftmq down")
+_BESIDE_UP: Final = ("raftmq restart {n}", "raftmq logs {n}", "raftmq down", "raftmq node replace {n}")
 """Commands that work only beside a cluster that `raftmq up` made."""
-_INSTEAD: Final[dict[Place, tuple[str, str, str]]] = {
+_REPLACE: Final = "raftmq node replace {n} --config FILE --via URL    (on the machine of the new node)"
+_INSTEAD: Final[dict[Place, tuple[str, str, str, str]]] = {
     "up": _BESIDE_UP,
     "machine": (
         "raftmq serve --config FILE    (on the machine of node {n}, or start its service)",
         "journalctl -u raftmq    (on the machine of node {n}, or where its output is kept)",
         "raftmq serve --config FILE    (restart node {n} so, with failpoints.enabled = false)",
+        _REPLACE,
     ),
     "container": (
         "docker compose restart n{n}    (on the machine of the containers; or start node {n} as it was started)",
         "docker compose logs n{n}    (on the machine of the containers; or where the output of node {n} is kept)",
         "docker compose restart n{n}    (with failpoints.enabled = false in the file of node {n})",
+        _REPLACE,
     ),
     "kubernetes": (
         "kubectl delete pod POD    (the first word of the address of node {n} in raftmq node list; it starts again)",
         "kubectl logs POD -c node --previous    (the first word of the address of node {n} in raftmq node list)",
         "kubectl delete pod POD    (that of node {n}, with failpoints.enabled = false in its configuration)",
+        _REPLACE,
     ),
 }
 """The commands instead of them, by the place where a cluster runs."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from cluster.admin.findings.catalogue import CODES, Code, command_of, runbook_of
+from cluster.admin.findings.data_watch import DataWatch
 from cluster.admin.findings.finding import Condition, Finding, FindingsView, NodeReport
 from cluster.admin.findings.group_watch import GroupWatch
 from cluster.admin.findings.merge import merged
@@ -32,6 +34,7 @@ class FindingsWatch:
         self._place = place_of(port.config.node.data_dir)
         self._memory = Memory(port.config.node.id, self._tell, self._place)
         self._around = OtherNodes(port)
+        self._data = DataWatch(Path(port.config.node.data_dir), port.config.node.id)
         self.groups = GroupWatch(port)
         self._own: list[Finding] = []
         self.scraping = asyncio.Lock()
@@ -48,6 +51,7 @@ class FindingsWatch:
             try:
                 if looks % ASK_EVERY_LOOKS == 0 or self._around.doubts:
                     await self._around.refresh()
+                self._data.look()
                 self.look()
             except Exception:  # a defect in a rule must not end the watch
                 logger.exception("the findings could not be determined")
@@ -66,6 +70,7 @@ class FindingsWatch:
             *own_conditions(port, port.status(), wall_ms),
             *self.groups.look(monotonic_ms),
             *self._around.conditions(),
+            *self._data.conditions(),
         ]
         self._own = self._memory.note(conditions, wall_ms, monotonic_ms)
         return self._own

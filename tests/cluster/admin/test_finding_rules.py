@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from cluster.admin.findings import rules
 from cluster.admin.findings.catalogue import CODES, code_of_alarm
+from cluster.admin.findings.data_watch import DataWatch
 from cluster.admin.findings.finding import Condition
 from cluster.admin.findings.group_watch import GroupWatch
 from cluster.admin.findings.merge import merged
@@ -170,6 +172,19 @@ def around() -> set[str]:
     return {each.code for each in found}
 
 
+def lost(folder: Path) -> set[str]:
+    watch = DataWatch(folder / "lost", 1)
+
+    async def twice() -> None:
+        watch.look()
+        assert watch._look is not None
+        await watch._look
+        watch.look()
+
+    asyncio.run(twice())
+    return {each.code for each in watch.conditions()}
+
+
 def down() -> set[str]:
     views = {
         1: Memory(1).note([Condition("link_suspect", "link 1-3", ""), Condition("node_silent", "node 3", "")], 0, 0),
@@ -238,6 +253,7 @@ def test_every_code_is_raised_by_something(make_node: Any, tmp_path: Path) -> No
         *ALARMS.values(),
         *around(),
         *down(),
+        *lost(tmp_path),
         *failpoint(make_node),
         *settings(make_node),
         *exposed(make_node, tmp_path),

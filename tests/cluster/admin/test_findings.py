@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,9 @@ import aiohttp
 import msgspec
 import pytest
 
+from cluster.admin.findings import data_watch
 from cluster.admin.findings.catalogue import BECAUSE_OF, CODES, code_of_alarm, command_of
+from cluster.admin.findings.data_watch import DataWatch
 from cluster.admin.findings.finding import CLUSTER, Cause, Condition, Finding, link_object
 from cluster.admin.findings.merge import merged
 from cluster.admin.findings.other_nodes import (
@@ -307,6 +312,41 @@ async def test_ready_depends_on_the_leader(client: Any, node: Any, nobody: Any) 
     node.leader = nobody
     answer = await client.get("/v1/health/ready")
     assert (answer.status, (await answer.json())["reasons"]) == (503, ["no leader is known in term 3"])
+
+
+async def test_a_node_whose_data_directory_is_deleted_while_it_runs_is_to_be_replaced(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "IDENTITY").touch()
+    watch, memory = DataWatch(data, 3), Memory(3)
+
+    async def advice() -> list[str]:
+        for _ in range(2):
+            watch.look()
+            assert watch._look is not None
+            await asyncio.wait([watch._look])
+        watch.look()
+        return [f"{each.severity} {each.do_now}" for each in memory.note(watch.conditions(), NOW_MS, 0)]
+
+    assert await advice() == []
+    shutil.rmtree(data)
+    assert await advice() == ["critical raftmq node replace 3"]
+    data.mkdir()
+    (data / "STATE_SUSPECT").touch()
+    assert await advice() == ["critical raftmq node replace 3"], "the node wrote this"
+    (data / "IDENTITY").touch()
+    assert await advice() == [], "it was moved back"
+
+
+async def test_a_look_that_hangs_is_the_only_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch, hang, calls = DataWatch(tmp_path, 3), threading.Event(), list[Path]()
+    monkeypatch.setattr(data_watch, "has_no_identity", lambda path: (calls.append(path), hang.wait())[1])
+    for _ in range(3):
+        watch.look()
+    hang.set()
+    assert watch._look is not None
+    await asyncio.wait([watch._look])
+    assert len(calls) == 1
 
 
 # --- documentation ---------------------------------------------------------------------------------------------------
