@@ -1,19 +1,31 @@
-"""Hooks of mkdocs. A link to a file outside docs/, which the site does not have, becomes its path."""
+"""Hooks of mkdocs. A link to a file outside docs/ leads to a copy of it, if people use it without the sources; else it
+becomes its path."""
 
 from __future__ import annotations
 
 import posixpath
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 LINK = re.compile(r"(?<!!)\[([^\]\n]+)\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
 SHIM = re.compile(r"https://[^\s\"']+/iframe-worker/shim")
 ROOT = Path(__file__).resolve().parents[1]
+COPIED = (
+    "SECURITY.md",
+    "deploy/alerts.yml",
+    "deploy/grafana/raftmq.json",
+    "deploy/systemd/raftmq.service",
+    "examples/topics-as-tables.ipynb",
+)
+"""Files that people use who have the site and the wheels alone."""
+FILES = "files"
+"""The folder of the site that has them."""
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Returns the page without such links. Raises FileNotFoundError for one to a file that is not in the sources."""
+    """Returns the page with such links changed. Raises FileNotFoundError for one to a file that is not there."""
     folder = posixpath.dirname(f"docs/{page.file.src_uri}")
 
     def told(link: re.Match[str]) -> str:
@@ -24,9 +36,20 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             return link[0]
         if not (ROOT / path).exists():
             raise FileNotFoundError(f"{page.file.src_uri} links to {path}, which is not there")
+        if path in COPIED:  # HTML, because mkdocs checks each link of Markdown, and this is no page
+            target = posixpath.relpath(f"{FILES}/{path}", posixpath.dirname(page.file.src_uri) or ".")
+            return f'<a href="{target}">{link[1]}</a>'
         return link[1] if path in link[1] else f"{link[1]} (`{path}` in the sources)"
 
     return LINK.sub(told, markdown)
+
+
+def on_post_build(config: Any, **_: Any) -> None:
+    """Copies the files of COPIED into the site."""
+    for path in COPIED:
+        target = Path(config["site_dir"], FILES, path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / path, target)
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
