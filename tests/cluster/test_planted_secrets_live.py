@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from raftmq.local.http.credentials import address_of
 from raftmq.local.http.http_exchange import exchange
 from raftmq.local.process import free_base_port
 from raftmq.local.waiting import until
+from tests.support.archives import extract
 from tests.support.small_segments import small_segments
 
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -182,8 +182,7 @@ def test_no_secret_is_found_where_the_marker_is(cluster: LocalCluster, types: Ty
         " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"]) if process.info
     )
     cluster.down()
-    with tarfile.open(out / "bundle.tar.gz") as bundle:
-        bundle.extractall(out / "bundle")  # written by the command above
+    extract(out / "bundle.tar.gz", out / "bundle")
     own = {
         node.home / "data" / "SECRET",
         cluster.data / "users.key",

@@ -6,7 +6,6 @@ import base64
 import io
 import os
 import socket
-import tarfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 from raftmq_wire.codec import decode_header, encode_frame
 from statemachine.commands import LEVEL
+from tests.support.archives import extract
 from tests.support.small_segments import small_segments
 
 pytestmark = pytest.mark.live
@@ -199,8 +199,7 @@ def test_people_use_the_commands(
             shop.send("orders", b"planted-marker-of-a-message")
     finally:
         cluster.down()
-    with tarfile.open(tmp_path / "bundle.tar.gz") as bundle:
-        bundle.extractall(tmp_path / "bundle")  # written by the command above
+    extract(tmp_path / "bundle.tar.gz", tmp_path / "bundle")
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path != tmp_path / "key"]
     for secret in (*planted.values(), token):
         assert [path for path in files if secret.encode() in path.read_bytes()] == []

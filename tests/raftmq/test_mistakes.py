@@ -13,12 +13,11 @@ import signal
 import socket
 import subprocess
 import sys
-import tarfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from click.testing import CliRunner
@@ -30,6 +29,7 @@ from raftmq.cli import cli
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
+from tests.support.archives import extract
 from tests.support.live_nodes import LiveCluster
 from tests.support.small_segments import small_segments
 
@@ -364,9 +364,7 @@ def directories(place: Place) -> None:
     shutil.copytree(theirs[2].home / "data", lost)
     three = [word for node in ours for word in ("--config", str(node.config_path.relative_to(place.folder)))]
     place.cli("The directory of another cluster", "init", *three)
-    with tarfile.open(EARLIER) as kept:
-        safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # since 3.11.4
-        kept.extractall(place.folder / "earlier", **safely)
+    extract(EARLIER, place.folder / "earlier")
     old = next(path.parent for path in sorted((place.folder / "earlier").rglob("IDENTITY")))
     place.shown_as(old.relative_to(place.folder), "old/data")
     place.cli("A directory of an earlier format", "fsck", str(old.relative_to(place.folder)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from raftlog.storage.node_dir import open_node_dir
 from raftlog.types import EntryType
 from statemachine.broker_state import BrokerState
 from statemachine.rows.rocksdb_store import RocksKV
+from tests.support.archives import extract
 
 RECORDED = Path(__file__).parents[2] / "data" / "format-10.tar.xz"
 
@@ -66,9 +66,7 @@ def unpack() -> Callable[[Path], dict[str, Any]]:
     """unpack(folder) -> what the recording release says is in folder/clean and folder/killed."""
 
     def unpacked(folder: Path) -> dict[str, Any]:
-        with tarfile.open(RECORDED) as archive:
-            safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # since 3.11.4
-            archive.extractall(folder, **safely)
+        extract(RECORDED, folder)
         told: dict[str, Any] = json.loads((folder / "expected.json").read_text())
         return told
 

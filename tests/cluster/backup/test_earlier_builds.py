@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import tarfile
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -43,6 +42,7 @@ from statemachine.index_file.index_format import IndexFileError
 from statemachine.index_file.index_reader import drive, open_index
 from statemachine.rows.kv import KVError
 from statemachine.rows.rocksdb_store import RocksKV
+from tests.support.archives import extract
 
 RECORDED = Path(__file__).parents[2] / "data" / "earlier" / "builds.tar.xz"
 GROUP = 1
@@ -54,9 +54,7 @@ FS = OsFileSystem()
 @pytest.fixture(scope="session")
 def _earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("earlier")
-    with tarfile.open(RECORDED) as archive:
-        safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # since 3.11.4
-        archive.extractall(folder, **safely)
+    extract(RECORDED, folder)
     return folder
 
 

@@ -92,6 +92,7 @@ def read_without_asking(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(NodeServices, "read_index", lambda services, done: done(True))
 
 
+@pytest.mark.timeout(600)  # another CPython may need more seeds
 @pytest.mark.parametrize(
     ("breaks", "first", "checkers"),
     [  # the first seed is one that finds it; when the product changes, it may be a later one
