@@ -157,7 +157,8 @@ def test_a_python_that_cannot_run_the_loop_is_not_the_fastest(bin_dir: Path, fir
 
 def test_this_python_describes_itself_and_runs_the_reference_loop(bin_dir: Path, tmp_path: Path) -> None:
     (bin_dir / "python3").symlink_to(sys.executable)
-    put_python(tmp_path / "slow" / "python3", "9999999999 9999999999 9999999999")
+    as_this = platform.python_version()  # the version of the lock files would come first
+    put_python(tmp_path / "slow" / "python3", "9999999999 9999999999 9999999999", version=as_this)
     taken, said = which(bin_dir, tmp_path / "slow")
     assert taken == os.path.realpath(sys._base_executable)  # type: ignore[attr-defined]
     assert f"({platform.python_version()}): none of the other 1 on PATH is faster" in said
