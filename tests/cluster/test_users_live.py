@@ -144,6 +144,7 @@ def test_the_right_one_goes_on_and_the_wrong_ones_are_told_16(cluster: LocalClus
     assert [path for path in kept if b"message 59" in path.read_bytes()], "what is stored can be found so"
 
 
+@pytest.mark.ci
 def test_people_use_the_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -185,6 +185,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
                 each.down()
 
 
+@pytest.mark.ci
 def test_each_mistake_says_what_why_and_what_to_type(place: Place, rewrite: bool) -> None:
     for make in (
         addresses,

@@ -136,6 +136,7 @@ def test_a_wrong_record_is_an_error(line: str, tmp_path: Path) -> None:
         recorded_results.load(path)
 
 
+@pytest.mark.ci
 def test_the_matrix_says_what_a_bug_lacks_and_judges_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorded_results, "load", lambda: {"C11b": Recorded("3 fail"), "C01": Recorded(PASS)})
     told = CliRunner().invoke(command, ["--only", "C11b", "--only", "C01", "--seeds", "0"])

@@ -20,6 +20,7 @@ def invoke(*arguments: str) -> tuple[int, str]:
     return int(result.return_value or 0), result.output
 
 
+@pytest.mark.ci
 def test_run_as_json() -> None:
     code, output = invoke("run", "--first-seed", SEED, "--seeds", "1", "--json")
     row = json.loads(output)
@@ -29,6 +30,7 @@ def test_run_as_json() -> None:
     assert row["acked"] >= 200
 
 
+@pytest.mark.ci
 def test_replay_writes_the_trace_to_a_file(tmp_path: Path) -> None:
     code, output = invoke("replay", SEED, "--trace", str(tmp_path / "trace.txt"))
     assert code == 0

@@ -42,6 +42,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     return ran
 
 
+@pytest.mark.ci
 @pytest.mark.live
 def test_one_command_makes_a_secured_cluster(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tmp_path / ".raftmq"
