@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-Tell = Callable[[str], object]
+    from raftmq.local.membership import Tell
 
 AGAIN_S = 5.0
 """Seconds after which a line is printed again whose figures alone have changed."""
