@@ -16,7 +16,7 @@ from cluster.admin.findings.merge import merged
 from cluster.admin.findings.other_nodes import OtherNodes, shared_settings
 from cluster.admin.findings.rules import own_conditions
 from cluster.admin.node_interface import AdminPort
-from cluster.config.local_layout import Place, is_lost, place_of
+from cluster.config.local_layout import Place, place_of
 from cluster.runtime.events import rfc3339
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class FindingsWatch:
             try:
                 if looks % ASK_EVERY_LOOKS == 0 or self._around.doubts:
                     await self._around.refresh()
-                self._data.look()
+                self._data.look(self._silent())
                 self.look()
             except Exception:  # a defect in a rule must not end the watch
                 logger.exception("the findings could not be determined")
@@ -103,12 +103,14 @@ class FindingsWatch:
         leaders = {own: self._port.status().leader} | {node: view.leader for node, view in others.items()}
         maintained = self._port.state.settings.maintenance
         members = self._port.membership.in_force.node_uuids
-        lost = self._lost(set(members) - set(views)) if self._place == "up" else []
-        return merged(views, members, maintained, leaders, self._place, lost)
+        return merged(views, members, maintained, leaders, self._place, self._data.lost)
 
-    def _lost(self, silent: Iterable[int]) -> list[int]:
-        """Returns those of the silent nodes of a local cluster whose data directories were lost."""
-        return [node for node in silent if is_lost(self._port.config.node.data_dir, node)]
+    def _silent(self) -> set[int]:
+        """Returns the silent nodes whose data directories lie beside this node's: those of a local cluster."""
+        if self._place != "up":
+            return set()
+        members = set[int](self._port.membership.in_force.node_uuids)
+        return members - {self._port.config.node.id} - set(self._around.views())
 
     def reports(self) -> list[NodeReport]:
         """Reports which members answer."""

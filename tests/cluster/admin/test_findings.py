@@ -441,9 +441,14 @@ async def test_the_watch_of_a_local_cluster_looks_for_the_data_of_a_silent_node(
     monkeypatch.setattr(watch, "look", lambda: suspects[1])
     monkeypatch.setattr(watch._around, "views", lambda: {2: other})
 
-    def advice() -> list[str]:
+    async def advice() -> list[str]:
+        for _ in range(2):
+            watch._data.look(watch._silent())
+            assert watch._data._look is not None
+            await asyncio.wait([watch._data._look])
+        watch._data.look(watch._silent())
         return [each.do_now for each in watch.cluster() if each.code == "node_down"]
 
-    assert advice() == ["raftmq restart 3"]
+    assert await advice() == ["raftmq restart 3"]
     (data / "IDENTITY").unlink()
-    assert advice() == ["raftmq node replace 3"]
+    assert await advice() == ["raftmq node replace 3"]
