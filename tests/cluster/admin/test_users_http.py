@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from aiohttp import ClientSession, TCPConnector
 
-from cluster.admin.access import SLOW_AFTER, TRYING_MAX
+from cluster.admin.access import ADDRESSES_MAX, SLOW_AFTER, SLOW_S, TRYING_MAX
 from cluster.admin.signed_identity import PASS_HEADER, operator_pass
-from cluster.broker.access.user_admin import LOGINS_MAX
+from cluster.broker.access.user_admin import KEPT_MAX, LOGINS_MAX
 from tests.support.fake_raw import CLUSTER
 
 SECRET = "secret of root"
@@ -276,6 +279,87 @@ async def test_wrong_logins_are_slowed_and_few_at_a_time(
     gate.set()
     assert {answer.status for answer in await asyncio.gather(*waiting)} == {401}
     assert not node.access._trying
+
+
+class HeldPauses:
+    """The pauses of late answers: they end when the test says so, and no clock is waited for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._begun: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue()
+        self.total = 0
+        sleep = asyncio.sleep
+
+        async def pause(delay_s: float, result: Any = None) -> Any:
+            if delay_s != SLOW_S:
+                return await sleep(delay_s, result)
+            self.total += 1
+            ends: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._begun.put_nowait(ends)
+            return await ends
+
+        monkeypatch.setattr("cluster.admin.access.asyncio.sleep", pause)
+
+    async def next(self) -> asyncio.Future[None]:
+        """Waits until another pause has begun; the result ends it."""
+        return await self._begun.get()
+
+
+@asynccontextmanager
+async def at_address(client: Any, host: str) -> AsyncIterator[Any]:
+    """A client with an address of its own, 127.x.y.z."""
+    connector = TCPConnector(local_addr=(host, 0), force_close=True)
+    async with ClientSession(str(client.make_url("")), connector=connector) as session:
+        yield session
+
+
+LOGINS = 1_000
+
+
+async def test_a_thousand_wrong_logins_slow_their_address_and_nobody_else(
+    client: Any, node: Any, root: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses, wrongs = HeldPauses(monkeypatch), iter(range(LOGINS))
+    answered: list[tuple[int, str]] = []
+
+    async def guess() -> None:
+        for number in wrongs:
+            user = "root" if number % 2 else f"guessed-{number}"
+            answered.append(await told(await log_in(client, user, f"wrong secret {number}")))
+
+    attack = [asyncio.create_task(guess()) for _ in range(TRYING_MAX)]
+    async with at_address(client, "127.0.0.2") as honest:
+        for late in range(1, LOGINS - SLOW_AFTER + 1):
+            ends = await pauses.next()
+            assert len(answered) < SLOW_AFTER + late, "a late answer comes after its pause"
+            if late % 100 == 0:
+                assert (await log_in(honest)).status == 200
+            ends.set_result(None)
+        await asyncio.gather(*attack)
+        assert answered == [(401, "unauthenticated")] * LOGINS
+        assert pauses.total == LOGINS - SLOW_AFTER
+        assert node.access._wrong == {"127.0.0.1": LOGINS}
+        assert not node.access._trying
+        assert len(node.access._logged) <= ADDRESSES_MAX
+        assert len(node.access.denials._kept) <= KEPT_MAX
+        assert (await log_in(client)).status == 200, "the right secret of that address"
+        assert (await log_in(honest)).status == 200
+    assert pauses.total == LOGINS - SLOW_AFTER, "no right login waits"
+    assert node.access._wrong == {}
+    for _ in range(SLOW_AFTER):
+        await log_in(client, secret="wrong secret")
+    assert pauses.total == LOGINS - SLOW_AFTER, "the count begins again"
+
+
+async def test_wrong_logins_of_many_addresses_hold_little_memory(
+    client: Any, node: Any, root: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.admin.access.ADDRESSES_MAX", 40)
+    hosts = [f"127.9.0.{number}" for number in range(1, 101)]
+    for host in hosts:
+        async with at_address(client, host) as stranger:
+            assert (await log_in(stranger, host, "wrong secret")).status == 401
+    assert list(node.access._wrong) == hosts[-40:]
+    assert len(node.access._logged) == 40
 
 
 async def test_a_login_that_is_repeated_ends_the_oldest(client: Any, node: Any, root: dict[str, str]) -> None:
