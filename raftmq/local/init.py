@@ -57,7 +57,7 @@ class Created(NamedTuple):
     created: bool
     cluster_uuid: UUID
     lost: tuple[int, ...] = ()
-    """Nodes whose directories are empty although the cluster exists."""
+    """Nodes whose directories were lost although the cluster exists: they are empty, or no node's identity is there."""
 
 
 def create_data_dirs(
@@ -70,29 +70,30 @@ def create_data_dirs(
     """Makes every member's data directory if all are empty; does nothing if all belong to one cluster.
 
     `env`: the environment that the nodes will have; its settings for the whole cluster (the segment size) take effect
-    now. With `leave_lost`, empty directories beside filled ones stay empty and are no error. A cluster
-    whose secret lies outside the data directories is made once: a mark beside the secret says so, or, with `until_ms`,
-    it is made only until that time (milliseconds since the epoch). Raises ConfigError for files that cannot be used,
-    LocalError if members are missing, differ, only some directories are filled, or the cluster was made before.
+    now. With `leave_lost`, directories beside filled ones that are empty, or that hold no node's identity any more, stay
+    as they are and are no error. A cluster whose secret lies outside the data directories is made once: a mark beside
+    the secret says so, or, with `until_ms`, it is made only until that time (milliseconds since the epoch). Raises
+    ConfigError for files that cannot be used, LocalError if members are missing, differ, only some directories are
+    filled, or the cluster was made before.
     """
     configs = [load(path, env) for path in config_paths]
     _check_members(configs, config_paths)
     empty = [config for config in configs if is_empty(Path(config.node.data_dir))]
+    there = [config for config in configs if not is_without_identity(Path(config.node.data_dir))]
     marks = {mark for config in configs if (mark := mark_of_secret(config)) and until_ms is None}
-    if empty:
-        if len(empty) < len(configs):
-            if leave_lost:
-                there = [config for config in configs if config not in empty]
-                known = _same_cluster([(config.node.id, Path(config.node.data_dir)) for config in there])
-                _keep(marks, known)
-                return Created(False, known, tuple(config.node.id for config in empty))
-            raise _partly(empty[0], next(config for config in configs if config not in empty))
+    if leave_lost and 0 < len(there) < len(configs):
+        known = _same_cluster([(config.node.id, Path(config.node.data_dir)) for config in there])
+        _keep(marks, known)
+        return Created(False, known, tuple(config.node.id for config in configs if config not in there))
+    if empty and there:
+        raise _partly(empty[0], there[0])
+    if len(empty) == len(configs):
         if until_ms is not None:
             check_allowed(until_ms)
         for mark in marks:
             check_unmade(mark, empty[0].node.data_dir)
         return Created(True, _create(configs, marks))
-    known = _same_cluster([(config.node.id, Path(config.node.data_dir)) for config in configs])
+    known = _same_cluster([(each.node.id, Path(each.node.data_dir)) for each in configs if each not in empty])
     complete(configs, str(known))
     _keep(marks, known)
     return Created(False, known)
@@ -218,6 +219,7 @@ def _partly(empty: Config, filled: Config) -> LocalError:
     return LocalError(
         f"the data directory of node {empty.node.id} is empty, that of node {filled.node.id} is not",
         f"{empty.node.data_dir} was lost or never created; an empty node must not vote in place of the old one",
+        f"raftmq init --leave-lost …    (the others start without it; then raftmq node replace {empty.node.id}); or "
         f"restore {empty.node.data_dir}; or move {filled.node.data_dir} away too, to start a new cluster",
         ExitCode.REFUSED,
     )

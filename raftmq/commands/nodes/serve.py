@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from raftmq.commands.point_in_time import PointInTime
 from raftmq.commands.shared_options import json_option, show
 from raftmq_wire.errors import ExitCode, LocalError
+
+if TYPE_CHECKING:
+    from raftmq.local.init import Created
 
 _CONFIG = click.Path(dir_okay=False, readable=False, path_type=Path)
 """`load` says why a file cannot be read, and what to type."""
@@ -39,7 +43,7 @@ def serve(config: Path) -> int:
 @click.option(
     "--leave-lost",
     is_flag=True,
-    help="Succeed when some directories were lost: they stay empty, and their nodes refuse to start.",
+    help="Succeed when some directories were lost: they stay as they are, and their nodes refuse to start.",
 )
 @click.option("--first", is_flag=True, help="Make one node on this machine, the first of a new cluster.")
 @click.option("--join", "via", metavar="HOST:PORT", help="Make one node here; HTTP API of the first one, which runs.")
@@ -116,24 +120,33 @@ def init(
     there = f"nothing to do: all {len(configs)} directories contain the cluster {made.cluster_uuid}"
     answer = {"created": made.created, "cluster_uuid": str(made.cluster_uuid), "lost": list(made.lost), **certified}
     if made.lost:
-        nodes = ", ".join(map(str, made.lost))
-        there = (
-            f"the directory of node {nodes} is empty, the others contain the cluster {made.cluster_uuid}: it stays "
-            "empty, because an empty node must not vote in place of the old one\n"
-            f"replace the node while the others run: raftmq node replace {made.lost[0]}"
-        )
+        there = _left_lost(made, len(configs))
     show(as_json, answer, created if made.created else there)
+
+
+def _left_lost(made: Created, count: int) -> str:
+    """Says which of `count` directories were lost and stay as they are, and what to type."""
+    nodes = ", ".join(map(str, made.lost))
+    one = len(made.lost) == 1
+    told = (
+        f"the {'directory' if one else 'directories'} of node {nodes} {'was' if one else 'were'} lost, the others "
+        f"contain the cluster {made.cluster_uuid}; nothing was changed, because an empty node must not vote in place of "
+        "the old one\n"
+    )
+    if 2 * len(made.lost) >= count:
+        return told + "too few nodes are left to elect a leader: put a directory back, or see raftmq runbook no_quorum"
+    return told + f"replace the node while the others run: raftmq node replace {made.lost[0]}"
 
 
 def _certify(folder: Path | None, configs: tuple[Path, ...]) -> dict[str, list[str]]:
     """Gives the nodes TLS, if a folder is named. Returns the certificates that were made."""
     from cluster.config.loading import load
-    from raftmq.local.init import is_empty
+    from raftmq.local.init import is_without_identity
     from raftmq.local.tls.local_tls import certify_files
 
     if folder is None:
         return {}
-    there = [path for path in configs if not is_empty(Path(load(path, os.environ).node.data_dir))]
+    there = [path for path in configs if not is_without_identity(Path(load(path, os.environ).node.data_dir))]
     return {"certificates": [str(path) for path in certify_files(folder, there, os.environ)]}
 
 

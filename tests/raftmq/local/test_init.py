@@ -130,6 +130,30 @@ def test_the_others_may_start_beside_a_lost_disk_that_stays_empty(tmp_path: Path
     assert "raftmq node replace 2" in done.output
 
 
+def test_the_others_may_start_beside_a_disk_that_is_half_gone_and_nothing_is_deleted(tmp_path: Path) -> None:
+    nodes = make(tmp_path)
+    made = create_data_dirs(configs(nodes))
+    (data(nodes[1]) / "IDENTITY").unlink()
+    left = sorted(path.name for path in data(nodes[1]).iterdir())
+    assert left
+    with pytest.raises(LocalError, match="has no IDENTITY but is not empty"):
+        create_data_dirs(configs(nodes))
+    assert create_data_dirs(configs(nodes), leave_lost=True) == (False, made.cluster_uuid, (2,))
+    arguments = [word for path in configs(nodes) for word in ("--config", str(path))]
+    done = CliRunner().invoke(cli, ["init", "--leave-lost", *arguments])
+    assert done.exit_code == 0
+    assert "the directory of node 2 was lost" in done.output
+    assert "raftmq node replace 2" in done.output
+    assert sorted(path.name for path in data(nodes[1]).iterdir()) == left
+    shutil.rmtree(data(nodes[2]))
+    most = CliRunner().invoke(cli, ["init", "--leave-lost", *arguments])
+    assert "node replace" not in most.output, "without a majority nothing is replaced"
+    assert "raftmq runbook no_quorum" in most.output
+    (data(nodes[0]) / "IDENTITY").unlink()
+    with pytest.raises(LocalError, match="has no IDENTITY but is not empty"):
+        create_data_dirs(configs(nodes), leave_lost=True)
+
+
 def test_up_starts_the_others_and_a_lost_disk_is_replaced_not_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
