@@ -362,10 +362,7 @@ def _finding(names: list[int], away: list[int], need: int, survives: int) -> str
     if not away:
         voters = f"node {names[0]} is the only voter" if len(names) == 1 else f"both voters, {_said(names)}, are needed"
         return f"no failure is survived: {voters}; with three voters one may fail: raftmq node add"
-    return (
-        f"the next failure stops writes: {gone}; start it again on its machine (in a cluster of raftmq up: "
-        f"raftmq restart {away[0]})"
-    )
+    return f"the next failure stops writes: {gone}"
 
 
 def before_and_after(view: Mapping[str, Any], node: int) -> tuple[QuorumView, QuorumView]:

@@ -276,6 +276,16 @@ class LocalCluster:
             self._set_pid(node_id, None)
             return node.pid
 
+    def way_back(self, node_id: int) -> str:
+        """Returns the command after which a stopped node, or another one in its place, takes part again. Raises
+        LocalError."""
+        nodes = self.nodes
+        if not is_without_identity(read_cluster(self.data).node(node_id).home / "data"):
+            return f"raftmq restart {node_id}"
+        if node_id in [node.id for node in lost_nodes(nodes)]:
+            return f"raftmq node replace {node_id}    (its data directory was lost, so it cannot be started)"
+        return "raftmq runbook no_quorum    (too many data directories were lost)"
+
     def aim(self, node_id: int) -> Callable[[], None]:
         """Finds the node's process now, and returns a function that kills it at once (-9). Raises LocalError."""
         process = find_process(read_cluster(self.data).node(node_id))
@@ -312,7 +322,7 @@ class LocalCluster:
         return LocalError(
             f"node {node_id} is not running",
             f"{self.data / CLUSTER_FILE} names no running process for it",
-            f"raftmq restart {node_id}",
+            self.way_back(node_id),
             ExitCode.REFUSED,
         )
 

@@ -43,8 +43,8 @@ def merged(
     )
     for each in [*_down(found, views, members, place, lost), *_all_slow(found, views)]:
         found[each.key] = each
-    explained = [_expected(replace(each, because_of=_cause(each, found)), maintained) for each in found.values()]
-    return sorted(explained, key=_place)
+    explained = [_explained(each, found) for each in found.values()]
+    return sorted((_expected(each, maintained) for each in explained), key=_place)
 
 
 def _leader_elsewhere(leaders: Mapping[int, int | None]) -> int | None:
@@ -135,6 +135,15 @@ def _all_slow(found: dict[tuple[str, str], Finding], views: Views) -> Iterable[F
     first = min(slow, key=_since)
     says = f"the disks of all {len(slow)} nodes that answer are slow, so look at what they share. {first.says}"
     yield replace(first, object=CLUSTER, says=says, seen_by=sorted({n for each in slow for n in each.seen_by}))
+
+
+def _explained(finding: Finding, found: Mapping[tuple[str, str], Finding]) -> Finding:
+    """Returns the finding with its cause. If one more failure would stop writes because a node is down, the command is
+    the one that brings this node back, or replaces it."""
+    cause = _cause(finding, found)
+    if finding.code == "no_quorum_margin" and cause is not None and cause.code == "node_down":
+        finding = replace(finding, do_now=found[cause.code, cause.object].do_now)
+    return replace(finding, because_of=cause)
 
 
 def _cause(finding: Finding, found: Mapping[tuple[str, str], Finding]) -> Cause | None:

@@ -69,8 +69,9 @@ def down(grace_s: float | None, purge: bool, yes: bool, dry_run: bool, data: str
 @json_option
 def kill(node: int, data: str | None, as_json: bool) -> None:
     """Kill one NODE (kill -9) to see what happens."""
-    pid = LocalCluster(data_dir(data)).kill(node)
-    told = f"node {node} (pid {pid}) is gone; start it again with: raftmq restart {node}"
+    cluster = LocalCluster(data_dir(data))
+    pid = cluster.kill(node)
+    told = f"node {node} (pid {pid}) is gone; type: {cluster.way_back(node)}"
     show(as_json, {"node": node, "killed_pid": pid}, told)
 
 

@@ -29,6 +29,7 @@ from cluster.admin.findings.rules import own_conditions, suspicion
 from cluster.admin.findings.watch import FindingsWatch, Memory
 from cluster.config import local_layout
 from cluster.config.local_layout import Place, place_of
+from cluster.members.checks import quorum_of
 from cluster.peer.connections import OTHER_SECRET
 from cluster.peer.links import LinkView
 from cluster.runtime.events import rfc3339
@@ -121,6 +122,19 @@ def test_a_node_that_nobody_reaches_is_down_and_explains_what_follows() -> None:
     assert findings[0].since == rfc3339(NOW_MS)
     margin = next(each for each in findings if each.code == "no_quorum_margin")
     assert (margin.seen_by, margin.since) == ([1, 2], rfc3339(NOW_MS))
+
+
+@pytest.mark.parametrize(("lost", "do_now"), [([], "raftmq restart 3"), ([3], "raftmq node replace 3")])
+def test_a_margin_that_is_gone_because_of_a_node_has_the_command_for_that_node(lost: list[int], do_now: str) -> None:
+    says = quorum_of((1, 2, 3), lambda voter: voter != 3).finding
+    margin = Condition("no_quorum_margin", CLUSTER, says)
+    views = {
+        node: Memory(node).note([margin, Condition("link_suspect", link_object(node, 3), "")], NOW_MS, 0)
+        for node in (1, 2)
+    }
+    (merged_margin,) = [each for each in merged(views, (1, 2, 3), lost=lost) if each.code == "no_quorum_margin"]
+    assert merged_margin.do_now == do_now
+    assert "restart" not in merged_margin.says, "a node that lost its disk does not start"
 
 
 @pytest.mark.parametrize(

@@ -205,6 +205,30 @@ def test_a_folder_that_was_deleted_under_its_node_stops_nobody_else(
     assert stopped == [], "it could not start again"
 
 
+def test_what_to_type_after_a_kill_depends_on_what_is_left_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = load_cluster(tmp_path)
+    monkeypatch.setattr(local_cluster, "kill_node", lambda node: True)
+
+    def told(node: int) -> tuple[str, str]:
+        """Kills the node twice: the answer, and the advice of the error that it does not run."""
+        write_cluster(tmp_path, ClusterFile([replace(each, pid=1) for each in nodes]))
+        answer = CliRunner().invoke(cli, ["kill", str(node), "--data", str(tmp_path)]).output
+        with pytest.raises(LocalError, match="is not running") as caught:
+            LocalCluster(tmp_path).kill(node)
+        return answer.partition("type: ")[2].strip(), caught.value.fix
+
+    assert told(2) == ("raftmq restart 2",) * 2
+    (data(nodes[1]) / "IDENTITY").unlink()
+    for advice in told(2):
+        assert advice.startswith("raftmq node replace 2 ")
+    assert told(3) == ("raftmq restart 3",) * 2
+    shutil.rmtree(nodes[2].home)
+    for advice in (*told(2), *told(3)):
+        assert advice.startswith("raftmq runbook no_quorum ")
+
+
 def test_a_second_start_remembers_whose_place_a_node_is_to_take(tmp_path: Path) -> None:
     nodes = load_cluster(tmp_path)
     write_cluster(tmp_path, ClusterFile([*nodes[:2], replace(nodes[2], replaces=9)]))
