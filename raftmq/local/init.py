@@ -70,11 +70,11 @@ def create_data_dirs(
     """Makes every member's data directory if all are empty; does nothing if all belong to one cluster.
 
     `env`: the environment that the nodes will have; its settings for the whole cluster (the segment size) take effect
-    now. With `leave_lost`, directories beside filled ones that are empty, or that hold no node's identity any more, stay
-    as they are and are no error. A cluster whose secret lies outside the data directories is made once: a mark beside
-    the secret says so, or, with `until_ms`, it is made only until that time (milliseconds since the epoch). Raises
-    ConfigError for files that cannot be used, LocalError if members are missing, differ, only some directories are
-    filled, or the cluster was made before.
+    now. With `leave_lost`, directories beside filled ones that are empty, or that hold no node's identity any more,
+    stay as they are and are no error. A cluster whose secret lies outside the data directories is made once: a mark
+    beside the secret says so, or, with `until_ms`, it is made only until that time (milliseconds since the epoch).
+    Raises ConfigError for files that cannot be used, LocalError if members are missing, differ, only some directories
+    are filled, or the cluster was made before.
     """
     configs = [load(path, env) for path in config_paths]
     _check_members(configs, config_paths)

@@ -130,8 +130,8 @@ def _left_lost(made: Created, count: int) -> str:
     one = len(made.lost) == 1
     told = (
         f"the {'directory' if one else 'directories'} of node {nodes} {'was' if one else 'were'} lost, the others "
-        f"contain the cluster {made.cluster_uuid}; nothing was changed, because an empty node must not vote in place of "
-        "the old one\n"
+        f"contain the cluster {made.cluster_uuid}; nothing was changed, because an empty node must not vote in place "
+        "of the old one\n"
     )
     if 2 * len(made.lost) >= count:
         return told + "too few nodes are left to elect a leader: put a directory back, or see raftmq runbook no_quorum"
