@@ -408,9 +408,9 @@ class Tier:
             if part.name.startswith(LOG_PREFIX):
                 return await log_bytes(self._piece, row, part)
             if self._index is not None:
-                async for made in self._index.of_segment(row.base, row.span):
-                    if (len(made.data), made.crc32c) == (part.size, part.crc32c):
-                        return bytes(made.data)
+                made = await self._index.of_segment(row.base, row.span)
+                if (len(made.data), made.crc32c) == (part.size, part.crc32c):
+                    return bytes(made.data)
         except RaftLogError:
             pass  # trimmed, or damaged here too
         return None

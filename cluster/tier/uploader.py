@@ -11,7 +11,7 @@ that the next leader has verified.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cluster.tier.log_proposals import Steps
@@ -51,10 +51,10 @@ class Made(NamedTuple):
 
 
 class IndexParts(Protocol):
-    """Makes the index parts of a segment."""
+    """Makes the index part of a segment."""
 
-    def of_segment(self, base: int, span: SegmentSpan) -> AsyncIterator[Made]:
-        """Yields the index parts, one in memory at a time. Raises RaftLogError if they cannot be made now."""
+    async def of_segment(self, base: int, span: SegmentSpan) -> Made:
+        """Returns the index part. Raises RaftLogError if it cannot be made now."""
 
 
 class Uploader:
@@ -130,7 +130,7 @@ class Uploader:
             at = piece.end
             del piece  # frees 64 MiB while the next piece is read
         if self._index is not None:
-            parts += [await self._put(made, avoid) async for made in self._index.of_segment(base, span)]
+            parts.append(await self._put(await self._index.of_segment(base, span), avoid))
         return tuple(parts)
 
     async def _put(self, made: Made, avoid: set[str]) -> TierPart:

@@ -322,6 +322,8 @@ _CALM: dict[str, Any] = {
 def calm(**chosen: Any) -> Options:
     """Returns the options of a run in which nothing is slow, small or broken except for what `chosen` sets. Raises
     ValueError for a name that is no option."""
+    if unknown := sorted(chosen.keys() - set(Options._fields)):
+        raise ValueError(f"no option of a run: {', '.join(unknown)}")
     return draw(0)._replace(**{**Options._field_defaults, **_CALM, **chosen})
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from functools import partial
 from typing import NamedTuple
 
@@ -338,7 +337,7 @@ class LocalIndexParts:
     def __init__(self, files: IndexFiles) -> None:
         self._files = files
 
-    async def of_segment(self, base: int, span: SegmentSpan) -> AsyncIterator[Made]:
-        """Yields one part; its file is built first if the node does not have it yet."""
+    async def of_segment(self, base: int, span: SegmentSpan) -> Made:
+        """Returns the part; its file is built first if the node does not have it yet."""
         data = await self._files.load(base, span.end)
-        yield Made(INDEX, base, span.end, data, xxh3_128(data).digest(), crc32c(data))
+        return Made(INDEX, base, span.end, data, xxh3_128(data).digest(), crc32c(data))
