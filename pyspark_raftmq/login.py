@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import raftmq
 from pyspark_raftmq.errors import OptionError, write
-from raftmq.client.environment import user_of
+from raftmq.client.environment import IncompleteUser, user_of
 
 OPTIONS = ("accessKey", "secretKey", "userFile", "tlsCa", "tlsCert", "tlsKey")
 """The names of these options as documented; Spark compares them without case."""
@@ -37,15 +37,13 @@ class Login(NamedTuple):
         try:
             name, secret = user_of(Path(self.user_file)) if self.user_file else (self.access_key, self.secret_key)
             return raftmq.connect(servers, access_key=name, secret_key=secret, tls=self.tls)
+        except IncompleteUser as error:
+            told = f"{error.given} is set, and {error.missing} is not"
+            why = "the environment of this process names half a user, and no option names one"
+            raise OptionError(told, why, write("userFile", "/etc/raftmq/user")) from None
         except ValueError as error:
             why = "userFile, tlsCa, tlsCert and tlsKey are files on the driver and on each executor"
-            fix = "copy the file to the same path on each machine"
-            if str(error).startswith("access_key="):
-                why, fix = (
-                    "one of the two is set in the environment of this process",
-                    write("userFile", "/etc/raftmq/user"),
-                )
-            raise OptionError(str(error), why, fix) from None
+            raise OptionError(str(error), why, "copy the file to the same path on each machine") from None
 
 
 def parse_login(given: Mapping[str, str]) -> Login:

@@ -42,6 +42,19 @@ async def _dial_tcp(host: str, port: int, factory: Callable[[], asyncio.Protocol
     return await asyncio.get_running_loop().create_connection(factory, host, port)
 
 
+class IncompleteUser(ValueError):
+    """Only one of a user's name and secret was given. The text contains neither."""
+
+    def __init__(self, given: str, missing: str) -> None:
+        """`given` and `missing` name the two: arguments, or variables of the environment."""
+        super().__init__(given, missing)
+        self.given = given
+        self.missing = missing
+
+    def __str__(self) -> str:
+        return f"{self.given} is given, and {self.missing} is not; they belong together: give both, or none"
+
+
 REAL = Environment(_wall_clock_ms, os.urandom, _dial_tcp)
 
 
@@ -54,13 +67,14 @@ def with_credentials(
 ) -> Environment:
     """Returns the environment in which requests are signed with these keys, else with RAFTMQ_ACCESS_KEY and
     RAFTMQ_SECRET_KEY, else, if the servers are those of a local cluster that has users, with those of its first one;
-    the same environment if there are no keys. Raises ValueError if only one of the two keys is given."""
+    the same environment if there are no keys. Raises IncompleteUser if only one of the two keys is given, ValueError
+    for a file that cannot be used."""
+    names = ("access_key=", "secret_key=")
     if not access_key and not secret_key:
-        access_key, secret_key = (environ.get(name, "") for name in USER_VARIABLES)
+        names = USER_VARIABLES
+        access_key, secret_key = (environ.get(name, "") for name in names)
     if bool(access_key) != bool(secret_key):
-        raise ValueError(
-            "access_key= and secret_key= (RAFTMQ_ACCESS_KEY and RAFTMQ_SECRET_KEY) belong together: give both, or none"
-        )
+        raise IncompleteUser(*(names if access_key else reversed(names)))
     if not access_key and servers and (path := local_file(servers, LOCAL_USER, environ, Path.cwd())):
         access_key, secret_key = user_of(Path(path))
     return environment._replace(credentials=Credentials(access_key, secret_key)) if access_key else environment

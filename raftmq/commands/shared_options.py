@@ -429,7 +429,7 @@ def _open_client(servers: str | None) -> Client:
             options = ClientOptions(tls=options["tls"])
         return open_client(servers_there, on_retry=_Repeated(), **(options | {"tls": given_tls() or options["tls"]}))
     except ValueError as error:
-        raise _bad_option(str(error)) from None
+        raise _bad_option(error) from None
 
 
 def _open_context(context: ClusterContext) -> Client:
@@ -449,12 +449,13 @@ def _open_context(context: ClusterContext) -> Client:
     return client
 
 
-def _bad_option(told: str) -> LocalError:
+def _bad_option(error: ValueError) -> LocalError:
     """Returns the error for what the client was given: a user, files of TLS, or addresses."""
-    if told.startswith("access_key="):  # options name no user: one of the two variables is missing or empty
-        given = next(name for name in USER_VARIABLES if os.environ.get(name))
-        (missing,) = set(USER_VARIABLES) - {given}
-        told = f"{given} is set, and {missing} is not"
+    from raftmq.client.environment import IncompleteUser
+
+    told = str(error)
+    if isinstance(error, IncompleteUser):  # no option names a user: these are variables
+        told = f"{error.given} is set, and {error.missing} is not"
         why, fix = "a user has a name and a secret", "export RAFTMQ_ACCESS_KEY=USER RAFTMQ_SECRET_KEY=SECRET"
     elif told.startswith("tls: "):
         why, fix = "the files come from --tls-ca, --tls-cert and --tls-key, or RAFTMQ_TLS_CA and the like", "ls -l FILE"

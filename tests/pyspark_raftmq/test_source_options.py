@@ -18,6 +18,7 @@ from raftmq.arrow.columns import COLUMNS, DEFAULT_COLUMNS
 from raftmq.arrow.log_copy import CopySource
 from raftmq.arrow.ranges import AtTime, Bounds
 from raftmq.client.tls import Tls
+from raftmq_wire.user_file import USER_VARIABLES
 
 SPARKS_REDACTION = re.compile("(?i)secret|password|token|access[.]?key")
 """The default of spark.redaction.regex."""
@@ -189,6 +190,21 @@ def test_half_a_user_is_a_mistake_and_is_not_shown(more: dict[str, str], what: s
     with pytest.raises(OptionError) as caught:
         parse_options({**given, **more})
     assert what in caught.value.what
+    assert "the-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("given", USER_VARIABLES)
+def test_half_a_user_in_the_environment_is_named_with_what_is_missing(
+    given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in USER_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(given, "the-secret-of-shop")
+    (missing,) = set(USER_VARIABLES) - {given}
+    with pytest.raises(OptionError) as caught:
+        parse_options({**NEEDED, "servers": "127.0.0.1:1"}).connect()
+    assert caught.value.what == f"{given} is set, and {missing} is not"
+    assert "/etc/raftmq/user" in caught.value.hint
     assert "the-secret" not in str(caught.value)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
-from raftmq.client.environment import REAL, with_credentials
+from raftmq.client.environment import REAL, IncompleteUser, with_credentials
 from raftmq.client.producing.send_frame import FrameWriter, MessageIds, build_batch, build_single
 from raftmq_wire.codec import decode_header, ext_of
 from raftmq_wire.signature import ACCESS_KEY, SIGNATURE, Credentials, content, is_right
@@ -23,13 +25,22 @@ def test_arguments_come_before_the_environment() -> None:
     assert user_of("root", "the-secret-of-root", BOTH) == "root"
 
 
-@pytest.mark.parametrize(("access_key", "secret_key", "environ"), [
-    ("shop", "", {}), ("", "secret", {}), ("shop", "", BOTH), ("", "", {"RAFTMQ_SECRET_KEY": "the-secret"}),
+@pytest.mark.parametrize(("access_key", "secret_key", "environ", "given", "missing"), [
+    ("shop", "", {}, "access_key=", "secret_key="),
+    ("", "the-secret", {}, "secret_key=", "access_key="),
+    ("shop", "", BOTH, "access_key=", "secret_key="),
+    ("", "", {"RAFTMQ_ACCESS_KEY": "shop"}, "RAFTMQ_ACCESS_KEY", "RAFTMQ_SECRET_KEY"),
+    ("", "", {"RAFTMQ_SECRET_KEY": "the-secret"}, "RAFTMQ_SECRET_KEY", "RAFTMQ_ACCESS_KEY"),
 ])  # fmt: skip
-def test_one_half_is_a_mistake_and_is_not_shown(access_key: str, secret_key: str, environ: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="belong together") as error:
+def test_one_half_is_a_mistake_and_is_not_shown(
+    access_key: str, secret_key: str, environ: dict[str, str], given: str, missing: str
+) -> None:
+    with pytest.raises(IncompleteUser, match="give both, or none") as caught:
         with_credentials(REAL, access_key, secret_key, environ)
-    assert "the-secret" not in str(error.value)
+    assert (caught.value.given, caught.value.missing) == (given, missing)
+    assert str(caught.value).startswith(f"{given} is given, and {missing} is not")
+    assert "the-secret" not in str(caught.value)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value), "a task of Spark may raise it"
 
 
 @pytest.mark.parametrize("batch", [False, True])
