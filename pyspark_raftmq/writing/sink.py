@@ -7,6 +7,7 @@ cluster answers that it was committed. A batch write is named by the option `wri
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -23,6 +24,8 @@ from pyspark_raftmq.writing.sink_task import StagedAttempt, stage_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+logger = logging.getLogger(__name__)
 
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 """Names of local properties of a streaming query's tasks: the query's id and the batch's id."""
@@ -48,7 +51,22 @@ class TopicWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     def commit(self, messages: Sequence[TaskDone | None]) -> None:
         """Commits the write when all tasks are done. Raises WriteError; then nothing was written."""
-        commit(self._options, self._name, 0, _staged(messages))
+        staged, write_id, topic = _staged(messages), self._options.write_id, self._options.topic
+        earlier = commit(self._options, self._name, 0, staged)
+        if _left_out(staged):
+            logger.warning(
+                'the write with writeId "%s" was committed before, so these rows were left out of the topic %s: each '
+                "writeId is written once; to write rows again, give another one",
+                write_id,
+                topic,
+            )
+        elif earlier and write_id is not None and any(each.messages for each in staged):
+            logger.warning(
+                'the write with writeId "%s" was committed, by this program or by another one that wrote with the same '
+                "writeId at the same time: the rows of only one of them are in the topic %s",
+                write_id,
+                topic,
+            )
 
     def abort(self, messages: Sequence[TaskDone | None]) -> None:
         """Discards the staged rows after a task failed for good."""
@@ -78,6 +96,10 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         staged = _staged(messages)
         for name in {each.name for each in staged}:  # one, or none if the batch had no task
             commit(self._options, name, batchId, staged)
+        if _left_out(staged):  # usual after a restart
+            logger.info(
+                "batch %d was committed before, so it was not written again to %s", batchId, self._options.topic
+            )
 
     def abort(self, messages: Sequence[TaskDone | None], batchId: int) -> None:
         """Discards the staged rows after a task failed for good. If no task was done, they are discarded with the next
@@ -98,12 +120,13 @@ def check_topic(options: SinkOptions) -> None:
             ) from error
 
 
-def commit(options: SinkOptions, name: str, write: int, staged: Iterable[StagedAttempt]) -> None:
-    """Commits the rows that the tasks staged. Does nothing if the write was committed before. Raises WriteError."""
+def commit(options: SinkOptions, name: str, write: int, staged: Iterable[StagedAttempt]) -> bool:
+    """Commits the rows that the tasks staged. Returns True if the write was committed before, also by an earlier
+    request of this call; then nothing is changed. Raises WriteError."""
     winners = [(each.attempt, each.messages) for each in staged if each.attempt is not None]
     with options.connect() as mq:
         try:
-            mq.staged_writes(timeout_s=options.timeout_s).commit(name, write, winners)
+            return mq.staged_writes(timeout_s=options.timeout_s).commit(name, write, winners).earlier
         except raftmq.RaftMQError as error:
             raise WriteError(f"{name}, {write}, is not known to be committed", str(error), error.hint) from error
 
@@ -119,6 +142,11 @@ def abort(options: SinkOptions, name: str, write: int) -> None:
 
 def _name_of(query_id: str) -> str:
     return f"query {query_id}"
+
+
+def _left_out(staged: Iterable[StagedAttempt]) -> bool:
+    """Returns True if a task had rows and did not stage them, because the write was committed before."""
+    return any(each.committed_before for each in staged)
 
 
 def _staged(messages: Sequence[TaskDone | None]) -> list[StagedAttempt]:

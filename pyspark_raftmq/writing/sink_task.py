@@ -35,6 +35,8 @@ class StagedAttempt(NamedTuple):
     """The attempt's number; None if the task staged nothing, because it had no rows, or the write is committed
     already."""
     messages: int
+    committed_before: bool = False
+    """True if the task had rows and staged none, because the write is committed already."""
 
 
 def stage_rows(options: SinkOptions, name: str, write: int, batches: Iterable[pa.RecordBatch]) -> StagedAttempt:
@@ -67,7 +69,7 @@ class _Stager:
             if self._attempt is None:
                 self._attempt = self._writes.open(self._name, self._write)
                 if self._attempt is None:  # a replay: the rows are in the topic
-                    return StagedAttempt(self._name, self._write, None, 0)
+                    return StagedAttempt(self._name, self._write, None, 0, committed_before=True)
             self._add(batch)
         for queue_id in list(self._waiting):
             self._flush(queue_id)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
 import raftmq
+from pyspark_raftmq.writing.sink import TopicWriter
+from pyspark_raftmq.writing.sink_options import parse_sink_options
 from tests.support.topic_rows import wait_for_rows
 
 if TYPE_CHECKING:
@@ -31,6 +34,42 @@ def test_a_batch_write_comes_once_also_if_it_is_run_again(spark: SparkSession, s
     assert {row.keys for row in rows} == {(f"k{number}",) for number in range(100)}
     sink.option("writeId", "two").save()
     wait_for_rows(mq, "sink-batch", 200)
+
+
+def test_a_batch_write_that_is_run_again_says_that_its_rows_were_left_out(
+    servers: str, mq: raftmq.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What Spark does with a batch of one task, in this process, whose log can be read."""
+    mq.admin.create_topic("sink-again", 1)
+
+    def write(write_id: str | None, *bodies: str) -> list[str]:
+        given = {"servers": servers, "topic": "sink-again"} | ({"writeId": write_id} if write_id else {})
+        writer = TopicWriter(parse_sink_options(given, stream=False))
+        caplog.clear()
+        writer.commit([writer.write(iter([pa.record_batch({"body": pa.array(bodies, pa.string())})]))])
+        return [record.getMessage() for record in caplog.records if record.name.startswith("pyspark_raftmq")]
+
+    assert write("one", "a", "b") == []
+    (said,) = write("one", "a", "b")
+    assert said.startswith('the write with writeId "one" was committed before, so these rows were left out')
+    assert "sink-again" in said
+    assert write("one") == [], "no row was left out"
+    assert write("two", "c") == write(None, "d") == write(None, "d") == []
+    assert sorted(row.body for row in wait_for_rows(mq, "sink-again", 5)) == [b"a", b"b", b"c", b"d", b"d"]
+
+
+def test_two_batch_writes_of_one_id_at_the_same_time_say_that_one_counts(
+    servers: str, mq: raftmq.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    mq.admin.create_topic("sink-twice", 1)
+    options = parse_sink_options({"servers": servers, "topic": "sink-twice", "writeId": "same"}, stream=False)
+    writer = TopicWriter(options)
+    done = [writer.write(iter([pa.record_batch({"body": pa.array([body], pa.string())})])) for body in "ab"]
+    writer.commit(done[:1])
+    assert not caplog.records
+    writer.commit(done[1:])
+    assert "the rows of only one of them are in the topic sink-twice" in caplog.records[-1].getMessage()
+    assert [row.body for row in wait_for_rows(mq, "sink-twice", 1)] == [b"a"]
 
 
 @pytest.mark.slow
