@@ -39,7 +39,7 @@ def testbed(folder: Path, nodes: int, secured: bool) -> None:
     """Run a cluster for tests, in FOLDER, which must not exist.
 
     A test program talks to it by lines of JSON and its nodes end with that program. The pytest plugin of raftmq uses
-    this command; docs/testing-with-raftmq.md lists the requests.
+    this command; the page "Testing a program that uses RaftMQ" of the docs lists the requests.
     """
     from jepsen_like.live.subjects.owned_resources import owning
     from jepsen_like.live.subjects.processes import Processes

@@ -221,5 +221,5 @@ def _unknown(key: str) -> ConfigError:
         fix = "change it there, then: raftmq reload    (it names the keys that wait for a restart)"
         return ConfigError(what, why, fix)
     near = nearest(key, CLUSTER_KEYS)
-    why = "docs/configuration.md lists the keys, and which of them are the cluster's"
+    why = "no key of that name is kept equal on all nodes"
     return ConfigError(what, why, f"raftmq config show {near}" if near else "raftmq config show")

@@ -38,7 +38,8 @@ def open_ports(config: Config) -> str:
         return ""
     return (
         f"node {config.node.id} listens on every address of its machine ({', '.join(found)}), without {lacking}: bind "
-        "127.0.0.1 or a private address, or put these ports behind a firewall (SECURITY.md)"
+        "127.0.0.1 or a private address, or put these ports behind a firewall (see the page "
+        '"Security: users and rules" of the docs)'
     )
 
 

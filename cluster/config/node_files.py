@@ -218,7 +218,7 @@ def _record(data: Path, node_id: int, namesrv: int, broker: int, peer: int, admi
 
 def _toml(node: NodeRecord, nodes: Sequence[NodeRecord], failpoints: bool) -> str:
     lines = [
-        f"# Node {node.id} of a local cluster, written by `raftmq up`. Every key: docs/configuration.md",
+        f"# Node {node.id} of a local cluster, written by `raftmq up`. Every key: raftmq config explain",
         "[node]",
         f"id = {node.id}",
         'data_dir = "data"',

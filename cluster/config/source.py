@@ -86,7 +86,7 @@ class Source:
             raise ConfigError(
                 f"{path}: no such configuration file",
                 "the node reads its id, its data directory and its peers from this file",
-                "correct the path, or write the file: docs/configuration.md contains an example",
+                "correct the path, or make a file: raftmq config init HOST --to DIR",
             ) from None
         except PermissionError:
             raise ConfigError(

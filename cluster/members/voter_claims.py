@@ -76,7 +76,7 @@ def replacing(node: int) -> str:
     """Returns the command that replaces a lost node by a new one."""
     return (
         f"raftmq node replace {node} --config FILE --via http://HOST:PORT --secret SECRET    (FILE: of a node with a "
-        "new id; docs/machines.md)"
+        "new id)"
     )
 
 

@@ -19,7 +19,8 @@ FILE_MAX = 16 << 10
 """Longest secret file, bytes."""
 HEAD = """\
 # The secret of RaftMQ cluster {cluster}: its nodes prove to each other that they have it.
-# Any process that has it may vote and write the log: keep it as you keep a password (docs/members.md, "The secret").
+# Any process that has it may vote and write the log: keep it as you keep a password.
+# See the page "Add, remove and replace nodes" of the docs, "The secret".
 # One key per line, newest first; `raftmq secret rotate` changes them.
 """
 

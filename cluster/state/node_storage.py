@@ -246,8 +246,8 @@ class NodeStorage:
             raise StorageError(
                 f"the terms of this cluster are exhausted: node {config.node_id} has saved term {hard_state.term}.\n"
                 "Terms end at 2^62: a peer that violates the protocol must have used them up.\n"
-                f"With all nodes stopped: raftmq unsafe-recover {self.directory.path} --plan    (docs/backups.md, "
-                '"When the terms ran away")'
+                f"With all nodes stopped: raftmq unsafe-recover {self.directory.path} --plan    (see the page "
+                '"Back up and restore" of the docs, "When the terms ran away")'
             )
         withheld = vote_withheld.load(self._fs, self.directory.path, genesis.group_id)
         return RawNode(

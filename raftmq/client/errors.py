@@ -91,7 +91,7 @@ _HINTS: dict[int, str] = {
         "if no users are asked for, check the topic's `perm`."
     ),
     ResponseCode.TOPIC_NOT_EXIST: "Create it with `raftmq topic create NAME`.",
-    ResponseCode.SUBSCRIPTION_PARSE_FAILED: "Correct the filter; docs/consuming.md says what one may contain.",
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: 'Correct the filter; see the page "Consume messages" of the docs.',
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "Groups exist once a consumer joined; check `raftmq group list`.",
     ResponseCode.INVALID_PARAMETER: "Correct the value that the remark names.",
     ResponseCode.ILLEGAL_OPERATION: "Recall a message before it is due, with the handle of its own send.",

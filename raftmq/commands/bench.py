@@ -91,5 +91,5 @@ def _show(report: Report) -> None:
     click.echo(
         f"disk: a write of 4 KiB and its fdatasync take {disk.sync_p50_ms} ms (p50), {disk.sync_p99_ms} ms (p99)\n"
         f"load average before the run: {load[0]:.2f} {load[1]:.2f} {load[2]:.2f}\n"
-        "CPU is the total of all nodes, per message. What each level may lose: docs/guarantees.md"
+        'CPU is the total of all nodes, per message. What each level may lose: see the page "Guarantees" of the docs'
     )

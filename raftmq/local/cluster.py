@@ -127,6 +127,7 @@ REMOVED = "removed"
 READY_TIMEOUT_S = 30.0
 _COUNT = 3
 _POLL_S = 0.05
+_SECURITY = 'see the page "Security: users and rules" of the docs'
 
 
 class LocalCluster:
@@ -371,7 +372,7 @@ class LocalCluster:
             raise LocalError(
                 "a local cluster cannot change to TLS while nodes run",
                 f"nodes of the cluster in {self.data} are running, in plain text",
-                "raftmq down && raftmq up --tls    (without a pause: docs/security.md)",
+                f"raftmq down && raftmq up --tls    (without a pause: {_SECURITY})",
                 ExitCode.REFUSED,
             )
         certify(self.data, nodes)
@@ -382,7 +383,7 @@ class LocalCluster:
             raise LocalError(
                 "this cluster gets its first user when its nodes start",
                 f"nodes of the cluster in {self.data} are running, without auth.key_file",
-                "raftmq down && raftmq up --auth    (without a pause: docs/security.md)",
+                f"raftmq down && raftmq up --auth    (without a pause: {_SECURITY})",
                 ExitCode.REFUSED,
             )
         provide_key(self.data, nodes)

@@ -46,7 +46,7 @@ def refuse_open(config_paths: Sequence[Path], env: Mapping[str, str] | None = No
             raise LocalError(
                 f"node {config.node.id} would be open to other machines without a user",
                 f"{', '.join(ports)} is not loopback, and auth.key_file and auth.first_user_file name no first user",
-                "bind 127.0.0.1, or write both keys into [auth] (docs/security.md), or repeat with --insecure",
+                "bind 127.0.0.1, or write both keys (raftmq config explain auth.key_file), or repeat with --insecure",
                 ExitCode.USAGE,
             )
 

@@ -23,6 +23,8 @@ FILE_MAX = 256
 AHEAD_MAX_MS = 24 * 3600 * 1000
 """Longest time ahead, in milliseconds, until which the making may be allowed. A wrong clock could extend it."""
 
+_REPLACE = "raftmq node replace ID --config FILE --via URL    (while the others run)"
+
 
 def mark_beside(file: Path) -> Path:
     """Returns the path of the mark beside a file: the secret or the configuration."""
@@ -57,7 +59,7 @@ def check_unmade(mark: Path, directory: str) -> None:
     raise LocalError(
         f"the cluster of {directory} was made before: {known or 'its mark is empty'}",
         f"{mark} says so, and {directory} is empty: its disk was lost; empty nodes would make an empty cluster",
-        f"replace the node while the others run (docs/machines.md); only if all data may go: rm {mark}",
+        f"{_REPLACE}; only if all data may go: rm {mark}",
         ExitCode.REFUSED,
     )
 
@@ -68,7 +70,7 @@ def check_nameless(config: Config) -> None:
         raise LocalError(
             f"the configuration names the cluster {config.cluster.id}, so it exists",
             f"{config.node.data_dir} is empty: its disk was lost; empty nodes would make an empty cluster",
-            "replace the node while the others run (docs/machines.md); for a new cluster, take out cluster.id",
+            f"{_REPLACE}; for a new cluster, take out cluster.id",
             ExitCode.REFUSED,
         )
 
@@ -82,7 +84,7 @@ def check_allowed(until_ms: int) -> None:
             f"a new cluster may not be made: that was allowed until {_text(until_ms)}",
             "the data directory is empty: if the cluster was made before, its disk was lost, and empty nodes would "
             "make an empty cluster",
-            "lost: replace the node while the others run (docs/machines.md); new: name a time soon",
+            f"lost: {_REPLACE}; new: name a time soon",
             ExitCode.REFUSED,
         )
     if until_ms - now_ms > AHEAD_MAX_MS:

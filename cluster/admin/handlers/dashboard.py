@@ -75,8 +75,8 @@ def runbooks() -> dict[str, str]:
 
 
 def _page(link: re.Match[str]) -> str:
-    """Replaces a link to another page, which an installed package does not have, by its path in the sources."""
-    return f"docs/{link[2]}"
+    """Replaces a link to another page, which an installed package does not have, by the page's title, its text."""
+    return f'the page "{link[1]}" of the docs'
 
 
 ROUTES: Final[tuple[Route, ...]] = (

@@ -223,7 +223,7 @@ def _check_read_level(wanted: TopicRequest) -> None:
     try:
         check_attribute(TIER_READ, level)
     except Refused as refused:
-        raise ApiError("bad_field", refused.remark, "docs/configuration.md: tier.read") from None
+        raise ApiError("bad_field", refused.remark, "raftmq config explain tier.read") from None
 
 
 def _fields(wanted: TopicRequest) -> dict[str, Any]:

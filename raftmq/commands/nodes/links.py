@@ -68,8 +68,8 @@ def _age(age_ms: int) -> str:
 def reload(node: int | None, data: str | None, admin: str | None, as_json: bool) -> int:
     """Make running nodes read their configuration again.
 
-    docs/configuration.md lists the keys that can change while a node runs. The command names changed keys that need a
-    restart. An invalid file changes nothing. Exit code: 5 if a node refused its file, 4 if no node answers.
+    Some keys can change while a node runs: raftmq config explain KEY says which. The command names changed keys that
+    need a restart. An invalid file changes nothing. Exit code: 5 if a node refused its file, 4 if no node answers.
     """
     views, refusals = [], []
     for api, links_view in list(each_node(node_addresses(admin, data), _LINKS, node)):

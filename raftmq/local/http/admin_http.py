@@ -293,7 +293,7 @@ def _tell_unused_user(addresses: Sequence[str]) -> None:
     context.meta[_TOLD] = True
     who = author_of(addresses[0]) if addresses else "nobody"
     what = f"{USER_VARIABLES[0]} does not count for this command, which acts as {who}"
-    click.secho(f"{what}; see the page Security: users and rules", fg="yellow", err=True)
+    click.secho(f'{what}; see the page "Security: users and rules" of the docs', fg="yellow", err=True)
 
 
 def raise_if_refused(addresses: Sequence[str]) -> None:

@@ -23,4 +23,12 @@ def test_the_package_has_the_page_of_the_documentation() -> None:
 
 def test_a_terminal_gets_no_links() -> None:
     assert re.findall(r"\]\(", "".join(runbooks().values())) == []
-    assert "read docs/backups.md about" in runbooks()["no_quorum"]
+    assert 'the page "Back up and restore" of the docs about' in runbooks()["no_quorum"]
+
+
+def test_the_text_of_a_link_is_the_title_by_which_a_terminal_names_the_page() -> None:
+    links = re.findall(r"\[([^\]]+)\]\(([^)#]+)", PAGE.read_text())
+    assert links
+    assert {text: (PAGE.parent / page).read_text().partition("\n")[0] for text, page in links} == {
+        text: f"# {text}" for text, _ in links
+    }

@@ -38,7 +38,8 @@ def test_an_address_of_its_own_is_no_finding(bind: str) -> None:
 def test_every_address_is_named_with_the_two_ways_out(overrides: dict[str, Any], named: str) -> None:
     says = open_ports(config(**overrides))
     assert named in says
-    assert says.endswith("bind 127.0.0.1 or a private address, or put these ports behind a firewall (SECURITY.md)")
+    assert "bind 127.0.0.1 or a private address, or put these ports behind a firewall" in says
+    assert says.endswith('(see the page "Security: users and rules" of the docs)')
     assert "\n" not in says
 
 
