@@ -15,6 +15,8 @@ from typing import Any
 from cluster.config.loading import load
 from cluster.members.new_node import prepare
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal, admin_addresses
+from raftmq.local.http.https import chosen_tls
+from raftmq.local.tls.node_certificates import steps_before_start
 from raftmq_wire.errors import ExitCode, LocalError
 
 LOOK = "raftmq node list"
@@ -50,7 +52,10 @@ def replace_elsewhere(
         for note in prepared.notes:
             tell(note)
         api.post("/v1/members", {**prepared.request, "auto_promote": True})
-    tell(f"node {own} is a member; start it now, if it does not run: raftmq serve --config {config}")
+    tell(f"node {own} is a member; start it now, if it does not run:")
+    certify = steps_before_start(load(config, os.environ), config, over_tls=chosen_tls() is not None)
+    for step in (*certify, f"raftmq serve --config {config}"):
+        tell(f"    {step}")
     while (member := members.get(own, {})).get("role") != "voter":
         if member:
             tell(f"node {own} is a learner; waiting until it has caught up and votes")

@@ -178,7 +178,10 @@ def _check_together(config: Path | None, via: str | None, command: str) -> None:
 def _add_elsewhere(
     config: Path, via: str, node_id: int | None, secret: Path | None, *, learner: bool, as_json: bool
 ) -> None:
+    from cluster.config.loading import load
     from cluster.members.new_node import prepare
+    from raftmq.local.http.https import chosen_tls
+    from raftmq.local.tls.node_certificates import steps_before_start
 
     api = AdminApi(admin_addresses(via), LOOK)
     try:
@@ -198,11 +201,13 @@ def _add_elsewhere(
         "config": str(config),
         "data_dir": str(prepared.directory),
     }
+    certify = steps_before_start(load(config, os.environ), config, over_tls=chosen_tls() is not None)
     show(
         as_json,
         answer,
         *prepared.notes,
         f"[green]node {added['id']} is a {added['role']}[/] (entry {added['index']}); its log is still empty",
+        *(f"certify it   {step}" for step in certify),
         f"start it     raftmq serve --config {config}",
         f"watch it     raftmq node list --admin {via}",
         *([f"let it vote  raftmq node promote {added['id']} --admin {via}"] if learner else []),

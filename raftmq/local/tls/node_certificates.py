@@ -50,6 +50,16 @@ def issue_node(
     return stem
 
 
+def steps_before_start(config: Config, file: Path, *, over_tls: bool) -> list[str]:
+    """Returns the commands to type between the making of a new node's directory and its start, for its certificate,
+    which names that directory; none if the node takes no TLS and the cluster was not asked over TLS. `file` is the
+    node's configuration."""
+    if not config.speaks_tls and not over_tls:
+        return []
+    named = "" if config.speaks_tls else f"; then set tls.mode and its files in {file} as on the other nodes"
+    return [f"raftmq cert node --config {file} --ca DIR --out DIR    (DIR has ca.crt and ca.key{named})"]
+
+
 def why_unfit(config: Config) -> str:
     """Returns what is wrong with a node's certificates now, or will be within 30 days; "" if nothing is."""
     from cluster.config.source import ConfigError

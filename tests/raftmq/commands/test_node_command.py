@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from raftmq.cli import run
+from raftmq.client import Tls
 from raftmq_wire.errors import ExitCode
 
 
@@ -245,6 +246,26 @@ def test_a_node_that_the_cluster_cannot_do_without_is_not_removed_by_the_way(
     what, why, fix = capsys.readouterr().err.splitlines()
     assert (what, fix) == ("node 5 must not be removed now", "type:    wait")
     assert "node 5 has the only copy (--yes" in why
+
+
+@pytest.mark.parametrize("tls", ["in the file", "asked over", ""])
+def test_the_steps_of_a_replacing_machine_make_the_certificate_before_the_start(
+    api: str, tls: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Node 3 votes already and node 4 is gone, so the command ends at once: an interrupted one was typed again."""
+    monkeypatch.chdir(tmp_path)
+    keys = '[tls]\nmode = "enforcing"\ncert_file = "n.crt"\nkey_file = "n.key"\nca_file = "ca.crt"\n'
+    file = tmp_path / "n3.toml"
+    file.write_text(f'[node]\nid = 3\ndata_dir = "data"\n{keys if tls == "in the file" else ""}')
+    if tls == "asked over":  # a cluster that speaks TLS, and a file that does not say so yet
+        monkeypatch.setattr("raftmq.local.node_replacement.chosen_tls", Tls)
+    assert run(["node", "replace", "4", "--config", str(file), "--via", api]) == ExitCode.OK
+    first, *steps = capsys.readouterr().err.splitlines()
+    assert first == "node 3 is a member; start it now, if it does not run:"
+    assert steps[-1] == f"    raftmq serve --config {file}"
+    certify = f"    raftmq cert node --config {file} --ca DIR --out DIR    (DIR has ca.crt and ca.key"
+    assert [step[: len(certify)] for step in steps[:-1]] == ([certify] if tls else [])
+    assert ("then set tls.mode" in "".join(steps)) is (tls == "asked over")
 
 
 def test_a_plan_shows_the_voters_before_and_after(api: str, capsys: pytest.CaptureFixture[str]) -> None:
