@@ -55,8 +55,8 @@ class TopicWriter(DataSourceArrowWriter):  # type: ignore[misc]
         earlier = commit(self._options, self._name, 0, staged)
         if _left_out(staged):
             logger.warning(
-                'the write with writeId "%s" was committed before, so these rows were left out of the topic %s: each '
-                "writeId is written once; to write rows again, give another one",
+                'the write with writeId "%s" was committed before, so these rows were left out of the topic %s: a '
+                "cluster takes each writeId once, whatever the topic; to write rows again, give another one",
                 write_id,
                 topic,
             )

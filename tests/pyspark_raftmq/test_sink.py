@@ -49,12 +49,12 @@ def test_a_batch_write_that_is_run_again_says_that_its_rows_were_left_out(
         writer.commit([writer.write(iter([pa.record_batch({"body": pa.array(bodies, pa.string())})]))])
         return [record.getMessage() for record in caplog.records if record.name.startswith("pyspark_raftmq")]
 
-    assert write("one", "a", "b") == []
-    (said,) = write("one", "a", "b")
-    assert said.startswith('the write with writeId "one" was committed before, so these rows were left out')
+    assert write("again-1", "a", "b") == []
+    (said,) = write("again-1", "a", "b")
+    assert said.startswith('the write with writeId "again-1" was committed before, so these rows were left out')
     assert "sink-again" in said
-    assert write("one") == [], "no row was left out"
-    assert write("two", "c") == write(None, "d") == write(None, "d") == []
+    assert write("again-1") == [], "no row was left out"
+    assert write("again-2", "c") == write(None, "d") == write(None, "d") == []
     assert sorted(row.body for row in wait_for_rows(mq, "sink-again", 5)) == [b"a", b"b", b"c", b"d", b"d"]
 
 
