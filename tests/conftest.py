@@ -144,6 +144,21 @@ class MissingTools:
             terminalreporter.write_line("make test-all fails without them; docs/testing.md lists the tests")
 
 
+class Counts:
+    """Prints at the end of a run what tests counted for people, `record_property("count", text)`: pytest shows the
+    output of failed tests alone."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, None] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._lines |= {str(value): None for name, value in report.user_properties if name == "count"}
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for line in self._lines:
+            terminalreporter.write_line(line)
+
+
 class NamedTests:
     """After a run of everything, each test that the feature map names must be there, and with --complete it must have
     run: skipped is then not enough.
@@ -210,4 +225,5 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     config.pluginmanager.register(TimeBudget(), "raftmq-time-budget")
     config.pluginmanager.register(MissingTools(config), "raftmq-missing-tools")
+    config.pluginmanager.register(Counts(), "raftmq-counts")
     config.pluginmanager.register(NamedTests(config), "raftmq-named-tests")
