@@ -117,6 +117,8 @@ def _scan(run: RecoveryRun, active: Segment, file: File, mark: SyncMark) -> LogT
         )
     _cut_torn_tail(run, active, file, scan)
     _write_again(run, active, file, mark.end_position, scan.tail.end_position)
+    if scan.tail.end_position > mark.end_position:
+        _mark_again(file, scan.tail)
     return scan.tail
 
 
@@ -191,6 +193,17 @@ def _write_again(run: RecoveryRun, active: Segment, file: File, start: int, stop
             "complete above the mark",
             f"{stop - start} bytes above the sync mark are complete: written again and synced",
         )
+    file.fdatasync()
+
+
+def _mark_again(file: File, tail: LogTail) -> None:
+    """Writes the mark that everything up to `tail` is on disk, with a sync.
+
+    Without it the node would acknowledge these frames as soon as a leader asks for them, and the next start would cut
+    damage to one of them as a torn tail (seed 130786946). The newest mark stays in its slot: if a crash tears the new
+    one, that one counts."""
+    seq = newest_seq(file) + 1
+    file.pwritev([encode_mark(mark_of(tail, seq))], MARK_OFFSETS[seq % 2])
     file.fdatasync()
 
 

@@ -37,7 +37,7 @@ ROWS = (
     ),
     Row(
         "complete above the mark", "intact frames above the newest mark, possibly a whole unmarked batch",
-        "accepted: written again and synced before they count",
+        "accepted: written again, synced and marked before they count",
         "after a killed process or a failed sync they may be in the page cache only, and the node is about to "
         "acknowledge them; only frames that a leader stamped can continue the chain",
     ),
