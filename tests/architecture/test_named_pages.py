@@ -17,7 +17,7 @@ from tests.support.words import ROOT
 
 PACKAGES = ("cluster", "jepsen_like", "pyspark_raftmq", "raftlog", "raftmq", "raftmq_wire", "statemachine")
 FILE = re.compile(r"\bdocs/|\b[\w-]+\.md\b")
-TITLED = re.compile(r'the page\s+"([^"]+)" of the docs')
+TITLED = re.compile(r'[Tt]he page\s+"([^"]+)" of the docs')
 NO_MESSAGES = {
     ("cluster/admin/findings/catalogue.py", "docs/runbooks.md"): "an address for programs; people get `raftmq runbook`",
     ("cluster/admin/handlers/dashboard.py", "runbooks.md"): "a file of the package",
@@ -55,6 +55,11 @@ def all_messages() -> list[tuple[Path, int, str]]:
     ]
 
 
+def titles() -> set[str]:
+    """Returns the titles of the pages."""
+    return {path.read_text().partition("\n")[0].removeprefix("# ") for path in (ROOT / "docs").glob("*.md")}
+
+
 def test_no_message_names_a_file_of_the_docs() -> None:
     found = [(path, line, text) for path, line, text in all_messages() if FILE.search(text)]
     wrong = [f"{path}:{line} {text}" for path, line, text in found if (str(path), text) not in NO_MESSAGES]
@@ -63,10 +68,23 @@ def test_no_message_names_a_file_of_the_docs() -> None:
 
 
 def test_the_pages_that_messages_name_have_these_titles() -> None:
-    titles = {path.read_text().partition("\n")[0].removeprefix("# ") for path in (ROOT / "docs").glob("*.md")}
     named = [(f"{path}:{line}", title) for path, line, text in all_messages() for title in TITLED.findall(text)]
     assert len(named) > 5
-    assert not [each for each in named if each[1] not in titles]
+    assert not [each for each in named if each[1] not in titles()]
+
+
+def test_no_file_that_is_used_without_the_sources_names_one_of_the_docs() -> None:
+    """Pages of the dashboard, configurations of containers, and the unit of systemd."""
+    used = [
+        path
+        for pattern in ("cluster/admin/static/*.js", "cluster/admin/static/*.html", "docker/*.toml", "deploy/systemd/*")
+        for path in sorted(ROOT.glob(pattern))
+    ]
+    assert len(used) > 10
+    assert [path for path in used if "docs/" in path.read_text()] == []
+    named = {title for path in used for title in TITLED.findall(path.read_text())} - {"$1"}  # the text of a link
+    assert named
+    assert named <= titles()
 
 
 @pytest.mark.parametrize(

@@ -271,7 +271,8 @@ async def test_a_runbook_is_shown_and_all_are_listed(cluster: LiveCluster, page:
     await page.size(width=390)
     await page.open(f"{cluster.admin(1)}/#/runbook/no_quorum")
     await page.until("document.querySelector('[data-runbook=no_quorum] code') !== null")
-    assert "read docs/backups.md about" in await page.run("document.querySelector('[data-runbook]').textContent")
+    told = await page.run("document.querySelector('[data-runbook]').textContent")
+    assert 'the page "Back up and restore" of the docs about' in told
     await page.run("document.querySelector('#main .head a').click()")
     await page.until("document.querySelector('#main ul li a') !== null")
     links = "[...document.querySelectorAll('#main li a')].map((each) => each.getAttribute('href'))"

@@ -29,8 +29,8 @@ function view(runbooks, own) {
   ];
 }
 
-/** `code` as code; of a link to another page its path in the sources. */
+/** `code` as code; of a link to another page its title. */
 function words(text) {
-  return text.replace(/\[[^\]]+\]\(([^)#]+)(?:#[\w-]+)?\)/g, "docs/$1").split(/(`[^`]+`)/)
+  return text.replace(/\[([^\]]+)\]\([^)]+\)/g, `the page "$1" of the docs`).split(/(`[^`]+`)/)
     .map((part) => (part.startsWith("`") ? h("code", { class: "command" }, part.slice(1, -1)) : part));
 }
