@@ -67,7 +67,10 @@ def start_again(node: NodeId) -> str:
     """Returns the command that starts a stopped node. Only in a cluster of `raftmq up` can the command itself start the
     process."""
     elsewhere = "raftmq serve --config FILE on its machine, or start its service, container or pod"
-    return f"raftmq restart {node} (a node that raftmq up did not make: {elsewhere})"
+    return (
+        f"raftmq restart {node}    (if its disk is lost: raftmq node replace {node}; a node that raftmq up did not "
+        f"make: {elsewhere})"
+    )
 
 
 def refusal(what: str, why: str, fix: str) -> LocalError:
@@ -187,7 +190,7 @@ def remove(group: Group, node: NodeId, *, below_three: bool = True) -> None:
     raise refusal(
         f"without node {node} there would be no majority",
         f"of the voters {names(rest)} that are left only {names(alive) or 'none'} answers",
-        f"{start_again(dead[0])}, then repeat the command    (if its disk is lost: raftmq node replace {dead[0]})",
+        f"{start_again(dead[0])}, then repeat the command",
     )
 
 

@@ -86,7 +86,7 @@ BAD: dict[str, tuple[Callable[[], object], str, str]] = {
         lambda: checks.remove(group(voters=(1,)), NodeId(1)), "node 1 is the only voter", "raftmq node add"),
     "remove one of two that the other needs": (
         lambda: checks.remove(group(live=(2,)), NodeId(2)), "without node 2 there would be no majority",
-        "raftmq restart 3 (a node that raftmq up did not make: raftmq serve --config FILE on its machine, or start"),
+        "raftmq restart 3    (if its disk is lost: raftmq node replace 3; a node that raftmq up did not make: raftmq"),
     "remove the leader although nobody else answers": (
         lambda: checks.remove(group(voters=(1, 2), live=()), NodeId(1)), "2 that are left only none", "restart 2"),
     "promote nobody": (lambda: checks.promote(group(), NodeId(9), True), "there is no node 9", "use one of"),
