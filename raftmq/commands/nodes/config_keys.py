@@ -12,7 +12,7 @@ import click
 from cluster.config.cluster_keys import CLUSTER_KEYS, cluster_values, in_type
 from cluster.config.loading import load, written_keys
 from cluster.config.source import toml_value
-from raftmq.commands.nodes import config_files
+from raftmq.commands.nodes import broker_conf, config_files
 from raftmq.commands.shared_options import author, cluster_options, json_option, print_json, print_table
 from raftmq.local.http.admin_http import AdminApi, admin_addresses, ask_all, node_addresses
 from raftmq_wire.errors import ExitCode, LocalError
@@ -32,6 +32,7 @@ def config() -> None:
 config.add_command(config_files.explain)
 config.add_command(config_files.init)
 config.add_command(config_files.downgrade)
+config.add_command(broker_conf.import_)
 
 
 @config.command()
