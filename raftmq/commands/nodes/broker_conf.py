@@ -182,7 +182,7 @@ def _line(old: str, text: str) -> Translated | Left:
     if old in _BY_HAND:
         return Left(old, text, _BY_HAND[old])
     if old not in _TRANSLATED:
-        return Left(old, text, "no key here has this meaning; the page Compatibility of the docs says what is missing")
+        return Left(old, text, 'no key here has this meaning; see the page "Foreign clients" of the docs')
     key = _TRANSLATED[old]
     if why := _WEAKER.get((key, text)):
         return Left(old, text, f"{why}; if you want that, type: raftmq config set {key} {text}")
