@@ -28,7 +28,7 @@ from raftmq_wire.errors import LocalError
 logger = logging.getLogger(__name__)
 
 DISK_LAG_MS = 1000
-"""Milliseconds. A leader hands over when its disk has been behind the commit index for this long."""
+"""Milliseconds. A leader hands over when an entry that the others committed so long ago is not on its own disk."""
 
 
 class Ending(Enum):
@@ -365,24 +365,31 @@ class Rounds:
 
 
 class DiskLag:
-    """Detects a leader whose own disk is behind the commit index of the others. Such a leader answers no client, so
-    another node should lead."""
+    """Detects a leader whose own disk is behind the disks of the others. Such a leader answers its clients late, so
+    another node should lead.
+
+    It measures how long one entry takes from its commit to the leader's disk. Being behind by some entries at every
+    look says nothing: under load, a majority of quick disks is always a little ahead of any single one (seed
+    130787013).
+    """
 
     def __init__(self, raw: RawNode, succession: Succession) -> None:
         self._raw = raw
         self._succession = succession
-        self._ok_ms: int | None = None
+        self._awaited = -1
+        """The commit index at `_since_ms`."""
+        self._since_ms = 0
 
     def tick(self, now_ms: int) -> None:
         """Hands leadership over when the disk has been behind for DISK_LAG_MS."""
         raw = self._raw
-        if self._ok_ms is None or raw.role is not Role.LEADER or raw.persisted_index >= raw.commit_index:
-            self._ok_ms = now_ms
-            return
-        if now_ms - self._ok_ms < DISK_LAG_MS:
-            return
-        self._ok_ms = now_ms
         commit_index = raw.commit_index
+        if raw.role is not Role.LEADER or raw.persisted_index >= self._awaited:
+            self._awaited, self._since_ms = commit_index, now_ms
+            return
+        if now_ms - self._since_ms < DISK_LAG_MS:
+            return
+        self._since_ms = now_ms
         to = self._succession.choose(lambda peer: peer.match_index >= commit_index)
         if to != NOBODY:
             logger.warning("this node's disk lags behind its followers' disks; node %d should lead", to)

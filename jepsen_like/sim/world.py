@@ -403,7 +403,7 @@ class World:
             Calm(self).given_back()
 
     def refused(self) -> set[str]:
-        """Returns the ids of messages of RaftMQ's own producers that a node refused for now."""
+        """Returns the ids of messages of RaftMQ's own producers that a node refused for now, or gave up."""
         heard = {message_id for producer in self.producers for message_id in producer.refused}
         return heard | self._refusals.ids
 

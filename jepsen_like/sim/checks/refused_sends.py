@@ -1,7 +1,7 @@
-"""Collects the sends that nodes refused for now, including those whose client had given up its connection before it got
-the refusal.
+"""Collects the sends that nodes refused for now, or gave up with an unknown outcome because no leader answered in time,
+including those whose client had given up its connection before it heard of it.
 
-Such a client sends the message again, after later ones that were not refused: the order of its calls is lost, as
+Such a client sends the message again, after later ones that were accepted: the order of its calls is lost, as
 docs/client.md says, and the client cannot know.
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Refusals:
-    """The ids of the simulated producers' messages that a node refused for now at least once."""
+    """The ids of the simulated producers' messages that a node refused for now, or gave up, at least once."""
 
     def __init__(self, own: re.Pattern[bytes]) -> None:
         """`own`: pattern that finds the ids in a message body."""
@@ -34,9 +34,8 @@ class Refusals:
         fates: Any = node.proposals._replies
         fates.refused = self._before(fates.refused, lambda send, remark: [send.body, *(one.body for one in send.batch)])
         forwarder: Any = node.forwarder
-        forwarder._answer_expired = self._before(
-            forwarder._answer_expired, lambda held: [] if held.tries else [held.frame.body]
-        )
+        forwarder._answer_expired = self._before(forwarder._answer_expired, lambda held: [held.frame.body])
+        forwarder._answer_unknown = self._before(forwarder._answer_unknown, lambda held, why: [held.frame.body])
         handed_back = forwarder._on_handed_back
 
         def on_handed_back(forward_id: int, held: Any) -> None:
