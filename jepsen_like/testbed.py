@@ -34,7 +34,7 @@ class TestbedError(Exception):
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--nodes", default=3, show_default=True, type=click.IntRange(1, 7), help="How many.")
-@click.option("--secured", is_flag=True, help="Nodes take TLS alone from clients, and enforce users and rules.")
+@click.option("--secured", is_flag=True, help="Nodes take TLS alone, and enforce users and rules.")
 def testbed(folder: Path, nodes: int, secured: bool) -> None:
     """Run a cluster for tests, in FOLDER, which must not exist.
 

@@ -14,6 +14,9 @@ SHOWN = 3
 WORKLOAD = "log"
 
 
+_DENIED = "has no right to"
+
+
 class Judgement(NamedTuple):
     """The judgement. `broken`: broken promises with their proof, one line per kind. `doubts`: what could not be
     decided."""
@@ -35,3 +38,10 @@ def judge(ops: Sequence[Op], replicas: int) -> Judgement:
         for kind, count in verdict.counts.items()
     ]
     return Judgement(broken, verdict.doubts, verdict)
+
+
+def denials(ops: Sequence[Op]) -> list[str]:
+    """Returns one line if requests of the load were denied for want of a right: less was tried than was planned."""
+    errors = [str(op.value.get("error", "")) for op in ops if op.type in ("fail", "info")]
+    denied = [error for error in errors if _DENIED in error]
+    return [f"{len(denied):,} requests of the load were denied, the first: {denied[0]}"] if denied else []

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from jepsen_like.history import HistoryWriter, Op
 from jepsen_like.live.conclusion import Conclusion
-from jepsen_like.live.judge import WORKLOAD, judge
+from jepsen_like.live.judge import WORKLOAD, denials, judge
 from jepsen_like.live.loss_explanation import explain
 from jepsen_like.live.nemeses.coverage_gates import Gate, applied_and_felt, gates, rounds_due
 from jepsen_like.live.nemeses.nemesis_interface import Effect, Nemesis, PowerCut, SkewsClocks, Stage
@@ -289,6 +289,7 @@ class Run:
         seconds = self._elapsed
         judgement = judge(self._history.ops, len(self._subject.node_ids))
         broken, doubts = [*self._monitor.two_leaders, *judgement.broken], [*self._reasons, *judgement.doubts]
+        doubts += denials(self._history.ops)
         if self._scene is not None:
             broken, doubts = [*self._scene.broken, *broken], [*self._scene.doubts, *doubts]
         verdict, reasons = conclude(self._plan, self._load.counts, self._played, broken, doubts)

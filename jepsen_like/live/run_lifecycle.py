@@ -48,7 +48,7 @@ class Wish(NamedTuple):
     """Names of the events (kills, snapshots and so on) that are caused at the nodes while one kind of hostile client at
     a time attacks them (`Plan.beside`)."""
     secured: bool = False
-    """True if clients speak TLS and are users, whose rules are enforced."""
+    """True if clients and nodes speak TLS, and rules are enforced."""
 
     @property
     def story(self) -> Story | None:

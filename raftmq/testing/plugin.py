@@ -53,7 +53,7 @@ def _raftmq_secured(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pyte
 
 @pytest.fixture
 def raftmq_secured_cluster(_raftmq_secured: RaftMQCluster) -> Iterator[RaftMQCluster]:
-    """Three real nodes that take TLS alone from clients and enforce users and rules; otherwise as `raftmq_cluster`.
+    """Three real nodes that take TLS alone and enforce users and rules; otherwise as `raftmq_cluster`.
     `access_key`, `secret_key` and `tls_ca` are its first user, a Super, and its CA."""
     yield _raftmq_secured
     _raftmq_secured.reset()

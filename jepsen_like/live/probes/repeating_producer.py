@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from jepsen_like.live.subjects.payload import body_of
 from raftmq.client.connection import Connection, dial
-from raftmq.client.environment import REAL
 from raftmq_wire.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from jepsen_like.history import HistoryWriter
+    from raftmq.client.environment import Environment
 
 ANSWER_S, CUT_AFTER_S, PAUSE_S = 5.0, 0.02, 0.2
 
@@ -31,9 +31,16 @@ class Repeats:
     """Sends one message at a time, each with an identity of its own, several times."""
 
     def __init__(
-        self, topic: str, queues: int, history: HistoryWriter, numbers: Iterator[int], rng: random.Random
+        self,
+        environment: Environment,
+        topic: str,
+        queues: int,
+        history: HistoryWriter,
+        numbers: Iterator[int],
+        rng: random.Random,
     ) -> None:
-        """`numbers`: numbers for the producer's processes in the history."""
+        """`environment` dials, and signs requests. `numbers`: numbers for the producer's processes in the history."""
+        self._environment = environment
         self._topic, self._queues = topic, queues
         self._history, self._numbers, self._rng = history, numbers, rng
         self._producer_id = rng.randbytes(16).hex()
@@ -77,7 +84,7 @@ class Repeats:
             "raftmqLow": str(sequence),
         }
         try:
-            connection = await dial(REAL, Connection(node))
+            connection = await dial(self._environment, Connection(node, credentials=self._environment.credentials))
         except OSError:
             return None
         if cut_s is not None:

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 from jepsen_like.history import HistoryWriter
 from jepsen_like.live.probes.repeating_producer import PAUSE_S as REPEAT_PAUSE_S
 from jepsen_like.live.probes.repeating_producer import Repeats
+from jepsen_like.live.subjects.load_user import REGISTERS as META
 from jepsen_like.live.subjects.payload import id_of
 from jepsen_like.live.subjects.raftmq_subject import GROUP
+from raftmq.client.environment import REAL, with_credentials, with_tls
 from raftmq.client.loop_thread import LoopThread
-from raftmq.local.http.credentials import address_of
 from raftmq.local.http.http_exchange import exchange
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from raftmq.client import AsyncClient
 
 PROCESSES_FROM = 3_000_000
-META = "chaos-meta"
 REGISTERS = 2
 PULL_MESSAGES = 512
 PAUSE_S = 0.1
@@ -66,7 +66,7 @@ class SideWorkload:
     async def _start(self) -> None:
         from raftmq.client import aconnect
 
-        self._client = aconnect(self._subject.servers, **self._subject.client_options)
+        self._client = aconnect(self._subject.servers, **self._subject.load_options)
         loop = asyncio.get_running_loop()
         lanes: list[Coroutine[Any, Any, None]] = [self._consume(queue_id) for queue_id in range(self._subject.queues)]
         lanes += [self._write_register(number) for number in range(REGISTERS)]
@@ -188,7 +188,12 @@ class SideWorkload:
     async def _repeat(self) -> None:
         """Cuts connections behind sends, and repeats the sends."""
         assert self._client is not None
-        repeats = Repeats(self._subject.topic, self._subject.queues, self._history, self._numbers, self._rng)
+        options, servers = self._subject.load_options, self._subject.servers.split(";")
+        signs = with_credentials(REAL, options.get("access_key", ""), options.get("secret_key", ""))
+        environment = with_tls(signs, options.get("tls"), servers)
+        repeats = Repeats(
+            environment, self._subject.topic, self._subject.queues, self._history, self._numbers, self._rng
+        )
         while not self._stopping:
             await asyncio.sleep(REPEAT_PAUSE_S)
             if self.held or not self._client.view.brokers:
@@ -248,7 +253,7 @@ class SideWorkload:
                 process,
                 "get",
                 {"key": key},
-                _get(address_of(node), key),
+                _get(self._subject.load_address(node), key),
                 writes=False,
             )
             await asyncio.sleep(PAUSE_S)
@@ -267,7 +272,7 @@ def _get_topic(address: str, name: str) -> dict[str, Any]:
         if status == 404 and answer["error"]["code"] == "not_found":
             return {"value": None}
         if status != 200:
-            raise OSError(f"status {status}")
+            raise OSError(f"status {status}: {answer['error']['message']}")
         return {"value": answer["topic"]["write_queues"]}
     except (http.client.HTTPException, ValueError, KeyError) as error:
         raise OSError(f"not understood: {error}") from None

@@ -50,6 +50,14 @@ class Processes:
         child = self._children.get(node)
         return child.pid if child else None
 
+    def owner(self, port: int) -> int:
+        """Returns the id of the node whose process has a TCP connection from that local port; -1 if none has."""
+        for node, child in list(self._children.items()):
+            with contextlib.suppress(psutil.Error):
+                if any(each.laddr.port == port for each in psutil.Process(child.pid).net_connections("tcp4")):
+                    return node
+        return -1
+
     def is_running(self, node: int) -> bool:
         """Returns True if the node's process runs. The exit code of one that ended by itself is added to `exits`."""
         child = self._children.get(node)

@@ -260,9 +260,18 @@ class _Side(asyncio.Protocol):
 class Fabric:
     """The proxies of all edges, on a thread of their own. Every method may be called from any thread."""
 
-    def __init__(self, target_ports: Mapping[int, int], seed: int = 0, *, duplex: bool = False) -> None:
+    def __init__(
+        self,
+        target_ports: Mapping[int, int],
+        seed: int = 0,
+        *,
+        duplex: bool = False,
+        owner: Callable[[int], int] = lambda port: -1,
+    ) -> None:
         """`target_ports`: node id -> the port on which it listens for its peers. `duplex`: one connection carries what
-        both of its nodes send, so its two directions belong to two edges."""
+        both of its nodes send, so its two directions belong to two edges. `owner` returns the id of the node whose
+        process has a connection from a local port, -1 if none has; gates ask it about connections of TLS."""
+        self._owner = owner
         self._thread = LoopThread()
         self._rng = random.Random(seed)
         self._targets = dict(target_ports)
@@ -293,7 +302,9 @@ class Fabric:
         self._edges |= edges
         self.ports |= await self._listen(edges)
         loop = asyncio.get_running_loop()
-        gate = await loop.create_server(lambda: HelloRouter(lambda source: self._enter(source, node)), HOST, 0)
+        gate = await loop.create_server(
+            lambda: HelloRouter(lambda source: self._enter(source, node), self._owner), HOST, 0
+        )
         self._gates[node], self.gates[node] = gate, int(gate.sockets[0].getsockname()[1])
 
     def _enter(self, source: int, target: int) -> Callable[[asyncio.Transport], asyncio.Protocol] | None:

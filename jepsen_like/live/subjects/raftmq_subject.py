@@ -23,6 +23,7 @@ from cluster.config.loading import load
 from cluster.config.local_layout import ClusterFile, NodeRecord, write_cluster
 from cluster.config.node_files import plan_nodes, write_config, write_configs
 from jepsen_like.history import READERS_FROM, HistoryWriter
+from jepsen_like.live.subjects.load_user import NAME, LoadUser
 from jepsen_like.live.subjects.payload import body_of, id_of
 from jepsen_like.live.subjects.processes import OfProcesses, Processes
 from jepsen_like.live.subjects.proxy import Fabric
@@ -38,7 +39,7 @@ from jepsen_like.live.subjects.subject import (
     leader_of,
 )
 from raftmq.client.errors import RaftMQError, Unknown
-from raftmq.local.http.credentials import address_of
+from raftmq.local.http.credentials import Address, address_of
 from raftmq.local.http.http_exchange import exchange
 from raftmq.local.init import create_data_dirs
 from raftmq.local.local_users import ClientOptions, client_options, enforce, provide_key
@@ -103,8 +104,8 @@ class RaftMQSubject(OfProcesses):
         `is_direct`: nodes reach each other without the proxies, for runs that break no link. `files_max`: how many
         files and connections a node's process may have open; None: as many as this one. `is_patient`: nodes wait six
         times as long before an election, so that a machine that is busy with something else is no finding. `is_empty`:
-        no topic is created. `has_users`: rules are enforced, and there is a first Super. `speaks_tls`: clients' ports
-        and the HTTP API take TLS alone; links between nodes stay plain, because the proxies read what passes.
+        no topic is created. `has_users`: rules are enforced, and there is a first Super. `speaks_tls`: the ports for
+        clients, nodes and the HTTP API take TLS alone.
         """
         self.data = data
         self.processes = processes
@@ -118,13 +119,14 @@ class RaftMQSubject(OfProcesses):
         self._is_patient = is_patient
         self._is_empty = is_empty
         self.has_users = has_users
+        self._load_user = LoadUser() if has_users and not is_empty else None
         self._speaks_tls = speaks_tls
         data.mkdir(parents=True)
         base = free_base_port(4 * count)
         self.nodes: list[NodeRecord] = plan_nodes(data, count, base)
         self._ids = {node.id for node in self.nodes}
         """All node ids that were ever used."""
-        self.fabric = Fabric({node.id: node.peer_port for node in self.nodes}, seed)
+        self.fabric = Fabric({node.id: node.peer_port for node in self.nodes}, seed, owner=processes.owner)
         self._pool = concurrent.futures.ThreadPoolExecutor(count + 2, "raftmq-chaos-status")
 
     @property
@@ -167,8 +169,6 @@ class RaftMQSubject(OfProcesses):
         )
         peers = config.peers if self._is_direct else peers
         wired = replace(config, peers=peers, log=replace(config.log, segment_size_bytes=self.segment_size_bytes))
-        if self._speaks_tls:
-            wired = replace(wired, peer=replace(wired.peer, tls="disabled"))
         if self._is_patient:
             wired = replace(wired, raft=replace(config.raft, election_ticks=PATIENCE * config.raft.election_ticks))
         node.config_path.write_text(dump(wired), encoding="utf-8")
@@ -185,8 +185,21 @@ class RaftMQSubject(OfProcesses):
 
     @property
     def client_options(self) -> ClientOptions:
-        """The further arguments with which `raftmq.connect` reaches this cluster."""
+        """The further arguments with which `raftmq.connect` reaches this cluster, as its first user if it has users."""
         return client_options(self.data)
+
+    @property
+    def load_options(self) -> ClientOptions:
+        """The further arguments with which clients of the load connect: as a user that has the rights they need, and no
+        other, if the cluster has users."""
+        options = self.client_options
+        if self._load_user is not None:
+            options |= {"access_key": NAME, "secret_key": self._load_user.secret}
+        return options
+
+    def load_address(self, node: NodeRecord) -> Address:
+        """Returns the address of a node's HTTP API, with the proof of the load's user if the cluster has users."""
+        return self._load_user.address(node) if self._load_user is not None else address_of(node)
 
     def plan_joining(self) -> NodeRecord:
         """Plans one more node, with its folder, configuration and edges; its process is not started yet."""
@@ -226,6 +239,9 @@ class RaftMQSubject(OfProcesses):
         with connect(self.servers, **self.client_options) as mq:
             mq.admin.create_topic(TOPIC, queues=QUEUES)
             mq.admin.create_group(GROUP)
+            if self._load_user is not None:
+                leader = leader_of(self.states()) or self.nodes[0].id
+                self._load_user.make(mq, self._node(leader), self.nodes, TOPIC, GROUP)
 
     def stop(self) -> None:
         """Ends all nodes, including paused ones."""
@@ -317,7 +333,7 @@ class RaftMQSubject(OfProcesses):
 
     async def open_client(self) -> RaftMQLogClient:
         """Returns a new client for the running loop."""
-        return RaftMQLogClient(self.servers, self.client_options)
+        return RaftMQLogClient(self.servers, self.load_options)
 
     def read_all(self, history: HistoryWriter) -> int:
         """Reads every replica to its end into the history; returns the number of rows."""

@@ -219,6 +219,34 @@ def test_a_node_that_joined_is_reached_at_one_gate_and_has_an_edge_per_pair(fabr
             open_one.close()
 
 
+def test_a_gate_knows_a_connection_of_tls_by_the_process_that_dialled() -> None:
+    owners: dict[int, int] = {}
+    made = Fabric({1: 1, 2: 2}, owner=lambda port: owners.get(port, -1))
+    node = Node(b"three")
+    made.add_node(3, node.port)
+    record = b"\x16\x03\x01 the rest of a handshake"
+    try:
+        for port, expected in ((2, record), (-1, record)):
+            with socket.socket() as connection:
+                connection.bind(("127.0.0.1", 0))
+                owners[connection.getsockname()[1]] = port
+                connection.settimeout(WAIT_S)
+                connection.connect(("127.0.0.1", made.gates[3]))
+                connection.sendall(record)
+                if port > 0:
+                    until(lambda: node.heard == record)
+                else:
+                    with contextlib.suppress(ConnectionError):
+                        while connection.recv(100):
+                            pass
+                assert node.heard == expected
+        assert made.traffic()[2, 3].passed_bytes == len(record)
+        assert made.traffic()[1, 3].passed_bytes == 0
+    finally:
+        made.close()
+        node.close()
+
+
 @pytest.mark.parametrize("early", [hello(9), b"\x00\x00\x00\x09nonsense!", b"\x7f\xff\xff\xff"])
 def test_a_gate_lets_nobody_in_whom_it_does_not_know(fabric: Fabric, early: bytes) -> None:
     node = Node(b"three")

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import psutil
@@ -63,6 +64,23 @@ def test_kill_and_partition_lose_nothing(tmp_path: Path) -> None:
     assert names == ["history.jsonl", "report.html", "verdict.json"]
     assert not processes_in(tmp_path)
     assert list((tmp_path / "state").iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("faults", ["kill-leader,isolate-leader,pause-leader,slow-disk", "member-replace-kills"])
+def test_a_secured_cluster_loses_nothing_under_faults(tmp_path: Path, faults: str) -> None:
+    asked = ["--secured", "--nemesis", faults, "--time", "20", "--seed", "7", "--rate", "200", "--out", "run", "--json"]
+    child = chaos(tmp_path, *asked)
+    out, err = child.communicate(timeout=250)
+    assert child.returncode == 0, out + err
+    told = json.loads(out)
+    assert (told["verdict"], told["reasons"]) == ("valid", [])
+    assert sum(fault["with_effect"] for fault in told["faults"].values()) >= 1
+    history = read_history(tmp_path / "run" / "history.jsonl")
+    done = Counter(op.f for op in history.ops if op.type == "ok")
+    asked_by_load = ("send", "repeat", "poll", "commit_offset", "fetch_offset", "put", "delete", "get")
+    assert [f for f in asked_by_load if not done[f]] == [], "the load's user may do what the load does"
 
 
 @pytest.mark.slow
