@@ -24,8 +24,9 @@ from tests.support.small_segments import small_segments
 
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(400)]
 STRANGERS = 10_000
-SOURCES = 32
-"""The addresses of the strangers, 127.0.0.2 and the following."""
+SOURCES = (32, 200)
+"""The numbers of addresses that strangers have, 127.0.0.2 and the following: few, and more than places for handshakes.
+"""
 PER_SECOND = 500
 PATIENCE_S = 120.0
 OTHER_DESCRIPTORS = 64
@@ -47,9 +48,10 @@ def client_hello() -> bytes:
 class Flood(threading.Thread):
     """Opens the strangers' connections at an even pace and keeps each until the node ends it."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, sources: int) -> None:
         super().__init__(name="flood")
         self._port = port
+        self._sources = sources
         hello = client_hello()
         self._says = (hello, hello[:-1], hello[:1])
         """The whole record, one without its end, and its first byte."""
@@ -71,7 +73,7 @@ class Flood(threading.Thread):
 
     def _begin(self) -> None:
         stranger = socket.socket()
-        stranger.bind((f"127.0.0.{2 + self.begun % SOURCES}", 0))
+        stranger.bind((f"127.0.0.{2 + self.begun % self._sources}", 0))
         try:
             stranger.connect(("127.0.0.1", self._port))
             stranger.sendall(self._says[self.begun % len(self._says)])
@@ -150,11 +152,12 @@ class Served:
         self.slowest_send_s = max(self.slowest_send_s, time.monotonic() - began)
 
 
-def test_ten_thousand_half_open_handshakes(cluster: LocalCluster) -> None:
+@pytest.mark.parametrize("sources", SOURCES)
+def test_ten_thousand_half_open_handshakes(cluster: LocalCluster, sources: int) -> None:
     (node,) = cluster.nodes
     assert node.pid is not None
     process = psutil.Process(node.pid)
-    flood = Flood(node.broker_port)
+    flood = Flood(node.broker_port, sources)
     served = Served(flood, node.broker_port, ssl.create_default_context(cafile=str(cluster.data / LOCAL_CA)))
     newcomers = threading.Thread(target=served.connect, name="newcomers")
     with raftmq.connect(cluster.servers, **cluster.client_options) as honest:
@@ -176,7 +179,7 @@ def test_ten_thousand_half_open_handshakes(cluster: LocalCluster) -> None:
             for each in (flood, newcomers):
                 each.join()
     print(  # noqa: T201 - the figures
-        f"{flood.begun} strangers of {SOURCES} addresses, {PER_SECOND} a second, at most {flood.most} at a time;"
+        f"{flood.begun} strangers of {sources} addresses, {PER_SECOND} a second, at most {flood.most} at a time;"
         f" {flood.ended} ended by the node. RSS {rss >> 20} MiB before, at most {rss_most >> 20}, now"
         f" {process.memory_info().rss >> 20}. Descriptors: at most {descriptors_most} more. Honest:"
         f" {served.sent} sends, the slowest {served.slowest_send_s:.3f} s; {served.made} new connections, the slowest"

@@ -4,14 +4,18 @@ The first byte is peeked at: 0x16 is TLS, anything else plain text. Strangers co
 socket holds only its descriptor, and at most ARRIVALS_MAX wait. At most HANDSHAKES_MAX handshakes are open, ADDRESS_MAX
 of one address. The others wait unread, one address after the other, so a client that floods a port delays only itself.
 When too many wait, the address with the most of them loses its oldest.
+
+Strangers with many addresses could take all places and begin no more than they must. So a handshake is given less time
+while others wait for its place, and addresses that let one run out of time come after those that did not.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import socket
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -31,6 +35,8 @@ STARTS_PER_TURN = 4
 HANDSHAKE_UNITS = 500
 FIRST_BYTE_S = HANDSHAKE_S = TURN_S = 5.0
 """Seconds for the first byte, for the handshake, and for the wait between them."""
+PRESSED_S = 1.0
+"""Seconds after which a handshake ends if all places are taken and others wait. An honest one takes a round trip."""
 SWEEP_S = 0.5
 
 Factory = Callable[[], asyncio.BaseProtocol]
@@ -65,6 +71,13 @@ class AcceptedSockets:
         """Descriptor -> a socket that waits for its handshake, the oldest first."""
         self._lines: dict[str, deque[int]] = {}
         """Address -> descriptors of its queued sockets; the address that is next comes first."""
+        self._late_lines: dict[str, deque[int]] = {}
+        """The same, of addresses in `_slow`."""
+        self._slow: OrderedDict[str, None] = OrderedDict()
+        """Addresses of which a handshake ran out of time and none succeeded since, the newest ARRIVALS_MAX."""
+        self._begun: dict[asyncio.Future[Exception | None], float] = {}
+        """Outcome of an open handshake -> its beginning, the oldest first."""
+        self._pressing: asyncio.TimerHandle | None = None
         self._shaking: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._unbegun: set[socket.socket] = set()
@@ -104,6 +117,8 @@ class AcceptedSockets:
         self._closed = True
         if self._sweep is not None:
             self._sweep.cancel()
+        if self._pressing is not None:
+            self._pressing.cancel()
         for number in [*self._silent, *self._queued]:
             self._drop(number)
         for task in self._tasks:
@@ -127,7 +142,9 @@ class AcceptedSockets:
             self._loop.remove_reader(number)
             del self._silent[number]
             self._queued[number] = arrival._replace(until_s=self._loop.time() + TURN_S)
-            self._lines.setdefault(arrival.address[0], deque()).append(number)
+            host = arrival.address[0]
+            lines = self._late_lines if host in self._slow else self._lines
+            lines.setdefault(host, deque()).append(number)
             self._start_soon()
         elif mode == "enforcing":
             self._tell(arrival.address, "it speaks plain text, and this port takes TLS only")
@@ -147,11 +164,12 @@ class AcceptedSockets:
 
     def _drop(self, number: int) -> None:
         arrival = self._leave(number)
-        line = self._lines.get(arrival.address[0])
-        if line is not None and number in line:
-            line.remove(number)
-            if not line:
-                del self._lines[arrival.address[0]]
+        for lines in (self._lines, self._late_lines):
+            line = lines.get(arrival.address[0])
+            if line is not None and number in line:
+                line.remove(number)
+                if not line:
+                    del lines[arrival.address[0]]
         arrival.connection.close()
 
     def _start_soon(self) -> None:
@@ -165,9 +183,10 @@ class AcceptedSockets:
         for _ in range(STARTS_PER_TURN):
             number = self._next()
             if number is None:
+                self._press()
                 return
             self._shake(self._leave(number))
-        if self._lines:
+        if self._lines or self._late_lines:
             self._start_soon()
 
     def _next(self) -> int | None:
@@ -175,14 +194,35 @@ class AcceptedSockets:
         addresses."""
         if self._shaking.total() >= HANDSHAKES_MAX or self._closed:
             return None
-        host = next((each for each in self._lines if self._shaking[each] < ADDRESS_MAX), None)
-        if host is None:
-            return None
-        line = self._lines.pop(host)
-        number = line.popleft()
-        if line:
-            self._lines[host] = line
-        return number
+        for lines in (self._lines, self._late_lines):
+            host = next((each for each in lines if self._shaking[each] < ADDRESS_MAX), None)
+            if host is not None:
+                line = lines.pop(host)
+                number = line.popleft()
+                if line:
+                    lines[host] = line
+                return number
+        return None
+
+    def _press(self) -> None:
+        """While others wait for the places of handshakes, ends those that have lasted PRESSED_S."""
+        if self._pressing is None and self._is_pressed():
+            oldest_s = next(iter(self._begun.values()), self._loop.time())
+            self._pressing = self._loop.call_at(oldest_s + PRESSED_S, self._end_oldest)
+
+    def _is_pressed(self) -> bool:
+        waits = bool(self._lines or self._late_lines)
+        return waits and self._shaking.total() >= HANDSHAKES_MAX and not self._closed
+
+    def _end_oldest(self) -> None:
+        self._pressing = None
+        if not self._is_pressed():
+            return
+        due_s = self._loop.time() - PRESSED_S
+        for ended, since_s in list(itertools.islice(self._begun.items(), STARTS_PER_TURN)):
+            if since_s <= due_s and not ended.done():
+                ended.set_result(TimeoutError(f"the handshake was not over after {PRESSED_S:g} s, and others wait"))
+        self._press()
 
     def _shake(self, arrival: AcceptedSocket) -> None:
         METER.units += HANDSHAKE_UNITS
@@ -195,6 +235,7 @@ class AcceptedSockets:
     async def _connect(self, arrival: AcceptedSocket) -> None:
         self._unbegun.discard(arrival.connection)
         ended: asyncio.Future[Exception | None] = self._loop.create_future()
+        self._begun[ended] = self._loop.time()
 
         def done(transport: TlsTransport, error: Exception | None) -> None:
             if not ended.done():
@@ -208,6 +249,8 @@ class AcceptedSockets:
             await self._loop.connect_accepted_socket(lambda: made, arrival.connection)
             async with asyncio.timeout(HANDSHAKE_S):
                 error = await ended
+            if isinstance(error, TimeoutError):
+                made.give_up(error)
         except TimeoutError:
             error = TimeoutError(f"the handshake was not over after {HANDSHAKE_S:g} s")
             made.give_up(error)
@@ -220,12 +263,23 @@ class AcceptedSockets:
                 arrival.connection.close()
             raise
         finally:
+            del self._begun[ended]
             self._shaking[arrival.address[0]] -= 1
             if not self._shaking[arrival.address[0]]:
                 del self._shaking[arrival.address[0]]
             self._start_soon()
-        if error is not None:
-            self._tell(arrival.address, why_failed(error))
+        if error is None:
+            self._slow.pop(arrival.address[0], None)
+            return
+        if isinstance(error, TimeoutError):
+            self._note_slow(arrival.address[0])
+        self._tell(arrival.address, why_failed(error))
+
+    def _note_slow(self, host: str) -> None:
+        self._slow.pop(host, None)
+        self._slow[host] = None
+        if len(self._slow) > ARRIVALS_MAX:
+            self._slow.popitem(last=False)
 
     def _look_at_all(self) -> None:
         """Closes sockets that have waited for too long."""

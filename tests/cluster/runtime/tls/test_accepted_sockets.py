@@ -101,6 +101,26 @@ async def says_hello(port: int, context: ssl.SSLContext | None, *, source: str =
         writer.transport.abort()
 
 
+BEGUN = b"\x16\x03\x01\x02\x00\x01"
+"""The first bytes of a handshake that does not go on."""
+
+
+def begins(port: Port, host: str) -> socket.socket:
+    stranger = socket.create_connection(("127.0.0.1", port.number), source_address=(host, 0))
+    stranger.sendall(BEGUN)
+    return stranger
+
+
+def has_ended(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
@@ -233,13 +253,10 @@ async def test_strangers_hold_no_more_handshakes_than_allowed(files: Files, port
     """And an address that holds none of them is served at once, whatever others hold."""
     port = ports("enforcing")
     await port.open()
-    begun = b"\x16\x03\x01\x02\x00\x01"
     strangers = []
     for number in range(2, 5):
         for _ in range(100):
-            stranger = socket.create_connection(("127.0.0.1", port.number), source_address=(f"127.0.0.{number}", 0))
-            stranger.sendall(begun)
-            strangers.append(stranger)
+            strangers.append(begins(port, f"127.0.0.{number}"))
             await asyncio.sleep(0)
     await until(lambda: port.arrivals.shaking == 3 * ADDRESS_MAX)
     assert await says_hello(port.number, trusting(files)) == b"hello"
@@ -247,6 +264,82 @@ async def test_strangers_hold_no_more_handshakes_than_allowed(files: Files, port
     for stranger in strangers:
         stranger.close()
     await until(lambda: len(port.arrivals) == 0)
+
+
+async def test_strangers_of_many_addresses_do_not_keep_all_places(
+    files: Files, ports: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No handshake here ends by its own time: a client that waits for a place gets it all the same."""
+    for name in ("HANDSHAKE_S", "TURN_S"):
+        monkeypatch.setattr(accepted_sockets, name, 10 * PATIENCE_S)
+    monkeypatch.setattr(accepted_sockets, "PRESSED_S", 0.05)
+    port = ports("enforcing")
+    await port.open()
+    strangers = [begins(port, f"127.0.1.{number}") for number in range(1, HANDSHAKES_MAX + 1)]
+    await until(lambda: port.arrivals.shaking == HANDSHAKES_MAX)
+    assert not warnings(caplog), "nobody waits"
+    strangers += [begins(port, f"127.0.2.{number}") for number in range(1, 2 * HANDSHAKES_MAX)]
+    assert await says_hello(port.number, trusting(files)) == b"hello"
+    assert "others wait" in warnings(caplog)[0]
+    await until(lambda: has_ended(strangers[0]))
+    assert port.arrivals.shaking <= HANDSHAKES_MAX
+    for stranger in strangers:
+        stranger.close()
+    await until(lambda: len(port.arrivals) == 0)
+
+
+async def test_the_next_stranger_is_ended_too_if_the_one_before_left_by_itself(
+    files: Files, ports: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accepted_sockets, "HANDSHAKES_MAX", 1)
+    monkeypatch.setattr(accepted_sockets, "PRESSED_S", 0.3)
+    for name in ("HANDSHAKE_S", "TURN_S"):
+        monkeypatch.setattr(accepted_sockets, name, 10 * PATIENCE_S)
+    port = ports("enforcing")
+    await port.open()
+    strangers = [begins(port, f"127.0.1.{number}") for number in (1, 2)]
+    await until(lambda: port.arrivals._pressing is not None)
+    strangers[0].close()
+    assert await says_hello(port.number, trusting(files)) == b"hello"
+    assert has_ended(strangers[1])
+    strangers[1].close()
+
+
+async def test_an_address_that_let_a_handshake_run_out_of_time_comes_last(
+    files: Files, ports: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accepted_sockets, "HANDSHAKES_MAX", 1)
+    monkeypatch.setattr(accepted_sockets, "PRESSED_S", 0.05)
+    for name in ("HANDSHAKE_S", "TURN_S"):
+        monkeypatch.setattr(accepted_sockets, name, 10 * PATIENCE_S)
+    port = ports("enforcing")
+    await port.open()
+    slow = [begins(port, f"127.0.1.{number}") for number in range(1, 4)]
+    await until(lambda: len(port.arrivals._slow) == 2)  # the third is not pressed: nobody waits
+    monkeypatch.setattr(accepted_sockets, "PRESSED_S", 10 * PATIENCE_S)
+    slow += [begins(port, f"127.0.1.{number}") for number in (1, 2)]
+    await until(lambda: len(port.arrivals._late_lines) == 2)
+    honest = asyncio.create_task(says_hello(port.number, trusting(files)))
+    await until(lambda: len(port.arrivals._lines) == 1)
+    slow[2].close()
+    assert await honest == b"hello", "it waited behind them, and they have the place until somebody ends it"
+    for stranger in slow:
+        stranger.close()
+    await until(lambda: len(port.arrivals) == 0)
+
+
+async def test_an_address_that_shakes_hands_again_is_slow_no_more(
+    files: Files, ports: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = ports("enforcing")
+    await port.open()
+    monkeypatch.setattr(accepted_sockets, "ARRIVALS_MAX", 3)
+    for number in range(10):
+        port.arrivals._note_slow(f"127.0.1.{number}")
+    port.arrivals._note_slow("127.0.0.1")
+    assert list(port.arrivals._slow) == ["127.0.1.8", "127.0.1.9", "127.0.0.1"]
+    assert await says_hello(port.number, trusting(files)) == b"hello"
+    assert list(port.arrivals._slow) == ["127.0.1.8", "127.0.1.9"]
 
 
 async def test_who_floods_a_port_loses_its_own(files: Files, ports: Open, monkeypatch: pytest.MonkeyPatch) -> None:
