@@ -61,7 +61,7 @@ chaos.add_command(fuzz_command)
     help="Hostile clients one by one, --time each, while this happens: nothing, snapshot, checkpoint, kills (or all).",
 )
 @click.option("--rate", type=click.IntRange(min=1), help="Sends per second (raftmq 2000, pysyncobj 6000).")
-@click.option("--secured", is_flag=True, help="Clients and nodes over TLS, the load as a user, while rules are enforced.")
+@click.option("--secured", is_flag=True, help="Over TLS between nodes too, the load as a user with few rights.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="The run's new folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def run_command(
