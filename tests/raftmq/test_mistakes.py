@@ -186,7 +186,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 @pytest.mark.ci
-def test_each_mistake_says_what_why_and_what_to_type(place: Place, rewrite: bool) -> None:
+def test_each_mistake_says_what_why_and_what_to_type(
+    place: Place, rewrite: bool, record_property: Callable[[str, object], None]
+) -> None:
     for make in (
         addresses,
         secure_ports,
@@ -204,7 +206,9 @@ def test_each_mistake_says_what_why_and_what_to_type(place: Place, rewrite: bool
     titles = [each.title for each in place.made]
     assert len(set(titles)) == len(titles) >= LEAST
     slow = [f"{each.title}: {each.seconds:.1f} s" for each in place.made if each.seconds > SOON_S]
-    print(f"{len(titles)} mistakes, the slowest answer after {max(each.seconds for each in place.made):.1f} s; {slow}")  # noqa: T201
+    slowest = max(each.seconds for each in place.made)
+    record_property("count", f"mistakes: {len(titles)}, the slowest answer after {slowest:.1f} s")
+    print(slow)  # noqa: T201
     text = page_of(place.made)
     if rewrite:
         PAGE.write_text(text, encoding="utf-8")
