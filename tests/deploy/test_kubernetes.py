@@ -13,6 +13,8 @@ import yaml
 
 from cluster.config.loading import load
 from cluster.node.orderly_stop import DRAIN_S, FAREWELL_S, HAND_OVER_S, SETTLE_S
+from raftmq.commands.point_in_time import PointInTime
+from raftmq.local.made_mark import check_allowed
 from tests.support.tools import needs
 
 ROOT = Path(__file__).parents[2]
@@ -85,6 +87,19 @@ def test_a_pod_has_more_time_to_stop_than_it_takes() -> None:
     assert POD["terminationGracePeriodSeconds"] > int(drain_s) + 2 * stop_s
     assert NODE["lifecycle"]["preStop"]["exec"]["command"][-1] == "drain"
     assert yaml.safe_load((BASE / "disruption-budget.yaml").read_text())["spec"]["maxUnavailable"] == 1
+
+
+@needs("kubectl")
+def test_the_page_shows_how_a_new_cluster_is_allowed_once_more(tmp_path: Path) -> None:
+    """The line of the page, on a secret in a file."""
+    (line,) = re.findall("^kubectl patch .*", (ROOT / "docs/kubernetes.md").read_text(), re.MULTILINE)
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "raftmq"}, "stringData": {"new-until": "old"}}
+    (tmp_path / "secret.yaml").write_text(yaml.safe_dump(secret))
+    assert line.count(" secret raftmq ") == 1
+    typed = line.replace(" secret raftmq ", " --local --filename secret.yaml --output yaml ")
+    done = subprocess.run(["bash", "-c", typed], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    check_allowed(PointInTime().convert(yaml.safe_load(done.stdout)["stringData"]["new-until"], None, None))
 
 
 @pytest.mark.slow

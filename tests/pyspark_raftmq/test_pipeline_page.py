@@ -25,7 +25,7 @@ TOPIC = "guide"
 MESSAGES = 12
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_examples_run(spark: SparkSession, servers: str, mq: raftmq.Client, tmp_path: Path) -> None:
     mq.admin.create_topic(TOPIC, 4)
     mq.admin.create_topic("copies", 2)

@@ -24,6 +24,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = [page for page in sorted(ROOT.glob("docs/**/*.md")) if "adr" not in page.parts]
 BLOCK = re.compile(r"^(?:<!-- (not run:|run by) (.+?) -->\n)?```(sh|python|http)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ELSEWHERE = {
+    " --servers '127.0.0.1:9876;127.0.0.1:9877;127.0.0.1:9878'": "",
+    '--reason "disks are small"': '--reason "disks are small" --yes',
     "README.md": "tests/raftmq/test_readme.py",
     "examples.md": "tests/raftmq/test_examples_live.py",
     "pipeline.md": "tests/pyspark_raftmq/test_pipeline_page.py",
@@ -36,6 +38,8 @@ ELSEWHERE = {
 says the same of one block."""
 NOT_RUN_MAX = 0.1
 HERE = {
+    " --servers '127.0.0.1:9876;127.0.0.1:9877;127.0.0.1:9878'": "",
+    '--reason "disks are small"': '--reason "disks are small" --yes',
     "s3://bucket/prefix/NAME": "file://$PWD/store/$(basename -s .json store/backups/*.json)",
     "/mnt/backups": "$PWD/backups",
     "s3://bucket/prefix": "file://$PWD/store",
@@ -90,7 +94,7 @@ OWN = sorted({each.page for each in blocks() if not each.test and not each.reaso
 
 
 @pytest.mark.live
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", OWN)
 def test_what_a_page_shows_works(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,7 +102,7 @@ def request(place: Path, line: str) -> tuple[int, Any]:
 
 
 @pytest.mark.live
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.timeout(1200)
 def test_what_is_shown_works(place: Path) -> None:
     base, failed = free_base_port(12), []

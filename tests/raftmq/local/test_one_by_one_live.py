@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import io
 import json
@@ -18,8 +19,9 @@ from typing import Any
 import pytest
 
 from raftmq import cli
-from raftmq.client import connect
+from raftmq.client import Denied, connect
 from raftmq.local.process import free_base_port
+from raftmq_wire.user_file import USER_VARIABLES
 from tests.support.wait_until import until
 
 pytestmark = [pytest.mark.ci, pytest.mark.live]
@@ -163,3 +165,50 @@ def test_a_new_node_on_the_same_machine_takes_the_place(machines: Machines) -> N
     assert b"node 2 is replaced: voters 1, 3" in told
     members = machines.ask(3, "/v1/members?consistency=linearizable")["members"]
     assert [member["id"] for member in members] == [1, 3, 4]
+
+
+@pytest.fixture
+def secured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
+    """Machines whose files name a key and a first user, and a folder pki with a CA."""
+    for name in USER_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    made = Machines(tmp_path)
+    (tmp_path / "users.key").write_bytes(base64.b64encode(os.urandom(32)))
+    (tmp_path / "users.key").chmod(0o600)
+    for node in (1, 2, 3):
+        with made.config(node).open("a") as file:
+            file.write(
+                f'\n[auth]\nkey_file = "{tmp_path}/users.key"\nfirst_user_file = "{tmp_path}/first-user-{node}"\n'
+            )
+    made.run("cert", "ca", "--out", str(tmp_path / "pki"))
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def test_a_cluster_is_secured_from_the_start(secured: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recipe of docs/machines.md, on addresses of this machine."""
+    pki = secured.folder / "pki"
+    secured.init(1, "--first", "--tls", str(pki))
+    name, secret = (secured.folder / "first-user-1").read_text().split()
+    secured.serve(1)
+    shutil.copy(secured.data(1) / "SECRET", secured.folder / "SECRET")
+    monkeypatch.setenv("RAFTMQ_TLS_CA", str(pki / "ca.crt"))
+    for node in (2, 3):
+        secured.join(node, "--tls", str(pki), "--wait", "60")
+        secured.serve(node)
+    (secured.folder / "SECRET").unlink()
+    (pki / "ca.key").unlink()
+
+    def leads() -> bool:
+        return "leads" in secured.run("node", "list", "--admin", secured.admin(1))
+
+    asyncio.run(until(leads, every_s=0.2))
+    operator = ("--admin", secured.admin(1), "--data-dir", str(secured.data(1)))
+    secured.run("auth", "mode", "enforce", "--yes", *operator)
+    with connect(secured.servers) as stranger, pytest.raises(Denied):
+        stranger.send("orders", b"unsigned")
+    with connect(secured.servers, access_key=name, secret_key=secret) as client:
+        client.admin.create_topic("orders", queues=1)
+        client.send("orders", b"signed")
