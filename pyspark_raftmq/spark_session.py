@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pyspark_raftmq.errors import SourceError
+from pyspark_raftmq.errors import OptionError, SourceError, write
 from pyspark_raftmq.java import ensure_java
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ DRIVER_MEMORY = "1g"
 LOCAL = "local[2]"
 
 
+_SECRET = "RAFTMQ_SECRET_KEY"
 _IMPORTS = "import pyspark_raftmq, raftmq, pyarrow"
 
 
@@ -47,9 +48,11 @@ def session(
     `master`: where tasks run; None: as `spark-submit` was told, or on two cores of this machine.
 
     Sets PYSPARK_PYTHON, PYSPARK_DRIVER_PYTHON (this interpreter, unless they are set) and JAVA_HOME for this process. A
-    session that is active already is returned as it is. Raises SparkMissing, JavaMissing and WrongPython.
+    session that is active already is returned as it is. Raises SparkMissing, JavaMissing and WrongPython, and
+    OptionError for a setting with a user's secret.
     """
     check_spark()
+    _check_no_secret(config or {})
     if not is_submitted():
         master = master or LOCAL
         ensure_java()
@@ -75,6 +78,17 @@ def session(
     spark.sparkContext.setLogLevel("ERROR")
     register(spark)
     return spark
+
+
+def _check_no_secret(config: Mapping[str, str]) -> None:
+    """Raises OptionError for a setting that PySpark would write on the command line of Java with a user's secret."""
+    for name in config:
+        if name.endswith(_SECRET):
+            raise OptionError(
+                f"the setting {name} has a user's secret",
+                "settings stand on the command line of Java, where every user of the machine reads them",
+                f"{write('userFile', '/etc/raftmq/user')}, or set {_SECRET} in the environment of each process",
+            )
 
 
 def register(spark: SparkSession) -> None:

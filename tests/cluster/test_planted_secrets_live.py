@@ -6,7 +6,6 @@ dumps and swap are out of scope.
 
 from __future__ import annotations
 
-import base64
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +23,7 @@ from raftmq.local.http.http_exchange import exchange
 from raftmq.local.process import free_base_port
 from raftmq.local.waiting import until
 from tests.support.archives import extract
+from tests.support.secret_forms import found_in
 from tests.support.small_segments import small_segments
 
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -130,11 +130,6 @@ def plant(cluster: LocalCluster, types: Types, planted: Planted, tmp_path: Path)
     return said
 
 
-def encoded(secret: bytes) -> str:
-    """Returns the secret in base64, but for its last characters, which depend on what comes behind it."""
-    return base64.b64encode(secret).rstrip(b"=")[:-1].decode()
-
-
 def exports(cluster: LocalCluster, types: Types, folder: Path) -> dict[str, str]:
     """Writes the messages and the metadata in every form that there is; returns place -> its content as text, rows of
     packed files unpacked."""
@@ -202,15 +197,13 @@ def test_no_secret_is_found_where_the_marker_is(cluster: LocalCluster, types: Ty
     for place, files in places.items():
         content = b"\n".join(path.read_bytes() for path in files if path not in own)
         assert MARKER.encode() in content, f"the marker is found in the {place}"
-        for what, secret in planted.all.items():
-            if secret in content or encoded(secret).encode() in content:
-                found.setdefault(place, []).append(what)
+        if shown := found_in(content, planted.all):
+            found[place] = shown
     texts = {"answers and errors": "\n".join(said), **exported}
     assert [place for place, text in texts.items() if MARKER not in text] == [], "the marker is in each"
     assert str(node.config_path) in processes
     for place, text in (texts | {"process list": processes}).items():
-        forms = {what: (secret.decode(), encoded(secret)) for what, secret in planted.all.items()}
-        if shown := [what for what, both in forms.items() if any(form in text for form in both)]:
+        if shown := found_in(text.encode(), planted.all):
             found[place] = shown
     assert found == {}
     left = [path for path in tmp_path.rglob("*") if path.is_file() and path not in own]

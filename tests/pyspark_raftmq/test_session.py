@@ -13,7 +13,7 @@ import pyspark
 import pytest
 
 import pyspark_raftmq
-from pyspark_raftmq.errors import SourceError
+from pyspark_raftmq.errors import OptionError, SourceError
 from pyspark_raftmq.spark_session import SparkMissing, WrongPython, check_python, check_spark
 
 if TYPE_CHECKING:
@@ -34,6 +34,13 @@ def test_no_spark_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SparkMissing, match="Spark is not installed") as caught:
         check_spark()
     assert "raftmq[spark]" in caught.value.hint
+
+
+def test_a_secret_is_not_written_on_the_command_line_of_java() -> None:
+    with pytest.raises(OptionError, match="RAFTMQ_SECRET_KEY") as caught:
+        pyspark_raftmq.session(config={"spark.executorEnv.RAFTMQ_SECRET_KEY": "the-planted-secret"})
+    assert "userFile" in caught.value.hint
+    assert "planted" not in str(caught.value)
 
 
 def test_a_python_without_our_packages_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
