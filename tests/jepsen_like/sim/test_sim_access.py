@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,8 +14,9 @@ from jepsen_like.sim.options import USERS_FROM, draw
 from jepsen_like.sim.scripted import Stage, play
 from jepsen_like.sim.users.access_check import AccessCheck, Request
 from jepsen_like.sim.users.access_model import AccessModel, Want, Who, is_allowed
-from raftlog.types import NodeId
+from raftlog.types import Entry, EntryType, NodeId
 from statemachine.access import access_decision
+from statemachine.commands import pack
 
 PUB = (Want("Topic", "users-a", ("Pub",)),)
 HERE = "10.0.1.7"
@@ -98,6 +99,30 @@ def test_users_work_across_a_killed_leader() -> None:
     assert stage.run().violations == ()
     assert min(check.judged.values()) > 20, "some were let through, and some denied"
     assert check.model.changes > 10
+
+
+def test_what_a_node_applies_as_it_opens_is_learned_from_its_log() -> None:
+    """Seed 130787260: entry 2 was applied by a node that opened, which tells nobody."""
+    commands: Any = {1: [ann()], 2: [rules([1, "*", ["All"], [], True])], 3: [["remove_user", ORIGIN, 1]]}
+    entries = {
+        index: SimpleNamespace(index=index, type=EntryType.COMMAND, payload=pack(found))
+        for index, found in commands.items()
+    }
+    log = SimpleNamespace(read_entries=lambda first, end, size: [entries[index] for index in range(first, end)])
+    check = AccessCheck(
+        lambda checker, what: None, lambda: 0.0, lambda _: NodeId(1), lambda user_id, secret, key: secret.decode()
+    )
+    machine: Any = SimpleNamespace(
+        node_id=NodeId(1),
+        node=SimpleNamespace(
+            state=SimpleNamespace(applied=SimpleNamespace(index=3)),
+            storage=SimpleNamespace(directory=SimpleNamespace(log=log)),
+        ),
+    )
+    check.applied(machine, [[cast(Entry, entries[1])]])
+    check.applied(machine, [[cast(Entry, entries[3])]])
+    wants = Who("ann", "first", HERE), PUB
+    assert [is_allowed(users, *wants) for users in check.model.states(1, 3)] == [False, True, False]
 
 
 def test_a_denial_waits_for_what_its_leader_was_applying() -> None:
