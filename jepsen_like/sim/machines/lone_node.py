@@ -50,6 +50,12 @@ class LoneNode:
         self.loop.call_outside(seconds, self.loop.stop)
         self.loop.run_forever()
 
+    def close(self) -> None:
+        """Ends the node and its client, and closes the event loop."""
+        self.machine.abandon()
+        self.loop.bury([*self.machine.processes, self.client])
+        asyncio.set_event_loop(None)
+
     def connect(self, make: Callable[[], _Client], seconds: float) -> tuple[Endpoint, _Client]:
         """Opens a client's connection to the node, which may take up to `seconds`."""
         task = self.client.run(self.loop.create_task, self._network.connect(make, host_of(1), BROKER_PORT))

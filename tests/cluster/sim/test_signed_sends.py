@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -51,13 +52,14 @@ def signed(opaque: int, who: Credentials) -> bytes:
 
 
 @pytest.fixture
-def node() -> LoneNode:
+def node() -> Iterator[LoneNode]:
     native_kernel()
     if kernel.NAME != "native":
         pytest.skip(kernel.WHY)
     made = LoneNode(lone_options(segment_size=4 << 20, users=1))
     create_all(made.machine, made.pass_time)
-    return made
+    yield made
+    made.close()
 
 
 def test_signed_sends_stay_in_the_kernel(node: LoneNode, monkeypatch: pytest.MonkeyPatch) -> None:
