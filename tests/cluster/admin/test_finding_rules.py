@@ -13,13 +13,12 @@ import pytest
 
 from cluster.admin.findings import rules
 from cluster.admin.findings.catalogue import CODES, code_of_alarm
-from cluster.admin.findings.data_watch import DataWatch
 from cluster.admin.findings.finding import Condition
 from cluster.admin.findings.group_watch import GroupWatch
 from cluster.admin.findings.merge import merged
 from cluster.admin.findings.other_nodes import clock_conditions, setting_conditions
 from cluster.admin.findings.rules import MIXED_MS, own_conditions
-from cluster.admin.findings.watch import Memory
+from cluster.admin.findings.watch import DataWatch, Memory
 from cluster.admin.node_interface import MemberView
 from cluster.config.exposure_check import open_folder
 from cluster.config.ranges import Held

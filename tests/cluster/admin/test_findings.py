@@ -13,9 +13,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from cluster.admin.findings import data_watch
 from cluster.admin.findings.catalogue import BECAUSE_OF, CODES, code_of_alarm, command_of
-from cluster.admin.findings.data_watch import DataWatch
 from cluster.admin.findings.finding import CLUSTER, Cause, Condition, Finding, link_object
 from cluster.admin.findings.merge import merged
 from cluster.admin.findings.other_nodes import (
@@ -26,7 +24,7 @@ from cluster.admin.findings.other_nodes import (
     why_silent,
 )
 from cluster.admin.findings.rules import own_conditions, suspicion
-from cluster.admin.findings.watch import FindingsWatch, Memory
+from cluster.admin.findings.watch import DataWatch, FindingsWatch, Memory
 from cluster.config import local_layout
 from cluster.config.local_layout import Place, place_of
 from cluster.members.checks import quorum_of
@@ -354,7 +352,9 @@ async def test_a_node_whose_data_directory_is_deleted_while_it_runs_is_to_be_rep
 
 async def test_a_look_that_hangs_is_the_only_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watch, hang, calls = DataWatch(tmp_path, 3), threading.Event(), list[Path]()
-    monkeypatch.setattr(data_watch, "has_no_identity", lambda path: (calls.append(path), hang.wait())[1])
+    monkeypatch.setattr(
+        "cluster.admin.findings.watch.has_no_identity", lambda path: (calls.append(path), hang.wait())[1]
+    )
     for _ in range(3):
         watch.look()
     hang.set()
