@@ -103,7 +103,7 @@ def run(folder: Path, *args: str, path: Path | None = None) -> tuple[int, str]:
     (folder / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:schemathesis", *args]
     env = {"PATH": str(path or ""), "CI": "true"}
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, env=env)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, env=env)
     return done.returncode, done.stdout
 
 
