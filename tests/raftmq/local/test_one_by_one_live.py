@@ -22,6 +22,7 @@ from raftmq import cli
 from raftmq.client import Denied, connect
 from raftmq.local.process import free_base_port
 from raftmq_wire.user_file import USER_VARIABLES
+from statemachine.commands import LEVEL
 from tests.support.wait_until import until
 
 pytestmark = [pytest.mark.ci, pytest.mark.live]
@@ -204,7 +205,11 @@ def test_a_cluster_is_secured_from_the_start(secured: Machines, monkeypatch: pyt
     def leads() -> bool:
         return "leads" in secured.run("node", "list", "--admin", secured.admin(1))
 
+    def has_its_level() -> bool:
+        return f"the cluster has level {LEVEL}\n" in secured.run("upgrade", "plan", "--admin", secured.admin(1))
+
     asyncio.run(until(leads, every_s=0.2))
+    asyncio.run(until(has_its_level, every_s=0.2))
     operator = ("--admin", secured.admin(1), "--data-dir", str(secured.data(1)))
     secured.run("auth", "mode", "enforce", "--yes", *operator)
     with connect(secured.servers) as stranger, pytest.raises(Denied):
