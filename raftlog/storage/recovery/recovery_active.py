@@ -118,7 +118,9 @@ def _scan(run: RecoveryRun, active: Segment, file: File, mark: SyncMark) -> LogT
     _cut_torn_tail(run, active, file, scan)
     _write_again(run, active, file, mark.end_position, scan.tail.end_position)
     if scan.tail.end_position > mark.end_position:
-        _mark_again(file, scan.tail)
+        # Otherwise the node would acknowledge these frames as soon as a leader asks for them, and the next start would
+        # cut damage to one of them as a torn tail (seed 130786946).
+        mark_end(file, scan.tail)
     return scan.tail
 
 
@@ -196,14 +198,14 @@ def _write_again(run: RecoveryRun, active: Segment, file: File, start: int, stop
     file.fdatasync()
 
 
-def _mark_again(file: File, tail: LogTail) -> None:
-    """Writes the mark that everything up to `tail` is on disk, with a sync.
+def mark_end(file: File, tail: LogTail) -> None:
+    """Writes the mark that everything up to `tail` is on disk, with a sync. The newest mark stays in its slot: if a
+    crash tears the new one, that one counts."""
+    _write_mark(file, mark_of(tail, newest_seq(file) + 1))
 
-    Without it the node would acknowledge these frames as soon as a leader asks for them, and the next start would cut
-    damage to one of them as a torn tail (seed 130786946). The newest mark stays in its slot: if a crash tears the new
-    one, that one counts."""
-    seq = newest_seq(file) + 1
-    file.pwritev([encode_mark(mark_of(tail, seq))], MARK_OFFSETS[seq % 2])
+
+def _write_mark(file: File, mark: SyncMark) -> None:
+    file.pwritev([encode_mark(mark)], MARK_OFFSETS[mark.seq % 2])
     file.fdatasync()
 
 
@@ -256,5 +258,4 @@ def _write_marks(run: RecoveryRun, active: Segment, file: File, mark: SyncMark) 
     the log contains."""
     seq = max(newest_seq(file), mark.seq)
     for number in (seq + 1, seq + 2):
-        file.pwritev([encode_mark(mark._replace(seq=number))], MARK_OFFSETS[number % 2])
-        file.fdatasync()
+        _write_mark(file, mark._replace(seq=number))

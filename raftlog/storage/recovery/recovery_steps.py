@@ -16,11 +16,11 @@ from raftlog.storage.files import layout
 from raftlog.storage.files.fs import FileSystem
 from raftlog.storage.files.run_file import load_run
 from raftlog.storage.files.trash import TrashReport
-from raftlog.storage.recovery.recovery_active import clean_mark, recover_active
+from raftlog.storage.recovery.recovery_active import clean_mark, mark_end, recover_active
 from raftlog.storage.recovery.recovery_files import check_sealed, open_files
 from raftlog.storage.recovery.recovery_run import RecoveryReport, RecoveryRun
 from raftlog.storage.segments.sealed_index import load_index
-from raftlog.storage.segments.segment import MARK_OFFSETS, Segment, encode_mark, mark_of, newest_seq
+from raftlog.storage.segments.segment import Segment, newest_seq
 from raftlog.types import LogTail
 
 __all__ = ["Recovered", "Recovery", "RecoveryReport"]
@@ -96,9 +96,7 @@ class Recovery:
         run.damaged += loaded.damaged
         active.index = loaded.segment_index
         active.tell(active.index)
-        seq = newest_seq(active.file) + 1
-        active.file.pwritev([encode_mark(mark_of(tail, seq))], MARK_OFFSETS[seq % 2])
-        active.file.fdatasync()
+        mark_end(active.file, tail)
         where = run.set_aside(
             empty.path, TrashReport("it held no complete frame", position=empty.base, index=tail.index + 1)
         )
