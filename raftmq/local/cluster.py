@@ -54,6 +54,7 @@ from raftmq.local.process import (
 )
 from raftmq.local.status import ClusterView, fetch_ready, view_cluster
 from raftmq.local.tls.local_tls import certify, speaks_tls
+from raftmq.local.waiting import until
 from raftmq_wire.errors import ExitCode, LocalError
 
 
@@ -126,8 +127,7 @@ REMOVED = "removed"
 """The name of the folder to which those of removed nodes move."""
 READY_TIMEOUT_S = 30.0
 _COUNT = 3
-FIRST_CONFIGURATION_S = 3.0
-_POLL_S = 0.05
+_FIRST_CONFIGURATION_S, _POLL_S = 3.0, 0.05
 _SECURITY = 'see the page "Security: users and rules" of the docs'
 
 
@@ -332,9 +332,7 @@ class LocalCluster:
     def _wait_for_first_configuration(self) -> None:
         """Waits until each node takes clients. A new cluster gets its configuration and its level a moment after its
         first leader, and refuses newer commands until then. A node that has other reasons is not waited for long."""
-        ends = time.monotonic() + FIRST_CONFIGURATION_S
-        while not all(map(fetch_ready, map(address_of, self.nodes))) and time.monotonic() < ends:
-            time.sleep(_POLL_S)
+        until(lambda: all(map(fetch_ready, map(address_of, self.nodes))), _FIRST_CONFIGURATION_S, _POLL_S)
 
     def wait_leader(self, timeout_s: float = READY_TIMEOUT_S) -> int:
         """Waits until a leader accepts writes; other nodes need not run. Returns the leader's id. Raises LocalError."""
