@@ -146,7 +146,7 @@ def advised(config: Config, values: Mapping[str, Value], asks: Asks) -> str:
     if any((known := range_of(FIELDS[key])) is not None and not known.has(int(each)) for key, each in values.items()):
         return ""
     shown = " --dry-run    (then with --yes: it takes something away)" if asks(config, after) else ""
-    return f"raftmq config set {' '.join(f'{key} {_text(value)}' for key, value in values.items())}{shown}"
+    return f"raftmq config set {' '.join(f'{key} {typed(value)}' for key, value in values.items())}{shown}"
 
 
 def _enlarged(config: Config, values: Mapping[str, Value], error: TooSmallError) -> dict[str, Value]:
@@ -185,7 +185,7 @@ def _explained(key: str) -> str:
     return f"raftmq config explain {key}"
 
 
-def _text(value: Value) -> str:
+def typed(value: Value) -> str:
     """Returns the value as it is typed in a command."""
     return str(value).lower() if isinstance(value, bool) else shlex.quote(str(value))
 

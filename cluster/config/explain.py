@@ -61,12 +61,12 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
 
 def keys() -> tuple[str, ...]:
     """Returns every key that a file may have, "section.name", in the order of the sections."""
-    return tuple(_fields())
+    return tuple(fields())
 
 
 def explain(key: str) -> Explained:
     """Returns the explanation of the key. Raises ConfigError for a key that does not exist."""
-    field = _fields().get(key)
+    field = fields().get(key)
     if field is None:
         raise _unknown(key)
     known = range_of(field.type)
@@ -85,7 +85,8 @@ def explain(key: str) -> Explained:
 
 
 @cache
-def _fields() -> dict[str, Any]:
+def fields() -> dict[str, Any]:
+    """Returns key -> its field, with type and default."""
     found = {}
     for section in msgspec.structs.fields(Config):
         kind = typing.get_args(section.type)[0] if typing.get_origin(section.type) is tuple else section.type

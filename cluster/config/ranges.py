@@ -112,15 +112,16 @@ def hold(config: C) -> C:
     return config
 
 
-_DANGEROUS_WORDS = {
+DANGEROUS_WORDS = {
     ("modes.flush_disk_type", "ASYNC_FLUSH"): "sends are acknowledged before a majority has them on disk",
     ("modes.broker_role", "ASYNC_MASTER"): "sends are acknowledged before another node has them",
 }
+"""(key, word) -> the effect of that word, for words that are allowed and dangerous."""
 
 
 def dangers(config: msgspec.Struct) -> dict[str, str]:
     """Returns key -> effect of its value, for each key whose value is allowed and dangerous."""
-    found = {key: why for (key, word), why in _DANGEROUS_WORDS.items() if attrgetter(key)(config) == word}
+    found = {key: why for (key, word), why in DANGEROUS_WORDS.items() if attrgetter(key)(config) == word}
     for key, known in ranges_of(type(config)).items():
         value = attrgetter(key)(config)
         if known.has(value) and not known.is_usual(value):

@@ -6,19 +6,18 @@ and NettyServerConfig.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import click
 import msgspec
 
-from cluster.config.cluster_keys import CLUSTER_KEYS, in_type
-from cluster.config.config import Config
+from cluster.config.cluster_keys import CLUSTER_KEYS, in_type, typed
+from cluster.config.explain import fields
 from cluster.config.loading import load
-from cluster.config.ranges import range_of
+from cluster.config.ranges import DANGEROUS_WORDS, range_of
 from cluster.config.source import ConfigError, toml_value
 from raftmq.commands.shared_options import json_option, plain, print_json, print_table
 from raftmq_wire.errors import ExitCode, LocalError
@@ -125,10 +124,6 @@ _BY_HAND: Final[Mapping[str, str]] = {
     "authorizationEnabled": "give rights with raftmq acl set, then type: raftmq auth mode enforce",
 }
 """Key of broker.conf -> the steps of a person."""
-_WEAKER: Final[Mapping[tuple[str, str], str]] = {
-    ("modes.flush_disk_type", "ASYNC_FLUSH"): "sends would be acknowledged before a majority has them on disk",
-    ("modes.broker_role", "ASYNC_MASTER"): "sends would be acknowledged before another node has them",
-}
 
 
 def properties(text: str) -> Iterator[tuple[str, str]]:
@@ -149,13 +144,14 @@ def properties(text: str) -> Iterator[tuple[str, str]]:
 
 def plan_of(text: str) -> Plan:
     """Returns the translation of the text of a broker.conf. Raises ValueError if it has not the form of Properties."""
-    lines = [_line(old, value) for old, value in dict(properties(text)).items()]  # as in Java, a key's last line counts
-    left = [line for line in lines if isinstance(line, Left)]
+    entries = dict(properties(text))  # as in Java, a key's last line counts
+    unneeded = {old: why for old, value in entries.items() if (why := _why_unneeded(old, value))}
+    lines = [_line(old, value) for old, value in entries.items() if old not in unneeded]
     translated = tuple(line for line in lines if isinstance(line, Translated))
     return Plan(
         translated,
-        tuple(line for line in left if _is_unneeded(line.old, line.text)),
-        tuple(line for line in left if not _is_unneeded(line.old, line.text)),
+        tuple(Left(old, entries[old], why) for old, why in unneeded.items()),
+        tuple(line for line in lines if isinstance(line, Left)),
         _conflict(translated),
     )
 
@@ -168,24 +164,20 @@ def _conflict(lines: Sequence[Translated]) -> str:
     return ""
 
 
-def _is_unneeded(old: str, text: str) -> bool:
-    return old in _UNNEEDED or old.endswith(_TUNING) or (old, text) == ("brokerRole", "SLAVE")
+def _why_unneeded(old: str, text: str) -> str:
+    if (old, text) == ("brokerRole", "SLAVE"):
+        return "nodes elect their leader, and each may lead"
+    return "it tunes RocketMQ's own threads" if old.endswith(_TUNING) else _UNNEEDED.get(old, "")
 
 
 def _line(old: str, text: str) -> Translated | Left:
-    if (old, text) == ("brokerRole", "SLAVE"):
-        return Left(old, text, "nodes elect their leader, and each may lead")
-    if old in _UNNEEDED:
-        return Left(old, text, _UNNEEDED[old])
-    if old.endswith(_TUNING):
-        return Left(old, text, "it tunes RocketMQ's own threads")
     if old in _BY_HAND:
         return Left(old, text, _BY_HAND[old])
     if old not in _TRANSLATED:
         return Left(old, text, 'no key here has this meaning; see the page "Foreign clients" of the docs')
     key = _TRANSLATED[old]
-    if why := _WEAKER.get((key, text)):
-        return Left(old, text, f"{why}; if you want that, type: raftmq config set {key} {text}")
+    if why := DANGEROUS_WORDS.get((key, text)):
+        return Left(old, text, f"with it, {why}; if you want that, type: raftmq config set {key} {text}")
     try:
         return Translated(old, text, key, _value(key, text, _FACTORS.get(old, 1)))
     except ConfigError as error:
@@ -194,8 +186,7 @@ def _line(old: str, text: str) -> Translated | Left:
 
 def _value(key: str, text: str, factor: int) -> bool | int | str:
     """Returns the value of the key. Raises ConfigError for one that it cannot have."""
-    kind = _kind(key)
-    known = range_of(kind)
+    known = range_of(fields()[key].type)
     if known is None:
         return in_type(key, text) if key in CLUSTER_KEYS else text
     if not text.isascii() or not text.isdigit() or len(text) > 18:
@@ -207,28 +198,16 @@ def _value(key: str, text: str, factor: int) -> bool | int | str:
     return value
 
 
-def _kind(key: str) -> Any:
-    section, _, name = key.partition(".")
-    of_section = {each.name: each.type for each in msgspec.structs.fields(Config)}[section]
-    return {each.name: each.type for each in msgspec.structs.fields(of_section)}[name]
-
-
 def _differs(line: Translated) -> bool:
     """Returns True if the value is not the default."""
-    section, _, name = line.key.partition(".")
-    defaults = {each.name: each.default for each in msgspec.structs.fields(Config)}[section]
-    return bool(getattr(defaults, name) != line.value)
+    return bool(fields()[line.key].default != line.value)
 
 
 def set_command(plan: Plan) -> str:
     """Returns the command that gives the cluster the values that are not its defaults; "" if there are none."""
     lines = [line for line in plan.translated if line.key in CLUSTER_KEYS and _differs(line)]
-    pairs = [f"{line.key} {shlex.quote(_typed(line.value))}" for line in lines]
+    pairs = [f"{line.key} {typed(line.value)}" for line in lines]
     return f"raftmq config set {' '.join(pairs)}" if pairs else ""
-
-
-def _typed(value: bool | int | str) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def toml_text(plan: Plan) -> str:
