@@ -121,6 +121,17 @@ def has_ended(connection: socket.socket) -> bool:
         return True
 
 
+async def pressed(ports: Open, patch: pytest.MonkeyPatch, *, after_s: float, places: int = HANDSHAKES_MAX) -> Port:
+    """Opens a port at which a handshake ends only because others wait for its place."""
+    patch.setattr(accepted_sockets, "HANDSHAKES_MAX", places)
+    patch.setattr(accepted_sockets, "PRESSED_S", after_s)
+    for name in ("HANDSHAKE_S", "TURN_S"):
+        patch.setattr(accepted_sockets, name, 10 * PATIENCE_S)
+    port = ports("enforcing")
+    await port.open()
+    return port
+
+
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
@@ -270,11 +281,7 @@ async def test_strangers_of_many_addresses_do_not_keep_all_places(
     files: Files, ports: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No handshake here ends by its own time: a client that waits for a place gets it all the same."""
-    for name in ("HANDSHAKE_S", "TURN_S"):
-        monkeypatch.setattr(accepted_sockets, name, 10 * PATIENCE_S)
-    monkeypatch.setattr(accepted_sockets, "PRESSED_S", 0.05)
-    port = ports("enforcing")
-    await port.open()
+    port = await pressed(ports, monkeypatch, after_s=0.05)
     strangers = [begins(port, f"127.0.1.{number}") for number in range(1, HANDSHAKES_MAX + 1)]
     await until(lambda: port.arrivals.shaking == HANDSHAKES_MAX)
     assert not warnings(caplog), "nobody waits"
@@ -291,12 +298,7 @@ async def test_strangers_of_many_addresses_do_not_keep_all_places(
 async def test_the_next_stranger_is_ended_too_if_the_one_before_left_by_itself(
     files: Files, ports: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accepted_sockets, "HANDSHAKES_MAX", 1)
-    monkeypatch.setattr(accepted_sockets, "PRESSED_S", 0.3)
-    for name in ("HANDSHAKE_S", "TURN_S"):
-        monkeypatch.setattr(accepted_sockets, name, 10 * PATIENCE_S)
-    port = ports("enforcing")
-    await port.open()
+    port = await pressed(ports, monkeypatch, after_s=0.3, places=1)
     strangers = [begins(port, f"127.0.1.{number}") for number in (1, 2)]
     await until(lambda: port.arrivals._pressing is not None)
     strangers[0].close()
@@ -308,12 +310,7 @@ async def test_the_next_stranger_is_ended_too_if_the_one_before_left_by_itself(
 async def test_an_address_that_let_a_handshake_run_out_of_time_comes_last(
     files: Files, ports: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accepted_sockets, "HANDSHAKES_MAX", 1)
-    monkeypatch.setattr(accepted_sockets, "PRESSED_S", 0.05)
-    for name in ("HANDSHAKE_S", "TURN_S"):
-        monkeypatch.setattr(accepted_sockets, name, 10 * PATIENCE_S)
-    port = ports("enforcing")
-    await port.open()
+    port = await pressed(ports, monkeypatch, after_s=0.05, places=1)
     slow = [begins(port, f"127.0.1.{number}") for number in range(1, 4)]
     await until(lambda: len(port.arrivals._slow) == 2)  # the third is not pressed: nobody waits
     monkeypatch.setattr(accepted_sockets, "PRESSED_S", 10 * PATIENCE_S)
