@@ -128,7 +128,10 @@ AUTHOR_LENGTH_MAX = 200
 ROTATION_LEVEL = CHANGES_LEVEL
 """The level of the commands that replace the key of users' secrets."""
 LEVELS |= dict.fromkeys((ROTATE_AUTH_KEY, RESEAL_USER), ROTATION_LEVEL)
-LEVEL = max(CHANGES_LEVEL, *LEVELS.values())
+OWNERS_LEVEL = BASELINE + 3
+"""The level of owners (docs/adr/0098): half messages and queue locks name the user whose they are, and the sessions of
+senders are named by kind and user."""
+LEVEL = max(OWNERS_LEVEL, *LEVELS.values())
 """The highest level that this version knows. A node that meets a command it does not know stops, so a leader proposes a
 command of some level only in a cluster that has reached the level (`finalize`, docs/adr/0094)."""
 

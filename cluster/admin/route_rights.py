@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from cluster.remoting.request_rights import GET, LIST, READ, group, topic
+from cluster.broker.rights import READ, group_need, topic_need
 from statemachine.access.rules import Action, Kind, Need
 
+GET, LIST = (Action.GET,), (Action.LIST,)
 DELETE, UPDATE = (Action.DELETE,), (Action.UPDATE,)
 MAKE = (Action.CREATE, Action.UPDATE)
 Params = Mapping[str, str]
@@ -54,23 +55,23 @@ def _named(of: Callable[[str, tuple[Action, ...]], Need], actions: tuple[Action,
 
 
 def _of_new_topic(params: Params, body: Any, cluster: str) -> Iterator[Need]:
-    yield topic(body.name, MAKE)
+    yield topic_need(body.name, MAKE)
 
 
 def _of_new_group(params: Params, body: Any, cluster: str) -> Iterator[Need]:
-    yield group(body.name, MAKE)
+    yield group_need(body.name, MAKE)
 
 
 def _of_clone(params: Params, body: Any, cluster: str) -> Iterator[Need]:
-    yield group(body.source, GET)
-    yield group(params["name"], UPDATE)
+    yield group_need(body.source, GET)
+    yield group_need(params["name"], UPDATE)
     if body.topic is not None:
-        yield topic(body.topic, UPDATE)
+        yield topic_need(body.topic, UPDATE)
 
 
 def _of_reset(params: Params, body: Any, cluster: str) -> Iterator[Need]:
-    yield group(params["name"], UPDATE)
-    yield topic(body.topic, UPDATE)
+    yield group_need(params["name"], UPDATE)
+    yield topic_need(body.topic, UPDATE)
 
 
 OPEN: Final = Needs("open to everybody", _nothing, is_open=True)
@@ -82,12 +83,12 @@ SELF: Final = Needs("a Super, or the user whose token it is, in every mode", _no
 CLUSTER_GET: Final = Needs("Get on Cluster:{cluster}", _cluster(GET))
 CLUSTER_LIST: Final = Needs("List on Cluster:{cluster}", _cluster(LIST))
 CLUSTER_UPDATE: Final = Needs("Update on Cluster:{cluster}", _cluster(UPDATE))
-TOPIC_GET: Final = Needs("Get on Topic:{name}", _named(topic, GET))
-TOPIC_READ: Final = Needs("Sub or Get on Topic:{name}", _named(topic, READ))
-TOPIC_DELETE: Final = Needs("Delete on Topic:{name}", _named(topic, DELETE))
+TOPIC_GET: Final = Needs("Get on Topic:{name}", _named(topic_need, GET))
+TOPIC_READ: Final = Needs("Sub or Get on Topic:{name}", _named(topic_need, READ))
+TOPIC_DELETE: Final = Needs("Delete on Topic:{name}", _named(topic_need, DELETE))
 TOPIC_MAKE: Final = Needs("Create or Update on Topic:{name}", _of_new_topic, reads_body=True)
-GROUP_GET: Final = Needs("Get on Group:{name}", _named(group, GET))
-GROUP_DELETE: Final = Needs("Delete on Group:{name}", _named(group, DELETE))
+GROUP_GET: Final = Needs("Get on Group:{name}", _named(group_need, GET))
+GROUP_DELETE: Final = Needs("Delete on Group:{name}", _named(group_need, DELETE))
 GROUP_MAKE: Final = Needs("Create or Update on Group:{name}", _of_new_group, reads_body=True)
 GROUP_CLONE: Final = Needs(
     "Get on Group:{source}; Update on Group:{name}; Update on Topic:{topic}, if one is named",

@@ -12,6 +12,7 @@ from cluster.broker.groups.offset_resets import OffsetResets
 from cluster.broker.groups.queue_locks import QueueLocks
 from cluster.broker.groups.route_refresh import EarlyRoutes
 from cluster.broker.pulls.pull_service import Pulls
+from cluster.broker.rights import Rights
 from cluster.broker.sends.redelivery import SendBacks
 from cluster.broker.sends.send_service import Sends
 from cluster.broker.timers.recalls import Recalls
@@ -79,6 +80,7 @@ class Broker:
         does not reach. `keyed` returns True if every node has proven the cluster's secret."""
         config, environment, clock = context.config, context.environment, context.clock
         self._loop = context.loop
+        self.rights = Rights(services.state.access)
         self.sends: Sends[Any] = Sends(services, clock, proposals, retries, incarnation, route=route, refuse=refuse)
         self.staged = StagedDelivery(services, proposals, context.alarms, self._staged_lane(context))
         self.writes = StagedWriteRequests(services, proposals, self.sends.split_batch)
@@ -107,7 +109,7 @@ class Broker:
         self.transactions = Transactions(services, proposals, transaction_metrics)
         self.send_backs = SendBacks(services, proposals)
         self.timers = TimerDelivery(services, proposals, self._timer_lane(context))
-        self.recalls = Recalls(services, proposals, self.timers)
+        self.recalls = Recalls(services, proposals, self.timers, self.rights)
 
     @staticmethod
     def _timer_lane(context: NodeContext) -> Any:

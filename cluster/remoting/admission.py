@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from cluster.broker.access.user_admin import Denials
     from cluster.broker.pulls.long_poll import LongPolls
     from cluster.broker.reads.pull_values import Pull
+    from cluster.broker.rights import Rights
     from cluster.runtime.turns.work import Steps, Turns
     from statemachine.access.users import Access, User
 
@@ -135,9 +136,11 @@ class Admission:
         turns: Turns,
         figures: Figures | None = None,
         denials: Denials | None = None,
+        rights: Rights | None = None,
     ) -> None:
         """`polls` are the waiting pulls, which are judged again after a change. `stale` returns the reason why this
-        node cannot tell what users may do now; "" if it can. `refuse` answers a request."""
+        node cannot tell what users may do now; "" if it can. `refuse` answers a request. What `rights` denies is noted
+        as what this denies."""
         self._access = access
         self._secrets = secrets
         self._needs = needs
@@ -152,6 +155,8 @@ class Admission:
         self.version = -1
         """The newest version of users and rules for which connections were checked."""
         self._logged: OrderedDict[tuple[str, str], int] = OrderedDict()
+        if rights is not None:
+            rights.tell(lambda party, why, what, enforced: self._note(party.address, what, why, enforced))
         self.changed()
 
     # --- requests ----------------------------------------------------------------------------------------------------
@@ -257,27 +262,29 @@ class Admission:
             return True
         enforced = self._access.mode is Mode.ENFORCE
         if refused.reason is Reason.NO_PERMISSION:
-            self._note(frame, refused, enforced)
+            what = name_of_request(frame.header.code)
+            self._note(frame.path.peer_address[0], what, refused.remark, enforced)
         if not enforced:
             return True
         self._refuse(frame, refused)
         return False
 
-    def _note(self, frame: Frame, refused: Refused, enforced: bool) -> None:
+    def _note(self, address: str, what: str, why: str, enforced: bool) -> None:
+        """Counts a denial, and logs it unless the same was logged a moment ago."""
         if self._figures is not None:
             self._figures.denied(enforced=enforced)
-        address, now_ms = frame.path.peer_address[0], self._now_ms()
         if self._denials is not None:
-            self._denials.note(address, refused.remark, name_of_request(frame.header.code), enforced=enforced)
-        key = address, refused.remark
+            self._denials.note(address, why, what, enforced=enforced)
+        key, now_ms = (address, why), self._now_ms()
         if now_ms - self._logged.get(key, -LOGGED_EVERY_MS) < LOGGED_EVERY_MS:
             return
         self._logged[key] = now_ms
         self._logged.move_to_end(key)
         if len(self._logged) > LOGGED_MAX:
             self._logged.popitem(last=False)
-        what = "denied" if enforced else "would be denied"
-        logger.warning("client %s: request code %d %s: %s", address, frame.header.code, what, ascii(refused.remark))
+        logger.warning(
+            "client %s: request %s %s: %s", address, what, "denied" if enforced else "would be denied", ascii(why)
+        )
 
     def _client(self, path: ReplyPath) -> _Client:
         client = self._clients.get(path)

@@ -130,6 +130,7 @@ class Remoting:
             turns=services.turns,
             figures=metrics,
             denials=broker.denials,
+            rights=broker.rights,
         )
         self.router = Router(
             config,

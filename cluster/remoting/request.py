@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from cluster.broker.refusal import Reason, Refused
+from cluster.broker.rights import Party
 from cluster.broker.services import Client
 from cluster.runtime.request_limits import (
     GROUP_BODY_BYTES_MAX,
@@ -93,6 +94,11 @@ class Request(Protocol):
 
 
 Handler = Callable[[Request], None]
+
+
+def party_of(request: Request) -> Party:
+    """Returns the author of a request, as the judge of stored things knows him."""
+    return Party(request.user, request.connection.peer_address[0])
 
 
 class SharedAnswer:

@@ -16,20 +16,18 @@ from typing import Final, NamedTuple
 import msgspec
 
 from cluster.broker.refusal import Reason, Refused
+from cluster.broker.rights import SUB, group_need, topic_need
 from cluster.remoting.request import Handler
 from cluster.runtime import metered_json
 from raftmq_wire.json_text import MALFORMED
 from statemachine.access.rules import Action, Kind, Need
 
-RETRY, DLQ = "%RETRY%", "%DLQ%"
 DEFAULT_TOPICS: Final = frozenset({"TBW102", "AUTO_CREATE_TOPIC_KEY"})
 """Names of the topic whose route producers ask for before they create a topic."""
-PUB, SUB = (Action.PUB,), (Action.SUB,)
-READ, WRITE = (Action.SUB, Action.GET), (Action.SUB, Action.UPDATE)
+WRITE = (Action.SUB, Action.UPDATE)
 ROUTE = (Action.PUB, Action.SUB, Action.GET)
 GET, UPDATE, DELETE, LIST = (Action.GET,), (Action.UPDATE,), (Action.DELETE,), (Action.LIST,)
 PUT = (Action.CREATE, Action.UPDATE)
-MANAGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
 Ext = Mapping[str, str]
 Row = Callable[[Ext, bytes, str], Iterator[Need]]
 """(ext fields, body, name of the cluster) -> needed rights."""
@@ -49,25 +47,9 @@ Codes = Mapping[int, Code]
 """Request code -> its handler and needed rights."""
 
 
-def topic(name: str, actions: tuple[Action, ...]) -> Need:
-    """Returns the needed right on a topic. The retry topic of a group needs a right on the group; so does its
-    dead-letter topic, except to send to it."""
-    on = actions if MANAGES.issuperset(actions) else SUB
-    if name.startswith(RETRY):
-        return Need(Kind.GROUP, name.removeprefix(RETRY), on)
-    if name.startswith(DLQ) and actions != PUB:
-        return Need(Kind.GROUP, name.removeprefix(DLQ), on)
-    return Need(Kind.TOPIC, name, actions)
-
-
-def group(name: str, actions: tuple[Action, ...]) -> Need:
-    """Returns the needed right on a group."""
-    return Need(Kind.GROUP, name.removeprefix(RETRY), actions)
-
-
 def pull_needs(topic_name: str, group_name: str) -> list[Need]:
     """Returns the needed rights of a pull."""
-    return [topic(topic_name, SUB), group(group_name, SUB)]
+    return [topic_need(topic_name, SUB), group_need(group_name, SUB)]
 
 
 def row(*, topics: str = "", groups: str = "", on: tuple[Action, ...] = ()) -> Row:
@@ -76,9 +58,9 @@ def row(*, topics: str = "", groups: str = "", on: tuple[Action, ...] = ()) -> R
 
     def needs(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
         if topics:
-            yield topic(ext.get(topics, ""), on)
+            yield topic_need(ext.get(topics, ""), on)
         if groups:
-            yield group(ext.get(groups, ""), on)
+            yield group_need(ext.get(groups, ""), on)
 
     return needs
 
@@ -105,25 +87,25 @@ def user_alone(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
 def of_route(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
     name = ext.get("topic", "")
     if name not in DEFAULT_TOPICS:
-        yield topic(name, ROUTE)
+        yield topic_need(name, ROUTE)
 
 
 def of_unregistering(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
     if name := ext.get("consumerGroup"):
-        yield group(name, (Action.PUB, Action.SUB))
+        yield group_need(name, (Action.PUB, Action.SUB))
 
 
 def of_send_back(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
-    yield group(ext.get("group", ""), SUB)
+    yield group_need(ext.get("group", ""), SUB)
     if name := ext.get("originTopic"):
-        yield topic(name, SUB)
+        yield topic_need(name, SUB)
 
 
 def of_clone(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
-    yield group(ext.get("srcGroup", ""), GET)
-    yield group(ext.get("destGroup", ""), UPDATE)
+    yield group_need(ext.get("srcGroup", ""), GET)
+    yield group_need(ext.get("destGroup", ""), UPDATE)
     if name := ext.get("topic"):
-        yield topic(name, UPDATE)
+        yield topic_need(name, UPDATE)
 
 
 class _Subscription(msgspec.Struct, rename="camel", gc=False):
@@ -162,22 +144,22 @@ _named = metered_json.decoder(_Named, strict=False)
 
 def of_heartbeat(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
     for consumer in _heartbeat(body).consumer_data_set or ():
-        yield group(consumer.group_name, SUB)
+        yield group_need(consumer.group_name, SUB)
         for each in consumer.subscription_data_set or ():
-            yield topic(each.topic, SUB)
+            yield topic_need(each.topic, SUB)
 
 
 def of_locks(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
     named = _locks(body)
-    yield group(named.consumer_group, SUB)
+    yield group_need(named.consumer_group, SUB)
     for name in {queue.topic for queue in named.mq_set}:
-        yield topic(name, SUB)
+        yield topic_need(name, SUB)
 
 
 def of_assignment(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
     named = _named(body)
-    yield topic(named.topic, SUB)
-    yield group(named.consumer_group, SUB)
+    yield topic_need(named.topic, SUB)
+    yield group_need(named.consumer_group, SUB)
 
 
 def of_new_group(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:

@@ -16,17 +16,21 @@ from typing import TYPE_CHECKING
 from cluster.broker.delivery_time import REAL_TOPIC, TIMER_TOPIC
 from cluster.broker.reads.log_reads import read_intact
 from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
+from cluster.broker.rights import PUB, topic_need
 from cluster.replication.message_head import UNIQUE_MARK, property_of
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.errors import OutOfRangeError, StorageError
 from raftmq_wire.message_format import MessageFormatError, decode_message
 from statemachine.commands import RECALL_TIMER
+from statemachine.delivery.staged_writes import attempt_of
 
 if TYPE_CHECKING:
+    from cluster.broker.rights import Party, Rights
     from cluster.broker.services import Services
     from cluster.broker.timers.timer_delivery import TimerDelivery
     from cluster.replication.proposals import Proposals
     from raftmq_wire.message_format import RecallHandle
+    from statemachine.delivery.timers import TimerRow
     from statemachine.queue_reads import QueueItem
 
 DECIDED_MS = 200
@@ -44,18 +48,20 @@ the reason of the refusal."""
 class Recalls:
     """Takes recalls. Leader only; callers forward to it."""
 
-    def __init__(self, services: Services, proposals: Proposals, timers: TimerDelivery) -> None:
+    def __init__(self, services: Services, proposals: Proposals, timers: TimerDelivery, rights: Rights) -> None:
         self._services = services
+        self._rights = rights
         self._proposals = proposals
         self._timers = timers
 
-    def recall(self, topic: str, handle: RecallHandle, done: Done) -> None:
-        """Takes the message back. Refusals: NO_TOPIC; ILLEGAL if the handle is not of this topic and cluster, names
-        another message, or comes too late; UNAVAILABLE if nothing was done; UNKNOWN if it is undecided."""
+    def recall(self, party: Party, topic: str, handle: RecallHandle, done: Done) -> None:
+        """Takes the message back for a party that may send to the topic of its row. Refusals: NO_TOPIC; ILLEGAL if the
+        handle is not of this topic and cluster, names another message, or comes too late; UNAVAILABLE if nothing was
+        done; UNKNOWN if it is undecided."""
         # The message may have been stored by a leader that has applied more than this node.
-        when_confirmed(self._services, partial(self._recall, topic, handle, done), done)
+        when_confirmed(self._services, partial(self._recall, party, topic, handle, done), done)
 
-    def _recall(self, topic: str, handle: RecallHandle, done: Done) -> None:
+    def _recall(self, party: Party, topic: str, handle: RecallHandle, done: Done) -> None:
         services = self._services
         state, config = services.state, services.config
         if not services.writes_open():
@@ -70,10 +76,10 @@ class Recalls:
         if left_ms <= 0:
             raise Refused(Reason.ILLEGAL, "recall failed, timestamp invalid: the message is due, it is delivered")
         found = state.timers.at(handle.position)
-        if found is None:
+        if found is None or not self._may_recall(party, found[0]):
             if left_ms > config.timer.max_delay_ms:
                 raise Refused(Reason.ILLEGAL, "recall failed, timestamp invalid: no message may wait that long")
-            if not self._waited(topic, handle):
+            if found is not None or not self._waited(topic, handle):
                 raise Refused(Reason.ILLEGAL, "recall failed, no message waits where the handle says")
             done(None)  # recalled before: what is not due is not delivered
             return
@@ -85,6 +91,14 @@ class Recalls:
             raise Refused(Reason.ILLEGAL, "recall failed, timestamp invalid: the message is being delivered")
         command = [RECALL_TIMER, row.due_ms, row.position, handle.position]
         services.propose([command], partial(self._proposed, handle.position, release, done))
+
+    def _may_recall(self, party: Party, row: TimerRow) -> bool:
+        """Returns True if the party may send to the topic that the row names. A staged message is recalled by nobody:
+        its write decides."""
+        topic = self._services.state.topics_by_id.get(row.topic_id)
+        if topic is None or attempt_of(row.due_ms) is not None:
+            return False
+        return self._rights.allows(party, [topic_need(topic.name, PUB)], "the recall of a message")
 
     def _waited(self, topic: str, handle: RecallHandle) -> bool:
         """Returns True if the log has, at the handle's position, a message that was scheduled for that time."""

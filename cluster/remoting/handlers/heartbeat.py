@@ -18,11 +18,12 @@ from cluster.broker.groups.group_registration import GroupRegistration
 from cluster.broker.groups.queue_locks import QueueLocks
 from cluster.broker.name_rules import check_group_name
 from cluster.broker.refusal import Reason, Refused
+from cluster.broker.rights import READ
 from cluster.broker.services import Services
 from cluster.remoting.answers import after_read_index, in_steps, refuse, refusing
 from cluster.remoting.forward.requesting_clients import gives_up
 from cluster.remoting.request import Request, text, too_long
-from cluster.remoting.request_rights import READ, Code, Codes, of_heartbeat, of_unregistering, row
+from cluster.remoting.request_rights import Code, Codes, of_heartbeat, of_unregistering, row
 from cluster.replication.outcome import ProposeResult
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import (

@@ -18,12 +18,13 @@ from cluster.broker.message_queries import MessageQueries
 from cluster.broker.name_rules import check_group_name
 from cluster.broker.reads.message_lookup import KeyQuery
 from cluster.broker.refusal import Reason, Refused
+from cluster.broker.rights import PUB, READ
 from cluster.broker.sends.redelivery import TIMES_MAX, SendBacks, SentBack
 from cluster.broker.services import Services
 from cluster.remoting.answers import refuse, refusing
 from cluster.remoting.connection.remoting_request import RemotingRequest
-from cluster.remoting.request import Request, integer, integer_in, text
-from cluster.remoting.request_rights import GET, PUB, READ, Code, Codes, of_send_back, on_cluster, row
+from cluster.remoting.request import Request, integer, integer_in, party_of, text
+from cluster.remoting.request_rights import GET, Code, Codes, of_send_back, on_cluster, row
 from raftlog.errors import OutOfRangeError, RaftLogError
 from raftmq_wire.codec import is_true
 from raftmq_wire.codes import RequestCode, ResponseCode
@@ -179,7 +180,7 @@ class RecallRequests:
             else:
                 refuse(request, refused)
 
-        self._recalls.recall(topic, handle, done)
+        self._recalls.recall(party_of(request), topic, handle, done)
 
 
 # Finds messages in the Raft log (700005, a code of RaftMQ): takes positions of messages, returns index and term of

@@ -8,11 +8,12 @@ from cluster.broker.groups.group_members import Members
 from cluster.broker.groups.group_offsets import Name, Offsets
 from cluster.broker.groups.queue_locks import other_holder
 from cluster.broker.refusal import Reason, Refused
+from cluster.broker.rights import READ
 from cluster.broker.services import Services
 from cluster.remoting.answers import after_read_index, refuse, refusing, reply_written
 from cluster.remoting.forward.requesting_clients import committers
 from cluster.remoting.request import Handler, Request, integer, text
-from cluster.remoting.request_rights import READ, ROUTE, WRITE, Code, Codes, row
+from cluster.remoting.request_rights import ROUTE, WRITE, Code, Codes, row
 from cluster.replication.outcome import ProposeResult
 from raftmq_wire.codec import FLAG_ONEWAY
 from raftmq_wire.codes import RequestCode, ResponseCode

@@ -13,9 +13,10 @@ from cluster.broker.filters.subscription import Expression
 from cluster.broker.pulls.pull_service import Pulls
 from cluster.broker.reads.pull_values import BYTES_DEFAULT, PullAnswer, PullOutcome, PullWish
 from cluster.broker.refusal import Refused
+from cluster.broker.rights import SUB
 from cluster.remoting.answers import refuse
 from cluster.remoting.request import Connection, Request, SharedAnswer, integer, integers, text
-from cluster.remoting.request_rights import SUB, Code, Codes, row
+from cluster.remoting.request_rights import Code, Codes, row
 from cluster.runtime.request_limits import INT64_MAX, TEXT_MAX
 from cluster.runtime.turns.garbage_collection import Untracked
 from raftmq_wire.codes import RequestCode, ResponseCode

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from cluster.broker.groups.group_members import Role
 from cluster.broker.refusal import Reason, Refused
+from cluster.broker.rights import PUB
 from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.remoting.answers import refuse, refusing
 from cluster.remoting.handlers.send import SendHeader, send_header_of
-from cluster.remoting.request_rights import PUB, Code, Codes, row
+from cluster.remoting.request_rights import Code, Codes, row
 from raftmq_wire.codec import CodecError
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.message_format import parse_properties

@@ -14,10 +14,11 @@ import msgspec
 
 from cluster.broker.name_rules import PERM_WRITE
 from cluster.broker.refusal import NotTaken, Refused
+from cluster.broker.rights import PUB
 from cluster.broker.sends.send_service import FORBIDDEN_TOPICS, Sends
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.handlers.send_reply import SendReplyWriter
-from cluster.remoting.request_rights import PUB, Code, Codes, row
+from cluster.remoting.request_rights import Code, Codes, row
 from cluster.replication.send_identity import Identity
 from cluster.runtime.request_limits import Signed64, Unsigned31, Unsigned63
 from raftmq_wire.codec import FLAG_ONEWAY, JSON, CodecError, Header, Signed32, decode_header

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, cast
 import msgspec
 
 from cluster.broker.refusal import Reason, Refused
+from cluster.broker.rights import PUB
 from cluster.broker.transactions.staged_writes import CommitAnswer, StagedSlice, StagedWriteRequests
 from cluster.remoting.answers import refuse, refusing
 from cluster.remoting.request import integer, integer_in, text
-from cluster.remoting.request_rights import PUB, Code, Codes, row
+from cluster.remoting.request_rights import Code, Codes, row
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import INT64_MAX
 from raftmq_wire.codes import RequestCode, ResponseCode

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 
 from cluster.broker.groups.group_members import Role
 from cluster.broker.refusal import Reason, Refused
+from cluster.broker.rights import PUB
 from cluster.broker.services import ClientRequest
 from cluster.broker.transactions.transaction_end import End, Ending, Transactions, Wish
 from cluster.remoting.answers import answer_of
 from cluster.remoting.connection.remoting_request import RemotingRequest
 from cluster.remoting.forward.forwarder import ForwardedPath
 from cluster.remoting.request import integer, text
-from cluster.remoting.request_rights import PUB, Code, Codes, row
+from cluster.remoting.request_rights import Code, Codes, row
 from cluster.replication.message_head import UNIQUE_MARK, property_of
 from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, encode_frame
 from raftmq_wire.codes import RequestCode, ResponseCode

@@ -1,0 +1,94 @@
+"""Judges who may read or change what is stored: the thing itself, never the name that a request gives it
+(docs/security.md).
+
+The judge of requests (`cluster.remoting.admission`, `cluster.admin.access`) knows what a request names. A request that
+names a thing by its position, id, handle, key or attempt touches something that only its handler finds. Before that
+leaves the node, or is changed, its handler asks `Rights` with the topic and group of the thing's *row*. Whoever has no
+right gets the answer that he would get if the thing did not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cluster.broker.name_rules import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from statemachine.access.access_decision import Denied, judge
+from statemachine.access.rules import Action, Kind, Need
+from statemachine.access.users import NOBODY, Mode
+
+if TYPE_CHECKING:
+    from statemachine.access.users import Access
+
+PUB, SUB = (Action.PUB,), (Action.SUB,)
+READ = (Action.SUB, Action.GET)
+MANAGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
+
+
+def topic_need(name: str, actions: tuple[Action, ...]) -> Need:
+    """Returns the needed right on a topic. The retry topic of a group needs a right on the group; so does its
+    dead-letter topic, except to send to it."""
+    on = actions if MANAGES.issuperset(actions) else SUB
+    if name.startswith(RETRY_PREFIX):
+        return Need(Kind.GROUP, name.removeprefix(RETRY_PREFIX), on)
+    if name.startswith(DEAD_LETTER_PREFIX) and actions != PUB:
+        return Need(Kind.GROUP, name.removeprefix(DEAD_LETTER_PREFIX), on)
+    return Need(Kind.TOPIC, name, actions)
+
+
+def group_need(name: str, actions: tuple[Action, ...]) -> Need:
+    """Returns the needed right on a group."""
+    return Need(Kind.GROUP, name.removeprefix(RETRY_PREFIX), actions)
+
+
+class Party(NamedTuple):
+    """Somebody who gets bytes of a stored thing, or changes it."""
+
+    user: int
+    """Id of the user who is proven; NOBODY if none is."""
+    address: str
+    """The client's IP address."""
+
+
+Noted = Callable[[Party, str, str, bool], object]
+"""(who was denied, the reason, what was asked, True if the denial was enforced)."""
+
+
+class Rights:
+    """Judges by the users, rules and mode in force. Event loop only."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._noted: Noted = lambda *_: None
+
+    def tell(self, noted: Noted) -> None:
+        """Tells `noted` of each denial from now on, also of one that is only observed."""
+        self._noted = noted
+
+    @property
+    def judges(self) -> bool:
+        """False if everybody may do everything."""
+        return self._access.mode is not Mode.OFF
+
+    def allows(self, party: Party, needs: Sequence[Need], what: str) -> bool:
+        """Returns True if the party may do what needs all of `needs`, or if denials are only observed. `what` names the
+        request for people."""
+        mode = self._access.mode
+        if mode is Mode.OFF:
+            return True
+        why = self._denied(party, needs)
+        if not why:
+            return True
+        self._noted(party, why, what, mode is Mode.ENFORCE)
+        return mode is not Mode.ENFORCE
+
+    def is_allowed(self, party: Party, needs: Sequence[Need]) -> bool:
+        """Returns True as `allows` does, for a party that has asked for nothing: a denial is not noted."""
+        return self._access.mode is not Mode.ENFORCE or not self._denied(party, needs)
+
+    def _denied(self, party: Party, needs: Sequence[Need]) -> str:
+        user = self._access.by_id.get(party.user) if party.user != NOBODY else None
+        if user is None:
+            return "no user is proven, or the user was removed"
+        verdict = judge(user, party.address, needs)
+        return verdict.reason if isinstance(verdict, Denied) else ""
