@@ -43,10 +43,12 @@ group: `Sub`, or the one that the row names if that changes the topic. So do its
 ## Requests to the clients' ports
 
 No node serves a code that is not in this table. A heartbeat needs the rights for every group and topic in it, and one
-of producers alone needs a user.
+of producers alone needs a user. The last column is what the node asks for once it has found what the request touches:
+[security](security.md#what-does-a-request-touch) says how. Who lacks it gets the answer for something that does not
+exist.
 
-| Code | Request | Needs |
-|---|---|---|
+| Code | Request | Needs | Judged by what is stored |
+|---|---|---|---|
 """
 ROUTES_HEAD = """
 ## Requests to the HTTP API
@@ -54,8 +56,8 @@ ROUTES_HEAD = """
 `HEAD` needs what `GET` needs. The open rows tell nothing about data or the cluster: load balancers, and browsers that
 have not logged in yet, ask for them.
 
-| Request | Needs |
-|---|---|
+| Request | Needs | Judged by what is stored |
+|---|---|---|
 """
 
 
@@ -66,8 +68,8 @@ class _Fields(dict[str, str]):
         return _NAMES.get(name, f"{{{name}}}")
 
 
-def code_rows() -> Iterator[tuple[int, str, str]]:
-    """Yields (code, name, needs in words)."""
+def code_rows() -> Iterator[tuple[int, str, str, str]]:
+    """Yields (code, name, needs in words, needs by what is stored in words)."""
     codes = served_codes()
     for code in sorted(codes):
         needs = needs_of(codes, code, _Fields(), _BODIES.get(RequestCode(code), b""), CLUSTER)
@@ -75,13 +77,14 @@ def code_rows() -> Iterator[tuple[int, str, str]]:
             int(code),
             RequestCode(code).name,
             "a Super" if needs is None else "; ".join(map(str, needs)) or "any user",
+            codes[code].stored,
         )
 
 
 def page() -> str:
     """Returns the whole page."""
-    codes = [f"| {code} | {name} | {needs} |\n" for code, name, needs in code_rows()]
-    routes = [f"| `{route.method} {route.path}` | {route.needs.says} |\n" for route in ROUTES]
+    codes = [f"| {code} | {name} | {needs} | {stored} |\n" for code, name, needs, stored in code_rows()]
+    routes = [f"| `{route.method} {route.path}` | {route.needs.says} | {route.needs.stored} |\n" for route in ROUTES]
     return HEAD + "".join(codes) + ROUTES_HEAD + "".join(routes)
 
 

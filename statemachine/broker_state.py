@@ -601,6 +601,7 @@ _COMMANDS: dict[str, tuple[Callable[..., CommandResult], int]] = {
     commands.DROP_TIMERS: (lambda state, *rest: state.timers.remove(*rest, delivered=False), 1),
     commands.END_HALVES: (lambda state, *rest: state.halves.end(*rest), 1),
     commands.CHECK_HALVES: (lambda state, *rest: state.halves.check(*rest), 2),
+    commands.OWN_HALVES: (lambda state, *rest: state.halves.own(*rest), 1),
     commands.RECALL_TIMER: (lambda state, *rest: state.timers.recall(*rest), 3),
     commands.TIER_STATE: (BrokerState._tier_state, 5),
     commands.OPEN_ATTEMPT: (lambda state, *rest: state.writes.open(*rest), 3),

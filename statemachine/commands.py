@@ -50,6 +50,8 @@ with a result. Only a command that a client sent may be answered with an error; 
     remove_token    origin, SHA-256
     set_auth_mode   origin, off | observe | enforce
     set_auth_key    origin, key id      the key that secrets are encrypted with
+  from level 13 on: the users whose things are
+    own_halves      [[position, user id], ...]      half messages of the same entry
 
 No command removes rows without a bound (removals.py): delete_topic, delete_group and expire begin a removal, which
 slices carry out (trim.py), and so does commit_write if many attempts lose. lock_queues leaves locks of the group that
@@ -106,6 +108,7 @@ SET_AUTH_MODE = "set_auth_mode"
 SET_AUTH_KEY = "set_auth_key"
 ROTATE_AUTH_KEY = "rotate_auth_key"
 RESEAL_USER = "reseal_user"
+OWN_HALVES = "own_halves"
 
 ACCESS_LEVEL = BASELINE + 1
 """The level of the commands about users, rules and tokens."""
@@ -131,6 +134,7 @@ LEVELS |= dict.fromkeys((ROTATE_AUTH_KEY, RESEAL_USER), ROTATION_LEVEL)
 OWNERS_LEVEL = BASELINE + 3
 """The level of owners (docs/adr/0098): half messages and queue locks name the user whose they are, and the sessions of
 senders are named by kind and user."""
+LEVELS[OWN_HALVES] = OWNERS_LEVEL
 LEVEL = max(OWNERS_LEVEL, *LEVELS.values())
 """The highest level that this version knows. A node that meets a command it does not know stops, so a leader proposes a
 command of some level only in a cluster that has reached the level (`finalize`, docs/adr/0094)."""

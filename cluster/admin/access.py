@@ -24,8 +24,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cluster.admin.errors import ApiError
+from cluster.admin.route_rights import Needs
 from cluster.admin.signed_identity import NODE, NONE, OPERATOR, PASS_HEADER, TOOL
 from cluster.broker.access.user_admin import Asker, RecentChanges
+from cluster.broker.rights import READ, topic_need
 from raftmq_wire.denial import how_to_allow
 from statemachine.access.access_decision import Denied, judge
 from statemachine.access.users import Mode
@@ -33,7 +35,6 @@ from statemachine.access.users import Mode
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from cluster.admin.route_rights import Needs
     from cluster.admin.signed_identity import Passes
     from cluster.broker.access.secrets import Secrets
     from cluster.broker.access.user_admin import Denials, UserAdmin
@@ -245,6 +246,17 @@ class HttpAccess:
             self._note(caller, refused, what, enforced)
         if enforced:
             raise refused
+
+    def may_read(self, caller: Caller, topic: str, what: str) -> bool:
+        """Returns True if the caller may have a stored message whose row is of the topic. `what` is the name of the
+        request in the log; "" if the caller has not asked for this message, so that a denial is not noted."""
+        mode = self.state.mode
+        if mode is Mode.OFF:
+            return True
+        refused = self._refused(caller, Needs("", lambda *_: iter([topic_need(topic, READ)])), {}, None)
+        if refused is not None and what and refused.code != "cannot_judge":
+            self._note(caller, refused, what, mode is Mode.ENFORCE)
+        return refused is None or mode is not Mode.ENFORCE
 
     def goes_on(self, caller: Caller, needs: Needs, params: Any) -> bool:
         """Judges again the author of an answer that is still being sent; returns False if the answer must end. The

@@ -34,6 +34,8 @@ class Needs(NamedTuple):
     """True if the caller is judged in every `auth.mode`."""
     named: bool = False
     """True if an open route is told the caller's identity."""
+    stored: str = ""
+    """The rights that the handler asks for once it has found what is stored, in words for docs/access-table.md."""
 
 
 def _nothing(params: Params, body: Any, cluster: str) -> Iterator[Need]:
@@ -80,6 +82,7 @@ SECRET: Final = Needs("a proof of the cluster's secret in the request", _nothing
 SUPER: Final = Needs("a Super", None)
 USERS: Final = Needs("a Super, in every mode", None, always=True)
 SELF: Final = Needs("a Super, or the user whose token it is, in every mode", _nothing, always=True)
+STORED: Final = Needs("any user", _nothing, stored="Sub or Get on the topic of the message's row")
 CLUSTER_GET: Final = Needs("Get on Cluster:{cluster}", _cluster(GET))
 CLUSTER_LIST: Final = Needs("List on Cluster:{cluster}", _cluster(LIST))
 CLUSTER_UPDATE: Final = Needs("Update on Cluster:{cluster}", _cluster(UPDATE))

@@ -106,8 +106,8 @@ class Broker:
         old, levels = (None, None) if evicted is None else evicted.for_pulls
         self.pulls = Pulls(services, members, self.resets, reads, old, levels)
         self.locks = QueueLocks(services, environment.lock_ttl_ms)
-        self.transactions = Transactions(services, proposals, transaction_metrics)
-        self.send_backs = SendBacks(services, proposals)
+        self.transactions = Transactions(services, proposals, transaction_metrics, self.rights)
+        self.send_backs = SendBacks(services, proposals, self.rights)
         self.timers = TimerDelivery(services, proposals, self._timer_lane(context))
         self.recalls = Recalls(services, proposals, self.timers, self.rights)
 

@@ -11,8 +11,17 @@ from collections.abc import Callable, Generator
 
 from cluster.broker.evicted.evicted_key_search import EvictedKeys, complete, is_evicted, told
 from cluster.broker.name_rules import no_topic
-from cluster.broker.reads.message_lookup import KeyLookup, KeyQuery, QueryResult, Stored, UnreadableError, message_at
+from cluster.broker.reads.message_lookup import (
+    KeyLookup,
+    KeyQuery,
+    QueryResult,
+    Stored,
+    UnreadableError,
+    message_at,
+    why_none,
+)
 from cluster.broker.refusal import Reason, Refused
+from cluster.broker.rights import Party, Rights
 from cluster.broker.services import Client, Services, begin_steps
 
 logger = logging.getLogger(__name__)
@@ -25,9 +34,10 @@ class MessageQueries:
     """Finds messages on any node. Each query calls `done` or `failed` once. It is refused as UNAVAILABLE if no leader
     confirms that there is no such message."""
 
-    def __init__(self, services: Services, old: EvictedKeys | None = None) -> None:
+    def __init__(self, services: Services, rights: Rights, old: EvictedKeys | None = None) -> None:
         """`old`: access to evicted messages; None if this node has no tier."""
         self._services = services
+        self._rights = rights
         self._old = old
 
     def by_key(
@@ -61,22 +71,32 @@ class MessageQueries:
 
         self._services.read_index(look)
 
-    def by_position(self, position: int, done: Callable[[Stored | Refused], None], failed: Failed) -> None:
-        """Finds the message whose first byte is at the position."""
+    def by_position(
+        self, party: Party, position: int, done: Callable[[Stored | Refused], None], failed: Failed
+    ) -> None:
+        """Finds the message whose first byte is at the position, for a party that may read the topic of its row."""
 
         def look(confirmed: bool) -> None:
+            unreadable: UnreadableError | None = None
             try:
-                stored, why = message_at(self._services, position, waiting=True), "it is in no queue any more"
+                stored = message_at(self._services, position, waiting=True)
             except UnreadableError as error:
-                stored, why = None, str(error)
+                stored, unreadable = None, error
             except Exception as error:  # noqa: BLE001 - also called when the group has answered, outside any request
                 failed(error)
                 return
-            none = _none(Refused(Reason.ERROR, f"can not find message by the offset, {position}: {why}"), confirmed)
+            why = f"can not find message by the offset, {position}: {why_none(self._services, position, unreadable)}"
+            none = _none(Refused(Reason.ERROR, why), confirmed)
+
+            def answer(found: Stored | Refused | None) -> None:
+                if isinstance(found, Stored) and not self._rights.may_read(party, found.topic, "a message by its id"):
+                    found = None
+                done(found or none)
+
             if stored is None and self._old is not None and is_evicted(self._services.state, position):
-                self._old.at(position, lambda found: done(told(found) or none))
+                self._old.at(position, lambda found: answer(told(found)))
             else:
-                done(stored or none)
+                answer(stored)
 
         if position < self._services.state.applied_mark.end_position:
             look(True)  # what is applied stays applied

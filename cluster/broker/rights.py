@@ -82,6 +82,10 @@ class Rights:
         self._noted(party, why, what, mode is Mode.ENFORCE)
         return mode is not Mode.ENFORCE
 
+    def may_read(self, party: Party, topic: str, what: str) -> bool:
+        """Returns True if the party may have a stored message whose row is of the topic."""
+        return self.allows(party, [topic_need(topic, READ)], what)
+
     def is_allowed(self, party: Party, needs: Sequence[Need]) -> bool:
         """Returns True as `allows` does, for a party that has asked for nothing: a denial is not noted."""
         return self._access.mode is not Mode.ENFORCE or not self._denied(party, needs)

@@ -2,10 +2,10 @@
 
 Each code is registered with its needs by the part that serves it; there is no default.
 
-The rights are those of RocketMQ 5.3, with a few stricter exceptions: a message that is looked up by its position needs
-Get on the cluster, because the topic that the client names may be another one; the end of a transaction must name its
-topic. A code that no part serves needs a Super (an administrator). The name of a `Cluster` resource is that of the
-cluster.
+The rights are those of RocketMQ 5.3 where a request names what it touches. A request that finds something by its
+position, id, handle or attempt is judged by its handler, by what is stored there (`cluster.broker.rights`):
+`Code.stored` says what that needs. A code that no part serves needs a Super (an administrator). The name of a `Cluster`
+resource is that of the cluster.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ class Code(NamedTuple):
     """The handler; None for sends, which the router passes on as they came
     (`cluster.remoting.handlers.send.SendHandler`)."""
     needs: Row
-    """The rights that its sender needs."""
+    """The rights that its sender needs, by what the request names."""
+    stored: str = ""
+    """The rights that its handler asks for once it has found what is stored, in words for docs/access-table.md; "" if
+    the names in the request say all."""
 
 
 Codes = Mapping[int, Code]
@@ -93,12 +96,6 @@ def of_route(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
 def of_unregistering(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
     if name := ext.get("consumerGroup"):
         yield group_need(name, (Action.PUB, Action.SUB))
-
-
-def of_send_back(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
-    yield group_need(ext.get("group", ""), SUB)
-    if name := ext.get("originTopic"):
-        yield topic_need(name, SUB)
 
 
 def of_clone(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:

@@ -18,7 +18,7 @@ from raftmq_wire.checksums import crc32c
 from raftmq_wire.crc import crc32
 from raftmq_wire.kernel import twin
 from raftmq_wire.message_format import MAGIC_V1, MAGIC_V2, store_ms_of, stored_at
-from statemachine.commands import Command, pack, unpack
+from statemachine.commands import OWN_HALVES, Command, pack, unpack
 from statemachine.message_index import RECORD, key_hash
 from statemachine.payload import ITEM, MESSAGES_AT, SESSION_ROW, RowKind, Run, SessionRows, UniqueRow, encode
 
@@ -339,6 +339,8 @@ class _Builder:
         self.add(schedule.topic, schedule.queue_id, send, cursor, send.flag, send.body, properties, send.tag_hash)
         if len(cursor.items) == SCHEDULED_RUN_MAX:
             self._end_scheduled(name)
+        if schedule.owner:
+            self.effects.setdefault(OWN_HALVES, []).append([first, schedule.owner])
         if slot.dedup == "strict" and send.unique_key and send.effect is None:
             self.add_unique(send, key_hash_of(send.unique_key), send.body, offset, first)
         if send.producer_id:

@@ -72,6 +72,12 @@ class Schedule(msgspec.Struct, gc=False, frozen=True):
     """The log time at which the message is due; 0 if `delay_ms` says it."""
     names_due: bool = False
     """True if the message gets a property TIMER_OUT_MS with its due time."""
+    owner: int = 0
+    """Id of the user whose half message it is; 0 if that is not recorded."""
+
+    def owned_by(self, user: int) -> Schedule:
+        """Returns the schedule of a half message of this user."""
+        return msgspec.structs.replace(self, owner=user)
 
 
 UNIQUE_MARK = b"UNIQ_KEY\x01"

@@ -4,6 +4,9 @@ A half message is a row from the entry that stored it to the entry that ends its
 also contains the copy for its queue, so no replica ever has one without the other. Times are log time, stamped by the
 leader: apply compares numbers and reads no clock.
 
+A half message that a proven user sent has a row with that user's id, from level 13 of the cluster on: that user may end
+the transaction without a right to the topic.
+
 A half message is named by the position at which it was first stored, which its producer knows. It keeps that name when
 the message is carried forward (docs/adr/0054), that is, stored again at a later position.
 """
@@ -82,6 +85,11 @@ class HalfMessages:
         row = self._kv.get(TRANS, keys.half_key(position)) or self._kv.get(TRANS, keys.half_carried_key(position))
         return None if row is None else _half(position, row)
 
+    def owner(self, name: int) -> int:
+        """Returns the id of the user who sent the half message `name`; 0 if nobody is recorded."""
+        row = self._kv.get(TRANS, keys.half_owner_key(name))
+        return 0 if row is None else int(keys.U64.unpack(row)[0])
+
     def at(self, position: int) -> HalfMessage | None:
         """Returns the open half message that lies at `position` now, or was first stored there; None if there is
         none."""
@@ -135,6 +143,18 @@ class HalfMessages:
             count, size_all = count + 1, size_all + size
         self._note_check(check_ms)
         self._count(stage, count, size_all)
+
+    def own(self, stage: Stage, rows: Any) -> CommandResult:
+        """Records the users who sent half messages of the same entry, [[position, user id], ...]. The result's value is
+        their number."""
+        if type(rows) is not list or not all(type(row) is list and len(row) == 2 for row in rows):
+            raise InvalidCommandError(f"owners must be a list of [position, user id], not {rows!r:.200}")
+        for position, user in rows:
+            checked_int(position, "position", 0, keys.U64_MAX)
+            checked_int(user, "user id", 1, keys.U64_MAX)
+        for position, user in rows:
+            stage.put(TRANS, keys.half_owner_key(position), keys.U64.pack(user))
+        return done(len(rows))
 
     def carry(self, stage: Stage, name: int, items: bytes) -> None:
         """Records the new position of the half message `name`, which was carried forward; `items` is one item. Changes
@@ -215,6 +235,9 @@ class HalfMessages:
         else:
             stage.delete(TRANS, keys.half_carried_key(half.position))
             stage.unput(TRANS, keys.half_moved_key(half.moved_to))
+        owner = keys.half_owner_key(half.position)
+        if stage.get(TRANS, owner) is not None:
+            stage.delete(TRANS, owner)
 
     def _drop_check(self, stage: Stage, half: HalfMessage) -> None:
         stage.delete(TRANS, keys.half_check_key(half.check_ms, half.position))

@@ -504,6 +504,11 @@ def half_moved_key(position: int) -> bytes:
     return _HALF.pack(b"m", position)
 
 
+def half_owner_key(name: int) -> bytes:
+    """Returns the key of the user whose half message it is."""
+    return _HALF.pack(b"o", name)
+
+
 def half_range(first: int, end: int) -> tuple[bytes, bytes]:
     """Returns the keys [start, end) of half messages that lie between the positions and were not carried forward."""
     return half_key(first), half_key(end)

@@ -202,3 +202,22 @@ def test_rows_and_counters_follow_from_the_log_however_it_is_grouped(
     assert halves.check_ms == (times[0][0] if times else None)
     assert halves.lowest_position() == min(model, default=None)
     assert halves.pending == Pending(len(model), SIZE * len(model))
+
+
+def test_the_owner_of_a_half_message_goes_with_it(broker: Broker) -> None:
+    run = halves(broker.log, TOPIC, 0, 5_000, 2)
+    first, second = positions_of(run)
+    broker.state.apply([broker.log.messages(run, effects=([commands.OWN_HALVES, [[first, 7]]],))])
+    state = broker.state.halves
+    assert [state.owner(position) for position in (first, second)] == [7, 0]
+    assert broker.one(commands.CHECK_HALVES, 9_000, [first, second]).ok
+    assert state.owner(first) == 7
+    assert broker.one(commands.END_HALVES, [first, second]).value == 2
+    assert [state.owner(position) for position in (first, second)] == [0, 0]
+    assert not [key for key, _ in broker.kv.scan(TRANS, b"o", b"p")]
+
+
+@pytest.mark.parametrize("rows", [None, [1], [[1]], [[1, 0]], [[-1, 1]], [[1, 1], [2, "u"]]])
+def test_owners_that_are_none_change_nothing(broker: Broker, rows: Any) -> None:
+    assert broker.one(commands.OWN_HALVES, rows).code == "invalid"
+    assert not [key for key, _ in broker.kv.scan(TRANS, b"o", b"p")]

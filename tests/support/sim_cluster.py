@@ -160,6 +160,8 @@ class ClientPath(ReplyPath):
         super().__init__(("10.0.0.9", 4000), "broker", rooms.unsent, rooms.in_flight)
         self.node = node
         self.replies: dict[int, list[tuple[int, str, bytes]]] = {}
+        self.written: list[bytes] = []
+        """All frames that the client has received."""
         self.on_reply: Callable[[int, int, str], None] | None = None
 
     def ask(self, frame: bytes) -> None:
@@ -177,6 +179,7 @@ class ClientPath(ReplyPath):
         assert len(data) == 4 + int.from_bytes(data[:4], "big"), "one frame per reply"
         if self.closed:
             return
+        self.written.append(bytes(data))
         self.replies.setdefault(header.opaque, []).append((header.code, header.remark or "", bytes(header.extFields)))
         if self.on_reply is not None:
             self.on_reply(header.opaque, header.code, header.remark or "")

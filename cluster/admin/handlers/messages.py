@@ -29,6 +29,7 @@ from cluster.broker.reads.message_lookup import (
     Stored,
     UnreadableError,
     message_at,
+    why_none,
 )
 from cluster.broker.refusal import Refused
 from cluster.runtime.request_limits import INT64_MAX
@@ -114,16 +115,15 @@ async def get_message(call: Call) -> Pieces:
         raise ApiError("bad_field", f"{text} is not a position", "a position is a whole number from 0 up")
     try:
         stored = message_at(port.services, int(text), waiting=True)
-        why = "it is in no queue any more"
-    except UnreadableError as error:
-        stored, why = None, str(error)
+    except UnreadableError:
+        stored = None
     if stored is None and port.evicted_keys is not None and is_evicted(port.state, int(text)):
         older: Stored | Exception | None = await told(partial(port.evicted_keys.at, int(text)))
         if isinstance(older, Exception):
             raise ApiError("failed", f"the message at position {text} is in the tier", str(older))
         stored = older
-    if stored is None:
-        raise ApiError("not_found", f"there is no message at position {text}", why)
+    if stored is None or not port.access.may_read(call.caller, stored.topic, "GET /v1/messages/{position}"):
+        raise ApiError("not_found", f"there is no message at position {text}", why_none(port.services, int(text)))
     view = ReadView(node=port.config.node.id, consistency=call.consistency, applied_index=applied)
     parts = await message_parts(call, stored.message, body_bytes)
     return Pieces([msgspec.json.encode(view)[:-1], b',"message":', *parts, b"}"])
@@ -371,7 +371,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         get_message,
         MessageDetail,
         route.WHOLE_MESSAGE,
-        route_rights.CLUSTER_GET,
+        route_rights.STORED,
         Serves.READ,
         asks=(BODY_BYTES,),
     ),

@@ -26,7 +26,8 @@ READ_BYTES_MAX = 1 << 20
 
 
 class TransactionView(msgspec.Struct, frozen=True, kw_only=True):
-    """A half message. Fields from the message itself are null if it was not read, because it is damaged or long."""
+    """A half message. Fields from the message itself are null if it was not read: because it is damaged or long, its
+    topic was deleted, or the caller may not read its topic."""
 
     position: int
     """Position at which it was first stored; its producer uses it as an id."""
@@ -72,7 +73,8 @@ async def list_transactions(call: Call) -> TransactionsView:
             checks=half.checks,
             next_check_ms=half.check_ms,
         )
-        if half.size <= room:
+        readable = topic is not None and port.access.may_read(call.caller, topic.name, "")
+        if readable and half.size <= room:
             room -= half.size
             view = _read(port.services, half, view)
             await asyncio.sleep(0)
@@ -110,7 +112,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         list_transactions,
         TransactionsView,
         route.page(TRANSACTIONS_MAX),
-        route_rights.CLUSTER_GET,
+        route_rights.CLUSTER_GET._replace(stored="what a message says: Sub or Get on the topic of its row"),
         Serves.READ,
     ),
 )

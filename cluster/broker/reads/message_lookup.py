@@ -40,10 +40,12 @@ class UnreadableError(Exception):
 
 
 class Stored(NamedTuple):
-    """A message and the bytes it is stored as."""
+    """A message, the bytes it is stored as, and the topic of its row."""
 
     message: Message
     data: bytes
+    topic: str
+    """Name of the topic in whose queue the message is, or will be. It decides who may read the message."""
 
 
 class KeyQuery(NamedTuple):
@@ -98,7 +100,7 @@ def _queued_at(node: Services, position: int, topic: TopicConfig | None) -> Stor
     items = state.fetch(topic.id, message.queue_id, message.queue_offset, 1)
     if not items or items[0].position != position:
         return None
-    return _intact(stored, items[0])
+    return _intact(stored._replace(topic=topic.name), items[0])
 
 
 def _waiting_at(node: Services, position: int) -> Stored | None:
@@ -108,20 +110,23 @@ def _waiting_at(node: Services, position: int) -> Stored | None:
     if scheduled is not None and attempt_of(scheduled[0].due_ms) is not None:
         return None  # it is staged: nobody sees it before it is committed
     if scheduled is not None:
-        item = scheduled[1]
+        topic_id, item = scheduled[0].topic_id, scheduled[1]
     elif half is not None:
-        item = half.stored
+        topic_id, item = half.topic_id, half.stored
     else:
         return None
+    topic = state.topics_by_id.get(topic_id)
+    if topic is None:
+        return None  # it was deleted: nobody gets the message any more
     stored = _intact(_stored_at(node, item.position), item)
-    return Stored(stored.message._replace(position=position), stored_at(stored.data, position))
+    return Stored(stored.message._replace(position=position), stored_at(stored.data, position), topic.name)
 
 
 def _stored_at(node: Services, position: int) -> Stored:
-    """Returns the stored message at the position, whose CRC is not checked yet. Raises UnreadableError."""
+    """Returns the stored message at the position, whose CRC and row are not checked yet. Raises UnreadableError."""
     data = _bytes_at(node, position)
     try:
-        return Stored(decode_message(data)[0], data)
+        return Stored(decode_message(data)[0], data, "")
     except MessageFormatError as error:
         raise UnreadableError(str(error)) from error
 
@@ -133,14 +138,30 @@ def _intact(stored: Stored, item: QueueItem) -> Stored:
     return stored
 
 
-def _bytes_at(node: Services, position: int) -> bytes:
-    """Returns the bytes that may be a message. Raises UnreadableError."""
+def why_none(node: Services, position: int, error: UnreadableError | None = None) -> str:
+    """Returns the reason for somebody who gets no message by its position. It is the same whether there is none, or one
+    that he may not have: the position alone tells nothing. `error`: the reason why nothing could be read there."""
+    if error is not None and isinstance(error.__cause__, (StorageError, OutOfRangeError)):
+        return str(error)  # about the log, whatever lies there
+    return _outside(node, position) or f"no message that you may read begins at position {position}"
+
+
+def _outside(node: Services, position: int) -> str:
+    """Returns the reason why the position is not within this node's log; "" if it is."""
     state = node.state
     end = state.applied_mark.end_position
     if 0 <= position < state.trim_position:
-        raise UnreadableError(f"position {position} was trimmed: the log begins at {state.trim_position}")
+        return f"position {position} was trimmed: the log begins at {state.trim_position}"
     if not 0 <= position <= end - HEAD.size:
-        raise UnreadableError(f"position {position} is not within the log, which ends at {end}")
+        return f"position {position} is not within the log, which ends at {end}"
+    return ""
+
+
+def _bytes_at(node: Services, position: int) -> bytes:
+    """Returns the bytes that may be a message. Raises UnreadableError."""
+    if why := _outside(node, position):
+        raise UnreadableError(why)
+    end = node.state.applied_mark.end_position
     try:
         total, magic = HEAD.unpack(node.read_log(position, HEAD.size))[:2]
         if magic not in (MAGIC_V1, MAGIC_V2) or not HEAD.size <= total <= min(end - position, FRAME_LENGTH_MAX):

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from cluster.broker.delivery_time import DELAY, REAL_QID, REAL_TOPIC, Delayed, Delays, addressed, without
 from cluster.broker.message_copies import SYS_FLAGS_OF_A_COPY
 from cluster.broker.name_rules import DEAD_LETTER_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX
-from cluster.broker.reads.message_lookup import Stored, UnreadableError, message_at
+from cluster.broker.reads.message_lookup import Stored, UnreadableError, message_at, why_none
 from cluster.broker.refusal import Reason, Refused, not_written, over_limit, when_confirmed
+from cluster.broker.rights import SUB, Party, Rights, topic_need
 from cluster.replication.internal_sends import submit_own
 from cluster.replication.message_batch import TopicSlot
 from cluster.replication.message_head import UNIQUE_MARK, property_of, tag_hash
@@ -57,6 +58,8 @@ class SentBack(NamedTuple):
     delay_level: int
     maximum: int | None
     origin_topic: str
+    party: Party
+    """The author of the report."""
 
 
 class _Report(NamedTuple):
@@ -71,8 +74,9 @@ class _Report(NamedTuple):
 class SendBacks:
     """Takes reports of failed consumption. Leader only; callers forward to it."""
 
-    def __init__(self, services: Services, proposals: Proposals) -> None:
+    def __init__(self, services: Services, proposals: Proposals, rights: Rights) -> None:
         self._services = services
+        self._rights = rights
         self._proposals = proposals
         self.reload(services.config)
         self._waiting: dict[tuple[str, int], list[_Report]] = {}
@@ -154,24 +158,33 @@ class SendBacks:
 
     def _read(self, report: _Report, tries: int) -> Stored | None:
         """Returns the message; None if it must be read again in a moment, because it is being repaired. Raises
-        Refused."""
+        Refused, also if the party may not consume the topic of the message's row: its copy goes to the party's group.
+        """
         wanted = report.wanted
         where = f"offset {wanted.position}"
+        unreadable: UnreadableError | None = None
         try:
             stored = message_at(self._services, wanted.position)
         except UnreadableError as error:
             if isinstance(error.__cause__, StorageError) and tries:
                 self._services.call_later(RETRY_MS, lambda: self._try(report, tries - 1))
                 return None
-            raise Refused(Reason.ERROR, f"no message to send back at {where}: {error}") from None
-        if stored is None:
-            raise Refused(Reason.ERROR, f"no message to send back at {where}: it is in no queue")
+            stored, unreadable = None, error
+        if stored is None or not self._may_have(wanted.party, stored, first=tries == TRIES):
+            why = why_none(self._services, wanted.position, unreadable)
+            raise Refused(Reason.ERROR, f"no message to send back at {where}: {why}")
         message = stored.message
         known_as = {"", message.topic, property_of(message.properties, b"RETRY_TOPIC\x01").decode("utf-8", "replace")}
         if wanted.origin_topic not in known_as:
             remark = f"the message at {where} is of topic {message.topic}, not {wanted.origin_topic[:255]}"
             raise Refused(Reason.ERROR, remark)
         return stored
+
+    def _may_have(self, party: Party, stored: Stored, *, first: bool) -> bool:
+        """Returns True if the party may consume the message. A denial is noted on the first of several tries only."""
+        needs = [topic_need(stored.topic, SUB)]
+        rights = self._rights
+        return rights.allows(party, needs, "sending back a message") if first else rights.is_allowed(party, needs)
 
     def _make_group(self, report: _Report, tries: int) -> None:
         """Creates the group. RocketMQ does so when a group is first named, because a consumer's first heartbeat may be

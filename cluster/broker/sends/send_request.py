@@ -33,6 +33,9 @@ class Origin(Protocol):
     identity: Identity | None
     """The identity given by the node that holds the client's connection. The client's own takes precedence."""
 
+    user: int
+    """Id of the user who is proven; 0 if none is."""
+
     @property
     def path(self) -> SendPath:
         """The connection over which it came, and over which its answer goes back."""

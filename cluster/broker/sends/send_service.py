@@ -24,7 +24,7 @@ from cluster.replication.proposals import Proposals
 from cluster.replication.send_identity import ConnectionSession, Identity, RetryMemory
 from raftmq_wire.crc import crc32
 from raftmq_wire.message_format import PROPERTIES_BYTES_MAX
-from statemachine.commands import CREATE_TOPIC, NAME
+from statemachine.commands import CREATE_TOPIC, NAME, OWNERS_LEVEL
 from statemachine.dedup import SessionUnreadError
 from statemachine.payload import RowKind
 
@@ -121,7 +121,7 @@ class Sends(Generic[_Origin]):
             raise NotTaken(Reason.INVALID, remark)
         schedule, kind = None, normal_kind(topic) if topic[0] == "%" else 0
         if ("DELAY" in asked or "TIMER_D" in asked or "TRAN_MSG" in asked) and not wish.is_batch:
-            asked, schedule, kind = self._waiting_kind(asked, topic, queue_id, kind)
+            asked, schedule, kind = self._waiting_kind(asked, topic, queue_id, kind, origin.user)
         self._submit(origin, wish, oneway, slot, queue_id, asked, kind, schedule)
 
     def _submit(
@@ -326,13 +326,16 @@ class Sends(Generic[_Origin]):
 
     # --- messages that are delivered later ---------------------------------------------------------------------------
 
-    def _waiting_kind(self, asked: str, topic: str, queue_id: int, kind: int) -> tuple[str, Schedule | None, int]:
+    def _waiting_kind(
+        self, asked: str, topic: str, queue_id: int, kind: int, user: int
+    ) -> tuple[str, Schedule | None, int]:
         """Returns the properties as stored, the topic under which the message waits, and its kind; None and `kind` if
-        it does not wait. Raises Refused (13)."""
+        it does not wait. `user`: id of the user who sends it. Raises Refused (13)."""
         properties = asked.encode()
         if is_half(topic, properties):
             half = half_of(properties, topic, queue_id, self._config.transaction.timeout_ms, PROPERTIES_BYTES_MAX)
-            return half.properties.decode(), half.schedule, RowKind.HALF
+            owner = user if self._state.level >= OWNERS_LEVEL else 0
+            return half.properties.decode(), half.schedule.owned_by(owner), RowKind.HALF
         delayed = self._delays.of(properties, self._services.log_time_ms())
         if delayed is None:
             return asked, None, kind

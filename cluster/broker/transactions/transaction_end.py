@@ -21,6 +21,7 @@ from cluster.broker.message_copies import copied, queue_for
 from cluster.broker.name_rules import PERM_READ, PERM_WRITE
 from cluster.broker.reads.log_reads import read_intact
 from cluster.broker.refusal import Reason, Refused, not_written, over_limit
+from cluster.broker.rights import PUB, Party, Rights, topic_need
 from cluster.broker.services import Services
 from cluster.replication.internal_sends import NoClient, submit_copies
 from cluster.replication.message_head import UNIQUE_MARK, property_of
@@ -95,6 +96,8 @@ class Ending(NamedTuple):
     """The group of the producer."""
     unique_key: str
     wish: Wish
+    party: Party
+    """The author of the request."""
 
 
 class End(StrEnum):
@@ -130,8 +133,9 @@ class _Copy(NamedTuple):
 class Transactions:
     """Ends half messages. Leader only; callers forward to it."""
 
-    def __init__(self, node: Services, proposals: Proposals, metrics: TransactionMetrics) -> None:
+    def __init__(self, node: Services, proposals: Proposals, metrics: TransactionMetrics, rights: Rights) -> None:
         self._node = node
+        self._rights = rights
         self._proposals = proposals
         self._ending: dict[int, list[Settled] | None] = {}
         """Position -> callers to tell the outcome of the first request to end that message; None if the outcome is
@@ -168,6 +172,9 @@ class Transactions:
             self._ending.pop(asked.position, None)
             settled(End.EARLIER)
             return
+        if not self._may_end(asked.party, half):
+            settled(End.EARLIER)  # as if there were no such half message
+            return
         message = self.read(half)
         if message is None:
             self._later(tries, settled, "its bytes cannot be read", lambda left: self._end(asked, settled, left))
@@ -183,6 +190,16 @@ class Transactions:
             self._first(half, settled, self._rollback)
         else:
             self._first(half, settled, lambda half, done: self._commit(half, message, done, TRIES))
+
+    def _may_end(self, party: Party, half: HalfMessage) -> bool:
+        """Returns True if the party sent the half message, or may send to the topic of its row. The producer group and
+        the topic that the request names are no right: anybody can name them."""
+        state = self._node.state
+        if party.user and party.user == state.halves.owner(half.position):
+            return True
+        topic = state.topics_by_id.get(half.topic_id)
+        needs = [topic_need("" if topic is None else topic.name, PUB)]
+        return self._rights.allows(party, needs, "the end of a transaction")
 
     def read(self, half: HalfMessage) -> Message | None:
         """Returns the half message as it was first stored; None if it cannot be read intact now."""
@@ -326,8 +343,9 @@ def _nobody(end: End | Refused) -> None:
 BATCH_MAX = 256
 """The most half messages in one command, and in one turn."""
 
-AskProducer = Callable[[str, "HalfMessage", "Message"], None]
-"""Asks one producer of the group, on whichever node it is connected. Its answer comes as a separate request."""
+AskProducer = Callable[[str, str, "HalfMessage", "Message"], None]
+"""(group, name of the row's topic, half message, its message): asks one producer of the group whose user may send to
+the topic, on whichever node it is connected. Its answer comes as a separate request."""
 
 
 class CheckBack:
@@ -382,7 +400,10 @@ class CheckBack:
             half = self._node.state.halves.get(position)
             if half is None or self._transactions.is_ending(position):
                 continue  # its producer has decided meanwhile
+            topic = self._node.state.topics_by_id.get(half.topic_id)
+            if topic is None:
+                continue  # deleted meanwhile: the next check drops it
             message = self._transactions.read(half)
             if message is not None:
                 self._transactions.metrics.asked.inc()
-                self._ask(producer_group_of(message.properties), half, message)
+                self._ask(producer_group_of(message.properties), topic.name, half, message)

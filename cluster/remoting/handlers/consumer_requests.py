@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from cluster.broker.groups.group_members import Role
 from cluster.broker.groups.offset_resets import OffsetResets, QueueOffset, ResetTo, ResetWish
 from cluster.broker.name_rules import check_group_name
-from cluster.broker.reads.message_lookup import UnreadableError, message_at
+from cluster.broker.reads.message_lookup import UnreadableError, message_at, why_none
 from cluster.broker.refusal import Reason, Refused
+from cluster.broker.rights import SUB, topic_need
 from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.remoting.answers import refuse, refusing, reply_written
-from cluster.remoting.request import asked_by, integer, text
+from cluster.remoting.request import asked_by, integer, party_of, text
 from cluster.remoting.request_rights import GET, UPDATE, Code, Codes, of_clone, row
 from cluster.replication.outcome import Outcome
 from cluster.runtime import metered_json
@@ -25,9 +26,11 @@ from raftmq_wire.message_format import MessageFormatError, decode_message_id
 
 if TYPE_CHECKING:
     from cluster.broker.groups.client_relay import ClientRelay
+    from cluster.broker.rights import Rights
     from cluster.broker.services import Services
     from cluster.remoting.request import NoteChange, Request
     from cluster.replication.outcome import ProposeResult
+    from statemachine.access.rules import Need
 
 _encode = metered_json.encode
 
@@ -36,8 +39,11 @@ class ConsumerRequests:
     """Handlers of 222 and 314 (leader only), and of 307 and 309 (any node). `note` is explained in
     `cluster.remoting.request`."""
 
-    def __init__(self, services: Services, resets: OffsetResets, relay: ClientRelay, note: NoteChange) -> None:
+    def __init__(
+        self, services: Services, resets: OffsetResets, relay: ClientRelay, rights: Rights, note: NoteChange
+    ) -> None:
         self._services = services
+        self._rights = rights
         self._resets = resets
         self._relay = relay
         self._note = note
@@ -53,7 +59,9 @@ class ConsumerRequests:
                 refusing(self._relay_to_consumer), row(groups="consumerGroup", on=GET)
             ),
             RequestCode.CONSUME_MESSAGE_DIRECTLY: Code(
-                refusing(self._consume_directly), row(groups="consumerGroup", on=UPDATE)
+                refusing(self._consume_directly),
+                row(groups="consumerGroup", on=UPDATE),
+                "Sub or Get on the topic of the message's row; Sub on it for the user of the client that gets it",
             ),
         }
 
@@ -90,19 +98,21 @@ class ConsumerRequests:
         self._resets.clone(source, to, topic, done)
 
     def _consume_directly(self, request: Request) -> None:
-        """Sends the message to the client, which consumes it at once and answers with the result."""
+        """Sends the message to the client, which consumes it at once and answers with the result. The asker may have to
+        read it, and the user of the client that gets it to consume it."""
         try:
             _, position = decode_message_id(text(request, "msgId"))
-            stored = message_at(self._services, position)
         except MessageFormatError as error:
             raise Refused(Reason.INVALID, f"msgId: {error}") from None
-        except UnreadableError as error:
-            raise Refused(Reason.ERROR, str(error)) from None
-        if stored is None:
-            raise Refused(Reason.ERROR, f"there is no message at position {position}")
-        self._relay_to_consumer(request, stored.data)
+        try:
+            stored = message_at(self._services, position)
+        except UnreadableError:
+            stored = None
+        if stored is None or not self._rights.may_read(party_of(request), stored.topic, "consuming a message directly"):
+            raise Refused(Reason.ERROR, why_none(self._services, position))
+        self._relay_to_consumer(request, stored.data, topic_need(stored.topic, SUB))
 
-    def _relay_to_consumer(self, request: Request, body: bytes | None = None) -> None:
+    def _relay_to_consumer(self, request: Request, body: bytes | None = None, need: Need | None = None) -> None:
         group, client_id = text(request, "consumerGroup"), text(request, "clientId")
         check_group_name(group)
 
@@ -116,7 +126,7 @@ class ConsumerRequests:
                 refuse(request, outcome)
 
         sent = ClientRequest(request.code, request.ext, request.body if body is None else body)
-        self._relay.ask_client(Role.CONSUMER, group, client_id, sent, answer)
+        self._relay.ask_client(Role.CONSUMER, group, client_id, sent, answer, need=need)
 
 
 def _reset_wish(request: Request) -> ResetWish:

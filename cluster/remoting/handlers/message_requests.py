@@ -18,13 +18,13 @@ from cluster.broker.message_queries import MessageQueries
 from cluster.broker.name_rules import check_group_name
 from cluster.broker.reads.message_lookup import KeyQuery
 from cluster.broker.refusal import Reason, Refused
-from cluster.broker.rights import PUB, READ
+from cluster.broker.rights import PUB, READ, SUB
 from cluster.broker.sends.redelivery import TIMES_MAX, SendBacks, SentBack
 from cluster.broker.services import Services
 from cluster.remoting.answers import refuse, refusing
 from cluster.remoting.connection.remoting_request import RemotingRequest
 from cluster.remoting.request import Request, integer, integer_in, party_of, text
-from cluster.remoting.request_rights import GET, Code, Codes, of_send_back, on_cluster, row
+from cluster.remoting.request_rights import GET, Code, Codes, on_cluster, row, user_alone
 from raftlog.errors import OutOfRangeError, RaftLogError
 from raftmq_wire.codec import is_true
 from raftmq_wire.codes import RequestCode, ResponseCode
@@ -33,6 +33,7 @@ from raftmq_wire.message_format import decode_recall_handle
 if TYPE_CHECKING:
     from cluster.broker.reads.entry_reads import ReadEntries
     from cluster.broker.reads.message_lookup import QueryResult, Stored
+    from cluster.broker.rights import Rights
     from cluster.broker.timers.recalls import Recalls
     from cluster.remoting.request import RequestFigures
 
@@ -50,18 +51,24 @@ class QueryRequests:
     """Handlers of queries of single messages, 12 and 33."""
 
     def __init__(
-        self, services: Services, metrics: RequestFigures | None = None, evicted_keys: EvictedKeys | None = None
+        self,
+        services: Services,
+        rights: Rights,
+        metrics: RequestFigures | None = None,
+        evicted_keys: EvictedKeys | None = None,
     ) -> None:
         """`evicted_keys` is explained at MessageQueries."""
         self._services = services
-        self._queries = MessageQueries(services, evicted_keys)
+        self._queries = MessageQueries(services, rights, evicted_keys)
         self._metrics = metrics
 
     def codes(self) -> Codes:
         """Returns request code -> its handler and needed rights; none of these is forwarded."""
         return {
             RequestCode.QUERY_MESSAGE: Code(refusing(self._by_key), row(topics="topic", on=READ)),
-            RequestCode.VIEW_MESSAGE_BY_ID: Code(refusing(self._by_position), on_cluster(GET)),
+            RequestCode.VIEW_MESSAGE_BY_ID: Code(
+                refusing(self._by_position), user_alone, "Sub or Get on the topic of the message's row"
+            ),
         }
 
     def _by_key(self, request: Request) -> None:
@@ -94,7 +101,8 @@ class QueryRequests:
             self._note("id", "found")
             request.reply(ResponseCode.SUCCESS, body=stored.data)
 
-        self._queries.by_position(integer(request, "offset"), answer, lambda error: self._failed(request, error))
+        position = integer(request, "offset")
+        self._queries.by_position(party_of(request), position, answer, lambda error: self._failed(request, error))
 
     def _refuse(self, request: Request, kind: str, refused: Refused) -> None:
         self._note(kind, "refused" if refused.reason is Reason.UNAVAILABLE else "none")
@@ -125,7 +133,11 @@ class SendBackRequests:
 
     def codes(self) -> Codes:
         """Returns request code -> its handler and needed rights."""
-        return {RequestCode.CONSUMER_SEND_MSG_BACK: Code(refusing(self._send_back), of_send_back)}
+        return {
+            RequestCode.CONSUMER_SEND_MSG_BACK: Code(
+                refusing(self._send_back), row(groups="group", on=SUB), "Sub on the topic of the message's row"
+            )
+        }
 
     def _send_back(self, request: Request) -> None:
         wanted = parse(request)
@@ -149,7 +161,8 @@ def parse(request: Request) -> SentBack:
     delay_level = integer_in(request, "delayLevel", -TIMES_MAX - 1, TIMES_MAX, 0)
     maximum = integer_in(request, "maxReconsumeTimes", -TIMES_MAX - 1, TIMES_MAX, -1)
     named = maximum >= 0 and request.version >= V3_4_9
-    return SentBack(group, position, delay_level, maximum if named else None, request.ext.get("originTopic", ""))
+    origin = request.ext.get("originTopic", "")
+    return SentBack(group, position, delay_level, maximum if named else None, origin, party_of(request))
 
 
 # RECALL_MESSAGE (code 370): decodes the fields, calls the broker, answers with its outcome.
@@ -165,7 +178,11 @@ class RecallRequests:
 
     def codes(self) -> Codes:
         """Returns request code -> its handler and needed rights."""
-        return {RequestCode.RECALL_MESSAGE: Code(refusing(self._recall), row(topics="topic", on=PUB))}
+        return {
+            RequestCode.RECALL_MESSAGE: Code(
+                refusing(self._recall), row(topics="topic", on=PUB), "Pub on the topic of the message's row"
+            )
+        }
 
     def _recall(self, request: Request) -> None:
         topic = text(request, "topic")

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from cluster.broker.groups.group_members import Role
 from cluster.broker.refusal import Reason, Refused
-from cluster.broker.rights import PUB
+from cluster.broker.rights import PUB, topic_need
 from cluster.broker.services import ClientRequest
 from cluster.broker.transactions.transaction_end import End, Ending, Transactions, Wish
 from cluster.remoting.answers import answer_of
 from cluster.remoting.connection.remoting_request import RemotingRequest
 from cluster.remoting.forward.forwarder import ForwardedPath
-from cluster.remoting.request import integer, text
-from cluster.remoting.request_rights import Code, Codes, row
+from cluster.remoting.request import integer, party_of, text
+from cluster.remoting.request_rights import Code, Codes, user_alone
 from cluster.replication.message_head import UNIQUE_MARK, property_of
 from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, encode_frame
 from raftmq_wire.codes import RequestCode, ResponseCode
@@ -54,7 +54,8 @@ class TransactionRequests:
 
     def codes(self) -> Codes:
         """Returns request code -> its handler and needed rights."""
-        return {RequestCode.END_TRANSACTION: Code(self._end, row(topics="topic", on=PUB))}
+        stored = "the user who sent the half message, or Pub on the topic of its row"
+        return {RequestCode.END_TRANSACTION: Code(self._end, user_alone, stored)}
 
     def _end(self, request: Request) -> None:
         try:
@@ -92,7 +93,8 @@ def parse(request: Request) -> Ending:
     half_offset = integer(request, "tranStateTableOffset")
     if position < 0 or half_offset < 0:
         raise Refused(Reason.INVALID, "fields commitLogOffset and tranStateTableOffset are not negative")
-    return Ending(position, half_offset, text(request, "producerGroup"), text(request, "msgId"), wish)
+    group, key = text(request, "producerGroup"), text(request, "msgId")
+    return Ending(position, half_offset, group, key, wish, party_of(request))
 
 
 def _answer(request: Request, end: End | Refused) -> None:
@@ -104,17 +106,18 @@ def _answer(request: Request, end: End | Refused) -> None:
         request.reply(code, remark, None if isinstance(end, Refused) else {END_FIELD: end.value})
 
 
-def ask_producer(relay: ClientRelay, cluster: ClusterSection, group: str, half: HalfMessage, message: Message) -> None:
-    """Asks any producer of the group about a half message. If none is connected or none answers, the next check asks
-    again."""
-    request = check_request(half, message, cluster.broker_name)
-    relay.ask_client(Role.PRODUCER, group, None, request, lambda _: None)
+def ask_producer(
+    relay: ClientRelay, cluster: ClusterSection, group: str, topic: str, half: HalfMessage, message: Message
+) -> None:
+    """Asks any producer of the group whose user may send to the topic about a half message. If none is connected or
+    none answers, the next check asks again."""
+    request = check_request(half, topic, message, cluster.broker_name)
+    relay.ask_client(Role.PRODUCER, group, None, request, lambda _: None, need=topic_need(topic, PUB))
 
 
-def check_request(half: HalfMessage, message: Message, broker_name: str) -> ClientRequest:
-    """Makes the request 39 about a half message; its body is the message as a consumer would get it."""
+def check_request(half: HalfMessage, topic: str, message: Message, broker_name: str) -> ClientRequest:
+    """Makes the request 39 about a half message of the topic; its body is the message as a consumer would get it."""
     key = property_of(message.properties, UNIQUE_MARK).decode("utf-8", "replace")
-    topic = property_of(message.properties, b"REAL_TOPIC\x01").decode()
     ext = {
         "topic": topic,
         "tranStateTableOffset": str(message.queue_offset),

@@ -118,7 +118,7 @@ class EvictedKeyReads:
         if items.first_offset != message.queue_offset or ITEM.unpack(items.packed)[0] != position:
             return None
         data = (await self._log.messages(items.packed)).body
-        return Stored(decode_message(data)[0], data)
+        return Stored(decode_message(data)[0], data, topic.name)
 
     async def _unchecked(self, position: int) -> Message | None:
         """Returns the message that begins at the position, without checking its bytes; None if there is none."""

@@ -34,8 +34,10 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("PUT", "/v1/tokens/{token}"): {"user": "root", "label": "", "ends_ms": 1},
 }
 """Bodies of the routes that are judged by what the body names."""
-HTTP = dict(re.findall(r"^\| `((?:GET|POST|PUT|DELETE) \S+)` \| (.*) \|$", PAGE, re.MULTILINE))
-CODES = {int(code): says for code, says in re.findall(r"^\| (\d+) \| [A-Z_0-9]+ \| (.*) \|$", PAGE, re.MULTILINE)}
+HTTP = dict(re.findall(r"^\| `((?:GET|POST|PUT|DELETE) \S+)` \| ([^|]*) \| [^|]*\|$", PAGE, re.MULTILINE))
+CODES = {
+    int(code): says for code, says in re.findall(r"^\| (\d+) \| [A-Z_0-9]+ \| ([^|]*) \| [^|]*\|$", PAGE, re.MULTILINE)
+}
 OPEN, SUPER, ALWAYS, ANYBODY = "open to everybody", "a Super", "a Super, in every mode", "any user"
 PROVEN = "a proof of the cluster's secret in the request"
 """The handler checks it: everybody reaches that."""

@@ -20,6 +20,7 @@ from cluster.broker.groups.queue_locks import QueueLocks
 from cluster.broker.groups.route_refresh import EarlyRoutes
 from cluster.broker.pulls.pull_service import Pulls
 from cluster.broker.reads.entry_reads import runs_of
+from cluster.broker.rights import Rights
 from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.config.config import Config
 from cluster.config.loading import load
@@ -210,7 +211,7 @@ class FakeNode:
         self._on_applied: list[Callable[[set[tuple[int, int]]], None]] = []
         self.members = Members(self)
         locks, groups = QueueLocks(self), Groups(self, self.members)
-        relay = ClientRelay(self, self.members, Alone())
+        relay, rights = ClientRelay(self, self.members, Alone()), Rights(self.state.access)
         self.early_routes = EarlyRoutes(self, self.members, lambda: self.unreached)
         no_writes: Any = None  # tests/cluster/sim asks whole nodes
         no_recalls: Any = None  # tests/cluster/sim/test_sim_recall.py asks a whole node
@@ -219,11 +220,11 @@ class FakeNode:
             **TopicsAdmin(self, groups, self.note_change).codes(),
             **Heartbeats(self, self.members, locks).codes(),
             **QueueLockRequests(locks, self.members).codes(),
-            **ConsumerRequests(self, OffsetResets(self), relay, self.note_change).codes(),
+            **ConsumerRequests(self, OffsetResets(self), relay, rights, self.note_change).codes(),
             **Replies(self, relay, "10.0.0.2:10911").codes(),
             **OffsetRequests(self, self.members, Offsets(self, None)).codes(),
             **self.pull_codes(),
-            **QueryRequests(self).codes(),
+            **QueryRequests(self, rights).codes(),
             **Assignments(self, self.members, self.pulls.filters).codes(),
             **GroupStats(self, self.members, groups).codes(),
             **BrokerFigures(self, self.members, lambda: self.figures).codes(),

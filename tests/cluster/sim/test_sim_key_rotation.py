@@ -13,8 +13,9 @@ from cluster.broker.access.secrets import USERS_PER_STEP
 from cluster.broker.refusal import Refused
 from cluster.peer.keyring import key_id
 from statemachine.commands import FINALIZE, ROTATION_LEVEL
-from tests.cluster.sim.test_sim_users import OPERATOR, SHOP, answer, ask_admin, begin, parked, send, settle
+from tests.cluster.sim.test_sim_users import parked
 from tests.support.sim_cluster import SimCluster
+from tests.support.sim_users import OPERATOR, SHOP, answer, ask_admin, begin, send, settle
 
 OLD, NEW = b"k" * 32, b"n" * 32
 OLD_ID, NEW_ID = (key_id(key).hex() for key in (OLD, NEW))

@@ -18,8 +18,8 @@ from raftmq_wire.codec import FLAG_RESPONSE, decode_header
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.signature import Credentials
 from statemachine.commands import FINALIZE, OWNERS_LEVEL
-from tests.cluster.sim.test_sim_users import SHOP, ask_admin, begin, request, settle, with_key
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode
+from tests.support.sim_users import SHOP, ask_admin, begin, request, settle, with_key
 
 STRANGER = Credentials("stranger", "stranger-secret")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import random
@@ -13,37 +12,30 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.access.user_admin import Asker
 from cluster.broker.refusal import Reason, Refused
 from cluster.peer.keyring import OPEN
 from cluster.peer.wire import Kind
 from raftlog.types import NOBODY
-from raftmq_wire.codec import decode_header, encode_frame
+from raftmq_wire.codec import decode_header
 from raftmq_wire.codes import RequestCode
-from raftmq_wire.signature import Credentials
-from statemachine.commands import ACCESS_LEVEL, FINALIZE
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes
-
-OPERATOR = Asker("operator", "127.0.0.1")
-ROOT, SHOP, OTHER = (
-    Credentials("root", "root-secret"),
-    Credentials("shop", "shop-secret"),
-    Credentials("shop", "wrong-one"),
+from tests.support.sim_users import (
+    OPERATOR,
+    OTHER,
+    READ_T,
+    ROOT,
+    SEND_T,
+    SHOP,
+    answer,
+    ask_admin,
+    begin,
+    key_file,
+    pull,
+    request,
+    send,
+    settle,
+    with_key,
 )
-SEND_T = [1, "Topic:T", ["Pub"], [], True]
-READ_T = [[1, "Topic:T", ["Sub"], [], True], [1, "Group:g", ["Sub"], [], True]]
-
-
-def key_file(folder: Path, key: bytes = b"k" * 32, mode: int = 0o600) -> Path:
-    path = folder / "auth.key"
-    path.write_bytes(base64.b64encode(key) + b"\n")
-    path.chmod(mode)
-    return path
-
-
-def with_key(folder: Path, seed: int = 7) -> SimCluster:
-    overrides: dict[str, Any] = {"auth.key_file": str(key_file(folder))}
-    return SimCluster(seed, **overrides)
 
 
 @pytest.fixture
@@ -51,60 +43,6 @@ def sim(tmp_path: Path) -> Iterator[SimCluster]:
     with with_key(tmp_path) as made:
         made.create_topic("T")
         yield made
-
-
-def ask_admin(sim: SimCluster, method: str, *arguments: Any, **named: Any) -> Refused | None:
-    """A change of the operator on the leader; why it had no effect."""
-    leader = sim.leader()
-    told: list[Refused | None] = []
-    leader.run(lambda: getattr(leader.running.broker.user_admin, method)(OPERATOR, *arguments, told.append, **named))
-    sim.loop.run_until(lambda: told, 10, method)
-    return told[0]
-
-
-def begin(sim: SimCluster, mode: str = "enforce") -> None:
-    """A Super, a user that may send to T, and the mode; known everywhere."""
-    sim.propose(sim.leader(), [FINALIZE, ACCESS_LEVEL])
-    sim.settle()
-    assert ask_admin(sim, "create", "root", "root-secret", is_super=True, enabled=True) is None
-    assert ask_admin(sim, "create", "shop", "shop-secret", is_super=False, enabled=True) is None
-    assert ask_admin(sim, "set_rules", "shop", [SEND_T]) is None
-    assert ask_admin(sim, "set_mode", mode) is None
-    settle(sim)
-
-
-def settle(sim: SimCluster) -> None:
-    version = sim.leader().state.access.version
-    sim.loop.run_until(
-        lambda: all(node.state.access.version == version for node in sim.running), 10, "known everywhere"
-    )
-
-
-def request(who: Credentials | None, code: int, opaque: int, ext: dict[str, str], body: bytes = b"") -> bytes:
-    return encode_frame(code, opaque, 0, ext=ext if who is None else who.signed(ext, body), body=body)
-
-
-def send(who: Credentials | None, opaque: int, topic: str = "T", body: bytes = b"m", born_ms: int = 1) -> bytes:
-    ext = {"a": "p", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": str(born_ms), "h": "0", "i": ""}
-    ext["j"] = "0"
-    return request(who, RequestCode.SEND_MESSAGE_V2, opaque, ext, body)
-
-
-def pull(who: Credentials | None, opaque: int, wait_ms: int = 30_000, topic: str = "T") -> bytes:
-    ext = {"consumerGroup": "g", "topic": topic, "queueId": "0", "queueOffset": "0", "maxMsgNums": "8", "sysFlag": "6"}
-    ext |= {
-        "commitOffset": "0",
-        "suspendTimeoutMillis": str(wait_ms),
-        "subscription": "*",
-        "subVersion": "0",
-        "expressionType": "TAG",
-    }
-    return request(who, RequestCode.PULL_MESSAGE, opaque, ext)
-
-
-def answer(sim: SimCluster, path: ClientPath, opaque: int) -> int:
-    sim.loop.run_until(lambda: path.replies.get(opaque), 10, f"an answer to {opaque}")
-    return codes(path, opaque)[0]
 
 
 @pytest.mark.parametrize("place", ["leader", "follower"])

@@ -34,7 +34,7 @@ def ask_key(made: Tiered, node: SimNode, key: str) -> list[Stored] | Refused:
     """A node's answer to a query for a UNIQ_KEY."""
     access = node.running.tier_access
     assert access is not None
-    queries = MessageQueries(node.running.services, access.keys)
+    queries = MessageQueries(node.running.services, node.running.broker.rights, access.keys)
     answers: list[QueryResult | Refused] = []
     client: Any = SimpleNamespace(closed=False, owner="client", work_waits=lambda more: None)
     query = KeyQuery(key, unique=True, count_max=9)

@@ -11,9 +11,11 @@ import pytest
 from cluster.broker.message_queries import MessageQueries
 from cluster.broker.reads.message_lookup import Stored
 from cluster.broker.refusal import Refused
+from cluster.broker.rights import Party
 from jepsen_like.sim.machines.tier_store import Weather
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.codes import RequestCode, ResponseCode
+from statemachine.access.users import NOBODY
 from statemachine.index_file.index_reader import drive, open_index
 from statemachine.payload import ITEM
 from tests.support.tiered_cluster import EVICTING, Tiered
@@ -66,9 +68,13 @@ class Asked:
         """Returns a node's answer about the message at a position."""
         access = self.leader.running.tier_access
         assert access is not None
-        queries = MessageQueries(self.leader.running.services, access.keys)
+        broker = self.leader.running.broker
+        queries = MessageQueries(self.leader.running.services, broker.rights, access.keys)
         answers: list[Stored | Refused] = []
-        self.leader.run(lambda: queries.by_position(position, answers.append, lambda error: pytest.fail(str(error))))
+        asker = Party(NOBODY, "127.0.0.1")
+        self.leader.run(
+            lambda: queries.by_position(asker, position, answers.append, lambda error: pytest.fail(str(error)))
+        )
         self.made.sim.loop.run_until(lambda: bool(answers), 60, "an answer")
         return answers[0]
 
