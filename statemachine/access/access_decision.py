@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from raftlog.work import charge
-from statemachine.access.rules import Action, Need, Policy, Rule, comes_from
+from statemachine.access.rules import Action, Need, Policy, Rule, RuleIndex, comes_from
 
 if TYPE_CHECKING:
     from statemachine.access.users import User
 
-_RULES_PER_UNIT = 4
+_LOOKS_PER_UNIT = 4
 
 
 class Allowed(NamedTuple):
@@ -43,15 +43,16 @@ def judge(user: User, source: str, needs: Sequence[Need]) -> Verdict:
     if user.is_super:
         return ALLOWED
     for need in needs:
-        if not is_allowed(user.rules, source, need):
+        if not is_allowed(user.index, source, need):
             return Denied(f"user {user.name} has no right to {need} from {source}")
     return ALLOWED
 
 
-def is_allowed(rules: Sequence[Rule], source: str, need: Need) -> bool:
-    """Returns True if the rules allow a client at `source` one of the actions in `need`."""
-    charge(1 + len(rules) // _RULES_PER_UNIT)
-    near = [rule for rule in rules if rule.resource.fits(need.kind, need.name)]
+def is_allowed(rules: RuleIndex, source: str, need: Need) -> bool:
+    """Returns True if the rules allow a client at `source` one of the actions in `need`. The cost depends on the number
+    of rules that fit the resource, and of lengths of prefixes, not on the number of rules."""
+    near = rules.fitting(need.kind, need.name)
+    charge(1 + (rules.looks + len(near)) // _LOOKS_PER_UNIT)
     return any(_allows(near, source, action) for action in need.actions)
 
 
@@ -97,7 +98,7 @@ class Verdicts:
         for need in needs:
             known = kept.get(need)
             if known is None:
-                known = kept[need] = is_allowed(user.rules, self._source, need)
+                known = kept[need] = is_allowed(user.index, self._source, need)
             if not known:
                 return Denied(f"user {user.name} has no right to {need} from {self._source}")
         return ALLOWED

@@ -7,11 +7,12 @@ begins with "orders", `Topic:*` is every topic, and `*` is everything.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from raftlog.work import charge
 from statemachine.commands import InvalidCommandError, checked_bool, checked_int, checked_str
 
 RESOURCE_LENGTH_MAX: Final = 300
@@ -81,16 +82,6 @@ class Resource(NamedTuple):
         star = "" if self.pattern is Pattern.LITERAL else "*"
         return f"{KIND_NAMES[self.kind]}:{self.name}{star}"
 
-    def fits(self, kind: Kind, name: str) -> bool:
-        """Returns True if this resource covers the resource of that kind and name."""
-        if self.kind is Kind.ANY:
-            return True
-        if self.kind is not kind:
-            return False
-        if self.pattern is Pattern.LITERAL:
-            return self.name == name
-        return name.startswith(self.name)
-
     @property
     def rank(self) -> tuple[int, int, int]:
         """A sort key that is larger the more specific the resource is: literal, then the longest prefix, then all of a
@@ -110,6 +101,53 @@ class Rule(NamedTuple):
     sources: tuple[str, ...]
     """The addresses and networks of the clients to which the rule applies; if empty, it applies to all clients."""
     allow: bool
+
+
+class RuleIndex:
+    """The rules of one user, found by the resource to which they apply. Made on first use, because few of many users
+    ask."""
+
+    __slots__ = ("_everything", "_lengths", "_literal", "_made", "_prefixes", "_rules")
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._rules = rules
+        self._made = False
+        self._everything: list[Rule] = []
+        self._literal: dict[tuple[Kind, str], list[Rule]] = {}
+        self._prefixes: dict[tuple[Kind, str], list[Rule]] = {}
+        """Rules for all names that begin so; for all names of a kind the prefix is empty."""
+        self._lengths: dict[Kind, list[int]] = {}
+        """The lengths of the prefixes of each kind."""
+
+    def fitting(self, kind: Kind, name: str) -> list[Rule]:
+        """Returns the rules whose resource covers the resource of that kind and name."""
+        if not self._made:
+            self._make()
+        found = [*self._everything, *self._literal.get((kind, name), ())]
+        for length in self._lengths.get(kind, ()):
+            if length > len(name):
+                break
+            found += self._prefixes.get((kind, name[:length]), ())
+        return found
+
+    @property
+    def looks(self) -> int:
+        """The number of prefixes of a name that are looked up at most."""
+        return max(map(len, self._lengths.values()), default=0)
+
+    def _make(self) -> None:
+        charge(len(self._rules))
+        for rule in self._rules:
+            kind, pattern, name = rule.resource
+            if kind is Kind.ANY:
+                self._everything.append(rule)
+                continue
+            rows = self._literal if pattern is Pattern.LITERAL else self._prefixes
+            rows.setdefault((kind, name), []).append(rule)
+        for kind in Kind:
+            if lengths := sorted({len(prefix) for of, prefix in self._prefixes if of is kind}):
+                self._lengths[kind] = lengths
+        self._made = True
 
 
 class Need(NamedTuple):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -25,6 +25,7 @@ from statemachine.access.rules import (
     Policy,
     Resource,
     Rule,
+    RuleIndex,
     parse_resource,
     parse_rule,
     rule_row,
@@ -89,6 +90,11 @@ class User:
     rules: tuple[Rule, ...] = ()
     tokens: tuple[bytes, ...] = ()
     """The SHA-256 of each of the user's tokens."""
+    index: RuleIndex = field(init=False, compare=False, repr=False)
+    """The rules by resource."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "index", RuleIndex(self.rules))
 
 
 class Token(NamedTuple):
