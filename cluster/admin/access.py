@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import logging
 import re
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
@@ -36,11 +35,10 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from cluster.admin.signed_identity import Passes
+    from cluster.broker.access.denials import Denials
     from cluster.broker.access.secrets import Secrets
-    from cluster.broker.access.user_admin import Denials, UserAdmin
+    from cluster.broker.access.user_admin import UserAdmin
     from statemachine.access.users import Access, User
-
-logger = logging.getLogger(__name__)
 
 COOKIE: Final = "raftmq_"
 """Prefix of the cookie's name; the first digits of the cluster's id follow. A browser sends a cookie to every port of a
@@ -55,8 +53,6 @@ SLOW_S: Final = 0.5
 TRYING_MAX: Final = 8
 """The most logins of one address at the same time."""
 ADDRESSES_MAX: Final = 1_024
-LOGGED_EVERY_MS: Final = 10_000
-"""Milliseconds within which denials of one kind at one address are logged only once."""
 NO_USER: Final = "the request names no user"
 FIRST_SUPER: Final = "the operator makes the first one, on a node's machine: raftmq user create NAME --super"
 
@@ -106,14 +102,12 @@ class HttpAccess:
         uuid: Callable[[], str],
         stale: Callable[[], str],
         entropy: Callable[[int], bytes],
-        wall_ms: Callable[[], int],
         log_time_ms: Callable[[], int],
-        denied: Callable[[bool], None],
         secrets: Secrets,
         denials: Denials,
     ) -> None:
         """`cluster` is the cluster's name, and `uuid` returns its id. `stale` returns the reason why this node cannot
-        tell what users may do now; "" if it can. `denied` counts a denial; its argument is True if it was enforced."""
+        tell what users may do now; "" if it can."""
         self.secrets = secrets
         """Encrypts and decrypts the secrets of users."""
         self.denials = denials
@@ -131,13 +125,10 @@ class HttpAccess:
         self._cluster = cluster
         self._uuid = uuid
         self._stale = stale
-        self._wall_ms = wall_ms
-        self._denied = denied
         self._wrong: OrderedDict[str, int] = OrderedDict()
         """Address -> number of wrong tokens in a row."""
         self._trying: Counter[str] = Counter()
         """Address -> number of logins in progress."""
-        self._logged: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     # --- the author of a request -------------------------------------------------------------------------------------
 
@@ -303,17 +294,8 @@ class HttpAccess:
         self._note(Caller(None, address), ApiError("unauthenticated", why, ""), "POST /v1/session", enforced=True)
 
     def _note(self, caller: Caller, refused: ApiError, what: str, enforced: bool) -> None:
-        self._denied(enforced)
-        self.denials.note(caller.address, refused.message, what, enforced=enforced)
-        key, now_ms = (caller.address, refused.message), self._wall_ms()
-        if 0 <= now_ms - self._logged.get(key, now_ms + 1) < LOGGED_EVERY_MS:
-            return
-        self._logged[key] = now_ms
-        self._logged.move_to_end(key)
-        if len(self._logged) > ADDRESSES_MAX:
-            self._logged.popitem(last=False)
-        outcome = "denied" if enforced else "would be denied"
-        logger.warning("HTTP client %s: %s %s: %s", caller.address, what, outcome, ascii(refused.message))
+        user = 0 if caller.user is None else caller.user.id
+        self.denials.note(user, caller.address, refused.message, what, enforced=enforced)
 
     @staticmethod
     def asker(caller: Caller) -> Asker:

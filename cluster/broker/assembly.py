@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cluster.broker.access.denials import Denials
 from cluster.broker.access.secrets import Resealing, Secrets, read_keys
-from cluster.broker.access.user_admin import Denials, FirstUser, UserAdmin
+from cluster.broker.access.user_admin import FirstUser, UserAdmin
 from cluster.broker.groups.client_relay import ClientRelay
 from cluster.broker.groups.group_members import Members
 from cluster.broker.groups.offset_resets import OffsetResets
 from cluster.broker.groups.queue_locks import QueueLocks
 from cluster.broker.groups.route_refresh import EarlyRoutes
 from cluster.broker.pulls.pull_service import Pulls
-from cluster.broker.rights import Rights
+from cluster.broker.rights import Party, Rights
 from cluster.broker.sends.redelivery import SendBacks
 from cluster.broker.sends.send_service import Sends
 from cluster.broker.timers.recalls import Recalls
@@ -73,14 +74,17 @@ class Broker:
         transport: RelayLinks,
         unreached: Callable[[], Collection[NodeId]],
         keyed: Callable[[], bool],
+        denied: Callable[[bool], None],
         relay_metrics: RelayMetrics,
         transaction_metrics: TransactionMetrics,
     ) -> None:
         """`route` and `refuse` are explained at Sends, `reads` at Pulls. `unreached` returns the nodes that the leader
-        does not reach. `keyed` returns True if every node has proven the cluster's secret."""
+        does not reach. `keyed` returns True if every node has proven the cluster's secret. `denied` counts a denial;
+        its argument is True if it was enforced."""
         config, environment, clock = context.config, context.environment, context.clock
         self._loop = context.loop
-        self.rights = Rights(services.state.access)
+        self.denials = Denials(clock.wall_ms, denied)
+        self.rights = Rights(services.state.access, self._note_denied)
         self.sends: Sends[Any] = Sends(services, clock, proposals, retries, incarnation, route=route, refuse=refuse)
         self.staged = StagedDelivery(services, proposals, context.alarms, self._staged_lane(context))
         self.writes = StagedWriteRequests(services, proposals, self.sends.split_batch)
@@ -93,7 +97,6 @@ class Broker:
             alarms=context.alarms,
             read=environment.read_key_file or read_keys,
         )
-        self.denials = Denials(clock.wall_ms)
         self.user_admin = UserAdmin(services, self.secrets, keyed)
         self.resealing = Resealing(services, self.secrets)
         self.first_user = FirstUser(config.auth.first_user_file, services, self.user_admin)
@@ -110,6 +113,9 @@ class Broker:
         self.send_backs = SendBacks(services, proposals, self.rights)
         self.timers = TimerDelivery(services, proposals, self._timer_lane(context))
         self.recalls = Recalls(services, proposals, self.timers, self.rights)
+
+    def _note_denied(self, party: Party, why: str, what: str, enforced: bool) -> None:
+        self.denials.note(party.user, party.address, why, what, enforced=enforced)
 
     @staticmethod
     def _timer_lane(context: NodeContext) -> Any:

@@ -57,12 +57,9 @@ Noted = Callable[[Party, str, str, bool], object]
 class Rights:
     """Judges by the users, rules and mode in force. Event loop only."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, noted: Noted = lambda *_: None) -> None:
+        """`noted` is told of each denial, also of one that is only observed."""
         self._access = access
-        self._noted: Noted = lambda *_: None
-
-    def tell(self, noted: Noted) -> None:
-        """Tells `noted` of each denial from now on, also of one that is only observed."""
         self._noted = noted
 
     @property

@@ -111,9 +111,7 @@ def _access_of(node: Assembly) -> HttpAccess:
         uuid=uuid,
         stale=node.unheard,
         entropy=environment.entropy,
-        wall_ms=environment.clock.wall_ms,
         log_time_ms=node.services.log_time_ms,
-        denied=lambda enforced: node.metrics.denied(enforced=enforced),
         secrets=node.broker.secrets,
         denials=node.broker.denials,
     )

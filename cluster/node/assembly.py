@@ -293,6 +293,7 @@ class Assembly:
             transport=self.transport,
             unreached=self.links.unreached,
             keyed=lambda: self.transport.keyring.demanded,
+            denied=lambda enforced: metrics.denied(enforced=enforced),
             relay_metrics=metrics.relay,
             transaction_metrics=metrics.transactions,
         )

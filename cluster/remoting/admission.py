@@ -13,8 +13,6 @@ was removed meanwhile no longer counts. Of all fields that a client writes, only
 from __future__ import annotations
 
 import contextlib
-import logging
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -34,15 +32,12 @@ from statemachine.access.users import Mode
 if TYPE_CHECKING:
     from hashlib import _Hash
 
+    from cluster.broker.access.denials import Denials
     from cluster.broker.access.secrets import Secrets
-    from cluster.broker.access.user_admin import Denials
     from cluster.broker.pulls.long_poll import LongPolls
     from cluster.broker.reads.pull_values import Pull
-    from cluster.broker.rights import Rights
     from cluster.runtime.turns.work import Steps, Turns
     from statemachine.access.users import Access, User
-
-logger = logging.getLogger(__name__)
 
 NeedsOf = Callable[[int, Mapping[str, str], bytes], "Sequence[Need] | None"]
 """(code, ext fields, body) -> the rights that the request needs; None: only a Super may make it. Raises Refused for a
@@ -50,9 +45,6 @@ body that cannot be read."""
 
 SIGNED_BYTES_PER_UNIT: Final = 512
 VERIFY_UNITS: Final = 5
-LOGGED_MAX: Final = 1_024
-LOGGED_EVERY_MS: Final = 10_000
-"""Milliseconds within which denials of one user at one address are logged only once."""
 CLIENTS_PER_STEP: Final = 64
 
 
@@ -77,13 +69,6 @@ class SendGate(Protocol):
 
 Take = Callable[[ReplyPath, bytes, list[tuple[int, int]], int, SendGate], int]
 """The signature of `cluster.remoting.handlers.send.Intake.take`."""
-
-
-class Figures(Protocol):
-    """Counts denied requests."""
-
-    def denied(self, *, enforced: bool) -> None:
-        """Counts a request that was denied, or would be if `auth.mode` were enforce."""
 
 
 class _Client:
@@ -132,31 +117,22 @@ class Admission:
         polls: LongPolls,
         stale: Callable[[], str],
         refuse: Callable[[Frame, Refused], None],
-        now_ms: Callable[[], int],
         turns: Turns,
-        figures: Figures | None = None,
-        denials: Denials | None = None,
-        rights: Rights | None = None,
+        denials: Denials,
     ) -> None:
         """`polls` are the waiting pulls, which are judged again after a change. `stale` returns the reason why this
-        node cannot tell what users may do now; "" if it can. `refuse` answers a request. What `rights` denies is noted
-        as what this denies."""
+        node cannot tell what users may do now; "" if it can. `refuse` answers a request."""
         self._access = access
         self._secrets = secrets
         self._needs = needs
         self._stale = stale
         self._refuse = refuse
-        self._now_ms = now_ms
         self._turns = turns
         self._polls = polls
-        self._figures = figures
         self._denials = denials
         self._clients: dict[ReplyPath, _Client] = {}
         self.version = -1
         """The newest version of users and rules for which connections were checked."""
-        self._logged: OrderedDict[tuple[str, str], int] = OrderedDict()
-        if rights is not None:
-            rights.tell(lambda party, why, what, enforced: self._note(party.address, what, why, enforced))
         self.changed()
 
     # --- requests ----------------------------------------------------------------------------------------------------
@@ -263,28 +239,11 @@ class Admission:
         enforced = self._access.mode is Mode.ENFORCE
         if refused.reason is Reason.NO_PERMISSION:
             what = name_of_request(frame.header.code)
-            self._note(frame.path.peer_address[0], what, refused.remark, enforced)
+            self._denials.note(frame.user, frame.path.peer_address[0], refused.remark, what, enforced=enforced)
         if not enforced:
             return True
         self._refuse(frame, refused)
         return False
-
-    def _note(self, address: str, what: str, why: str, enforced: bool) -> None:
-        """Counts a denial, and logs it unless the same was logged a moment ago."""
-        if self._figures is not None:
-            self._figures.denied(enforced=enforced)
-        if self._denials is not None:
-            self._denials.note(address, why, what, enforced=enforced)
-        key, now_ms = (address, why), self._now_ms()
-        if now_ms - self._logged.get(key, -LOGGED_EVERY_MS) < LOGGED_EVERY_MS:
-            return
-        self._logged[key] = now_ms
-        self._logged.move_to_end(key)
-        if len(self._logged) > LOGGED_MAX:
-            self._logged.popitem(last=False)
-        logger.warning(
-            "client %s: request %s %s: %s", address, what, "denied" if enforced else "would be denied", ascii(why)
-        )
 
     def _client(self, path: ReplyPath) -> _Client:
         client = self._clients.get(path)

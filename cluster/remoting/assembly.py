@@ -11,7 +11,7 @@ from cluster.broker.groups.group_offsets import Offsets
 from cluster.broker.sends.send_service import DEFAULT_TOPICS
 from cluster.broker.transactions.transaction_end import CheckBack
 from cluster.config.loading import own_address
-from cluster.remoting.admission import Admission, Figures
+from cluster.remoting.admission import Admission
 from cluster.remoting.connection.connection_memory import ConnectionMemory
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.forward.forwarder import Forwarder, PullForwards
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from raftlog.types import NodeId
 
 
-class Metrics(RequestFigures, Figures, Protocol):
+class Metrics(RequestFigures, Protocol):
     """Counts requests."""
 
 
@@ -126,11 +126,8 @@ class Remoting:
             polls=broker.pulls.long_polls,
             stale=unheard,
             refuse=replies.refuse,
-            now_ms=context.clock.monotonic_ms,
             turns=services.turns,
-            figures=metrics,
             denials=broker.denials,
-            rights=broker.rights,
         )
         self.router = Router(
             config,

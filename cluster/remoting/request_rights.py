@@ -17,10 +17,11 @@ import msgspec
 
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.rights import SUB, group_need, topic_need
-from cluster.remoting.request import Handler
+from cluster.remoting.request import Handler, too_long
 from cluster.runtime import metered_json
+from cluster.runtime.request_limits import TOPIC_LENGTH_MAX
 from raftmq_wire.json_text import MALFORMED
-from statemachine.access.rules import Action, Kind, Need
+from statemachine.access.rules import KIND_NAMES, Action, Kind, Need
 
 DEFAULT_TOPICS: Final = frozenset({"TBW102", "AUTO_CREATE_TOPIC_KEY"})
 """Names of the topic whose route producers ask for before they create a topic."""
@@ -28,6 +29,10 @@ WRITE = (Action.SUB, Action.UPDATE)
 ROUTE = (Action.PUB, Action.SUB, Action.GET)
 GET, UPDATE, DELETE, LIST = (Action.GET,), (Action.UPDATE,), (Action.DELETE,), (Action.LIST,)
 PUT = (Action.CREATE, Action.UPDATE)
+NAMES_MAX: Final = 2_048
+"""The most topics and groups of one request that are judged. Judging is one piece of work of the event loop."""
+NAME_LENGTH_MAX: Final = TOPIC_LENGTH_MAX
+"""The most characters of a name that is judged: no topic and no group has a longer one."""
 Ext = Mapping[str, str]
 Row = Callable[[Ext, bytes, str], Iterator[Need]]
 """(ext fields, body, name of the cluster) -> needed rights."""
@@ -166,11 +171,22 @@ def of_new_group(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
 
 def needs_of(codes: Codes, code: int, ext: Ext, body: bytes, cluster: str) -> Sequence[Need] | None:
     """Returns the needed rights of a request; None if only a Super may make it. Raises Refused if its body cannot be
-    read."""
+    read, or names more than is judged."""
     served = codes.get(code)
     if served is None or served.needs is super_alone:
         return None
+    if remark := too_long(code, len(body)):
+        raise Refused(Reason.INVALID, remark)
+    found: list[Need] = []
     try:
-        return list(served.needs(ext, body, cluster))
+        for need in served.needs(ext, body, cluster):
+            if len(need.name) > NAME_LENGTH_MAX:
+                kind = KIND_NAMES[need.kind].lower()
+                raise Refused(Reason.INVALID, f"a {kind} of {len(need.name)} characters; {NAME_LENGTH_MAX} are allowed")
+            found.append(need)
+            if len(found) > NAMES_MAX:
+                remark = f"request {code} names more than {NAMES_MAX} topics and groups: send it in parts"
+                raise Refused(Reason.INVALID, remark)
     except MALFORMED as error:
         raise Refused(Reason.INVALID, f"the body of request {code} cannot be read: {error}") from None
+    return found

@@ -8,6 +8,7 @@ from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
+from cluster.broker.access.denials import Denials
 from cluster.broker.access.secrets import Secrets
 from cluster.broker.sends.send_service import Sends
 from cluster.remoting.admission import Admission
@@ -99,8 +100,8 @@ class Node:
             polls=nothing,
             stale=lambda: "",
             refuse=lambda frame, refused: self.refused.append(refused.remark),
-            now_ms=lambda: 0,
             turns=nothing,
+            denials=Denials(lambda: 0),
         )
 
     def slot(self, topic: str) -> TopicSlot | None:

@@ -26,8 +26,8 @@ READ_BYTES_MAX = 1 << 20
 
 
 class TransactionView(msgspec.Struct, frozen=True, kw_only=True):
-    """A half message. Fields from the message itself are null if it was not read: because it is damaged or long, its
-    topic was deleted, or the caller may not read its topic."""
+    """A half message. Fields from the message itself are null if it was not read, because it is damaged or long, or the
+    caller may not read its topic."""
 
     position: int
     """Position at which it was first stored; its producer uses it as an id."""
@@ -73,7 +73,7 @@ async def list_transactions(call: Call) -> TransactionsView:
             checks=half.checks,
             next_check_ms=half.check_ms,
         )
-        readable = topic is not None and port.access.may_read(call.caller, topic.name, "")
+        readable = port.access.may_read(call.caller, "" if topic is None else topic.name, "")
         if readable and half.size <= room:
             room -= half.size
             view = _read(port.services, half, view)

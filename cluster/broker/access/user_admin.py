@@ -1,5 +1,5 @@
-"""Changes users, rules and the mode: proposes the commands and reports their results (leader only). Keeps what was
-denied, and finds the changes that the cluster's findings tell of.
+"""Changes users, rules and the mode: proposes the commands and reports their results (leader only). Finds the changes
+that the cluster's findings tell of.
 
 The callers have checked the permission: only a Super (an administrator), or the operator with the cluster's secret, may
 ask for a change.
@@ -8,7 +8,6 @@ ask for a change.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -40,49 +39,11 @@ if TYPE_CHECKING:
 
 
 HOUR_MS: Final = 3_600_000
-KEPT_MAX: Final = 256
-TEXT_MAX: Final = 256
 LOOKED_AT: Final = 200
 """The most recent changes that are searched, once after each change."""
 _NEWEST: Final = (1 << 63) - 1
 _ABOUT_MODE: Final = "auth.mode"
 _ABOUT_USER: Final = "User:"
-
-
-class Denial(NamedTuple):
-    """Requests of one address that were denied for one reason."""
-
-    address: str
-    why: str
-    last: str
-    """The last denied request: its code, or method and route."""
-    enforced: bool
-    """False if the last request passed, because the mode was not enforce."""
-    times: int
-    last_ms: int
-    """The wall clock at the last request."""
-
-
-class Denials:
-    """Counts denials by address and reason. The newest KEPT_MAX pairs are kept, for an hour after the last one."""
-
-    def __init__(self, wall_ms: Callable[[], int]) -> None:
-        self._wall_ms = wall_ms
-        self._kept: OrderedDict[tuple[str, str], Denial] = OrderedDict()
-
-    def note(self, address: str, why: str, what: str, *, enforced: bool) -> None:
-        """Counts a denied request."""
-        key = address, why[:TEXT_MAX]
-        before = self._kept.pop(key, None)
-        times = 1 + (before.times if before is not None else 0)
-        self._kept[key] = Denial(*key, what, enforced, times, self._wall_ms())
-        if len(self._kept) > KEPT_MAX:
-            self._kept.popitem(last=False)
-
-    def last_hour(self) -> list[Denial]:
-        """Returns the denials of the last hour, the newest first."""
-        since_ms = self._wall_ms() - HOUR_MS
-        return [each for each in reversed(self._kept.values()) if each.last_ms >= since_ms]
 
 
 TRIES: Final = 5

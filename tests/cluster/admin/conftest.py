@@ -19,7 +19,8 @@ from cluster.admin.node_interface import ClientView, KernelView, LoadStatus, Mem
 from cluster.admin.server import build_app
 from cluster.admin.signed_identity import Passes
 from cluster.backup.service import Backups
-from cluster.broker.access.user_admin import Denials, UserAdmin
+from cluster.broker.access.denials import Denials
+from cluster.broker.access.user_admin import UserAdmin
 from cluster.broker.topic_sizes import TopicSizes
 from cluster.config.cluster_keys import USUAL
 from cluster.config.config import Config
@@ -184,11 +185,9 @@ class FakeNode:
             uuid=lambda: str(CLUSTER),
             stale=lambda: self.stale,
             entropy=random.Random(node_id).randbytes,
-            wall_ms=lambda: self.now_ms,
             log_time_ms=lambda: self.now_ms,
-            denied=self.denials.append,
             secrets=self.secrets,  # type: ignore[arg-type]
-            denials=Denials(lambda: self.now_ms),
+            denials=Denials(lambda: self.now_ms, self.denials.append),
         )
 
     def _commit_soon(self, entry: Entry) -> None:

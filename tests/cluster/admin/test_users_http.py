@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, TCPConnector
 
-from cluster.admin.access import ADDRESSES_MAX, SLOW_AFTER, SLOW_S, TRYING_MAX
+from cluster.admin.access import SLOW_AFTER, SLOW_S, TRYING_MAX
 from cluster.admin.signed_identity import PASS_HEADER, operator_pass
-from cluster.broker.access.user_admin import KEPT_MAX, LOGINS_MAX
+from cluster.broker.access.denials import KEPT_MAX, PAIRS_MAX
+from cluster.broker.access.user_admin import LOGINS_MAX
 from tests.support.fake_raw import CLUSTER
 
 SECRET = "secret of root"
@@ -339,7 +340,7 @@ async def test_a_thousand_wrong_logins_slow_their_address_and_nobody_else(
         assert pauses.total == LOGINS - SLOW_AFTER
         assert node.access._wrong == {"127.0.0.1": LOGINS}
         assert not node.access._trying
-        assert len(node.access._logged) <= ADDRESSES_MAX
+        assert len(node.access.denials._unsaid) <= PAIRS_MAX
         assert len(node.access.denials._kept) <= KEPT_MAX
         assert (await log_in(client)).status == 200, "the right secret of that address"
         assert (await log_in(honest)).status == 200
@@ -354,12 +355,13 @@ async def test_wrong_logins_of_many_addresses_hold_little_memory(
     client: Any, node: Any, root: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cluster.admin.access.ADDRESSES_MAX", 40)
+    monkeypatch.setattr("cluster.broker.access.denials.PAIRS_MAX", 40)
     hosts = [f"127.9.0.{number}" for number in range(1, 101)]
     for host in hosts:
         async with at_address(client, host) as stranger:
             assert (await log_in(stranger, host, "wrong secret")).status == 401
     assert list(node.access._wrong) == hosts[-40:]
-    assert len(node.access._logged) == 40
+    assert len(node.access.denials._unsaid) == 40
 
 
 async def test_a_login_that_is_repeated_ends_the_oldest(client: Any, node: Any, root: dict[str, str]) -> None:

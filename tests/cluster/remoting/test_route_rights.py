@@ -95,3 +95,34 @@ def test_needs_are_compared_by_what_they_say() -> None:
     )
     assert isinstance(one, Need)
     assert one == other
+
+
+@pytest.mark.parametrize("code", [RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ])
+def test_what_names_very_much_is_refused_before_it_is_judged(code: RequestCode) -> None:
+    topics = [{"topic": f"t{number}", "queueId": 0} for number in range(20_000)]
+    body = {"consumerGroup": "g", "mqSet": topics}
+    if code == RequestCode.HEART_BEAT:
+        body = {"consumerDataSet": [{"groupName": "g", "subscriptionDataSet": topics}]}
+    with pytest.raises(Refused, match="names more than 2048 topics and groups"):
+        told(code, body)
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "ext"),
+    [
+        (RequestCode.HEART_BEAT, {"consumerDataSet": [{"groupName": "g" * 257}]}, {}),
+        (RequestCode.LOCK_BATCH_MQ, {"consumerGroup": "g", "mqSet": [{"topic": "t" * 257}]}, {}),
+        (RequestCode.PULL_MESSAGE, b"", {"topic": "t", "consumerGroup": "\N{GRINNING FACE}" * 2_000_000}),
+        (RequestCode.SEND_MESSAGE_V2, b"", {"b": "t" * 257}),
+    ],
+)
+def test_a_name_that_no_topic_has_is_refused_and_not_repeated(code: int, body: Any, ext: dict[str, str]) -> None:
+    with pytest.raises(Refused) as caught:
+        told(code, body, **ext)
+    assert len(caught.value.remark) < 100
+    assert "characters; 256 are allowed" in caught.value.remark
+
+
+def test_a_body_that_is_too_long_is_not_decoded_to_be_judged() -> None:
+    with pytest.raises(Refused, match="bytes, 2097152 are allowed"):
+        told(RequestCode.HEART_BEAT, b" " * (3 << 20))

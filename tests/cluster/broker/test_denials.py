@@ -1,0 +1,46 @@
+"""What is denied is counted, kept and logged within bounds, whatever names and addresses it has."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.broker.access.denials import KEPT_MAX, LINES_MAX, PAIRS_MAX, TEXT_MAX, Denials
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ms = 1_000_000
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+def test_a_user_at_an_address_leaves_one_line_a_second_with_the_count(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    counted: list[bool] = []
+    denials = Denials(clock, counted.append)
+    for number in range(1_000):
+        denials.note(7, "10.0.0.1", f"no right to Pub on Topic:t{number}", "SEND_MESSAGE (10)", enforced=True)
+    clock.ms += 1_000
+    denials.note(7, "10.0.0.1", "no right to Pub on Topic:t", "SEND_MESSAGE (10)", enforced=False)
+    denials.note(8, "10.0.0.1", "no right to Pub on Topic:t", "SEND_MESSAGE (10)", enforced=True)
+    assert caplog.messages == [
+        "client 10.0.0.1: SEND_MESSAGE (10) denied: 'no right to Pub on Topic:t0'",
+        "client 10.0.0.1: SEND_MESSAGE (10) would be denied: 'no right to Pub on Topic:t' (the last of 1000)",
+        "client 10.0.0.1: SEND_MESSAGE (10) denied: 'no right to Pub on Topic:t'",
+    ]
+    assert counted == [True] * 1_000 + [False, True]
+
+
+def test_names_of_two_megabytes_and_ever_new_addresses_take_little_memory(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    denials = Denials(clock)
+    long = "\N{GRINNING FACE}" * 500_000
+    for number in range(2 * PAIRS_MAX):
+        denials.note(0, f"10.0.{number // 250}.{number % 250}", f"{number} {long}", "HEART_BEAT (34)", enforced=True)
+    kept = denials.last_hour()
+    assert len(kept) == KEPT_MAX
+    assert max(len(each.why) for each in kept) == TEXT_MAX
+    assert len(denials._unsaid) <= PAIRS_MAX
+    assert len(caplog.messages) == LINES_MAX
+    assert max(map(len, caplog.messages)) < 10 * TEXT_MAX + 100
