@@ -153,7 +153,10 @@ def begin_steps(turns: Turns, client: Client, steps: Steps) -> None:
 
 def _counted(client: Client, steps: Steps) -> Steps:
     try:
-        yield from steps
+        for _ in steps:
+            if client.closed:
+                return
+            yield
     finally:
         client.work_waits(-1)
 

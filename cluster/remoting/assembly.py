@@ -14,6 +14,7 @@ from cluster.config.loading import own_address
 from cluster.remoting.admission import Admission
 from cluster.remoting.connection.connection_memory import ConnectionMemory
 from cluster.remoting.connection.frame import Frame
+from cluster.remoting.costly_requests import READS, WRITES, CostlyRequests
 from cluster.remoting.forward.forwarder import Forwarder, PullForwards
 from cluster.remoting.handlers.assignment import Assignments
 from cluster.remoting.handlers.broker_stats import BrokerFigures
@@ -109,6 +110,7 @@ class Remoting:
             in_flight=context.in_flight,
             closings=closings,
             soon=context.loop.call_soon,
+            level=lambda: state.level,
             trusted=lambda: transport.keyring.demanded,
             slow=proposals.figures.slow,
         )
@@ -148,6 +150,10 @@ class Remoting:
             members=broker.members,
             admission=self.admission,
             parked=broker.pulls.long_polls.has,
+            costly=(
+                CostlyRequests(context.loop.call_soon, READS),
+                CostlyRequests(context.loop.call_soon, WRITES, at_once_max=1),
+            ),
         )
         arrived.add(self.router.on_request)
         handed.add(self.router.on_handed)

@@ -83,6 +83,10 @@ class Request(Protocol):
         """Returns True if an answer of about `size` bytes may be made now. Otherwise `again` is called once when it
         may, unless the client is gone by then; until then no more is read from its connection."""
 
+    def when_answered(self, ended: Callable[[Request], None]) -> None:
+        """Calls `ended` with the request at its first answer, also of a oneway request. Forgotten if it is never
+        answered."""
+
     def hold(self) -> None:
         """Marks the request as waiting for an event, as a long poll does, so that it does not count as slow."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from cluster.remoting.connection.remoting_request import RemotingRequest
 from cluster.remoting.connection.reply_path import IN_LINE, SENDS
 from cluster.remoting.connection.server import Dispatch, RemotingConnection, unsupported
 from cluster.remoting.connection.stuck_clients import IdleClients, StuckClients
+from cluster.remoting.costly_requests import CostlyRequests
 from cluster.remoting.forward.forwarder import WRITES, ForwardedPath, Forwarder
 from cluster.remoting.forward.requesting_clients import name_committers, name_standing
 from cluster.remoting.handlers.send import SendHandler
@@ -108,6 +109,7 @@ class Router(Dispatch):
         members: Members,
         admission: Admission,
         parked: Callable[[RemotingConnection], bool],
+        costly: Sequence[CostlyRequests],
     ) -> None:
         """`known_topic` returns True also for virtual topics (TBW102). `parked` returns True if pulls of a connection
         wait. `turns` continues the requests of one read in another turn when this one has no room. `fenced` returns
@@ -124,7 +126,10 @@ class Router(Dispatch):
         self._known_topic = known_topic
         self._large_answers = sizes(state, lambda: self._limits)
         handlers = {code: served.handler for code, served in codes.items() if served.handler is not None}
+        self._costly = costly
         self._handlers = with_room(handlers, self._large_answers)
+        for each in costly:
+            self._handlers = each.dealt_out(self._handlers)
         self._fenced = fenced
         self._log_begins = log_begins
         self._refuse = refuse
@@ -155,6 +160,8 @@ class Router(Dispatch):
     def _tick(self, now_ms: int) -> None:
         self.patience.tick(now_ms)
         self.idle.tick(now_ms)
+        for each in self._costly:
+            each.tick(now_ms)
 
     def reload(self, limits: LimitsSection) -> None:
         """Takes other limits."""

@@ -6,6 +6,7 @@ from there. Until then its pulls are answered MOVED, and its commits, which were
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from functools import partial
@@ -73,6 +74,11 @@ class OffsetResets:
         self._old = old
         self._ending: set[tuple[str, Queue, int]] = set()
         """Resets whose end is proposed: (group, queue, number)."""
+        self._writing = False
+        """True while rows of a reset are under way into the log."""
+        self._to_write: deque[Callable[[], None]] = deque()
+        """Resets that wait until those rows are written: rows of two would come into one entry, which may not take long
+        to apply."""
 
     # --- operators ---------------------------------------------------------------------------------------------------
 
@@ -126,15 +132,36 @@ class OffsetResets:
                 return
 
             def applied(result: ProposeResult) -> None:
+                self._written()
                 done(found if result.outcome is Outcome.OK and result.results[-1].ok else _refusal(result))
 
-            rows = ([topic.id, queue_id, offset] for queue_id, offset in found)
-            now_ms = services.log_time_ms()
-            parts = rows_in_parts(rows)
-            runs: Iterator[list[Command]] = ([[RESET_OFFSETS, wish.group, now_ms, part]] for part in parts)
-            propose_in_parts(services, runs, applied)
+            def write() -> None:
+                rows = ([topic.id, queue_id, offset] for queue_id, offset in found)
+                now_ms = services.log_time_ms()
+                parts = rows_in_parts(rows)
+                runs: Iterator[list[Command]] = ([[RESET_OFFSETS, wish.group, now_ms, part]] for part in parts)
+                propose_in_parts(services, runs, applied)
+
+            self._to_write.append(write)
+            if not self._writing:
+                self._write_next()
 
         self._find(wish, topic, propose)
+
+    def _write_next(self) -> None:
+        self._writing = True
+        try:
+            self._to_write.popleft()()
+        except Exception:
+            self._written()
+            raise
+
+    def _written(self) -> None:
+        """Begins the next reset once the rows of one are applied, lost or undecided."""
+        self._writing = False
+        if self._to_write:
+            self._services.call_later(0, self._write_next)
+            self._writing = True
 
     def _checked(self, wish: ResetWish) -> TopicConfig:
         """Returns the topic of a reset that is possible. Raises Refused."""

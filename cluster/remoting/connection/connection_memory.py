@@ -91,6 +91,8 @@ logger = logging.getLogger(__name__)
 
 TOPIC_BYTES, GROUP_BYTES = 80, 640
 """Estimated bytes of one topic's name in a list, and of one group's settings."""
+RULE_BYTES = 250
+"""Estimated bytes of a rule, and of a user, in a list."""
 QUEUE_BYTES, STATS_ROWS_MAX = 240, 10_000
 """Estimated bytes of one queue's offsets, and the most queues in one answer."""
 ROUTE_BYTES = 16 << 10
@@ -105,6 +107,9 @@ def sizes(state: BrokerState, limits: Callable[[], LimitsSection]) -> Sizes:
 
     def topics() -> int:
         return TOPIC_BYTES * len(state.topics)
+
+    def rules() -> int:
+        return RULE_BYTES * sum([1 + len(user.rules) for user in state.access.users.values()])
 
     return {
         RequestCode.GET_KVLIST_BY_NAMESPACE: topics,
@@ -122,6 +127,8 @@ def sizes(state: BrokerState, limits: Callable[[], LimitsSection]) -> Sizes:
         RequestCode.GET_ROUTEINFO_BY_TOPIC: lambda: ROUTE_BYTES,
         RequestCode.GET_TOPIC_CONFIG: lambda: ROUTE_BYTES,
         RequestCode.GET_BROKER_CLUSTER_INFO: lambda: ROUTE_BYTES,
+        RequestCode.AUTH_LIST_ACL: rules,
+        RequestCode.AUTH_LIST_USER: lambda: RULE_BYTES * len(state.access.users),
     }
 
 

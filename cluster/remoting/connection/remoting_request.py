@@ -48,6 +48,7 @@ class RemotingRequest(Untracked):
     """The frame as it came, if another node may have to answer the request; None otherwise."""
     _answered: bool = False
     _promised: Share | None = None
+    _ended: Callable[[RemotingRequest], None] | None = None
 
     @classmethod
     def of(cls, frame: Frame, slow: SlowRequests | None = None, *, reads_ext: bool = True) -> RemotingRequest:
@@ -94,6 +95,9 @@ class RemotingRequest(Untracked):
     @property
     def client(self) -> tuple[str, int]:
         return self.connection.peer_address
+
+    def when_answered(self, ended: Callable[[RemotingRequest], None]) -> None:
+        self._ended = ended
 
     def hold(self) -> None:
         self._arrived_s = math.inf
@@ -146,6 +150,8 @@ class RemotingRequest(Untracked):
         if self._answered:
             return False
         self._answered = True
+        if self._ended is not None:
+            self._ended(self)
         if self._slow is not None:
             self._slow.answered(self, code, self._arrived_s)
         return not self.flag & FLAG_ONEWAY

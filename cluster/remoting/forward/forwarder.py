@@ -24,6 +24,7 @@ from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.remoting_request import RemotingRequest
 from cluster.remoting.connection.reply_path import IN_LINE, ONE_TRY, SENDS, OrderLine, ReplyPath
 from cluster.remoting.connection.server import raw_frame
+from cluster.remoting.costly_requests import COSTLY
 from cluster.remoting.request import Request
 from cluster.replication.send_identity import Identity
 from cluster.runtime.resource_budget import Room, Share, Soon
@@ -32,6 +33,7 @@ from raftlog.types import NOBODY, NodeId
 from raftlog.work import charge
 from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, decode_header, encode_frame, ext_of
 from raftmq_wire.codes import UNKNOWN_REMARK, RequestCode, ResponseCode
+from statemachine.commands import OWNERS_LEVEL
 
 if TYPE_CHECKING:
     from cluster.broker.sends.closed_connections import ClosedConnections
@@ -137,7 +139,7 @@ class Held:
 class ForwardedPath(ReplyPath):
     """The stand-in, on the leader, for a client whose connection another node holds."""
 
-    __slots__ = ("_id", "_peer", "_transport", "_works")
+    __slots__ = ("_id", "_open", "_peer", "_transport", "_works")
 
     forwarded = True
 
@@ -151,10 +153,13 @@ class ForwardedPath(ReplyPath):
         room: Room,
         works: Counter[Hashable],
         above: BytesInFlight,
+        open_paths: dict[tuple[NodeId, int], ForwardedPath],
     ) -> None:
-        """`works`: owner -> pieces of work that wait for their turn. `above`: the bytes in flight of all clients."""
+        """`works`: owner -> pieces of work that wait for their turn. `above`: the bytes in flight of all clients.
+        `open_paths`: the paths of costly requests that are not answered, from which this one is removed."""
         super().__init__(client, listener, room, above)
         self._works = works
+        self._open = open_paths
         self._transport = transport
         self._peer = peer
         self._id = forward_id
@@ -175,11 +180,19 @@ class ForwardedPath(ReplyPath):
 
     def write(self, data: bytes) -> None:
         """Sends the answer to the node that holds the connection."""
+        self._open.pop((self._peer, self._id), None)
         self._transport.send_frame(self._peer, Kind.FORWARD_REPLY, [self._id, True], data)
+
+    def client_gone(self) -> None:
+        """Ends the request: nobody waits for an answer any more."""
+        self.closed = True
+        for told in self.on_close:
+            told()
 
     def hand_back(self) -> None:
         """Returns the request to the node that holds it, because this node no longer leads and has not proposed it. The
         holder forwards it to the next leader itself (one hop)."""
+        self._open.pop((self._peer, self._id), None)
         self._transport.send_frame(self._peer, Kind.FORWARD_REPLY, [self._id, False], b"")
 
 
@@ -201,12 +214,14 @@ class Forwarder:
         in_flight: InFlight,
         closings: ClosedConnections,
         soon: Soon,
+        level: Callable[[], int],
         trusted: Callable[[], bool] = lambda: False,
         slow: SlowRequests | None = None,
     ) -> None:
         """`leads` returns True if this node leads and its writes are open; `term` returns the term that it knows.
         `local` handles a request as the leader. `room` is the memory for answers on their way to clients. `trusted`
-        returns True if every peer has proven the cluster's secret, so that its word about a client's user counts."""
+        returns True if every peer has proven the cluster's secret, so that its word about a client's user counts.
+        `level` returns the level of the cluster."""
         self._room = room
         self.reload(config)
         self._clock = clock
@@ -224,7 +239,10 @@ class Forwarder:
         self._early: list[tuple[NodeId, list[Any], bytes]] = []
         """Requests that were forwarded to this node too early: its writes are not open yet, for milliseconds after its
         election; or it has no connection to the sender yet, so that an answer would be lost."""
+        self._open: dict[tuple[NodeId, int], ForwardedPath] = {}
+        """Costly requests of other nodes' clients that are not answered: they end if the client is gone."""
         self._admitting = False
+        self._level = level
         self._soon = soon
         self._trusted = trusted
         self._slow = slow
@@ -307,11 +325,14 @@ class Forwarder:
         self._early = waiting
 
     def clients_closed(self, closed: Collection[ReplyTo]) -> None:
-        """Remembers the sends of closed connections: they stay forwarded, and their clients may send them again."""
+        """Remembers the sends of closed connections: they stay forwarded, and their clients may send them again. Tells
+        the leader of costly requests that nobody waits for any more."""
         charge(1 + len(self._held) // _HELD_PER_UNIT)
-        for held in self._held.values():
+        for forward_id, held in self._held.items():
             if held.frame.path in closed:
                 self._remember(held)
+                if held.frame.header.code in COSTLY and held.sent_to != NOBODY and self._level() >= OWNERS_LEVEL:
+                    self._transport.send_frame(held.sent_to, Kind.FORWARD, [forward_id], b"")
 
     def peer_closed(self, peer: NodeId) -> None:
         """Takes back the requests that this peer had received, which may be lost, and drops those that it forwarded,
@@ -321,6 +342,8 @@ class Forwarder:
         would be lost with it.
         """
         self._keep_early([waiting for waiting in self._early if waiting[0] != peer])
+        for name in [name for name in self._open if name[0] == peer]:
+            self._gone(name)
         for forward_id, held in list(self._held.items()):
             if held.sent_to != peer:
                 continue
@@ -455,7 +478,17 @@ class Forwarder:
         except (CodecError, TypeError, ArithmeticError, ValueError, IndexError) as error:
             raise WireError(f"malformed forward frame: {error}") from error
 
+    def _gone(self, name: tuple[NodeId, int]) -> None:
+        """Ends a forwarded request whose client is gone."""
+        path = self._open.pop(name, None)
+        if path is not None:
+            path.client_gone()
+
     def _on_forward(self, peer: NodeId, header: list[Any], frame: bytes) -> None:
+        match header:
+            case [int(gone)]:
+                self._gone((peer, gone))
+                return
         forward_id, client, listener, identity, term, user = decode_forward(header)
         if not self._transport.connected(peer):  # nor could it be handed back
             if self._early_fits(len(frame)):
@@ -475,8 +508,18 @@ class Forwarder:
         header_bytes = frame[4:end]
         request = decode_header(frame[0], header_bytes)
         path = ForwardedPath(
-            self._transport, peer, forward_id, client, listener, self._room, self._works, self.in_flight.clients
+            self._transport,
+            peer,
+            forward_id,
+            client,
+            listener,
+            self._room,
+            self._works,
+            self.in_flight.clients,
+            self._open,
         )
+        if request.code in COSTLY:
+            self._open[peer, forward_id] = path
         named = user if self._trusted() else 0
         passed_on = Frame(path, frame[0], request, header_bytes, frame[end:], len(frame) - 4, identity, named)
         if self._works[path.owner] >= WORKS_MAX:

@@ -14,11 +14,12 @@ import msgspec
 
 from cluster.broker.access.user_admin import Asker, Told, UserAdmin
 from cluster.broker.refusal import Reason, Refused
-from cluster.remoting.answers import after_read_index, answer_in_steps, refuse, refusing, table_body
+from cluster.remoting.answers import Answer, after_read_index, answer_in_steps, refuse, refusing, table_body
 from cluster.remoting.request import Request, text
 from cluster.remoting.request_rights import Code, Codes, super_alone
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import TEXT_MAX
+from raftlog.work import charge
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.json_text import MALFORMED
 from statemachine.access.rules import ACTION_NAMES, Policy, Rule
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 FIRST_SUPER: Final = "there is no Super yet: the first one comes out of the file that auth.first_user_file names"
 SUBJECT: Final = "User:"
+RULE_UNITS: Final = 4
+"""The cost of encoding one rule, in units of `raftlog.work`."""
 _STATUSES: Final = {"enable": True, "disable": False}
 _TYPES: Final = {"super": True, "normal": False}
 _POLICIES: Final = {"custom": Policy.CUSTOM, "default": Policy.DEFAULT}
@@ -199,16 +202,22 @@ class UserRequests:
         subject, resource = request.ext.get("subjectFilter") or "", request.ext.get("resourceFilter") or ""
 
         def answer(request: Request) -> None:
-            found = (
-                (user, rules)
-                for name, user in self._access.users.items()
-                if subject in SUBJECT + name
-                and (rules := tuple([rule for rule in user.rules if resource in str(rule.resource)]))
-            )
-            steps = table_body(b"[", found, lambda row: _encode(_acl_of(*row)), b"]")
-            answer_in_steps(self._services, request, steps)
+            answer_in_steps(self._services, request, self._acls(subject, resource))
 
         after_read_index(self._services, request, answer)
+
+    def _acls(self, subject: str, resource: str) -> Answer:
+        """Makes the list of users and their rules; one user with all rules is a step."""
+        parts: list[bytes] = []
+        for name, user in self._access.users.items():
+            charge(1)
+            if subject not in SUBJECT + name:
+                continue
+            charge(len(user.rules) * RULE_UNITS)
+            if rules := tuple([rule for rule in user.rules if resource in str(rule.resource)]):
+                parts.append(_encode(_acl_of(user, rules)))
+            yield
+        return b"[%b]" % b",".join(parts)
 
 
 def _decoded(request: Request, decode: Callable[[bytes], Any], what: str) -> Any:

@@ -143,6 +143,9 @@ class FakeRequest:
         self.connection.waiting.append(again)
         return False
 
+    def when_answered(self, ended: Callable[[Any], None]) -> None:
+        self.ended = ended
+
     def hold(self) -> None:
         self.held = True
 

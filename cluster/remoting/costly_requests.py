@@ -1,0 +1,152 @@
+"""Requests that each cost much: resets of offsets, lists, statistics, searches by key. They are dealt out by turns.
+
+One such request is cut into steps, and is harmless. Two hundred of them in one read of a connection are not: all would
+be under way at once. So a few are under way and the others wait; each asker gets a turn after the others, whatever
+number it has asked for. An asker is a user, or an address where no user is proven: more connections bring no more
+turns. What a client that is gone has asked for ends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Collection, Hashable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from cluster.broker.refusal import Reason, Refused
+from cluster.remoting.answers import refuse
+from raftmq_wire.codes import RequestCode
+
+if TYPE_CHECKING:
+    from cluster.remoting.request import Connection, Handler, Request
+
+WRITES: Final = frozenset({RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RequestCode.CLONE_GROUP_OFFSET})
+"""Requests that write a row for each queue of a topic. One is under way at once: the rows of several would come into
+one entry, and no entry may take long to apply."""
+READS: Final = frozenset(
+    {
+        RequestCode.QUERY_MESSAGE,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+        RequestCode.GET_TOPICS_BY_CLUSTER,
+        RequestCode.GET_KVLIST_BY_NAMESPACE,
+        RequestCode.GET_TOPIC_STATS_INFO,
+        RequestCode.GET_CONSUME_STATS,
+        RequestCode.GET_CONSUMER_CONNECTION_LIST,
+        RequestCode.GET_PRODUCER_CONNECTION_LIST,
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+        RequestCode.AUTH_LIST_USER,
+        RequestCode.AUTH_LIST_ACL,
+        RequestCode.AUTH_GET_ACL,
+    }
+)
+COSTLY: Final = WRITES | READS
+AT_ONCE_MAX: Final = 8
+"""The most READS of all askers that are under way at once."""
+OF_ONE_MAX: Final = 2
+"""The most of one asker."""
+WAITING_MAX, ALL_WAITING_MAX = 64, 1_024
+"""The most that wait, of one asker and of all. What comes above that is answered with "busy"."""
+LOST_MS: Final = 60_000
+"""Milliseconds after which a request that was never answered gives its place to others."""
+
+_BUSY: Final = f"{WAITING_MAX} requests of this kind wait for their turn already; ask again when they are answered"
+
+
+class CostlyRequests:
+    """The costly requests of one node, with some of the codes, that wait or are under way. Event loop only."""
+
+    def __init__(
+        self, soon: Callable[[Callable[[], None]], object], codes: Collection[int], at_once_max: int = AT_ONCE_MAX
+    ) -> None:
+        """`soon` calls a function in the next turn of the loop. At most `at_once_max` of these requests are under way
+        at once."""
+        self._soon = soon
+        self._codes = codes
+        self._at_once_max = at_once_max
+        self._waiting: OrderedDict[Hashable, deque[tuple[Request, Handler]]] = OrderedDict()
+        """Asker -> its requests in order; the asker who is next comes first."""
+        self._running: dict[Request, tuple[Hashable, int]] = {}
+        """Request under way -> its asker, and the time at which it began."""
+        self._of: Counter[Hashable] = Counter()
+        """Asker -> number of its requests under way."""
+        self._paths: dict[Connection, None] = {}
+        """Connections whose end is heard of."""
+        self._scheduled = False
+        self._now_ms = 0
+
+    def dealt_out(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+        """Returns the handlers; those of costly requests wait for their turn first."""
+        return {code: self._in_turn(handler) if code in self._codes else handler for code, handler in handlers.items()}
+
+    def tick(self, now_ms: int) -> None:
+        """Called several times a second."""
+        self._now_ms = now_ms
+        for request, (_, since_ms) in list(self._running.items()):
+            if now_ms - since_ms >= LOST_MS:
+                self._end(request)
+
+    @property
+    def waiting(self) -> int:
+        """The number of requests that wait for their turn."""
+        return sum(map(len, self._waiting.values()))
+
+    def _in_turn(self, handler: Handler) -> Handler:
+        def handle(request: Request) -> None:
+            asker: Hashable = request.user or request.connection.peer_address[0]
+            queue = self._waiting.setdefault(asker, deque())
+            if len(queue) >= WAITING_MAX or self.waiting >= ALL_WAITING_MAX:
+                refuse(request, Refused(Reason.BUSY, _BUSY))
+                return
+            queue.append((request, handler))
+            path = request.connection
+            if path not in self._paths:
+                self._paths[path] = None
+                path.on_close.append(lambda: self._on_close(path))
+            self._go_on()
+
+        return handle
+
+    def _go_on(self) -> None:
+        """Begins requests as long as there are places: those of askers with the fewest under way come first."""
+        self._scheduled = False
+        for under_way in range(OF_ONE_MAX):
+            for asker in list(self._waiting):
+                if len(self._running) >= self._at_once_max:
+                    return
+                if self._of[asker] <= under_way and asker in self._waiting:
+                    queue = self._waiting[asker]
+                    request, handler = queue.popleft()
+                    if queue:
+                        self._waiting.move_to_end(asker)
+                    else:
+                        del self._waiting[asker]
+                    self._begin(asker, request, handler)
+
+    def _begin(self, asker: Hashable, request: Request, handler: Handler) -> None:
+        self._running[request] = asker, self._now_ms
+        self._of[asker] += 1
+        request.when_answered(self._end)
+        handler(request)
+
+    def _end(self, request: Request) -> None:
+        """Gives the place of a request to the next one, in a later turn: an answer made at once is work as well."""
+        asker, _ = self._running.pop(request, (None, 0))
+        if asker is None:
+            return
+        self._of[asker] -= 1
+        if not self._of[asker]:
+            del self._of[asker]
+        if self._waiting and not self._scheduled:
+            self._scheduled = True
+            self._soon(self._go_on)
+
+    def _on_close(self, path: Connection) -> None:
+        self._paths.pop(path, None)
+        for asker, queue in list(self._waiting.items()):
+            left = deque([each for each in queue if each[0].connection is not path])
+            if left:
+                self._waiting[asker] = left
+            else:
+                del self._waiting[asker]
+        for request in [each for each in self._running if each.connection is path]:
+            self._end(request)

@@ -1,0 +1,84 @@
+"""Many costly requests at once: others are served between them, and what nobody waits for ends on every node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from raftlog.types import Entry
+from raftmq_wire.codec import encode_frame
+from raftmq_wire.codes import RequestCode
+from statemachine import commands
+from statemachine.commands import FINALIZE, OWNERS_LEVEL
+from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
+
+FLOOD = 60
+QUEUES = 1_024
+
+
+@pytest.fixture
+def sim() -> Iterator[SimCluster]:
+    with SimCluster(29) as made:
+        made.create_topic("T")
+        made.create_topic("wide", queues=QUEUES)
+        made.propose(made.leader(), ["put_group", {"name": "g"}, True])
+        made.propose(made.leader(), [FINALIZE, OWNERS_LEVEL])
+        made.loop.run_until(lambda: all(node.state.level == OWNERS_LEVEL for node in made.running), 10, "the level")
+        yield made
+
+
+def flood(sim: SimCluster, node: SimNode) -> ClientPath:
+    """A client that asks for resets of its own topic, all in one read."""
+    path = node.connect()
+    ext = {"group": "g", "topic": "wide", "timestamp": "-1", "isForce": "true"}
+    for opaque in range(1, FLOOD + 1):
+        path.ask(encode_frame(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, opaque, 0, ext=ext))
+    return path
+
+
+def under_way(sim: SimCluster) -> int:
+    """The resets that wait or are under way on the leader."""
+    return sum(each.waiting + len(each._running) for each in sim.leader().running.router._costly)
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_no_entry_has_the_rows_of_two_resets(sim: SimCluster, leads: bool) -> None:
+    """200 of them in one read made entries of tens of thousands of rows; sends of others waited for seconds."""
+    entries: list[Entry] = []
+    state = sim.leader().state
+    apply = state.apply
+    state.apply = lambda run: entries.extend(run) or apply(run)  # type: ignore[method-assign, assignment]
+    path = flood(sim, sim.leader() if leads else sim.followers()[0])
+    other = sim.leader().connect()
+    other.ask(send_frame(1, "T", b"between"))
+    sim.loop.run_until(lambda: len(path.replies) == FLOOD and other.replies.get(1), 60, "answers")
+    assert {codes(path, opaque)[0] for opaque in range(1, FLOOD + 1)} == {0}
+    rows = [
+        len([command for command in commands.in_entry(entry.type, entry.payload) if command[0] == "reset_offsets"])
+        for entry in entries
+    ]
+    assert max(rows) == 1
+    assert sum(rows) == FLOOD
+    sim.settle()
+    sim.check_equal()
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_what_a_client_that_is_gone_has_asked_for_is_not_carried_out(sim: SimCluster, leads: bool) -> None:
+    path = flood(sim, sim.leader() if leads else sim.followers()[0])
+    sim.loop.run_until(lambda: under_way(sim) > 1, 20, "they have come to the leader")
+    path.close()
+    sim.loop.run_until(lambda: not under_way(sim), 20, "nothing waits")
+    assert not sim.leader().running.forwarder._open
+    sim.loop.run_for(5)
+    assert len(path.replies) < FLOOD // 2
+
+
+def test_a_node_that_is_gone_leaves_nothing_behind(sim: SimCluster) -> None:
+    follower = sim.followers()[0]
+    flood(sim, follower)
+    sim.loop.run_until(lambda: under_way(sim) > 1, 20, "they have come to the leader")
+    follower.kill(power=False)
+    sim.loop.run_until(lambda: not under_way(sim), 20, "nothing waits")
+    assert not sim.leader().running.forwarder._open
