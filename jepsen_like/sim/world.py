@@ -51,7 +51,7 @@ from jepsen_like.sim.hostile.hostile_clients import Hostile
 from jepsen_like.sim.judge import Judge, levels
 from jepsen_like.sim.locks.ordered_consumers import Ordered
 from jepsen_like.sim.machines.loop import EventBudgetError, Process, SimLoop, StuckError
-from jepsen_like.sim.machines.machine import Machine
+from jepsen_like.sim.machines.machine import LISTENERS, Machine
 from jepsen_like.sim.machines.network import EdgeConditions, Network
 from jepsen_like.sim.machines.tier_store import CALM, QUICK, STORMY, SimStore
 from jepsen_like.sim.machines.turn_bounds import TURN_BOUND
@@ -60,6 +60,7 @@ from jepsen_like.sim.options import Options, draw, stream
 from jepsen_like.sim.upgrades import Upgrades
 from jepsen_like.sim.users.access_check import AccessCheck
 from jepsen_like.sim.users.first_users import attempt, reveal, steps
+from jepsen_like.sim.users.mark_check import MarkCheck
 from jepsen_like.sim.users.revocation import Revocation
 from jepsen_like.sim.users.user_clients import UserStories
 from raftlog.types import NodeId
@@ -216,6 +217,7 @@ class World:
         self.legacies = DeletedTopics(host(), report, self._open_transactions) if options.legacies else None
         self.writers = Writers(host(), report, self._draining) if options.writes else None
         self.users: UserStories | None = None
+        self.marks: MarkCheck | None = None
         self.revocation: Revocation | None = None
         self.upgrades: Upgrades | None = None
         if options.levels:
@@ -226,8 +228,15 @@ class World:
         if options.users:
             check = AccessCheck(report, lambda: self.loop.now, self.monitor.leaders.get, reveal)
             self.monitor.users = check
+            self._watch_marks(check)
             self.users = UserStories(host(), report, check)
             self.revocation = Revocation(host(), report, check, lambda: [machine.host for machine in self.members()])
+
+    def _watch_marks(self, check: AccessCheck) -> None:
+        """Reads every byte that goes to a client."""
+        self.marks = marks = MarkCheck(self.monitor.report, lambda: self.loop.now, check)
+        clients = set(LISTENERS.values())
+        self.network.watch = lambda client, node: marks.watch(client, node) if node[1] in clients else None
 
     def nemesis_leader(self) -> Machine | None:
         return self.nemesis.leader()

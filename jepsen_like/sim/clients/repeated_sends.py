@@ -13,7 +13,7 @@ import random
 from functools import partial
 
 from jepsen_like.history import Op
-from jepsen_like.sim.clients.client_machines import SEND_CODE, TOPIC, ClientHost, body_of, foreign_send
+from jepsen_like.sim.clients.client_machines import SEND_CODE, TOPIC, ClientHost, foreign_send
 from jepsen_like.sim.clients.history_recorder import Recorder, stored_at
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.single_request import Asker, dial
@@ -74,7 +74,7 @@ class Repeater(Asker):
         op = self._ops[sequence]
         ext = foreign_send(TOPIC, op.value["id"], rng.randrange(self.host.options.queues))
         ext |= {"raftmqPid": self._pid, "raftmqSeq": str(sequence), "raftmqLow": str(self._low)}
-        answer = await self._ask(connection, SEND_CODE, ext, body_of(op.value["id"], 10))
+        answer = await self._ask(connection, SEND_CODE, ext, self.host.body(TOPIC, op.value["id"], 10))
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return  # another arrival may be stored: it is asked again
         place = stored_at(answer)
