@@ -215,6 +215,11 @@ class OwnProducer(Client):
         """Ids of messages that a node refused for now at least once."""
         self._producer: AsyncProducer | None = None
 
+    @property
+    def producer_id(self) -> bytes:
+        """The producer id with which the client identifies its sends; b"" before it has begun."""
+        return b"" if self._producer is None else bytes.fromhex(self._producer.producer_id)
+
     async def _work(self) -> None:
         options, rng = self.host.options, self.rng
         client = self.host.client(timeout_s=rng.choice((3.0, 8.0, 20.0)))

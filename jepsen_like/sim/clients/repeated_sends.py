@@ -37,6 +37,11 @@ class Repeater(Asker):
         """Sequence number -> operation, for sends that are not settled."""
         self._places: dict[int, tuple[int, int]] = {}
 
+    @property
+    def producer_id(self) -> bytes:
+        """The producer id with which the producer identifies its sends; b"" before it has begun."""
+        return bytes.fromhex(self._pid)
+
     async def _work(self) -> None:
         rng = random.Random(self.rng.random())
         self._pid = rng.randbytes(16).hex()
