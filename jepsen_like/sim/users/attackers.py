@@ -272,9 +272,12 @@ class Attack:
     # --- clients -----------------------------------------------------------------------------------------------------
 
     async def unregisters(self) -> None:
-        """Unregisters somebody else's client (35)."""
+        """Unregisters somebody else's client (35), at times after saying that the own connection is that client's."""
         found = self._leaks.client(self._rng, is_producer=self._rng.random() < 0.7)
         if found is not None:
+            if found.is_producer and self._rng.random() < 0.5:
+                beat = {"clientID": found.client_id, "producerDataSet": [{"groupName": found.group}]}
+                await self.ask(RequestCode.HEART_BEAT, {}, json.dumps(beat).encode())
             fields = {"clientID": found.client_id}
             fields["producerGroup" if found.is_producer else "consumerGroup"] = found.group
             await self.ask(RequestCode.UNREGISTER_CLIENT, fields)
