@@ -188,7 +188,7 @@ class TwoUsers:
 
     def denials(self) -> int:
         """How often all nodes have denied something, or would have."""
-        found = (node.running.broker.user_admin.denials.last_hour() for node in self.sim.running)
+        found = (node.running.broker.denials.last_hour() for node in self.sim.running)
         return sum(denial.times for each in found for denial in each)
 
 

