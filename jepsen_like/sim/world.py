@@ -67,6 +67,7 @@ from jepsen_like.sim.users.mark_check import MarkCheck
 from jepsen_like.sim.users.revocation import Revocation
 from jepsen_like.sim.users.user_clients import UserStories
 from raftlog.types import NodeId
+from statemachine.commands import OWNERS_LEVEL
 
 CLOSE_MS = 1_000
 """Largest error of log time, in milliseconds, at which it counts as right: that of clocks that no fault has changed,
@@ -238,7 +239,12 @@ class World:
             self.revocation = Revocation(host(), report, check, lambda: [machine.host for machine in self.members()])
             self.requesters = requesters = Requesters(host(), report)
             leaks = Leaks(self.members, self._brought, OWN)
-            self.attackers = Attackers(host(), report, leaks, lambda: requesters.asked)
+            self.attackers = Attackers(host(), report, leaks, lambda: requesters.asked, self._has_owners)
+
+    def _has_owners(self) -> bool:
+        """Returns True if every node has applied the level from which on what is stored has owners."""
+        nodes = self._running()
+        return len(nodes) == len(self.members()) and all(node.state.level >= OWNERS_LEVEL for node in nodes)
 
     def _brought(self) -> list[bytes]:
         """Returns the producer ids that clients of the load bring with their requests."""

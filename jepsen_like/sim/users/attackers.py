@@ -69,9 +69,18 @@ class AttackerConnection(RawConnection):
 class Attackers(Asker):
     """The attacker and the neighbour. Setting `stopped` ends them after the request that is under way."""
 
-    def __init__(self, host: ClientHost, report: Report, leaks: Leaks, asked: Callable[[], Mapping[str, str]]) -> None:
-        """`asked`: returns correlation id -> client id of the requests that wait for a reply."""
+    def __init__(
+        self,
+        host: ClientHost,
+        report: Report,
+        leaks: Leaks,
+        asked: Callable[[], Mapping[str, str]],
+        ready: Callable[[], bool],
+    ) -> None:
+        """`asked`: returns correlation id -> client id of the requests that wait for a reply. `ready`: returns True if
+        the cluster has the level from which on it withstands every attack."""
         super().__init__(host, report)
+        self._ready = ready
         self._leaks, self._requests = leaks, asked
         self._next: dict[str, int] = {RETRY: 0, DEAD: 0}
         self.counts: Counter[str] = Counter()
@@ -85,7 +94,7 @@ class Attackers(Asker):
             await asyncio.sleep(rng.uniform(*PAUSE_S))
             if connection is None or connection.closed or rng.random() < 0.05:
                 connection = await self._connect(rng)
-            if connection is not None:
+            if connection is not None and self._ready():
                 attack = rng.choice(self.attacks)
                 await attack.act(Attack(self, attack.name, connection, rng))
         if connection is not None:
