@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from jepsen_like.hostile.wire import Answer
-from jepsen_like.sim.clients.client_machines import SEND_CODE, TOPIC, ClientHost, body_of, foreign_send
+from jepsen_like.sim.clients.client_machines import SEND_CODE, TOPIC, ClientHost, foreign_send
 from jepsen_like.sim.clients.history_recorder import Recorder
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.machines.machine import BROKER_PORT, NAMESRV_PORT, Machine
@@ -76,7 +76,7 @@ class Prober:
         op = self._recorder.invoke("send", {"id": f"honest-{self._sent}", "topic": TOPIC})
         answers: list[Answer] = []
         ext = foreign_send(TOPIC, op.value["id"], rng.randrange(self.host.options.queues))
-        frame = connection.frame(SEND_CODE, ext, body_of(op.value["id"], 300), heard=answers.append)
+        frame = connection.frame(SEND_CODE, ext, self.host.body(TOPIC, op.value["id"], 300), heard=answers.append)
         at = rng.randrange(1, len(frame))
         connection.write(frame[:at])
         await asyncio.sleep(rng.uniform(0.002, 0.05))

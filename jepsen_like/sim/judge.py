@@ -14,7 +14,14 @@ from jepsen_like.history import Op
 from jepsen_like.sim.checks.index_check import not_found
 from jepsen_like.sim.checks.send_order import overtaken
 from jepsen_like.sim.checks.trimmed_offsets import above, is_below
-from jepsen_like.sim.clients import delayed_messages, deleted_topics, failing_consumers, reset_clients, staged_writers
+from jepsen_like.sim.clients import (
+    delayed_messages,
+    deleted_topics,
+    failing_consumers,
+    requesters,
+    reset_clients,
+    staged_writers,
+)
 from jepsen_like.sim.clients.client_machines import (
     BRISK_TOPIC,
     FOREIGN_TOPIC,
@@ -31,7 +38,7 @@ from jepsen_like.sim.clients.recreated_topics import GROUP as REMAKES_GROUP
 from jepsen_like.sim.clients.transaction_producers import visible
 from jepsen_like.sim.machines.machine import BROKER_PORT
 from jepsen_like.sim.options import Options
-from jepsen_like.sim.users import user_clients
+from jepsen_like.sim.users import attackers, user_clients
 from raftlog.errors import InvariantViolationError
 from raftmq.client.client import AsyncClient
 from raftmq.client.consuming.pull import PullStatus
@@ -119,6 +126,7 @@ class Judge:
                 await client.admin.create_group(REMAKES_GROUP)
             if self._world.options.users:
                 await client.admin.create_group(user_clients.GROUP)
+                await client.admin.create_group(attackers.GROUP)
             if self._world.resets is not None:
                 await client.admin.create_group(reset_clients.GROUP)
 
@@ -358,6 +366,7 @@ def own_topics(options: Options) -> dict[str, int]:
         (options.resets, reset_clients.TOPIC, reset_clients.QUEUES),
         (options.writes, staged_writers.TOPIC, staged_writers.QUEUES),
         *[(options.users, topic, user_clients.QUEUES) for topic in (*user_clients.TOPICS, user_clients.CALM_TOPIC)],
+        *[(options.users, topic, 1) for topic in (attackers.TOPIC, requesters.TOPIC)],
     )
     return {topic: queues for chosen, topic, queues in clients if chosen}
 

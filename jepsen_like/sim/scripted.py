@@ -27,6 +27,7 @@ from jepsen_like.sim.machines.tier_store import AWAY, STORMY
 from jepsen_like.sim.operator import Task
 from jepsen_like.sim.options import IN_A_QUARTER, Options, calm
 from jepsen_like.sim.upgrades import OLDER, SURE_S, Upgrades
+from jepsen_like.sim.users.attackers import attacks_of
 from jepsen_like.sim.users.user_steps import UserSteps
 from jepsen_like.sim.world import MEMBERS_S, SimResult, World
 from raftlog.core.election import has_quorum_contact
@@ -274,6 +275,13 @@ class Stage(World, Interpreter):
         if self.waits is not None:
             self._pulls_answered(self.waits)
         self._revoked()
+
+    def do_malice(self, seconds: str, *names: str) -> None:
+        if self.attackers is None or self.requesters is None:
+            raise ValueError("`nodes` says users=1")
+        self.attackers.attacks, self.requesters.calm = attacks_of(names), True
+        self._start([self.requesters, self.attackers])
+        self._pass_time(float(seconds))
 
     def do_answered(self) -> None:
         self._until(lambda: not self.hand.open and not self._unanswered(), OPERATION_S)

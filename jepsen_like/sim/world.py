@@ -38,6 +38,7 @@ from jepsen_like.sim.clients.parked_pulls import SUSPEND_MS, Waits
 from jepsen_like.sim.clients.readers import Catalogue, GroupReader, OffsetRegister
 from jepsen_like.sim.clients.recreated_topics import RecreatedTopics
 from jepsen_like.sim.clients.repeated_sends import Repeater
+from jepsen_like.sim.clients.requesters import Requesters
 from jepsen_like.sim.clients.reset_clients import Resets
 from jepsen_like.sim.clients.staged_writers import Writers
 from jepsen_like.sim.clients.transaction_producers import Transactors
@@ -51,7 +52,7 @@ from jepsen_like.sim.hostile.hostile_clients import Hostile
 from jepsen_like.sim.judge import Judge, levels
 from jepsen_like.sim.locks.ordered_consumers import Ordered
 from jepsen_like.sim.machines.loop import EventBudgetError, Process, SimLoop, StuckError
-from jepsen_like.sim.machines.machine import Machine
+from jepsen_like.sim.machines.machine import LISTENERS, Machine
 from jepsen_like.sim.machines.network import EdgeConditions, Network
 from jepsen_like.sim.machines.tier_store import CALM, QUICK, STORMY, SimStore
 from jepsen_like.sim.machines.turn_bounds import TURN_BOUND
@@ -59,10 +60,14 @@ from jepsen_like.sim.operator import Operator, Task, tasks
 from jepsen_like.sim.options import Options, draw, stream
 from jepsen_like.sim.upgrades import Upgrades
 from jepsen_like.sim.users.access_check import AccessCheck
+from jepsen_like.sim.users.attackers import OWN, Attackers
 from jepsen_like.sim.users.first_users import attempt, reveal, steps
+from jepsen_like.sim.users.leaks import Leaks
+from jepsen_like.sim.users.mark_check import MarkCheck
 from jepsen_like.sim.users.revocation import Revocation
 from jepsen_like.sim.users.user_clients import UserStories
 from raftlog.types import NodeId
+from statemachine.commands import OWNERS_LEVEL
 
 CLOSE_MS = 1_000
 """Largest error of log time, in milliseconds, at which it counts as right: that of clocks that no fault has changed,
@@ -216,6 +221,9 @@ class World:
         self.legacies = DeletedTopics(host(), report, self._open_transactions) if options.legacies else None
         self.writers = Writers(host(), report, self._draining) if options.writes else None
         self.users: UserStories | None = None
+        self.requesters: Requesters | None = None
+        self.attackers: Attackers | None = None
+        self.marks: MarkCheck | None = None
         self.revocation: Revocation | None = None
         self.upgrades: Upgrades | None = None
         if options.levels:
@@ -226,8 +234,28 @@ class World:
         if options.users:
             check = AccessCheck(report, lambda: self.loop.now, self.monitor.leaders.get, reveal)
             self.monitor.users = check
+            self._watch_marks(check)
             self.users = UserStories(host(), report, check)
             self.revocation = Revocation(host(), report, check, lambda: [machine.host for machine in self.members()])
+            self.requesters = requesters = Requesters(host(), report)
+            leaks = Leaks(self.members, self._brought, OWN)
+            self.attackers = Attackers(host(), report, leaks, lambda: requesters.asked, self._has_owners)
+
+    def _has_owners(self) -> bool:
+        """Returns True if every node has applied the level from which on what is stored has owners."""
+        nodes = self._running()
+        return len(nodes) == len(self.members()) and all(node.state.level >= OWNERS_LEVEL for node in nodes)
+
+    def _brought(self) -> list[bytes]:
+        """Returns the producer ids that clients of the load bring with their requests."""
+        repeats = [] if self.repeater is None else [self.repeater.producer_id]
+        return [found for found in (*(producer.producer_id for producer in self.producers), *repeats) if found]
+
+    def _watch_marks(self, check: AccessCheck) -> None:
+        """Reads every byte that goes to a client."""
+        self.marks = marks = MarkCheck(self.monitor.report, lambda: self.loop.now, check)
+        clients = set(LISTENERS.values())
+        self.network.watch = lambda client, node: marks.watch(client, node) if node[1] in clients else None
 
     def nemesis_leader(self) -> Machine | None:
         return self.nemesis.leader()
@@ -345,6 +373,8 @@ class World:
 
     def _attack(self) -> None:
         """Runs the phase after the heal in which only hostile clients disturb the cluster."""
+        if self.requesters is not None and self._wait(self._healthy, PROGRESS_S, "no progress after the heal"):
+            self.requesters.calm = True
         if self.hostile is not None:
             # The last fault may have begun an election that is not over yet.
             self._pass_time(2 * self.options.election_ticks * self.options.tick_ms / 1000)
@@ -413,8 +443,8 @@ class World:
 
     def _clients(self) -> list[Client]:
         some = (self.hostile, self.remakes, self.waits, self.seeker, self.repeater, self.ordered, self.transactors)
-        later = self.delayed, self.failures, self.resets, self.legacies, self.writers, self.users
-        more: list[Client] = [one for one in (*some, *later) if one is not None]
+        later = self.delayed, self.failures, self.resets, self.legacies, self.writers, self.users, self.requesters
+        more: list[Client] = [one for one in (*some, *later, self.attackers) if one is not None]
         others: list[Client] = [self.reader, self.register, self.catalogue, self.vandal]
         return [*self.producers, *self.foreign, *others, *more, *self.tides]
 

@@ -25,12 +25,18 @@ CHECKER = "pins"
 
 
 class _Row(NamedTuple):
-    """Scheduled messages that one row lists: their due time, their number and their place in the log."""
+    """Scheduled messages that one row lists: their due time and their places in the log."""
 
     due_ms: int
-    count: int  # type: ignore[assignment]
-    place: int
-    """Byte position in the log of the row's first message."""
+    firsts: tuple[int, ...]
+    """Byte position at which each message was first stored."""
+    places: tuple[int, ...]
+    """Byte position at which each message is now."""
+
+    @property
+    def count(self) -> int:  # type: ignore[override]
+        """The number of messages."""
+        return len(self.firsts)
 
 
 class PinCheck:
@@ -82,6 +88,8 @@ class PinCheck:
                 row = self._remove(at)
                 if row is not None and due_ms >= STAGED_DUE:
                     self._writes.ends(due_ms - STAGED_DUE, row.count)
+        elif name == commands.RECALL_TIMER:
+            self._recall(*arguments)
         elif name == commands.DROP_STAGED:
             self._drop_staged(*arguments)
         elif name == commands.END_HALVES:
@@ -102,6 +110,18 @@ class PinCheck:
         elif due_ms > entry.timestamp_ms:
             self._report(CHECKER, f"{what} {due_ms - entry.timestamp_ms} ms before they are due")
         return row.count
+
+    def _recall(self, due_ms: int, at: int, message: int) -> None:
+        row = self._timers.get(at)
+        if row is None or row.due_ms != due_ms or message not in row.firsts:
+            return  # it does not wait any more
+        left = [pair for pair in zip(row.firsts, row.places, strict=True) if pair[0] != message]
+        self._pending -= 1
+        if left:
+            firsts, places = zip(*left, strict=True)
+            self._timers[at] = _Row(due_ms, firsts, places)
+        else:
+            del self._timers[at]
 
     def _drop_staged(self, number: int, rows_max: int) -> None:
         if self._writes.state_of(number) == DISCARDED:
@@ -126,14 +146,14 @@ class PinCheck:
             due_ms = run.base_offset
             if due_ms >= STAGED_DUE and not self._writes.stages(due_ms - STAGED_DUE, run.count):
                 return 0
-            self._timers[positions[0]] = _Row(run.base_offset, run.count, positions[0])
+            self._timers[positions[0]] = _Row(run.base_offset, tuple(positions), tuple(positions))
             self._pending += run.count
         elif run.kind == RowKind.HALF:
             self._halves.update(zip(positions, positions, strict=True))
         elif run.kind == RowKind.CARRIED_TIMERS:
             row = self._timers.get(run.base_offset)
             if row is not None and row.count == run.count:
-                self._timers[run.base_offset] = row._replace(place=positions[0])
+                self._timers[run.base_offset] = row._replace(places=tuple(positions))
                 self.carried += 1
         elif run.kind == RowKind.CARRIED_HALF and run.base_offset in self._halves:
             self._halves[run.base_offset] = positions[0]
@@ -145,7 +165,7 @@ class PinCheck:
         if isinstance(trim, Slice | RemoveRows):
             return
         position = trim.position
-        places = [(row.place, at) for at, row in self._timers.items()]
+        places = [(min(row.places), at) for at, row in self._timers.items()]
         places += [(place, at) for at, place in self._halves.items()]
         place, at = min(places, default=(position, 0))
         if place < position:

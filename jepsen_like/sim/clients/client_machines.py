@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from jepsen_like.checkers.weak_acks import WEAK
 from jepsen_like.history import Op
+from jepsen_like.marks import mark_of
 from jepsen_like.sim.clients.history_recorder import Recorder, stored_at
 from jepsen_like.sim.machines.clock import START_WALL_MS
 from jepsen_like.sim.machines.loop import Process, SimLoop
@@ -66,6 +67,19 @@ class ClientHost:
             members_every_s=0.0,
             credentials=self.credentials,
         )
+
+    def mark(self, topic: str) -> bytes:
+        """Returns the mark that the bodies of messages to this topic carry: b"" in runs without users, whose bytes stay
+        as they were."""
+        return mark_of(topic) if self.options.users else b""
+
+    def marked(self, topic: str, text: str) -> bytes:
+        """Returns the body of a message to this topic that consists of a text without spaces, followed by the mark."""
+        return b" ".join(filter(None, (text.encode(), self.mark(topic))))
+
+    def body(self, topic: str, message_id: str, padding: int = 0) -> bytes:
+        """Returns the body of a message to this topic (`body_of`), with the topic's mark."""
+        return body_of(message_id, padding, self.mark(topic))
 
     def client(self, timeout_s: float = 30.0) -> AsyncClient:
         """Returns a new client of RaftMQ's client library. Must be called within the process."""
@@ -136,9 +150,10 @@ class Retries:
         view.call, view._attempt = counted_call, counted_attempt
 
 
-def body_of(message_id: str, padding: int) -> bytes:
-    """Returns a message body that begins with the message id, with so many bytes of padding."""
-    return f"{message_id} {'.' * padding}".encode()
+def body_of(message_id: str, padding: int, mark: bytes = b"") -> bytes:
+    """Returns a message body that begins with the message id, with so many bytes of padding. `mark`: see
+    `ClientHost.mark`."""
+    return b"%b %b%b" % (message_id.encode(), mark, b"." * padding)
 
 
 def id_of(body: bytes) -> str:
@@ -200,6 +215,11 @@ class OwnProducer(Client):
         """Ids of messages that a node refused for now at least once."""
         self._producer: AsyncProducer | None = None
 
+    @property
+    def producer_id(self) -> bytes:
+        """The producer id with which the client identifies its sends; b"" before it has begun."""
+        return b"" if self._producer is None else bytes.fromhex(self._producer.producer_id)
+
     async def _work(self) -> None:
         options, rng = self.host.options, self.rng
         client = self.host.client(timeout_s=rng.choice((3.0, 8.0, 20.0)))
@@ -221,7 +241,7 @@ class OwnProducer(Client):
         assert self._producer is not None
         (op,) = self._invoke(1)
         queue = rng.randrange(self.host.options.queues)
-        body = body_of(op.value["id"], rng.randrange(self.host.options.body_max))
+        body = self.host.body(TOPIC, op.value["id"], rng.randrange(self.host.options.body_max))
         try:
             self._ok([op], [await self._producer.send(TOPIC, body, queue_id=queue)])
         except (RaftMQError, OSError) as error:
@@ -232,7 +252,7 @@ class OwnProducer(Client):
         ops = self._invoke(rng.randint(2, 3))
         queue = rng.randrange(self.host.options.queues)
         try:
-            bodies = [body_of(op.value["id"], rng.randrange(60)) for op in ops]
+            bodies = [self.host.body(TOPIC, op.value["id"], rng.randrange(60)) for op in ops]
             self._ok(ops, await self._producer.send_batch(TOPIC, bodies, queue_id=queue))
         except (RaftMQError, OSError) as error:
             for op in ops:
@@ -391,7 +411,7 @@ class ForeignProducer(Client):
             raise ConnectionRefusedError(str(error)) from error
         ext = foreign_send(topic, message_id, self.rng.randrange(self.host.options.queues), level)
         try:
-            return await connection.call(SEND_CODE, ext, body_of(message_id, 10), timeout_s=4.0)
+            return await connection.call(SEND_CODE, ext, self.host.body(topic, message_id, 10), timeout_s=4.0)
         except OSError:
             connection.abort()
             self._connection = None

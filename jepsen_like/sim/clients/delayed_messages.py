@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from jepsen_like.sim.clients.client_machines import FULL, Client, ClientHost, body_of, id_of, read_queue
+from jepsen_like.sim.clients.client_machines import FULL, Client, ClientHost, id_of, read_queue
 from jepsen_like.sim.clients.raw_client import Report
 from raftmq.client.client import AsyncClient
 from raftmq.client.errors import RaftMQError, Unknown
@@ -74,7 +74,9 @@ class Delayed(Client):
         else:
             options["delay"] = delay_s
         try:
-            sent = await producer.send(LATER_TOPIC, body_of(message_id, rng.randrange(40)), **options)
+            sent = await producer.send(
+                LATER_TOPIC, self.host.body(LATER_TOPIC, message_id, rng.randrange(40)), **options
+            )
         except RaftMQError as error:
             self.sent.append(Sent(message_id, delay_s, "unknown" if isinstance(error, Unknown) else "fail"))
         else:

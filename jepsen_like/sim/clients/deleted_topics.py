@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from jepsen_like.hostile.request_fields import group_body, place_of, pull_fields, topic_fields
 from jepsen_like.hostile.wire import Answer
-from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, Client, ClientHost, body_of, foreign_send, id_of
+from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, Client, ClientHost, foreign_send, id_of
 from jepsen_like.sim.clients.failing_consumers import outcome_of
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.reset_clients import committed
@@ -124,7 +124,7 @@ class Round:
         level = "" if self._all.host.options.plain else FULL
         fields = foreign_send(self._topic, message_id, self._rng.randrange(QUEUES), level)
         fields["i"] += more
-        answer = await self._ask(SEND_CODE, fields, body_of(message_id, 3))
+        answer = await self._ask(SEND_CODE, fields, self._all.host.body(self._topic, message_id, 3))
         if outcome_of(answer) == "unknown":
             self._connection.transport.abort()
         return answer if outcome_of(answer) == "ok" else None

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from jepsen_like.hostile.request_fields import beat_body, group_body, pull_fields
 from jepsen_like.hostile.wire import Answer
-from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, ClientHost, body_of, foreign_send, id_of
+from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, ClientHost, foreign_send, id_of
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.single_request import Asker
 from jepsen_like.sim.clients.stored_messages import stored_on
@@ -153,7 +153,7 @@ class Failures(Asker):
             message_id = f"fails-{len(self._fails) + 1}"
             self._fails[message_id] = rng.choice((0, 1, 1, 2, 3, 4))
             fields = foreign_send(TOPIC, message_id, rng.randrange(QUEUES), FULL)
-            await self._ask(connection, SEND_CODE, fields, body_of(message_id, 5))
+            await self._ask(connection, SEND_CODE, fields, self.host.body(TOPIC, message_id, 5))
 
         await self._in_turns(rng, (0.05, 0.25), 0.0, "a producer of what fails", send)
 

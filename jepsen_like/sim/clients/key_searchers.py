@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-from jepsen_like.sim.clients.client_machines import SEND_CODE, TOPIC, ClientHost, body_of, foreign_send
+from jepsen_like.sim.clients.client_machines import SEND_CODE, TOPIC, ClientHost, foreign_send
 from jepsen_like.sim.clients.history_recorder import Recorder
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.single_request import Asker
@@ -44,7 +44,9 @@ class Seeker(Asker):
         message_id, queue = f"sought-{self._sent}", rng.randrange(self.host.options.queues)
         op = self._recorder.invoke("send", {"id": message_id, "topic": TOPIC})
         ext = foreign_send(TOPIC, message_id, queue)
-        place = self._recorder.answered(op, await self._ask(connection, SEND_CODE, ext, body_of(message_id, 10)))
+        place = self._recorder.answered(
+            op, await self._ask(connection, SEND_CODE, ext, self.host.body(TOPIC, message_id, 10))
+        )
         if place is not None:
             self._stored.append((message_id, *place))
 

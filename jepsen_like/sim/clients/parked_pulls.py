@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from jepsen_like.hostile.request_fields import group_body, place_of, pull_fields, topic_fields
-from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, body_of, foreign_send
+from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, foreign_send
 from jepsen_like.sim.clients.raw_client import Asked, RawConnection, Report
 from jepsen_like.sim.clients.single_request import Asker
 from raftmq_wire.codes import RequestCode, ResponseCode
@@ -117,7 +117,9 @@ class Waits(Asker):
 
     async def _grows(self, rng: random.Random, connection: RawConnection, topic: str, queues: int) -> None:
         for queue in range(queues):
-            await self._ask(connection, SEND_CODE, foreign_send(topic, f"{topic}-{queue}", queue), body_of("w", 9))
+            await self._ask(
+                connection, SEND_CODE, foreign_send(topic, f"{topic}-{queue}", queue), self.host.body(topic, "w", 9)
+            )
 
     # --- queues that there are not -----------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from jepsen_like.hostile.request_fields import place_of, topic_fields
-from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, body_of, foreign_send, id_of, read_queue
+from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, foreign_send, id_of, read_queue
 from jepsen_like.sim.clients.history_recorder import Recorder, stored_at
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.single_request import Asker
@@ -130,7 +130,7 @@ class RecreatedTopics(Asker):
         self._count += 1
         topic, message_id, asked_s = self.topic, f"remade-{self._count}", self.host.loop.now
         ext = foreign_send(topic, message_id, queue)
-        answer = await self._ask(connection, SEND_CODE, ext, body_of(message_id, 10))
+        answer = await self._ask(connection, SEND_CODE, ext, self.host.body(topic, message_id, 10))
         if answer is None or topic != self.topic:
             return
         met = self._met(asked_s)

@@ -13,7 +13,7 @@ import random
 from functools import partial
 
 from jepsen_like.history import Op
-from jepsen_like.sim.clients.client_machines import SEND_CODE, TOPIC, ClientHost, body_of, foreign_send
+from jepsen_like.sim.clients.client_machines import SEND_CODE, TOPIC, ClientHost, foreign_send
 from jepsen_like.sim.clients.history_recorder import Recorder, stored_at
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.single_request import Asker, dial
@@ -36,6 +36,11 @@ class Repeater(Asker):
         self._ops: dict[int, Op] = {}
         """Sequence number -> operation, for sends that are not settled."""
         self._places: dict[int, tuple[int, int]] = {}
+
+    @property
+    def producer_id(self) -> bytes:
+        """The producer id with which the producer identifies its sends; b"" before it has begun."""
+        return bytes.fromhex(self._pid)
 
     async def _work(self) -> None:
         rng = random.Random(self.rng.random())
@@ -74,7 +79,7 @@ class Repeater(Asker):
         op = self._ops[sequence]
         ext = foreign_send(TOPIC, op.value["id"], rng.randrange(self.host.options.queues))
         ext |= {"raftmqPid": self._pid, "raftmqSeq": str(sequence), "raftmqLow": str(self._low)}
-        answer = await self._ask(connection, SEND_CODE, ext, body_of(op.value["id"], 10))
+        answer = await self._ask(connection, SEND_CODE, ext, self.host.body(TOPIC, op.value["id"], 10))
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return  # another arrival may be stored: it is asked again
         place = stored_at(answer)

@@ -18,7 +18,7 @@ from functools import partial
 from typing import NamedTuple
 
 from jepsen_like.hostile.request_fields import place_of, pull_fields
-from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, ClientHost, body_of, foreign_send
+from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, ClientHost, foreign_send
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.single_request import Asker, ask
 from raftmq.client.message import decode_messages
@@ -158,7 +158,7 @@ class Resets(Asker):
             self._sent += 1
             message_id = f"again-{self._sent}"
             fields = foreign_send(TOPIC, message_id, rng.randrange(QUEUES), FULL)
-            await self._ask(connection, SEND_CODE, fields, body_of(message_id, 5))
+            await self._ask(connection, SEND_CODE, fields, self.host.body(TOPIC, message_id, 5))
 
         await self._in_turns(rng, (0.01, 0.1), 0.0, "a producer of what is read again", send)
 

@@ -13,7 +13,6 @@ from jepsen_like.sim.clients.client_machines import (
     Attempt,
     ClientHost,
     Foreign,
-    body_of,
     foreign_send,
     promise_of,
 )
@@ -71,7 +70,7 @@ class ScriptedClient:
         for _ in range(count):
             op = self._invoke()
             try:
-                result = await self._producer.send(TOPIC, body_of(op.value["id"], size), queue_id=0)
+                result = await self._producer.send(TOPIC, self.host.body(TOPIC, op.value["id"], size), queue_id=0)
             except (RaftMQError, OSError) as error:
                 self.recorder.failed(op, error)
             else:
@@ -117,7 +116,7 @@ class ScriptedClient:
 
     async def _call(self, node: str, topic: str, message_id: str, size: int, level: str = "") -> Reply:
         link, fields = await self._link(node), foreign_send(topic, message_id, 0, level)
-        return await link.call(SEND_CODE, fields, body_of(message_id, size), timeout_s=4.0)
+        return await link.call(SEND_CODE, fields, self.host.body(topic, message_id, size), timeout_s=4.0)
 
     async def _link(self, node: str) -> Connection:
         if self._links is None:
@@ -140,7 +139,9 @@ class ScriptedClient:
         ext = foreign_send(TOPIC, op.value["id"], 0)
         ext |= {"raftmqPid": "ab" * 16, "raftmqSeq": str(sequence), "raftmqLow": str(low)}
         try:
-            reply = await (await self._link(node)).call(SEND_CODE, ext, body_of(op.value["id"], 10), timeout_s=4.0)
+            reply = await (await self._link(node)).call(
+                SEND_CODE, ext, self.host.body(TOPIC, op.value["id"], 10), timeout_s=4.0
+            )
         except OSError:
             return
         if reply.code == 0 and sequence not in self._stored:

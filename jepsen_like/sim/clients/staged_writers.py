@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from jepsen_like.sim.clients.client_machines import id_of
 from jepsen_like.sim.clients.single_request import Asker
 from jepsen_like.sim.clients.stored_messages import stored_on
 from raftmq_wire.codes import RequestCode, ResponseCode
@@ -176,7 +177,9 @@ class _Query:
         if self._rng.random() < 0.5:
             ext["queueId"] = str(self._rng.randrange(QUEUES))
         return await self._until(
-            RequestCode.STAGE_MESSAGES, ext, build_batch([BatchItem(0, row.encode(), b"") for row in rows])
+            RequestCode.STAGE_MESSAGES,
+            ext,
+            build_batch([BatchItem(0, self._all.host.marked(TOPIC, row), b"") for row in rows]),
         )
 
     async def _commit(self, batch: int, winners: list[Try], *, replayed: bool = False) -> bool:
@@ -234,4 +237,4 @@ def visible(machine: Machine) -> tuple[Counter[str], bool]:
     """Returns row -> number of copies of the topic's rows that consumers can see at this node, and True if some may
     have been trimmed."""
     messages, trimmed = stored_on(machine, TOPIC)
-    return Counter(message.body.decode() for message in messages), trimmed
+    return Counter(id_of(message.body) for message in messages), trimmed

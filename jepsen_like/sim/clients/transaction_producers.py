@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from jepsen_like.hostile.request_fields import send_fields, topic_fields
 from jepsen_like.hostile.wire import Answer
-from jepsen_like.sim.clients.client_machines import SEND_CODE, Client, ClientHost
+from jepsen_like.sim.clients.client_machines import SEND_CODE, Client, ClientHost, id_of
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.single_request import ask, connects
 from jepsen_like.sim.clients.stored_messages import stored_on
@@ -198,7 +198,7 @@ class Session:
         level = "" if self._host.options.plain else "ACK_LEVEL\x01quorum+fsync\x02"
         properties = f"UNIQ_KEY\x01{key}\x02TRAN_MSG\x01true\x02PGROUP\x01{GROUP}\x02{level}"
         ext = send_fields(TOPIC, properties) | {"a": GROUP, "e": str(rng.randrange(QUEUES))}
-        answer = await self._ask(SEND_CODE, ext, key.encode())
+        answer = await self._ask(SEND_CODE, ext, self._host.marked(TOPIC, key))
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return
         self._judge.known[key].acked = True
@@ -224,7 +224,7 @@ class Session:
         key = ext["msgId"]
         self._judge.asked(key)
         message, _ = decode_message(body)
-        if key not in self._judge.known or message.body != key.encode() or message.topic != TOPIC:
+        if key not in self._judge.known or id_of(message.body) != key or message.topic != TOPIC:
             self._all.report("transactions", f"a question about {key} comes with {message.body[:40]!r}")
             return
         if self._rng.random() < 0.2:
@@ -253,4 +253,4 @@ def visible(machine: Machine) -> tuple[Counter[str], bool]:
     """Returns key -> number of copies of the topic's messages that consumers can see at this node, and True if some may
     have been trimmed."""
     messages, trimmed = stored_on(machine, TOPIC)
-    return Counter(message.body.decode() for message in messages), trimmed
+    return Counter(id_of(message.body) for message in messages), trimmed

@@ -178,11 +178,12 @@ class Hostile(Client):
     async def twice(self, node: str) -> None:
         """Sends the same message with the same producer identity again before the first send is answered."""
         connection = await self.open(node, BROKER_PORT)
-        pid, ext = self.rng.randbytes(16).hex(), foreign_send(self.rng.choice(OWN_TOPICS), "twice", 0)
+        pid, topic = self.rng.randbytes(16).hex(), self.rng.choice(OWN_TOPICS)
+        ext, body = foreign_send(topic, "twice", 0), self.host.marked(topic, "twice")
         for sequence in range(1, self.rng.randint(2, 5)):
             named = {**ext, "raftmqPid": pid, "raftmqSeq": str(sequence), "raftmqLow": "1"}
             for _ in range(self.rng.randint(2, 3)):
-                connection.write(connection.frame(SEND_CODE, named, b"twice"))
+                connection.write(connection.frame(SEND_CODE, named, body))
                 if self.rng.random() < 0.3:
                     await asyncio.sleep(0.001)
         await self._wait(connection)
@@ -213,7 +214,9 @@ class Hostile(Client):
         rng = random.Random(self.rng.random())
         connection = await self.open(node, BROKER_PORT)
         topic, ends = rng.choice(OWN_TOPICS), list[Answer]()
-        connection.write(connection.frame(SEND_CODE, foreign_send(topic, "wakes", 0), b"wake"))  # makes the topic
+        connection.write(
+            connection.frame(SEND_CODE, foreign_send(topic, "wakes", 0), self.host.marked(topic, "wake"))
+        )  # makes the topic
         await asyncio.sleep(rng.uniform(0.1, 0.5))
         ext = {"topic": topic, "queueId": "0"}
         connection.write(connection.frame(RequestCode.GET_MAX_OFFSET, ext, heard=ends.append))
@@ -233,7 +236,7 @@ class Hostile(Client):
             data += connection.frame(RequestCode.PULL_MESSAGE, pull, parked_s=3.0)
         connection.write(data)
         await asyncio.sleep(rng.uniform(0.0, 0.5))
-        connection.write(connection.frame(SEND_CODE, foreign_send(topic, "wakes", 0), b"wake"))
+        connection.write(connection.frame(SEND_CODE, foreign_send(topic, "wakes", 0), self.host.marked(topic, "wake")))
         await self._wait(connection)
 
     async def joins(self, node: str) -> None:
@@ -272,7 +275,7 @@ class Hostile(Client):
         connection = await self.open(node, BROKER_PORT)
         sends = foreign_send("very-many", "rows", 0) | {"m": "true"}
         for _ in range(rng.randint(*BATCHES)):
-            item = BatchItem(0, b"row", b"KEYS\x01row\x02TAGS\x01row\x02")
+            item = BatchItem(0, self.host.marked("very-many", "row"), b"KEYS\x01row\x02TAGS\x01row\x02")
             connection.write(
                 connection.frame(RequestCode.SEND_BATCH_MESSAGE, sends, build_batch([item] * rng.randint(*BATCH)))
             )

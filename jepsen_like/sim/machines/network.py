@@ -15,7 +15,7 @@ import os
 import random
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from zlib import crc32
 
 from jepsen_like.sim.machines.loop import PROCESS, Process, SimLoop
@@ -31,6 +31,19 @@ FIRST_PORT = 40001
 Edge = tuple[str, str]
 """A directed link: (from host, to host)."""
 Address = tuple[str, int]
+
+
+class Watched(Protocol):
+    """What is told of the bytes of one connection at the side that accepted it, in the order of reads and writes."""
+
+    def received(self, data: bytes) -> None:
+        """Called with bytes that this side is about to read."""
+
+    def sent(self, data: bytes) -> None:
+        """Called with bytes that this side writes."""
+
+    def ended(self) -> None:
+        """Called when the connection has ended at this side."""
 
 
 class EdgeConditions:
@@ -96,6 +109,7 @@ class Endpoint(asyncio.Transport):
         """Bytes that arrived at the moment in which this side paused reading."""
         self._high, self._low = HIGH_WATER, LOW_WATER
         self._told_to_pause = False
+        self.watched: Watched | None = None
 
     # --- Transport ---------------------------------------------------------------------------------------------------
 
@@ -170,6 +184,8 @@ class Endpoint(asyncio.Transport):
         if self.closing or self.ended or not data:
             return
         data = bytes(data)
+        if self.watched is not None:
+            self.watched.sent(data)
         self.buffered += len(data)
         self._press()
         links = self.network.links
@@ -254,12 +270,16 @@ class Endpoint(asyncio.Transport):
         if self.holds:
             self._unread.append(data)
         else:
+            if self.watched is not None:
+                self.watched.received(data)
             self.protocol.data_received(data)
 
     def _lose(self, error: Exception | None) -> None:
         if self.ended:
             return
         self.ended = True
+        if self.watched is not None:
+            self.watched.ended()
         self.network.ended(self)
         self.network.loop.call_soon(self._lost, error, context=self.process.context)
 
@@ -330,6 +350,9 @@ class Network:
         """Hash of all deliveries: when, where and what arrived."""
         self.bytes = 0
         self.socket_buffer = SOCKET_BUFFER
+        self.watch: Callable[[Address, Address], Watched | None] = lambda dialler, listener: None
+        """Returns what is told of a new connection's bytes, None for nothing: (address of the side that dials, address
+        that it dials)."""
         self._ports = FIRST_PORT - 1
         loop.network = self
 
@@ -372,6 +395,7 @@ class Network:
         own = (process.host, self._ports)
         near, far = Endpoint(self, process, own, (host, port)), Endpoint(self, server.process, (host, port), own)
         near.peer, far.peer = far, near
+        far.watched = self.watch(near.own, far.own)
         self.endpoints[near] = self.endpoints[far] = None
         near.protocol = factory()
         self.loop.call_soon(self._accept, far, server, context=server.process.context)

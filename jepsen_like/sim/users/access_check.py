@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from jepsen_like.sim.clients.client_machines import id_of
 from jepsen_like.sim.clients.raw_client import Report
 from jepsen_like.sim.machines.machine import Machine
-from jepsen_like.sim.users.access_model import AccessModel, Reveal, Want, Who, is_allowed, is_allowed_by_id
+from jepsen_like.sim.users.access_model import AccessModel, Reveal, Users, Want, Who, is_allowed, is_allowed_by_id
 from raftlog.errors import DamagedLogError
 from raftlog.types import Entry, EntryType, NodeId
 from raftmq_wire.message_format import decode_messages
@@ -202,6 +202,11 @@ class AccessCheck:
         """Returns True if the model has every entry by which a node may have decided. The leader may have answered
         while its apply was under way, before any node has told that entry."""
         return self.model.index >= request.committed and self._heard[request.node].is_settled(request.answered_s)
+
+    def states_since(self, from_s: float) -> Iterator[Users]:
+        """Yields the states of the users by which any node may have decided from this time in seconds on."""
+        low = min((heard.low(from_s, self._now()) for heard in self._heard.values()), default=0)
+        return self.model.states(low, self.model.index)
 
     def judge_all(self) -> None:
         """Judges all requests that are still open, at the end of a run."""

@@ -10,8 +10,11 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from cluster.broker.access.user_admin import Asker
 from cluster.broker.refusal import Refused
+from jepsen_like.sim.clients import requesters
 from jepsen_like.sim.machines.machine import CLUSTER, USER_KEY, Machine
 from jepsen_like.sim.options import ROOT
+from jepsen_like.sim.users.attackers import NEIGHBOUR, OWN
+from jepsen_like.sim.users.attackers import rules_of as attackers_rules
 from jepsen_like.sim.users.user_clients import NAMES, first_secret, usual_rules
 
 if TYPE_CHECKING:
@@ -40,10 +43,16 @@ def steps() -> Iterator[Step]:
         getattr(users, method)(OPERATOR, *arguments, told)
 
     yield partial(create, name=ROOT[0], secret=ROOT[1], is_super=True)
-    for name in NAMES:
+    for name, rules in first_rules().items():
         yield partial(create, name=name, secret=first_secret(name), is_super=False)
-        yield lambda users, told, name=name: change(users, told, "set_rules", name, usual_rules())  # type: ignore[misc]
+        yield lambda users, told, name=name, rules=rules: change(users, told, "set_rules", name, rules)  # type: ignore[misc]
     yield lambda users, told: change(users, told, "set_mode", "enforce")
+
+
+def first_rules() -> dict[str, list[list[object]]]:
+    """Returns user -> first rules, for all users except the Super."""
+    attackers = {name: attackers_rules(name) for name in (OWN, NEIGHBOUR)}
+    return {**{name: usual_rules() for name in NAMES}, requesters.NAME: requesters.rules(), **attackers}
 
 
 def create_all(machine: Machine, pass_time: Callable[[float], None]) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from jepsen_like.hostile.wire import Answer
-from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, body_of, foreign_send, id_of
+from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, foreign_send, id_of
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.single_request import Asker, dial
 from jepsen_like.sim.options import ROOT
@@ -93,7 +93,7 @@ class Users:
         ext = foreign_send(topic, message_id, queue)
         request = self._request(f"the send {message_id} to {topic}", who, connection, [Want("Topic", topic, ("Pub",))])
         request.message_id = message_id
-        self._ask(connection, request, who, SEND_CODE, ext, body_of(message_id, 9))
+        self._ask(connection, request, who, SEND_CODE, ext, self.host.body(topic, message_id, 9))
         return request
 
     def pull(

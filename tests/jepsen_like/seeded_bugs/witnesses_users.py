@@ -51,3 +51,27 @@ def witness_AU11() -> None:
 
 def witness_AU12() -> None:
     holds("AU12")
+
+
+def witness_AU13() -> None:
+    holds("AU13")
+
+
+def witness_AU14() -> None:
+    holds("AU14")
+
+
+def witness_AU15() -> None:
+    holds("AU15")
+
+
+def witness_AU16() -> None:
+    holds("AU16")
+
+
+def witness_AU17() -> None:
+    holds("AU17")
+
+
+def witness_AU18() -> None:
+    holds("AU18")

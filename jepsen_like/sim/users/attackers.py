@@ -1,0 +1,356 @@
+"""Users who may use a topic and a group of their own and nothing else, and try to read and change what others have.
+
+They know whatever names a thing of others (`leaks`), and name it in every request that takes a position, id, handle,
+attempt, session, client id or group. What they would read shows the check of marks; what they would lose or change,
+the checks of acknowledged messages, transactions, staged writes, locks and replies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from jepsen_like.hostile.request_fields import beat_body, pull_fields, send_fields
+from jepsen_like.hostile.wire import Answer
+from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, foreign_send
+from jepsen_like.sim.clients.client_machines import TOPIC as ORDERED
+from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.clients.single_request import Asker, connects
+from jepsen_like.sim.locks import ordered_consumers
+from jepsen_like.sim.users.leaks import Leaks, unique_key_of
+from jepsen_like.sim.users.user_clients import Signer, first_secret
+from raftmq_wire.codec import FLAG_RESPONSE, Header, ext_of
+from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.message_format import BatchItem, build_batch, decode_messages, encode_message_id, parse_properties
+
+OWN: Final = "mal"
+"""The attacker's name, and the prefix of the names of his topic, group and clients."""
+TOPIC, GROUP, CLIENT = f"{OWN}-topic", f"{OWN}-group", f"{OWN}-client"
+RETRY, DEAD = f"%RETRY%{GROUP}", f"%DLQ%{GROUP}"
+NEIGHBOUR: Final = "nat"
+"""A user who may read in the group that locks queues, and pretends to be another consumer of it."""
+COMMIT, ROLLBACK = "8", "12"
+HUGE: Final = 1 << 40
+LOOKS, LOOK_S = 40, 0.005
+"""Number of looks for a new attempt at a staged write, and seconds between two."""
+PAUSE_S = (0.05, 0.25)
+"""Shortest and longest time in seconds between two attacks."""
+
+
+def rules_of(name: str) -> list[list[object]]:
+    """Returns the rules of one of the attackers."""
+    if name == NEIGHBOUR:
+        return [
+            [1, f"Topic:{ORDERED}", ["Sub"], [], True],
+            [1, f"Group:{ordered_consumers.GROUP}", ["Sub"], [], True],
+        ]
+    return [
+        [1, f"Topic:{OWN}-*", ["All"], [], True],
+        [1, f"Group:{OWN}-*", ["All"], [], True],
+        [1, "Cluster:DefaultCluster", ["Get"], [], True],
+    ]
+
+
+class AttackerConnection(RawConnection):
+    """A connection over which nodes may ask the attacker about transactions (39)."""
+
+    on_check: Callable[[dict[str, str]], None] | None = None
+
+    def _on_frame(self, header: Header, body: bytes) -> None:
+        if not header.flag & FLAG_RESPONSE and header.code == RequestCode.CHECK_TRANSACTION_STATE and self.on_check:
+            self.on_check(ext_of(header))
+        super()._on_frame(header, body)
+
+
+class Attackers(Asker):
+    """The attacker and the neighbour. Setting `stopped` ends them after the request that is under way."""
+
+    def __init__(
+        self,
+        host: ClientHost,
+        report: Report,
+        leaks: Leaks,
+        asked: Callable[[], Mapping[str, str]],
+        ready: Callable[[], bool],
+    ) -> None:
+        """`asked`: returns correlation id -> client id of the requests that wait for a reply. `ready`: returns True if
+        the cluster has the level from which on it withstands every attack."""
+        super().__init__(host, report)
+        self._ready = ready
+        self._leaks, self._requests = leaks, asked
+        self._next: dict[str, int] = {RETRY: 0, DEAD: 0}
+        self.counts: Counter[str] = Counter()
+        """"attack code" -> number of answers."""
+        self.attacks = attacks_of(())
+
+    async def _work(self) -> None:
+        rng = random.Random(self.rng.random())
+        connection: AttackerConnection | None = None
+        while not self.stopped:
+            await asyncio.sleep(rng.uniform(*PAUSE_S))
+            if connection is None or connection.closed or rng.random() < 0.05:
+                connection = await self._connect(rng)
+            if connection is not None and self._ready():
+                attack = rng.choice(self.attacks)
+                await attack.act(Attack(self, attack.name, connection, rng))
+        if connection is not None:
+            connection.transport.abort()
+
+    async def _connect(self, rng: random.Random) -> AttackerConnection | None:
+        """Opens a connection and registers the attacker's own consumer and producer on it."""
+        made = AttackerConnection("an attacker", self.host.loop, self._report)
+        if not await connects(made, rng.choice(self.host.nodes)):
+            return None
+        own = Attack(self, "joins", made, rng)
+        made.on_check = own.answers_check
+        await own.ask(RequestCode.HEART_BEAT, {}, beat_body(CLIENT, [GROUP], [TOPIC, RETRY]))
+        return None if made.closed else made
+
+    async def ask_as(
+        self, name: str, attack: str, connection: RawConnection, code: int, ext: dict[str, str], body: bytes
+    ) -> Answer | None:
+        """Sends a request signed by a user; returns its answer, None if there is none."""
+        answer = await self._ask(connection, code, Signer(name, first_secret(name)).signed(ext, body), body)
+        if answer is not None:
+            self.counts[f"{attack} {answer.code}"] += 1
+        return answer
+
+
+class Attack:
+    """One attack on one connection."""
+
+    def __init__(self, attackers: Attackers, name: str, connection: RawConnection, rng: random.Random) -> None:
+        self._all, self._name, self._connection, self._rng = attackers, name, connection, rng
+        self._host, self._leaks = attackers.host, attackers._leaks
+
+    async def ask(self, code: int, ext: dict[str, str], body: bytes = b"", *, name: str = OWN) -> Answer | None:
+        """Sends a request signed by the attacker, or by the user `name`."""
+        return await self._all.ask_as(name, self._name, self._connection, code, ext, body)
+
+    # --- reads -------------------------------------------------------------------------------------------------------
+
+    async def sends_back(self) -> None:
+        """Sends somebody else's message back (36) to the own group, and reads what that group gets."""
+        message = self._leaks.message(self._rng)
+        if message is not None:
+            fields = {"group": GROUP, "offset": str(message.position), "unitMode": "false"}
+            fields |= {"delayLevel": self._rng.choice(("1", "-1")), "originMsgId": "x"}
+            if self._rng.random() < 0.3:
+                fields["originTopic"] = self._rng.choice((TOPIC, RETRY, message.topic))
+            await self.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+        for topic in (RETRY, DEAD):
+            await self._pull(topic)
+
+    async def _pull(self, topic: str) -> None:
+        answer = await self.ask(RequestCode.PULL_MESSAGE, pull_fields(GROUP, topic, 0, self._all._next[topic]))
+        if answer is not None and answer.code == ResponseCode.PULL_OFFSET_MOVED:
+            self._all._next[topic] = int(answer.ext["nextBeginOffset"])
+        elif answer is not None and answer.code == ResponseCode.SUCCESS:
+            self._all._next[topic] = max(message.queue_offset + 1 for message in decode_messages(answer.body))
+
+    async def consumes_directly(self) -> None:
+        """Asks for somebody else's message to be sent to the own consumer (309)."""
+        message = self._leaks.message(self._rng)
+        if message is not None:
+            fields = {"consumerGroup": GROUP, "clientId": CLIENT, "brokerName": "broker-a"}
+            fields["msgId"] = encode_message_id(message.store_host, message.position)
+            # The own consumer never says what became of it.
+            code = RequestCode.CONSUME_MESSAGE_DIRECTLY
+            self._connection.write(self._frame(code, fields))
+
+    def _frame(self, code: int, ext: dict[str, str], body: bytes = b"", *, oneway: bool = False) -> bytes:
+        signed = Signer(OWN, first_secret(OWN)).signed(ext, body)
+        return self._connection.frame(code, signed, body, oneway=oneway, parked_s=20.0)
+
+    async def looks_up(self) -> None:
+        """Looks for somebody else's message by its position (33) and its keys (12)."""
+        message = self._leaks.message(self._rng)
+        if message is None:
+            return
+        await self.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(message.position)})
+        key = self._rng.choice((unique_key_of(message), encode_message_id(message.store_host, message.position)))
+        fields = {"topic": self._rng.choice((TOPIC, RETRY, message.topic)), "key": key or "none", "maxNum": "8"}
+        fields |= {"beginTimestamp": "0", "endTimestamp": str(1 << 50)}
+        if self._rng.random() < 0.5:
+            fields["_UNIQUE_KEY_QUERY"] = "true"
+        await self.ask(RequestCode.QUERY_MESSAGE, fields)
+
+    # --- waiting messages --------------------------------------------------------------------------------------------
+
+    async def recalls(self) -> None:
+        """Recalls somebody else's waiting message (370) by a handle of the own making."""
+        found = self._leaks.handle(self._rng, TOPIC)
+        if found is not None:
+            fields = {"topic": found.topic, "recallHandle": found.encode()}
+            await self.ask(RequestCode.RECALL_MESSAGE, fields)
+
+    # --- transactions ------------------------------------------------------------------------------------------------
+
+    async def joins_producers(self) -> None:
+        """Says that the own client is a producer of somebody else's group (34)."""
+        found = self._leaks.client(self._rng, is_producer=True)
+        if found is not None:
+            body = {"clientID": CLIENT, "producerDataSet": [{"groupName": found.group}, {"groupName": GROUP}]}
+            await self.ask(RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
+
+    def answers_check(self, ext: dict[str, str]) -> None:
+        """Answers the question about a half message (39) with its end."""
+        fields = {"producerGroup": GROUP, "commitOrRollback": self._rng.choice((COMMIT, ROLLBACK))}
+        fields |= {name: ext[name] for name in ("tranStateTableOffset", "commitLogOffset", "msgId") if name in ext}
+        self._connection.write(self._frame(RequestCode.END_TRANSACTION, fields, oneway=True))
+
+    async def ends_transactions(self) -> None:
+        """Commits or rolls back somebody else's half message (37), with and without the name of a topic."""
+        found = self._leaks.half(self._rng)
+        if found is None:
+            return
+        half, message = found
+        properties = parse_properties(message.properties.decode("utf-8", "replace"))
+        fields = {
+            "producerGroup": properties.get("PGROUP", GROUP),
+            "tranStateTableOffset": str(half.position),
+            "commitLogOffset": str(half.position),
+            "commitOrRollback": self._rng.choice((COMMIT, ROLLBACK)),
+            "msgId": unique_key_of(message),
+        }
+        topic = self._rng.choice((None, TOPIC, properties.get("REAL_TOPIC", TOPIC)))
+        await self.ask(RequestCode.END_TRANSACTION, fields if topic is None else fields | {"topic": topic})
+
+    # --- staged writes -----------------------------------------------------------------------------------------------
+
+    async def stages(self) -> None:
+        """Stages slices for somebody else's attempt (700002) as soon as it is opened, and takes its sequences and those
+        of the next attempts by plain sends."""
+        before = self._leaks.attempt(self._rng)
+        attempt = before
+        for _ in range(LOOKS):
+            if before is None or attempt is None or attempt.number != before.number:
+                break
+            await asyncio.sleep(LOOK_S)
+            attempt = self._leaks.attempt(self._rng)
+        if attempt is None:
+            return
+        for sequence in (1, 2, 3):
+            fields = {"attempt": str(attempt.number), "sequence": str(sequence), "topic": TOPIC}
+            items = [BatchItem(0, self._host.marked(TOPIC, "theft"), b"")] * self._rng.randint(1, 3)
+            frame = self._frame(RequestCode.STAGE_MESSAGES, fields, build_batch(items))
+            self._connection.write(frame)
+        for number in range(attempt.number, attempt.number + 3):  # the next ones are not opened yet
+            await self._send_named(b"raftmq-w" + number.to_bytes(8, "big"), str(self._rng.choice((1, 2))))
+
+    async def ends_writes(self) -> None:
+        """Commits or discards somebody else's write (700003, 700004)."""
+        attempt = self._leaks.attempt(self._rng)
+        if attempt is not None:
+            fields = {"name": attempt.name, "write": str(attempt.write)}
+            if self._rng.random() < 0.5:
+                winners = json.dumps([[attempt.number, attempt.count]]).encode()
+                await self.ask(RequestCode.COMMIT_WRITE, fields, winners)
+            else:
+                await self.ask(RequestCode.ABORT_WRITE, fields)
+
+    # --- sessions ----------------------------------------------------------------------------------------------------
+
+    async def takes_sessions(self) -> None:
+        """Sends to the own topic in somebody else's session: the sequences that its owner uses next."""
+        session = self._leaks.session(self._rng)
+        if session is not None:
+            next_ = self._leaks.next_sequence(self._rng, session)
+            for sequence in (1, 2, 3, next_, next_ + 1, next_ + 2):
+                await self._send_named(session, str(sequence))
+
+    async def _send_named(self, session: bytes, sequence: str, low: str = "1") -> None:
+        fields = foreign_send(TOPIC, f"taken-{self._rng.random()}", 0)
+        fields |= {"raftmqPid": session.hex(), "raftmqSeq": sequence, "raftmqLow": low}
+        await self.ask(SEND_CODE, fields, self._host.marked(TOPIC, "taken"))
+
+    async def forgets_sessions(self) -> None:
+        """Commits an offset of the own group in somebody else's session (15), with a huge sequence."""
+        session = self._leaks.session(self._rng)
+        if session is not None:
+            number = str(self._rng.choice((self._leaks.next_sequence(self._rng, session) + 1, HUGE)))
+            fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "0"}
+            fields |= {"raftmqPid": session.hex(), "raftmqSeq": number, "raftmqLow": number}
+            await self.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+
+    # --- clients -----------------------------------------------------------------------------------------------------
+
+    async def unregisters(self) -> None:
+        """Unregisters somebody else's client (35), at times after saying that the own connection is that client's."""
+        found = self._leaks.client(self._rng, is_producer=self._rng.random() < 0.7)
+        if found is not None:
+            if found.is_producer and self._rng.random() < 0.5:
+                beat = {"clientID": found.client_id, "producerDataSet": [{"groupName": found.group}]}
+                await self.ask(RequestCode.HEART_BEAT, {}, json.dumps(beat).encode())
+            fields = {"clientID": found.client_id}
+            fields["producerGroup" if found.is_producer else "consumerGroup"] = found.group
+            await self.ask(RequestCode.UNREGISTER_CLIENT, fields)
+
+    async def forges_replies(self) -> None:
+        """Replies (324, 325) to somebody else's request."""
+        asked = list(self._all._requests().items())[-8:]
+        if asked:
+            correlation, client_id = self._rng.choice(asked)
+            properties = {"REPLY_TO_CLIENT": client_id, "CORRELATION_ID": correlation, "MSG_TYPE": "reply"}
+            text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+            fields = send_fields(TOPIC, text)
+            self._connection.write(self._frame(RequestCode.SEND_REPLY_MESSAGE_V2, fields, b"forged"))
+
+    async def takes_client_ids(self) -> None:
+        """Says that somebody else's client id is a consumer of the own group, and a producer of the own group and of
+        the client's (34)."""
+        found = self._leaks.client(self._rng)
+        if found is not None:
+            body = json.loads(beat_body(found.client_id, [GROUP], [TOPIC]))
+            body["producerDataSet"] = [{"groupName": GROUP}, {"groupName": found.group}]
+            await self.ask(RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
+
+    async def takes_locks(self) -> None:
+        """Joins a common group under another consumer's client id (34), and unlocks that consumer's queues (42)."""
+        group = ordered_consumers.GROUP
+        found = self._leaks.client(self._rng, is_producer=False, of_group=group)
+        if found is not None:
+            if self._rng.random() < 0.7:
+                beat = beat_body(found.client_id, [group], [ORDERED])
+                await self.ask(RequestCode.HEART_BEAT, {}, beat, name=NEIGHBOUR)
+            queues = [{"topic": ORDERED, "brokerName": "broker-a", "queueId": number} for number in range(4)]
+            body = json.dumps({"consumerGroup": group, "clientId": found.client_id, "mqSet": queues}).encode()
+            await self.ask(RequestCode.UNLOCK_BATCH_MQ, {}, body, name=NEIGHBOUR)
+
+
+class Kind(NamedTuple):
+    """One kind of attack."""
+
+    name: str
+    act: Callable[[Attack], Awaitable[None]]
+    waits_for: str = ""
+    """What the product lacks to withstand it; the attack is left out until then."""
+
+
+ATTACKS: Final = (
+    Kind("send-back", Attack.sends_back),
+    Kind("consume-directly", Attack.consumes_directly),
+    Kind("look-up", Attack.looks_up),
+    Kind("recall", Attack.recalls),
+    Kind("join-producers", Attack.joins_producers),
+    Kind("end-transactions", Attack.ends_transactions),
+    Kind("stage", Attack.stages, "slices need no right to the write"),
+    Kind("end-writes", Attack.ends_writes),
+    Kind("take-sessions", Attack.takes_sessions, "sessions belong to nobody"),
+    Kind("forget-sessions", Attack.forgets_sessions, "sessions of commits and sends are the same"),
+    Kind("unregister", Attack.unregisters),
+    Kind("forge-replies", Attack.forges_replies, "a reply needs no request"),
+    Kind("take-client-ids", Attack.takes_client_ids, "replies go to the newest connection"),
+    Kind("take-locks", Attack.takes_locks, "locks belong to a client id alone"),
+)
+
+
+def attacks_of(names: Sequence[str]) -> tuple[Kind, ...]:
+    """Returns the attacks with these names; without names, all that the product withstands. Raises KeyError for an
+    unknown name."""
+    known = {attack.name: attack for attack in ATTACKS}
+    return tuple([known[name] for name in names] or [attack for attack in ATTACKS if not attack.waits_for])

@@ -1,0 +1,127 @@
+"""The check of marks: reads every byte that a node writes to a client, and reports marks (`jepsen_like.marks`) that
+nobody who is proven on that connection may read.
+
+A connection proves a user by a request with a right signature, by the check's own model of users. From then on it may
+be given what that user may read: messages of topics that the user may subscribe to or look at, half messages of topics
+to which the user may send, and replies to the user. What the user was allowed in any state of the last GRACE_S
+seconds counts, because an answer may have been made then. Connections of a Super are not read further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from jepsen_like.hostile.wire import frames_of
+from jepsen_like.marks import MarkedStream
+from jepsen_like.sim.clients.raw_client import Report
+from jepsen_like.sim.machines.network import Address
+from jepsen_like.sim.users.access_check import AccessCheck
+from jepsen_like.sim.users.access_model import ModelUser, Users, Want
+from raftmq_wire.codec import CodecError, Header, ext_of
+from raftmq_wire.codes import RequestCode
+from raftmq_wire.signature import ACCESS_KEY, SIGNATURE, content, is_right
+
+CHECKER: Final = "marks"
+GRACE_S: Final = 2.0
+"""Time in seconds for which a right that is gone may still show."""
+REPLY_TO: Final = "reply-to/"
+"""Prefix of the marks of replies, which are in no topic; the name of the user who asked follows."""
+_GROUP_TOPICS: Final = ("%RETRY%", "%DLQ%")
+
+
+class MarkCheck:
+    """The check of all connections of a run."""
+
+    def __init__(self, report: Report, now: Callable[[], float], access: AccessCheck) -> None:
+        self._report, self._now, self._access = report, now, access
+        self.read = 0
+        """Number of marks that were found where they may be, on connections of others than Supers."""
+
+    def watch(self, client: Address, node: Address) -> ClientStream:
+        """Returns what a new connection between a client and a node tells of its bytes."""
+        return ClientStream(self, client[0], f"{client[0]}:{client[1]} at {node[0]}:{node[1]}")
+
+    def proves(self, header: Header, body: bytes) -> Iterator[ModelUser]:
+        """Yields the users, as of any index of the log, who may have signed this request."""
+        try:
+            ext = ext_of(header)
+        except CodecError:
+            return
+        name, signature = ext.get(ACCESS_KEY), ext.get(SIGNATURE)
+        if not name or not signature:
+            return
+        signed = content(ext, body)
+        known: set[tuple[int, str]] = set()
+        for users in self._access.model.states(0, self._access.model.index):
+            user = users.get(name)
+            if user is not None and (user.id, user.secret) not in known:
+                known.add((user.id, user.secret))
+                if is_right(user.secret.encode(), signed, signature):
+                    yield user
+
+    def found(self, stream: ClientStream, header: Header | None, topics: Iterable[str]) -> None:
+        """Judges the marks of one frame that a node has written to a client."""
+        states = list(self._access.states_since(self._now() - GRACE_S))
+        is_half = header is not None and header.code == RequestCode.CHECK_TRANSACTION_STATE
+        actions = ("Pub",) if is_half else ("Sub", "Get")
+        for topic in topics:
+            if any(
+                _may_read(users, user_id, topic, stream.source, actions) for users in states for user_id in stream.users
+            ):
+                self.read += 1
+                continue
+            names = sorted({name for users in states for name, user in users.items() if user.id in stream.users})
+            what = "bytes that are no frame" if header is None else f"a frame of code {header.code}"
+            self._report(
+                CHECKER, f"{what} with a message of {topic} goes to {stream.name}, of {', '.join(names) or 'nobody'}"
+            )
+            return
+
+
+class ClientStream:
+    """The bytes of one connection of a client, as its node reads and writes them."""
+
+    def __init__(self, check: MarkCheck, source: str, name: str) -> None:
+        self._check, self.source, self.name = check, source, name
+        self.users: set[int] = set()
+        """Ids of the users that are proven on the connection."""
+        self._is_super = False
+        self._asked: bytearray | None = bytearray()
+        self._given = MarkedStream()
+
+    def received(self, data: bytes) -> None:
+        """Records bytes that the node is about to read."""
+        if self._is_super or self._asked is None:
+            return
+        self._asked += data
+        try:
+            for header, body in frames_of(self._asked):
+                for user in self._check.proves(header, body):
+                    self.users.add(user.id)
+                    self._is_super |= user.is_super
+        except CodecError:
+            self._asked = None  # the node closes the connection
+
+    def sent(self, data: bytes) -> None:
+        """Judges bytes that the node has written."""
+        if not self._is_super:
+            for header, topics in self._given.take(data):
+                self._check.found(self, header, topics)
+
+    def ended(self) -> None:
+        """Judges the beginning of a frame that was never finished."""
+        if not self._is_super and (topics := self._given.rest()):
+            self._check.found(self, None, topics)
+
+
+def _may_read(users: Users, user_id: int, topic: str, source: str, actions: tuple[str, ...]) -> bool:
+    for name, user in users.items():
+        if user.id != user_id or not user.enabled:
+            continue
+        if topic.startswith(REPLY_TO):
+            return topic == REPLY_TO + name
+        group = next((topic.removeprefix(prefix) for prefix in _GROUP_TOPICS if topic.startswith(prefix)), None)
+        want = Want("Topic", topic, actions) if group is None else Want("Group", group, actions)
+        return user.is_super or user.may(want, source)
+    return False

@@ -1,0 +1,149 @@
+"""Every route that takes a name, position, key or id, called with a thing of another user and with one that does not
+exist: both get the same answer, and nothing is read.
+
+`TABLE` says of each such route how it is judged. A new route must be entered there, or the first test fails.
+"""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cluster.admin.routes import ROUTES
+from jepsen_like.marks import mark_of
+
+NAMED = "the topics and groups that it names"
+STORED = "what is stored"
+CLUSTER = "Get or Update on the cluster: it shows nothing of one user"
+SUPER = "a Super alone"
+OPEN = "nothing"
+TOKEN = "whose token it is (test_users_http.py)"
+TABLE = {
+    "DELETE /v1/clients/{address}": SUPER,
+    "PUT /v1/log-level": SUPER,
+    "GET /v1/members/{id}/clients": CLUSTER,
+    "DELETE /v1/members/{id}/clients/{address}": SUPER,
+    "GET /v1/members/{id}/status": CLUSTER,
+    "PUT /v1/failpoints": SUPER,
+    "GET /v1/members/{id}/events": CLUSTER,
+    "PUT /v1/config": SUPER,
+    "POST /v1/upgrade/finalize": SUPER,
+    "POST /v1/topics": NAMED,
+    "GET /v1/topics/{name}": NAMED,
+    "DELETE /v1/topics/{name}": NAMED,
+    "GET /v1/topics/{name}/messages/{key}": STORED,
+    "GET /v1/topics/{name}/queues/{queue}/messages": STORED,
+    "GET /v1/messages/{position}": STORED,
+    "GET /v1/groups/{name}": NAMED,
+    "POST /v1/groups": NAMED,
+    "DELETE /v1/groups/{name}": NAMED,
+    "POST /v1/groups/{name}/clone": NAMED,
+    "POST /v1/groups/{name}/reset": NAMED,
+    "POST /v1/writes/abort": SUPER,
+    "POST /v1/writes/forget": SUPER,
+    "POST /v1/members/claims": OPEN,
+    "POST /v1/members": SUPER,
+    "POST /v1/members/{id}/promote": SUPER,
+    "DELETE /v1/members/{id}": SUPER,
+    "GET /v1/members/{id}/can-stop": CLUSTER,
+    "POST /v1/members/{id}/drain": SUPER,
+    "POST /v1/members/{id}/maintenance": SUPER,
+    "POST /v1/leader/transfer": SUPER,
+    "GET /v1/members/{id}/consistency": CLUSTER,
+    "GET /v1/members/{id}/consistency/{index}": CLUSTER,
+    "GET /v1/consistency/{index}": CLUSTER,
+    "GET /v1/consistency/entries/{index}": SUPER,
+    "POST /v1/consistency/log": SUPER,
+    "GET /v1/members/{id}/history": CLUSTER,
+    "POST /v1/metadata": SUPER,
+    "POST /v1/alarms/{key}/ack": CLUSTER,
+    "POST /v1/backup": SUPER,
+    "POST /v1/tier/scrub": SUPER,
+    "POST /v1/session": OPEN,
+    "POST /v1/users": SUPER,
+    "PUT /v1/users/{user}": SUPER,
+    "DELETE /v1/users/{user}": SUPER,
+    "POST /v1/acl/test": SUPER,
+    "GET /v1/acl/{user}": SUPER,
+    "PUT /v1/acl/{user}": SUPER,
+    "DELETE /v1/acl/{user}": SUPER,
+    "POST /v1/tokens": TOKEN,
+    "PUT /v1/tokens/{token}": TOKEN,
+    "DELETE /v1/tokens/{token}": TOKEN,
+    "PUT /v1/auth": SUPER,
+    "PUT /v1/auth/key": SUPER,
+    "GET /static/{file}": OPEN,
+}
+KEY = "vic-key"
+BODIES: dict[str, dict[str, Any]] = {
+    "POST /v1/topics": {"name": "vic-topic"},
+    "POST /v1/groups": {"name": "vic-group"},
+    "POST /v1/groups/{name}/clone": {"source": "vic-group", "topic": "vic-topic"},
+    "POST /v1/groups/{name}/reset": {"topic": "vic-topic", "to": "earliest"},
+}
+
+
+@pytest.fixture
+def world(make_node: Any) -> tuple[Any, str, int]:
+    """A node with a message of vic in a topic and among the dead letters of a group; mal's token; the position."""
+    node = make_node()
+    node.consistency = SimpleNamespace(fenced=False)
+    for topic in ("vic-topic", "mal-topic", "%DLQ%vic-group", "%RETRY%vic-group"):
+        node.apply([["create_topic", {"name": topic}, True]])
+    node.apply([["put_group", {"name": "vic-group"}, True]])
+    position = node.add_message("vic-topic", mark_of("vic-topic"), KEY)
+    node.add_message("%DLQ%vic-group", mark_of("vic-topic"), KEY)
+    rules = (("Topic:mal-*", ["All"]), ("Group:mal-*", ["All"]), ("Cluster:DefaultCluster", ["All"]))
+    token, node.super_token = node.add_user("mal", *rules), node.add_user("root", is_super=True)
+    node.set_mode("enforce")
+    return node, token, position
+
+
+def test_every_route_that_names_something_is_in_the_table() -> None:
+    assert set(TABLE) == {f"{each.method} {each.path}" for each in ROUTES if "{" in each.path or each.body}
+
+
+def requests_of(position: int) -> list[tuple[str, str, dict[str, Any] | None]]:
+    """(method, path, body) of each request with things of vic."""
+    found: list[tuple[str, str, dict[str, Any] | None]] = [
+        ("GET", f"/v1/messages/{position}", None),
+        ("GET", f"/v1/topics/mal-topic/messages/{KEY}", None),
+        ("GET", f"/v1/topics/vic-topic/messages/{KEY}", None),
+        ("GET", "/v1/topics/%25DLQ%25vic-group/queues/0/messages", None),
+        ("GET", "/v1/topics/vic-topic/queues/0/messages", None),
+        ("GET", "/v1/topics/%25RETRY%25vic-group/queues/0/messages", None),
+    ]
+    for name, by in TABLE.items():
+        if by is NAMED:
+            method, path = name.split(" ")
+            kind = "topic" if "/topics" in path else "group"
+            found.append((method, re.sub(r"{\w+}", f"vic-{kind}", path), BODIES.get(name)))
+    return found
+
+
+def renamed(body: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The same body with names that do not exist."""
+    return None if body is None else {key: value.replace("vic-", "nov-") for key, value in body.items()}
+
+
+async def test_things_of_others_are_as_good_as_things_of_nobody(world: tuple[Any, str, int], serve: Any) -> None:
+    node, token, position = world
+    client = await serve(node)
+    before, wrong = node.state.applied.index, []
+    for method, path, body in requests_of(position):
+        other = path.replace("vic-", "nov-").replace(str(position), str(position + 3))
+        forms = []
+        for form, sent in ((path, body), (other, renamed(body))):
+            got = await client.request(method, form, json=sent, headers={"Authorization": f"Bearer {token}"})
+            text = await got.read()
+            assert b"<<mark:" not in text, path
+            forms.append((got.status, re.sub(rb"[a-z]+-(topic|group|key)|%d|%d" % (position, position + 3), b"", text)))
+        if forms[0] != forms[1]:
+            wrong.append((method, path, *forms))
+    assert wrong == []
+    assert node.state.applied.index == before
+    got = await client.get(f"/v1/messages/{position}", headers={"Authorization": f"Bearer {node.super_token}"})
+    assert b"<<mark:vic-topic>>" in await got.read(), "who may read it sees it"
