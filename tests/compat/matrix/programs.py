@@ -6,7 +6,9 @@ Every program takes the same arguments, whatever its language::
     orphans SERVERS PREFIX COUNT          COUNT half messages that nobody decides; then it waits to be killed
 
 The topic of a feature is PREFIX-FEATURE; its groups are PREFIX-FEATURE-readers and PREFIX-FEATURE-senders. What becomes
-of message number n is told by n (tests/support/compat_judges.py). A program reads lines: `go` starts sending, `stop`
+of message number n is told by n (tests/support/compat_judges.py). If RAFTMQ_MATRIX_SECRET is set, the senders of a
+feature sign as the user PREFIX-FEATURE-sender with that secret, and its readers as PREFIX-FEATURE-reader; the latter
+send replies too. A program reads lines: `go` starts sending, `stop`
 ends it, the end of the input ends the program. It prints one JSON object per line:
 
     ready, stopped, done
@@ -31,6 +33,7 @@ from tests.compat.conftest import INSTALLED, SCRIPTS, environment
 from tests.support.compat_judges import JUDGES, Delivery, Seen, Send
 
 FEATURES = list(JUDGES)
+SECRET = "RAFTMQ_MATRIX_SECRET"
 
 
 def _java(classes: str, libraries: str) -> list[str]:
@@ -76,7 +79,7 @@ ABSENT_UNDER_KILLS: dict[str, dict[str, str]] = {
 
 def why_absent(client: str, feature: str, mode: str) -> str:
     """Returns the reason why there is no such cell; empty if there is one."""
-    absent = ABSENT[client] | (ABSENT_UNDER_KILLS.get(client, {}) if mode == "kills" else {})
+    absent = ABSENT[client] | ({} if mode == "calm" else ABSENT_UNDER_KILLS.get(client, {}))
     return absent.get(feature, "")
 
 
@@ -90,7 +93,9 @@ def is_installed(client: str) -> bool:
 class Program:
     """One running program. A thread collects what it says, sorted by cell."""
 
-    def __init__(self, client: str, home: Path, what: str, servers: str, prefix: str, *arguments: str) -> None:
+    def __init__(
+        self, client: str, home: Path, what: str, servers: str, prefix: str, *arguments: str, secret: str = ""
+    ) -> None:
         self.client = client
         self.cells: dict[str, Seen] = {feature: Seen() for feature in FEATURES}
         self.checks: list[str] = []
@@ -103,7 +108,7 @@ class Program:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env=environment(home),
+            env=environment(home) | ({SECRET: secret} if secret else {}),
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

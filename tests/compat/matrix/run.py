@@ -12,7 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import raftmq
@@ -23,13 +23,17 @@ from raftmq.local.process import free_base_port
 from raftmq_wire.errors import LocalError
 from tests.compat.conftest import ROOT
 from tests.compat.matrix.programs import Program
-from tests.compat.test_send_back import put_group
+from tests.compat.matrix.users import denials, make_users, user_of
 from tests.support.compat_judges import JUDGES, RECOVERED_S, Seen, committed, delivered_twice, failures, waits_s
 
 QUEUES = 4
 RETRIES = 3
-KILL_EVERY_S, PHASE_S = 10.0, 6.0
-"""A leader dies in each period, at a random moment of its first PHASE_S."""
+KILL_EVERY_S, PHASE = 10.0, 0.6
+"""A leader dies in each period, at a random moment of the first PHASE of it."""
+SECURED_KILLS = 2
+MODES = ("calm", "kills", "secured")
+"""calm: nothing dies. kills: a leader in every KILL_EVERY_S. secured: clients have users, and SECURED_KILLS leaders
+die."""
 ENOUGH = 5000
 """Messages that are to be acknowledged in each cell."""
 SENDING_MAX_S = 420.0
@@ -53,15 +57,20 @@ class Plan:
 
     client: str
     features: tuple[str, ...]
-    kills: bool
+    mode: str
+    """One of MODES."""
     seed: int
     rate: float
     sending_s: float
     enough: int = ENOUGH
 
     @property
-    def mode(self) -> str:
-        return "kills" if self.kills else "calm"
+    def secured(self) -> bool:
+        return self.mode == "secured"
+
+    @property
+    def kill_every_s(self) -> float:
+        return self.sending_s / SECURED_KILLS if self.secured else KILL_EVERY_S
 
 
 @dataclass(frozen=True)
@@ -85,24 +94,26 @@ class Result:
     wait_max_s: float
     drain_s: float
     """Time between the end of the sending and the judge's being content."""
+    denied: list[str] = field(default_factory=list)
+    """What nodes denied the users of the cell, in a secured run."""
 
 
 class Killer(threading.Thread):
     """kill -9 of the leader in every period; the node is started again at once."""
 
-    def __init__(self, live: LocalCluster, chance: random.Random, for_s: float) -> None:
+    def __init__(self, live: LocalCluster, chance: random.Random, every_s: float, for_s: float) -> None:
         super().__init__(daemon=True)
-        self._live, self._chance, self._for_s = live, chance, for_s
+        self._live, self._chance, self._every_s, self._for_s = live, chance, every_s, for_s
         self.kills: list[float] = []
         self.trouble: list[str] = []
 
     def run(self) -> None:
         begun = time.monotonic()
         period = 0
-        while (start := period * KILL_EVERY_S + self._chance.uniform(0, PHASE_S)) < self._for_s:
+        while (start := (period + self._chance.uniform(0, PHASE)) * self._every_s) < self._for_s:
             time.sleep(max(0.0, begun + start - time.monotonic()))
             self._strike()
-            period = max(period + 1, int((time.monotonic() - begun) / KILL_EVERY_S + 0.5))
+            period = max(period + 1, int((time.monotonic() - begun) / self._every_s + 0.5))
         self._live.wait_ready(60.0)
 
     def _strike(self) -> None:
@@ -123,6 +134,7 @@ class Run:
         self.plan, self._home, self._tell = plan, home, tell
         self._chance = random.Random(plan.seed)
         self._prefix = f"m{plan.seed % 100000}"
+        self._secret = f"{self._chance.getrandbits(64):016x}" if plan.secured else ""
         self._live = LocalCluster(home / "data")
         self.broken = ""
         self.content: dict[str, float] = {}
@@ -130,9 +142,9 @@ class Run:
 
     def run(self) -> list[Result]:
         """Raises LocalError or RuntimeError if the cluster or the program does not come up."""
-        self._live.up(3, free_base_port(12))
+        self._live.up(3, free_base_port(12), auth=self.plan.secured)
         try:
-            with raftmq.connect(self._live.servers) as mq:
+            with raftmq.connect(self._live.servers, **self._live.client_options) as mq:
                 return self._on_cluster(mq)
         finally:
             self._live.down()
@@ -141,10 +153,12 @@ class Run:
         admin = AdminApi(admin_addresses(None, str(self._live.data)))
         for feature in self.plan.features:
             mq.admin.create_topic(f"{self._prefix}-{feature}", QUEUES)
-            put_group(self._live, f"{self._prefix}-{feature}-readers", RETRIES)
+            admin.post("/v1/groups", {"name": f"{self._prefix}-{feature}-readers", "retry_max_times": RETRIES})
         plan = self.plan
+        if plan.secured:
+            make_users(mq, self._prefix, plan.features, self._secret)
         arguments = (self._live.servers, self._prefix, str(plan.rate), *plan.features)
-        program = Program(plan.client, self._home, "run", *arguments)
+        program = Program(plan.client, self._home, "run", *arguments, secret=self._secret)
         try:
             program.wait("ready")
             try:
@@ -164,8 +178,8 @@ class Run:
         plan = self.plan
         program.tell("go")
         begun = time.monotonic()
-        killer = Killer(self._live, self._chance, plan.sending_s)
-        if plan.kills:
+        killer = Killer(self._live, self._chance, plan.kill_every_s, plan.sending_s)
+        if plan.mode != "calm":
             killer.start()
         if "transaction" in plan.features:
             self._leave_orphans(program)
@@ -174,7 +188,7 @@ class Run:
             program.cells["reset"].reset_at = time.time()
             self._reset(admin)
         program.pause(begun + plan.sending_s - time.monotonic())
-        if plan.kills:
+        if plan.mode != "calm":
             killer.join()
             self._tell(f"{len(killer.kills)} leaders killed {''.join(killer.trouble)}")
             program.pause(RECOVERED_S + 10)
@@ -189,9 +203,8 @@ class Run:
         return all(len(program.cells[feature].acknowledged) >= self.plan.enough for feature in self.plan.features)
 
     def _leave_orphans(self, program: Program) -> None:
-        orphans = Program(
-            self.plan.client, self._home, "orphans", self._live.servers, self._prefix, str(ORPHAN_COUNT), "transaction"
-        )
+        arguments = (self._live.servers, self._prefix, str(ORPHAN_COUNT), "transaction")
+        orphans = Program(self.plan.client, self._home, "orphans", *arguments, secret=self._secret)
         try:
             orphans.wait("ready")
         finally:
@@ -245,6 +258,9 @@ class Run:
 
     def _results(self, program: Program, ended: float) -> list[Result]:
         results = []
+        denied = denials(self._live.data)
+        for what, times in sorted(denied.pop("", {}).items()):
+            self._tell(f"denied to nobody known, {times} lines: {what}")
         for feature in self.plan.features:
             seen = _copy(program.cells[feature])
             if reasons := self._complaints(feature, seen):
@@ -267,6 +283,11 @@ class Run:
                     len(seen.kills),
                     round(max(waits_s(seen), default=0.0), 1),
                     round(self.content.get(feature, ended + DRAIN_MAX_S) - ended, 1),
+                    [
+                        f"{what} ({times} lines)"
+                        for role in ("sender", "reader")
+                        for what, times in denied.get(user_of(self._prefix, feature, role), {}).items()
+                    ],
                 )
             )
         if "transaction" in self.plan.features:
