@@ -10,7 +10,8 @@ from pathlib import Path
 
 import raftmq
 
-REPLIES = "DefaultCluster_REPLY_TOPIC"
+REPLIES = "Topic:DefaultCluster_REPLY_TOPIC"
+"""The topic that replies are sent to."""
 _DENIED = re.compile(r"request (.+) denied: ['\"](.*)['\"]$")
 
 
@@ -29,6 +30,8 @@ def make_users(mq: raftmq.Client, prefix: str, features: Sequence[str], secret: 
         mq.admin.set_rule(sender, topic, ["Pub"])
         mq.admin.set_rule(reader, topic, ["Sub"])
         mq.admin.set_rule(reader, f"Group:{prefix}-{feature}-readers", ["Sub"])
+        if feature == "request":
+            mq.admin.set_rule(reader, REPLIES, ["Pub"])
 
 
 def denials(data: Path) -> dict[str, Counter[str]]:
