@@ -15,7 +15,7 @@ import time
 from dataclasses import asdict, fields
 
 from tests.compat.conftest import INSTALLED
-from tests.compat.matrix.programs import ABSENT, FEATURES, is_installed, why_absent
+from tests.compat.matrix.programs import ABSENT, FEATURES, is_installed, why_absent, why_spared
 from tests.compat.matrix.run import ENOUGH, MODES, SETTINGS, Plan, Result, run_plan
 
 HOME = INSTALLED / "matrix"
@@ -47,17 +47,23 @@ def latest() -> dict[tuple[str, str, str], Result]:
 
 def cell_text(client: str, feature: str, mode: str, result: Result | None, notes: list[str]) -> str:
     """One mode's part of a cell; why it is absent or failed goes to `notes`, and its number into the cell."""
-    reason = why_absent(client, feature, mode)
-    if not reason and result is not None and not result.passed:
-        reason = f"failed: {result.reason}"
-    if reason:
+
+    def noted(reason: str) -> str:
         if reason not in notes:
             notes.append(reason)
         return f"({notes.index(reason) + 1})"
+
+    if reason := why_absent(client, feature, mode):
+        return noted(reason)
     if result is None:
         return "not run"
-    waits = "" if mode == "calm" else f", up to {result.wait_max_s:.0f} s"
-    return f"{result.acknowledged:,}{waits}"
+    if not result.passed:
+        return noted(f"failed: {result.reason}")
+    if mode == "calm":
+        return f"{result.acknowledged:,}"
+    if not result.kills:
+        return f"{result.acknowledged:,} {noted(f'no leader was killed: {why_spared(client, feature)}')}"
+    return f"{result.acknowledged:,}, up to {result.wait_max_s:.0f} s"
 
 
 def table(modes: list[str]) -> str:
@@ -80,6 +86,15 @@ def chosen_features(client: str, mode: str, wanted: list[str], args: argparse.Na
     return tuple(
         feature for feature in wanted if not why_absent(client, feature, mode) and (client, feature, mode) not in done
     )
+
+
+def parts(client: str, mode: str, features: tuple[str, ...], *, apart: bool) -> list[tuple[str, ...]]:
+    """Returns the features of each run: all at once, but those apart during which no leader may die."""
+    if apart:
+        return [(feature,) for feature in features]
+    spared = tuple(feature for feature in features if mode != "calm" and why_spared(client, feature))
+    rest = tuple(feature for feature in features if feature not in spared)
+    return [part for part in (rest, spared) if part]
 
 
 def main() -> int:
@@ -105,10 +120,11 @@ def main() -> int:
             continue
         for mode in modes:
             features = chosen_features(client, mode, args.features.split(","), args)
-            for part in [(feature,) for feature in features] if args.apart else [features] if features else []:
+            for part in parts(client, mode, features, apart=args.apart):
                 seed = args.seed if args.seed is not None else random.SystemRandom().randrange(1 << 32)
                 tell(f"{client} {mode} seed {seed}: {', '.join(part)}")
-                plan = Plan(client, part, mode, seed, args.rate, args.seconds, args.enough)
+                spared = mode != "calm" and bool(why_spared(client, part[0]))
+                plan = Plan(client, part, mode, seed, args.rate, args.seconds, args.enough, spared)
                 results = run_plan(plan, HOME / f"{client}-{mode}-{seed}-{os.getpid()}", tell)
                 keep(results)
                 for result in results:

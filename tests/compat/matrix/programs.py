@@ -77,10 +77,14 @@ ABSENT_UNDER_KILLS: dict[str, dict[str, str]] = {
 """Features that a client offers and that end the client when a leader dies, and why."""
 
 
+def why_spared(client: str, feature: str) -> str:
+    """Returns the reason why no leader may die while the client uses the feature; empty if one may."""
+    return ABSENT_UNDER_KILLS.get(client, {}).get(feature, "")
+
+
 def why_absent(client: str, feature: str, mode: str) -> str:
     """Returns the reason why there is no such cell; empty if there is one."""
-    absent = ABSENT[client] | ({} if mode == "calm" else ABSENT_UNDER_KILLS.get(client, {}))
-    return absent.get(feature, "")
+    return ABSENT[client].get(feature, "") or (why_spared(client, feature) if mode == "kills" else "")
 
 
 def is_installed(client: str) -> bool:

@@ -63,6 +63,12 @@ class Plan:
     rate: float
     sending_s: float
     enough: int = ENOUGH
+    spared: bool = False
+    """No leader is killed, whatever the mode: the client would not live through it."""
+
+    @property
+    def kills(self) -> bool:
+        return self.mode != "calm" and not self.spared
 
     @property
     def secured(self) -> bool:
@@ -95,7 +101,7 @@ class Result:
     drain_s: float
     """Time between the end of the sending and the judge's being content."""
     denied: list[str] = field(default_factory=list)
-    """What nodes denied the users of the cell, in a secured run."""
+    """What nodes denied to the users of the cell, and what to nobody known, in a secured run."""
 
 
 class Killer(threading.Thread):
@@ -179,7 +185,7 @@ class Run:
         program.tell("go")
         begun = time.monotonic()
         killer = Killer(self._live, self._chance, plan.kill_every_s, plan.sending_s)
-        if plan.mode != "calm":
+        if plan.kills:
             killer.start()
         if "transaction" in plan.features:
             self._leave_orphans(program)
@@ -188,7 +194,7 @@ class Run:
             program.cells["reset"].reset_at = time.time()
             self._reset(admin)
         program.pause(begun + plan.sending_s - time.monotonic())
-        if plan.mode != "calm":
+        if plan.kills:
             killer.join()
             self._tell(f"{len(killer.kills)} leaders killed {''.join(killer.trouble)}")
             program.pause(RECOVERED_S + 10)
@@ -259,11 +265,14 @@ class Run:
     def _results(self, program: Program, ended: float) -> list[Result]:
         results = []
         denied = denials(self._live.data)
-        for what, times in sorted(denied.pop("", {}).items()):
-            self._tell(f"denied to nobody known, {times} lines: {what}")
         for feature in self.plan.features:
             seen = _copy(program.cells[feature])
-            if reasons := self._complaints(feature, seen):
+            refused = [
+                what
+                for role in ("sender", "reader", "")
+                for what in denied.get(user_of(self._prefix, feature, role) if role else "", [])
+            ]
+            if reasons := self._complaints(feature, seen, refused):
                 (self._home / f"{feature}.json").write_text(json.dumps(asdict(seen)))
             results.append(
                 Result(
@@ -283,19 +292,15 @@ class Run:
                     len(seen.kills),
                     round(max(waits_s(seen), default=0.0), 1),
                     round(self.content.get(feature, ended + DRAIN_MAX_S) - ended, 1),
-                    [
-                        f"{what} ({times} lines)"
-                        for role in ("sender", "reader")
-                        for what, times in denied.get(user_of(self._prefix, feature, role), {}).items()
-                    ],
+                    refused,
                 )
             )
         if "transaction" in self.plan.features:
             self._tell(f"{len(program.checks)} checks of half messages, {len(set(program.checks))} messages")
         return results
 
-    def _complaints(self, feature: str, seen: Seen) -> list[str]:
-        """The judge's, and that the cell did too little to be judged."""
+    def _complaints(self, feature: str, seen: Seen, denied: list[str]) -> list[str]:
+        """The judge's, what was denied to the cell's users, and that the cell did too little to be judged."""
         reasons = [self.broken] if self.broken else list(JUDGES[feature](seen))
         if len(seen.acknowledged) < self.plan.enough:
             reasons.append(f"only {len(seen.acknowledged)} of {self.plan.enough} acknowledged")
@@ -303,7 +308,7 @@ class Run:
             reasons.append("no dead letter")
         if feature == "transaction" and all(committed(send.key) for send in seen.sends):
             reasons.append("nothing was rolled back")
-        return reasons
+        return [*reasons, *(f"denied: {what}" for what in denied)]
 
 
 def _copy(seen: Seen) -> Seen:

@@ -4,7 +4,6 @@ need and nothing else; and what the nodes denied them."""
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import raftmq
 
 REPLIES = "Topic:DefaultCluster_REPLY_TOPIC"
 """The topic that replies are sent to."""
+_USER = re.compile(r"\buser (\S+)")
 _DENIED = re.compile(r"request (.+) denied: ['\"](.*)['\"]$")
 
 
@@ -34,13 +34,13 @@ def make_users(mq: raftmq.Client, prefix: str, features: Sequence[str], secret: 
             mq.admin.set_rule(reader, REPLIES, ["Pub"])
 
 
-def denials(data: Path) -> dict[str, Counter[str]]:
-    """Returns what the nodes of the cluster in that directory denied: user or "" -> request and reason -> lines of the
-    logs, of which each reason has at most one in 10 s."""
-    found: dict[str, Counter[str]] = {}
-    for log in sorted(data.glob("n*/node.log")):
+def denials(data: Path) -> dict[str, list[str]]:
+    """Returns what the nodes of the cluster in that directory denied: user, or "" for none -> requests and reasons.
+    Each stands in a node's log, in plain words."""
+    found: dict[str, set[str]] = {}
+    for log in data.glob("n*/node.log"):
         for line in log.read_text(errors="replace").splitlines():
             if match := _DENIED.search(line):
-                user = re.search(r"\buser (\S+)", match[2])
-                found.setdefault(user[1] if user else "", Counter())[f"{match[1]}: {match[2]}"] += 1
-    return found
+                user = _USER.search(match[2])
+                found.setdefault(user[1] if user else "", set()).add(f"{match[1]}: {match[2]}")
+    return {user: sorted(reasons) for user, reasons in found.items()}
