@@ -15,7 +15,7 @@ import time
 from dataclasses import asdict, fields
 
 from tests.compat.conftest import INSTALLED
-from tests.compat.matrix.programs import ABSENT, FEATURES, is_installed, why_absent, why_spared
+from tests.compat.matrix.programs import ABSENT, FEATURES, is_installed, parts, why_absent, why_spared
 from tests.compat.matrix.run import ENOUGH, MODES, SETTINGS, Plan, Result, run_plan
 
 HOME = INSTALLED / "matrix"
@@ -88,15 +88,6 @@ def chosen_features(client: str, mode: str, wanted: list[str], args: argparse.Na
     )
 
 
-def parts(client: str, mode: str, features: tuple[str, ...], *, apart: bool) -> list[tuple[str, ...]]:
-    """Returns the features of each run: all at once, but those apart during which no leader may die."""
-    if apart:
-        return [(feature,) for feature in features]
-    spared = tuple(feature for feature in features if mode != "calm" and why_spared(client, feature))
-    rest = tuple(feature for feature in features if feature not in spared)
-    return [part for part in (rest, spared) if part]
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.compat.matrix", description=__doc__)
     parser.add_argument("clients", nargs="*", metavar="CLIENT", help=f"of {', '.join(ABSENT)}; default: all")
@@ -120,11 +111,10 @@ def main() -> int:
             continue
         for mode in modes:
             features = chosen_features(client, mode, args.features.split(","), args)
-            for part in parts(client, mode, features, apart=args.apart):
+            for part in [(feature,) for feature in features] if args.apart else parts(client, mode, features):
                 seed = args.seed if args.seed is not None else random.SystemRandom().randrange(1 << 32)
                 tell(f"{client} {mode} seed {seed}: {', '.join(part)}")
-                spared = mode != "calm" and bool(why_spared(client, part[0]))
-                plan = Plan(client, part, mode, seed, args.rate, args.seconds, args.enough, spared)
+                plan = Plan(client, part, mode, seed, args.rate, args.seconds, args.enough)
                 results = run_plan(plan, HOME / f"{client}-{mode}-{seed}-{os.getpid()}", tell)
                 keep(results)
                 for result in results:

@@ -25,6 +25,7 @@ import shutil
 import subprocess
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,14 @@ def why_spared(client: str, feature: str) -> str:
 def why_absent(client: str, feature: str, mode: str) -> str:
     """Returns the reason why there is no such cell; empty if there is one."""
     return ABSENT[client].get(feature, "") or (why_spared(client, feature) if mode == "kills" else "")
+
+
+def parts(client: str, mode: str, features: Iterable[str]) -> list[tuple[str, ...]]:
+    """Returns the features of each run that offers all of them: those during which no leader may die are apart."""
+    offered = [feature for feature in features if not why_absent(client, feature, mode)]
+    spared = tuple(feature for feature in offered if mode != "calm" and why_spared(client, feature))
+    rest = tuple(feature for feature in offered if feature not in spared)
+    return [part for part in (rest, spared) if part]
 
 
 def is_installed(client: str) -> bool:

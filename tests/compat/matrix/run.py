@@ -22,7 +22,7 @@ from raftmq.local.http.admin_http import AdminApi, admin_addresses
 from raftmq.local.process import free_base_port
 from raftmq_wire.errors import LocalError
 from tests.compat.conftest import ROOT
-from tests.compat.matrix.programs import Program
+from tests.compat.matrix.programs import Program, why_spared
 from tests.compat.matrix.users import denials, make_users, user_of
 from tests.support.compat_judges import JUDGES, RECOVERED_S, Seen, committed, delivered_twice, failures, waits_s
 
@@ -63,12 +63,11 @@ class Plan:
     rate: float
     sending_s: float
     enough: int = ENOUGH
-    spared: bool = False
-    """No leader is killed, whatever the mode: the client would not live through it."""
 
     @property
     def kills(self) -> bool:
-        return self.mode != "calm" and not self.spared
+        spared = any(why_spared(self.client, feature) for feature in self.features)
+        return self.mode != "calm" and not spared
 
     @property
     def secured(self) -> bool:
