@@ -12,7 +12,7 @@ import raftmq
 REPLIES = "Topic:DefaultCluster_REPLY_TOPIC"
 """The topic that replies are sent to."""
 _USER = re.compile(r"\buser (\S+)")
-_DENIED = re.compile(r"request (.+) denied: ['\"](.*)['\"]$")
+_DENIED = re.compile(r"client \S+: (?:request )?(.+) denied: (['\"])(.*)\2(?: \(the last of \d+\))?$")
 
 
 def user_of(prefix: str, feature: str, role: str) -> str:
@@ -36,11 +36,11 @@ def make_users(mq: raftmq.Client, prefix: str, features: Sequence[str], secret: 
 
 def denials(data: Path) -> dict[str, list[str]]:
     """Returns what the nodes of the cluster in that directory denied: user, or "" for none -> requests and reasons.
-    Each stands in a node's log, in plain words."""
+    A node logs what it denies to a user once in 10 s."""
     found: dict[str, set[str]] = {}
     for log in data.glob("n*/node.log"):
         for line in log.read_text(errors="replace").splitlines():
             if match := _DENIED.search(line):
-                user = _USER.search(match[2])
-                found.setdefault(user[1] if user else "", set()).add(f"{match[1]}: {match[2]}")
+                user = _USER.search(match[3])
+                found.setdefault(user[1] if user else "", set()).add(f"{match[1]}: {match[3]}")
     return {user: sorted(reasons) for user, reasons in found.items()}
