@@ -50,13 +50,10 @@ def test_two_users_with_one_client_id_do_not_meet(secured: LocalCluster, tmp_pat
     try:
         for program in programs:
             program.wait("ready")
-        for program in programs:
-            program.tell("go")
-        programs[0].pause(SENDING_S)
-        for program in programs:
-            program.tell("stop")
-        for program in programs:
-            program.wait("stopped")
+        _send(programs[0])
+        assert not programs[1].checks
+        assert not any(programs[1].cells[feature].deliveries for feature in features)
+        _send(programs[1])
         deadline = time.monotonic() + COME_S
         while (complaints := _complaints(programs, features)) and time.monotonic() < deadline:
             time.sleep(1)
@@ -70,6 +67,13 @@ def test_two_users_with_one_client_id_do_not_meet(secured: LocalCluster, tmp_pat
 def _start(client: str, home: Path, cluster: LocalCluster, prefix: str, features: list[str]) -> Program:
     home.mkdir()
     return Program(client, home, "run", cluster.servers, prefix, str(RATE), *features, secret=f"the-secret-of-{prefix}")
+
+
+def _send(program: Program) -> None:
+    program.tell("go")
+    program.pause(SENDING_S)
+    program.tell("stop")
+    program.wait("stopped")
 
 
 def _complaints(programs: list[Program], features: list[str]) -> list[str]:
