@@ -5,6 +5,7 @@ Arguments and lines are those that tests/compat/matrix/programs.py describes.
 
 import ctypes
 import json
+import os
 import sys
 import threading
 import time
@@ -20,6 +21,12 @@ def say(event, **fields):
     with _output:
         sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
         sys.stdout.flush()
+
+
+def sign(client, prefix, feature, role):
+    """Gives a producer or consumer its user, if there are users."""
+    if secret := os.environ.get("RAFTMQ_MATRIX_SECRET"):
+        client.set_session_credentials(f"{prefix}-{feature}-{role}", secret, "")
 
 
 def failures(key):
@@ -88,6 +95,7 @@ def start_reader(servers, prefix, feature, reader):
     model = MessageModel.BROADCASTING if feature == "broadcast" else MessageModel.CLUSTERING
     consumer = PushConsumer(f"{prefix}-{feature}-readers", orderly=feature == "orderly", message_model=model)
     consumer.set_namesrv_addr(servers)
+    sign(consumer, prefix, feature, "reader")
     consumer.set_instance_name(f"reader-{feature}-{reader}")
     consumer.set_thread_count(4)
     dll.Subscribe(consumer._handle, f"{prefix}-{feature}".encode(), b"a || c" if feature == "tag" else b"*")
@@ -109,6 +117,7 @@ def main():
     for feature in features:
         producer = Producer(f"{prefix}-{feature}-senders")
         producer.set_namesrv_addr(servers)
+        sign(producer, prefix, feature, "sender")
         dll.SetProducerInstanceName(producer._handle, ctypes.c_char_p(f"sender-{feature}".encode()))
         producer.start()
         arguments = (producer, f"{prefix}-{feature}", feature, float(rate), stopped)

@@ -20,12 +20,15 @@ const now = () => Date.now() / 1000;
 const pause = ms => new Promise(resolve => setTimeout(resolve, ms));
 const numberOf = key => Number(key.slice(key.lastIndexOf('-') + 1));
 
-function common(instanceName) {
+const secret = process.env.RAFTMQ_MATRIX_SECRET;
+
+// Of a sender or reader of the feature, which signs as the user of that name; the library always signs.
+function common(feature, role, instanceName) {
   return {
     nameSrv: servers.split(';'),
     httpclient,
-    accessKeyId: 'none',
-    accessKeySecret: 'none',
+    accessKeyId: secret ? `${prefix}-${feature}-${role}` : 'none',
+    accessKeySecret: secret || 'none',
     logger: silent,
     instanceName,
   };
@@ -68,7 +71,7 @@ async function sendAll(feature, producer) {
 
 async function startReader(feature, reader) {
   const consumer = new Consumer({
-    ...common(`reader-${feature}-${reader}`),
+    ...common(feature, 'reader', `reader-${feature}-${reader}`),
     consumerGroup: `${prefix}-${feature}-readers`,
     consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET',
     isBroadcast: feature === 'broadcast',
@@ -106,7 +109,10 @@ async function main() {
     for (const reader of feature === 'broadcast' ? 'ab' : 'a') {
       consumers.push(await startReader(feature, reader));
     }
-    const producer = new Producer({ ...common(`sender-${feature}`), producerGroup: `${prefix}-${feature}-senders` });
+    const producer = new Producer({
+      ...common(feature, 'sender', `sender-${feature}`),
+      producerGroup: `${prefix}-${feature}-senders`,
+    });
     producer.on('error', error => say('error', { error: error.message }));
     await producer.ready();
     senders.push([feature, producer]);

@@ -72,9 +72,19 @@ func resolver() primitive.NsResolver {
 	return primitive.NewPassthroughResolver(servers)
 }
 
-func startSender(feature string) sender {
+// credentials are those of a feature's sender or reader; empty without RAFTMQ_MATRIX_SECRET: nothing is signed.
+func credentials(feature string, role string) primitive.Credentials {
+	secret := os.Getenv("RAFTMQ_MATRIX_SECRET")
+	if secret == "" {
+		return primitive.Credentials{}
+	}
+	return primitive.Credentials{AccessKey: prefix + "-" + feature + "-" + role, SecretKey: secret}
+}
+
+func startSender(feature string, user primitive.Credentials) sender {
 	options := []producer.Option{
 		producer.WithNsResolver(resolver()),
+		producer.WithCredentials(user),
 		producer.WithGroupName(prefix + "-" + feature + "-senders"),
 		producer.WithInstanceName("sender-" + feature),
 		producer.WithRetry(2),
@@ -195,8 +205,10 @@ func failures(key string) int32 {
 }
 
 func startReader(feature string, reader string) rocketmq.PushConsumer {
+	user := credentials(feature, "reader")
 	options := []consumer.Option{
 		consumer.WithNsResolver(resolver()),
+		consumer.WithCredentials(user),
 		consumer.WithGroupName(prefix + "-" + feature + "-readers"),
 		consumer.WithInstance("reader-" + feature + "-" + reader),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
@@ -219,7 +231,7 @@ func startReader(feature string, reader string) rocketmq.PushConsumer {
 	}
 	var replier sender
 	if feature == "request" {
-		replier = startSender("replies")
+		replier = startSender("replies", user)
 	}
 	check(push.Subscribe(prefix+"-"+feature, selector,
 		func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
@@ -253,7 +265,7 @@ func take(feature string, reader string, message *primitive.MessageExt, replier 
 }
 
 func leaveOrphans(count int) {
-	orphans := startSender("transaction")
+	orphans := startSender("transaction", credentials("transaction", "sender"))
 	for number := 0; number < count; number++ {
 		orphans.send("transaction", number, fmt.Sprintf("orphan-%d", number))
 	}
@@ -316,7 +328,7 @@ func main() {
 		if feature == "orderly" || feature == "broadcast" {
 			readers = append(readers, startReader(feature, "b"))
 		}
-		senders[feature] = startSender(feature)
+		senders[feature] = startSender(feature, credentials(feature, "sender"))
 	}
 	say("ready", nil)
 	var sending sync.WaitGroup

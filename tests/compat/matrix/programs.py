@@ -6,7 +6,9 @@ Every program takes the same arguments, whatever its language::
     orphans SERVERS PREFIX COUNT          COUNT half messages that nobody decides; then it waits to be killed
 
 The topic of a feature is PREFIX-FEATURE; its groups are PREFIX-FEATURE-readers and PREFIX-FEATURE-senders. What becomes
-of message number n is told by n (tests/support/compat_judges.py). A program reads lines: `go` starts sending, `stop`
+of message number n is told by n (tests/support/compat_judges.py). If RAFTMQ_MATRIX_SECRET is set, the senders of a
+feature sign as the user PREFIX-FEATURE-sender with that secret, and its readers as PREFIX-FEATURE-reader; the latter
+send replies too. A program reads lines: `go` starts sending, `stop`
 ends it, the end of the input ends the program. It prints one JSON object per line:
 
     ready, stopped, done
@@ -23,6 +25,7 @@ import shutil
 import subprocess
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,7 @@ from tests.compat.conftest import INSTALLED, SCRIPTS, environment
 from tests.support.compat_judges import JUDGES, Delivery, Seen, Send
 
 FEATURES = list(JUDGES)
+SECRET = "RAFTMQ_MATRIX_SECRET"
 
 
 def _java(classes: str, libraries: str) -> list[str]:
@@ -74,10 +78,22 @@ ABSENT_UNDER_KILLS: dict[str, dict[str, str]] = {
 """Features that a client offers and that end the client when a leader dies, and why."""
 
 
+def why_spared(client: str, feature: str) -> str:
+    """Returns the reason why no leader may die while the client uses the feature; empty if one may."""
+    return ABSENT_UNDER_KILLS.get(client, {}).get(feature, "")
+
+
 def why_absent(client: str, feature: str, mode: str) -> str:
     """Returns the reason why there is no such cell; empty if there is one."""
-    absent = ABSENT[client] | (ABSENT_UNDER_KILLS.get(client, {}) if mode == "kills" else {})
-    return absent.get(feature, "")
+    return ABSENT[client].get(feature, "") or (why_spared(client, feature) if mode == "kills" else "")
+
+
+def parts(client: str, mode: str, features: Iterable[str]) -> list[tuple[str, ...]]:
+    """Returns the features of each run that offers all of them: those during which no leader may die are apart."""
+    offered = [feature for feature in features if not why_absent(client, feature, mode)]
+    spared = tuple(feature for feature in offered if mode != "calm" and why_spared(client, feature))
+    rest = tuple(feature for feature in offered if feature not in spared)
+    return [part for part in (rest, spared) if part]
 
 
 def is_installed(client: str) -> bool:
@@ -90,7 +106,9 @@ def is_installed(client: str) -> bool:
 class Program:
     """One running program. A thread collects what it says, sorted by cell."""
 
-    def __init__(self, client: str, home: Path, what: str, servers: str, prefix: str, *arguments: str) -> None:
+    def __init__(
+        self, client: str, home: Path, what: str, servers: str, prefix: str, *arguments: str, secret: str = ""
+    ) -> None:
         self.client = client
         self.cells: dict[str, Seen] = {feature: Seen() for feature in FEATURES}
         self.checks: list[str] = []
@@ -103,7 +121,7 @@ class Program:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env=environment(home),
+            env=environment(home) | ({SECRET: secret} if secret else {}),
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

@@ -12,7 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import raftmq
@@ -22,14 +22,18 @@ from raftmq.local.http.admin_http import AdminApi, admin_addresses
 from raftmq.local.process import free_base_port
 from raftmq_wire.errors import LocalError
 from tests.compat.conftest import ROOT
-from tests.compat.matrix.programs import Program
-from tests.compat.test_send_back import put_group
+from tests.compat.matrix.programs import Program, why_spared
+from tests.compat.matrix.users import denials, make_users, user_of
 from tests.support.compat_judges import JUDGES, RECOVERED_S, Seen, committed, delivered_twice, failures, waits_s
 
 QUEUES = 4
 RETRIES = 3
-KILL_EVERY_S, PHASE_S = 10.0, 6.0
-"""A leader dies in each period, at a random moment of its first PHASE_S."""
+KILL_EVERY_S, PHASE = 10.0, 0.6
+"""A leader dies in each period, at a random moment of the first PHASE of it."""
+SECURED_KILLS = 2
+MODES = ("calm", "kills", "secured")
+"""calm: nothing dies. kills: a leader in every KILL_EVERY_S. secured: clients have users, and SECURED_KILLS leaders
+die."""
 ENOUGH = 5000
 """Messages that are to be acknowledged in each cell."""
 SENDING_MAX_S = 420.0
@@ -53,15 +57,25 @@ class Plan:
 
     client: str
     features: tuple[str, ...]
-    kills: bool
+    mode: str
+    """One of MODES."""
     seed: int
     rate: float
     sending_s: float
     enough: int = ENOUGH
 
     @property
-    def mode(self) -> str:
-        return "kills" if self.kills else "calm"
+    def kills(self) -> bool:
+        spared = any(why_spared(self.client, feature) for feature in self.features)
+        return self.mode != "calm" and not spared
+
+    @property
+    def secured(self) -> bool:
+        return self.mode == "secured"
+
+    @property
+    def kill_every_s(self) -> float:
+        return self.sending_s / SECURED_KILLS if self.secured else KILL_EVERY_S
 
 
 @dataclass(frozen=True)
@@ -85,24 +99,26 @@ class Result:
     wait_max_s: float
     drain_s: float
     """Time between the end of the sending and the judge's being content."""
+    denied: list[str] = field(default_factory=list)
+    """What nodes denied to the users of the cell, and what to nobody known, in a secured run."""
 
 
 class Killer(threading.Thread):
     """kill -9 of the leader in every period; the node is started again at once."""
 
-    def __init__(self, live: LocalCluster, chance: random.Random, for_s: float) -> None:
+    def __init__(self, live: LocalCluster, chance: random.Random, every_s: float, for_s: float) -> None:
         super().__init__(daemon=True)
-        self._live, self._chance, self._for_s = live, chance, for_s
+        self._live, self._chance, self._every_s, self._for_s = live, chance, every_s, for_s
         self.kills: list[float] = []
         self.trouble: list[str] = []
 
     def run(self) -> None:
         begun = time.monotonic()
         period = 0
-        while (start := period * KILL_EVERY_S + self._chance.uniform(0, PHASE_S)) < self._for_s:
+        while (start := (period + self._chance.uniform(0, PHASE)) * self._every_s) < self._for_s:
             time.sleep(max(0.0, begun + start - time.monotonic()))
             self._strike()
-            period = max(period + 1, int((time.monotonic() - begun) / KILL_EVERY_S + 0.5))
+            period = max(period + 1, int((time.monotonic() - begun) / self._every_s + 0.5))
         self._live.wait_ready(60.0)
 
     def _strike(self) -> None:
@@ -123,6 +139,7 @@ class Run:
         self.plan, self._home, self._tell = plan, home, tell
         self._chance = random.Random(plan.seed)
         self._prefix = f"m{plan.seed % 100000}"
+        self._secret = f"{self._chance.getrandbits(64):016x}" if plan.secured else ""
         self._live = LocalCluster(home / "data")
         self.broken = ""
         self.content: dict[str, float] = {}
@@ -130,9 +147,9 @@ class Run:
 
     def run(self) -> list[Result]:
         """Raises LocalError or RuntimeError if the cluster or the program does not come up."""
-        self._live.up(3, free_base_port(12))
+        self._live.up(3, free_base_port(12), auth=self.plan.secured)
         try:
-            with raftmq.connect(self._live.servers) as mq:
+            with raftmq.connect(self._live.servers, **self._live.client_options) as mq:
                 return self._on_cluster(mq)
         finally:
             self._live.down()
@@ -141,10 +158,12 @@ class Run:
         admin = AdminApi(admin_addresses(None, str(self._live.data)))
         for feature in self.plan.features:
             mq.admin.create_topic(f"{self._prefix}-{feature}", QUEUES)
-            put_group(self._live, f"{self._prefix}-{feature}-readers", RETRIES)
+            admin.post("/v1/groups", {"name": f"{self._prefix}-{feature}-readers", "retry_max_times": RETRIES})
         plan = self.plan
+        if plan.secured:
+            make_users(mq, self._prefix, plan.features, self._secret)
         arguments = (self._live.servers, self._prefix, str(plan.rate), *plan.features)
-        program = Program(plan.client, self._home, "run", *arguments)
+        program = Program(plan.client, self._home, "run", *arguments, secret=self._secret)
         try:
             program.wait("ready")
             try:
@@ -164,7 +183,7 @@ class Run:
         plan = self.plan
         program.tell("go")
         begun = time.monotonic()
-        killer = Killer(self._live, self._chance, plan.sending_s)
+        killer = Killer(self._live, self._chance, plan.kill_every_s, plan.sending_s)
         if plan.kills:
             killer.start()
         if "transaction" in plan.features:
@@ -189,9 +208,8 @@ class Run:
         return all(len(program.cells[feature].acknowledged) >= self.plan.enough for feature in self.plan.features)
 
     def _leave_orphans(self, program: Program) -> None:
-        orphans = Program(
-            self.plan.client, self._home, "orphans", self._live.servers, self._prefix, str(ORPHAN_COUNT), "transaction"
-        )
+        arguments = (self._live.servers, self._prefix, str(ORPHAN_COUNT), "transaction")
+        orphans = Program(self.plan.client, self._home, "orphans", *arguments, secret=self._secret)
         try:
             orphans.wait("ready")
         finally:
@@ -245,9 +263,15 @@ class Run:
 
     def _results(self, program: Program, ended: float) -> list[Result]:
         results = []
+        denied = denials(self._live.data)
         for feature in self.plan.features:
             seen = _copy(program.cells[feature])
-            if reasons := self._complaints(feature, seen):
+            refused = [
+                what
+                for role in ("sender", "reader", "")
+                for what in denied.get(user_of(self._prefix, feature, role) if role else "", [])
+            ]
+            if reasons := self._complaints(feature, seen, refused):
                 (self._home / f"{feature}.json").write_text(json.dumps(asdict(seen)))
             results.append(
                 Result(
@@ -267,14 +291,15 @@ class Run:
                     len(seen.kills),
                     round(max(waits_s(seen), default=0.0), 1),
                     round(self.content.get(feature, ended + DRAIN_MAX_S) - ended, 1),
+                    refused,
                 )
             )
         if "transaction" in self.plan.features:
             self._tell(f"{len(program.checks)} checks of half messages, {len(set(program.checks))} messages")
         return results
 
-    def _complaints(self, feature: str, seen: Seen) -> list[str]:
-        """The judge's, and that the cell did too little to be judged."""
+    def _complaints(self, feature: str, seen: Seen, denied: list[str]) -> list[str]:
+        """The judge's, what was denied to the cell's users, and that the cell did too little to be judged."""
         reasons = [self.broken] if self.broken else list(JUDGES[feature](seen))
         if len(seen.acknowledged) < self.plan.enough:
             reasons.append(f"only {len(seen.acknowledged)} of {self.plan.enough} acknowledged")
@@ -282,7 +307,7 @@ class Run:
             reasons.append("no dead letter")
         if feature == "transaction" and all(committed(send.key) for send in seen.sends):
             reasons.append("nothing was rolled back")
-        return reasons
+        return [*reasons, *(f"denied: {what}" for what in denied)]
 
 
 def _copy(seen: Seen) -> Seen:

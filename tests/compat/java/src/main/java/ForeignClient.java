@@ -97,15 +97,8 @@ public final class ForeignClient {
     }
   }
 
-  /** The client's own signatures, null without a key. By name: its class came into the client's jar with a later version. */
   private RPCHook hook() throws ReflectiveOperationException {
-    if (accessKey.isEmpty()) {
-      return null;
-    }
-    String room = "org.apache.rocketmq.acl.common.";
-    Class<?> kind = Class.forName(room + "SessionCredentials");
-    Object credentials = kind.getConstructor(String.class, String.class).newInstance(accessKey, secretKey);
-    return (RPCHook) Class.forName(room + "AclClientRPCHook").getConstructor(kind).newInstance(credentials);
+    return Signing.of(accessKey, secretKey);
   }
 
   private static synchronized void say(String event, Object... fields) {

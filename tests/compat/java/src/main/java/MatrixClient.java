@@ -10,6 +10,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.RequestCallback;
@@ -19,6 +20,7 @@ import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * The Java client's side of the matrix (tests/compat/matrix): senders and readers of several features in one process.
@@ -27,6 +29,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  */
 public final class MatrixClient {
   private static final long REQUEST_TIMEOUT_MS = 20_000;
+  private static final String SECRET = System.getenv().getOrDefault("RAFTMQ_MATRIX_SECRET", "");
   private final String servers;
   private final String prefix;
   private final double rate;
@@ -113,17 +116,25 @@ public final class MatrixClient {
     Thread.sleep(Long.MAX_VALUE);
   }
 
+  /** Signs as the sender or the reader of a feature. */
+  private RPCHook hook(String feature, String role) throws ReflectiveOperationException {
+    return Signing.of(SECRET.isEmpty() ? "" : prefix + "-" + feature + "-" + role, SECRET);
+  }
+
   private DefaultMQProducer startProducer(String feature) throws Exception {
-    String group = prefix + "-" + feature + "-senders";
+    return startProducer(feature, prefix + "-" + feature + "-senders", hook(feature, "sender"));
+  }
+
+  private DefaultMQProducer startProducer(String feature, String group, RPCHook hook) throws Exception {
     DefaultMQProducer producer;
     if (feature.equals("transaction")) {
-      TransactionMQProducer transactional = new TransactionMQProducer(group);
+      TransactionMQProducer transactional = new TransactionMQProducer(group, hook);
       // A producer is known to the brokers by its heartbeats; 30 s is the default.
       transactional.setHeartbeatBrokerInterval(1000);
       transactional.setTransactionListener(new Decisions());
       producer = transactional;
     } else {
-      producer = new DefaultMQProducer(group);
+      producer = new DefaultMQProducer(group, hook);
     }
     producer.setNamesrvAddr(servers);
     producer.start();
@@ -222,7 +233,9 @@ public final class MatrixClient {
   private void startReaders(String feature) throws Exception {
     boolean two = feature.equals("orderly") || feature.equals("broadcast");
     for (String reader : two ? List.of("a", "b") : List.of("a")) {
-      DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(prefix + "-" + feature + "-readers");
+      RPCHook hook = hook(feature, "reader");
+      DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+          prefix + "-" + feature + "-readers", hook, new AllocateMessageQueueAveragely());
       consumer.setNamesrvAddr(servers);
       consumer.setInstanceName("reader-" + feature + "-" + reader);
       consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -239,7 +252,8 @@ public final class MatrixClient {
       } else {
         consumer.subscribe(prefix + "-" + feature, feature.equals("tag") ? "a || c" : "*");
       }
-      DefaultMQProducer replier = feature.equals("request") ? startProducer("replies") : null;
+      DefaultMQProducer replier =
+          feature.equals("request") ? startProducer("replies", prefix + "-replies-senders", hook) : null;
       if (feature.equals("orderly")) {
         consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
           messages.forEach(message -> tell(feature, reader, message));
