@@ -99,7 +99,7 @@ class Broker:
         self.first_user = FirstUser(config.auth.first_user_file, services, self.user_admin)
         self.members = members = Members(services)
         self.early_routes = EarlyRoutes(services, members, unreached)
-        self.relay = ClientRelay(services, members, transport, relay_metrics)
+        self.relay = ClientRelay(services, members, transport, relay_metrics, self.rights)
         self.bounds = None if evicted is None else evicted.bounds
         self.keys = None if evicted is None else evicted.keys
         self.resets = OffsetResets(services, self.bounds)

@@ -86,6 +86,11 @@ class Rights:
         """Returns True as `allows` does, for a party that has asked for nothing: a denial is not noted."""
         return self._access.mode is not Mode.ENFORCE or not self._denied(party, needs)
 
+    def is_user(self, owner: int, user: int) -> bool:
+        """Returns True if what belongs to `owner` is the user's. Unless denials are enforced, a client may not have
+        proven who it is."""
+        return owner == user or (self._access.mode is not Mode.ENFORCE and NOBODY in (owner, user))
+
     def _denied(self, party: Party, needs: Sequence[Need]) -> str:
         user = self._access.by_id.get(party.user) if party.user != NOBODY else None
         if user is None:

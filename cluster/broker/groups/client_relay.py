@@ -28,13 +28,16 @@ from cluster.broker.groups.relay_frame import (
     names_fit,
 )
 from cluster.broker.refusal import Reason, Refused
+from cluster.broker.rights import Party, Rights
 from cluster.broker.services import HANDED_OVER, ClientAnswer, ClientRequest
 from cluster.peer.wire import Kind
 from cluster.runtime.service_lifecycle import Part
 from raftlog.types import NOBODY, NodeId
+from statemachine.commands import OWNERS_LEVEL
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
+    from statemachine.access.rules import Need
 
 
 ANSWER_MS = 10_000
@@ -92,9 +95,15 @@ class ClientRelay:
     nodes."""
 
     def __init__(
-        self, services: Services, members: Members, transport: RelayLinks, metrics: RelayMetrics | None = None
+        self,
+        services: Services,
+        members: Members,
+        transport: RelayLinks,
+        metrics: RelayMetrics | None = None,
+        rights: Rights | None = None,
     ) -> None:
         self._metrics = metrics
+        self._rights = rights if rights is not None else Rights(services.state.access)
         self._services = services
         self._members = members
         self._transport = transport
@@ -115,12 +124,18 @@ class ClientRelay:
         request: ClientRequest,
         done: Answered,
         timeout_ms: int = ANSWER_MS,
+        *,
+        user: int | None = None,
+        need: Need | None = None,
     ) -> None:
         """Sends the request to one client and calls `done` once, perhaps before this returns.
 
-        `group`: None for any; `client_id`: None for any client of the group, each in turn. Refusals: NO_CONSUMER if no
-        such client is connected to any node that can be asked, BUSY, INVALID for a request that is too long, ERROR if
-        there was no answer within `timeout_ms` or the client disconnected.
+        `group`: None for any; `client_id`: None for any client of the group, each in turn; `user`: only a client of
+        that user, None for any; `need`: only a client whose user has that right, judged by the node that holds the
+        connection. Others are skipped as if they were not there. Below OWNERS_LEVEL, other nodes ask any.
+
+        Refusals: NO_CONSUMER if no such client is connected to any node that can be asked, BUSY, INVALID for a request
+        that is too long, ERROR if there was no answer within `timeout_ms` or the client disconnected.
         """
         done = self._counted(request, done)
         if not names_fit(group, client_id):
@@ -131,19 +146,30 @@ class ClientRelay:
         if size > self._bytes_max:
             done(Refused(Reason.INVALID, f"a request of {size} bytes to a client; {self._bytes_max} are allowed"))
             return
-        member = self._members.find(role, group, client_id)
+        relayed = Relayed(next(self._ids), role, group, client_id, timeout_ms, request, user, need)
+        member = self._find(relayed)
         if member is not None:
             self._call(member, request, timeout_ms, lambda answer: done(_outcome(answer, timeout_ms)))
             return
         if len(self._asked) >= IN_HAND_MAX:
             done(Refused(Reason.BUSY, f"{IN_HAND_MAX} requests to clients of other nodes are not answered yet"))
             return
-        relay_id = next(self._ids)
-        relayed = Relayed(relay_id, role, group, client_id, timeout_ms, request)
+        if self._services.state.level < OWNERS_LEVEL:
+            relayed = relayed._replace(user=None, need=None)
         peers = self._transport.connected_members()[::-1]
-        asked = self._asked[relay_id] = _Asked(relayed, peers, done)
+        asked = self._asked[relayed.relay_id] = _Asked(relayed, peers, done)
         asked.stop_deadline = self._services.call_later(timeout_ms, lambda: self._too_late(asked))
         self._ask_next(asked)
+
+    def _find(self, relayed: Relayed) -> Member | None:
+        """Returns a client of this node that may get the request."""
+        return self._members.find(relayed.role, relayed.group, relayed.client_id, partial(self._may_get, relayed))
+
+    def _may_get(self, relayed: Relayed, member: Member) -> bool:
+        rights, user, need = self._rights, relayed.user, relayed.need
+        if user is not None and not rights.is_user(member.user, user):
+            return False
+        return need is None or rights.is_allowed(Party(member.user, member.connection.peer_address[0]), [need])
 
     def _counted(self, request: ClientRequest, done: Answered) -> Answered:
         metrics = self._metrics
@@ -238,7 +264,7 @@ class ClientRelay:
             else:
                 say(RelayStatus.LOST)
 
-        member = self._members.find(relayed.role, relayed.group, relayed.client_id)
+        member = self._find(relayed)
         if member is None:
             say(RelayStatus.ABSENT)
         elif self._calls >= IN_HAND_MAX:

@@ -8,8 +8,10 @@ itself stood still does not count as a client's silence.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from enum import StrEnum
+from itertools import islice
+from operator import attrgetter
 
 from cluster.broker.filters.subscription import Subscription, check_text
 from cluster.broker.groups.group_notices import Budget, GroupNotices
@@ -17,6 +19,7 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Client, Services
 from cluster.runtime.resource_budget import Room, Share
 from raftlog.work import ITEM_UNITS, charge
+from statemachine.access.users import NOBODY
 from statemachine.rows.sorted_map import SortedMap
 
 EXPIRY_MS = 120_000
@@ -37,6 +40,8 @@ IDS_BYTES_MAX = 8 << 20
 """The most bytes of one group's client ids together: every member asks for the whole list."""
 TRIES_MAX = 64
 """The number of members among which one with an open connection is searched: the others will soon be forgotten."""
+NAMED_MAX = 64
+"""The most producers of one connection by whose client ids alone it is found; older ones are no longer."""
 LOOKS = 16
 """The number of members that one step of a scan looks at."""
 
@@ -51,16 +56,57 @@ class Role(StrEnum):
 class Member:
     """A client in one group."""
 
-    __slots__ = ("client_id", "connection", "fingerprint", "language", "last_seen_ms", "version")
+    __slots__ = ("client_id", "connection", "fingerprint", "language", "last_seen_ms", "user", "version")
 
-    def __init__(self, client_id: str, connection: Client, language: str, version: int) -> None:
+    def __init__(self, client_id: str, connection: Client, language: str, version: int, user: int = NOBODY) -> None:
         self.client_id = client_id
+        self.user = user
+        """Id of the user who signed the heartbeat; NOBODY if none is proven."""
         self.connection = connection
         self.language = language
         self.version = version
         self.last_seen_ms = 0
         self.fingerprint = 0
         """The fingerprint of the last heartbeat that carried subscriptions; 0 if the client does not send one."""
+
+
+ClientKey = tuple[int, str]
+"""(user, client id): a client."""
+
+
+class ProducerGroup:
+    """The members of a producer group: two users with one client id are two members."""
+
+    __slots__ = ("users",)
+
+    def __init__(self) -> None:
+        self.users: dict[int, SortedMap[str, Member]] = {}
+        """User -> client id -> member. No map is empty."""
+
+    def values(self) -> Iterator[Member]:
+        """Yields all members. They may come and go meanwhile."""
+        for members in list(self.users.values()):
+            yield from members.values()
+
+    def get(self, key: ClientKey) -> Member | None:
+        """Returns the member of that user and client id."""
+        user, client_id = key
+        members = self.users.get(user)
+        return members.get(client_id) if members is not None else None
+
+    def put(self, member: Member) -> None:
+        """Adds or replaces a member."""
+        members = self.users.get(member.user)
+        if members is None:
+            members = self.users[member.user] = SortedMap()
+        members.put(member.client_id, member)
+
+    def remove(self, member: Member) -> None:
+        """Removes a member, which must be there."""
+        members = self.users[member.user]
+        members.remove(member.client_id)
+        if not members:
+            del self.users[member.user]
 
 
 class ConsumerGroup:
@@ -97,6 +143,24 @@ class ConsumerGroup:
         self.consume_type = PUSH
         self.consume_from_where = "CONSUME_FROM_LAST_OFFSET"
 
+    def values(self) -> Iterator[Member]:
+        """Yields all members. They may come and go meanwhile."""
+        yield from self.members.values()
+
+    def get(self, key: ClientKey) -> Member | None:
+        """Returns the member with that client id, if it is that user's."""
+        user, client_id = key
+        member = self.members.get(client_id)
+        return member if member is not None and member.user == user else None
+
+    def put(self, member: Member) -> None:
+        """Adds a member, or replaces the one with its client id."""
+        self.members.put(member.client_id, member)
+
+    def remove(self, member: Member) -> None:
+        """Removes a member, which must be there."""
+        self.members.remove(member.client_id)
+
     def clients(self) -> Iterator[Client]:
         """Yields the connections of all members (`cluster.broker.groups.group_notices.Told`)."""
         return (member.connection for member in self.members.values())
@@ -121,9 +185,10 @@ class Members:
         self._services = services
         self._notices = GroupNotices(services)
         self.consumers: SortedMap[str, ConsumerGroup] = SortedMap()
-        self.producers: SortedMap[str, SortedMap[str, Member]] = SortedMap()
-        self._producer_clients: dict[str, SortedMap[str, Member]] = {}
-        """Client id -> producer group -> member: members known by their client id alone."""
+        self.producers: SortedMap[str, ProducerGroup] = SortedMap()
+        self._named: dict[str, dict[int, dict[Client, Member]]] = {}
+        """Client id -> user -> open connections whose heartbeats named that producer, the newest last: requesters are
+        known by their client id alone. A connection stays when a newer one names the same producer."""
         self._turn = 0
         """Counts choices among several members, so that each is chosen in turn."""
         self._groups_of: dict[Client, _Memberships] = {}
@@ -145,21 +210,24 @@ class Members:
         found = self.consumers.get(group)
         return found.subscriptions.get(topic) if found is not None else None
 
-    def clients_of(self, connection: Client, group: str) -> frozenset[str]:
-        """Returns the ids of the group's consumers that this connection's heartbeats named."""
+    def clients_of(self, connection: Client, group: str, user: int = NOBODY) -> frozenset[str]:
+        """Returns the ids of the group's consumers that this connection's heartbeats named, if `user` or nobody signed
+        them; all of them for nobody."""
         mine = self._groups_of.get(connection)
-        return frozenset(mine.ids.get((Role.CONSUMER, group), ())) if mine is not None else frozenset()
+        keys = mine.ids.get((Role.CONSUMER, group), ()) if mine is not None else ()
+        return frozenset(client_id for owner, client_id in keys if is_same(owner, user))
 
     def has(self, connection: Client) -> bool:
         """Returns True if a heartbeat of this connection named a member that is not forgotten."""
         mine = self._groups_of.get(connection)
         return mine is not None and bool(mine.ids)
 
-    def is_consumer(self, group: str, client_id: str) -> bool:
-        """Returns True if heartbeats say that this client is in the group now. Also True if this node has just started
-        and cannot know."""
+    def is_consumer(self, group: str, client_id: str, user: int = NOBODY) -> bool:
+        """Returns True if heartbeats say that this client of the user is in the group now. Also True if this node has
+        just started and cannot know."""
         found = self.consumers.get(group)
-        if found is not None and client_id in found.members:
+        member = found.members.get(client_id) if found is not None else None
+        if member is not None and is_same(member.user, user):
             return True
         return self._services.awake_ms() - self._began_ms < FIRST_HEARTBEAT_MS
 
@@ -167,47 +235,91 @@ class Members:
         """Returns (role, group, member) for each group that this connection's heartbeats named."""
         found = []
         mine = self._groups_of.get(connection)
-        for (role, group), client_ids in mine.ids.items() if mine is not None else ():
-            members = self._members_of(role, group)
-            found += [(role, group, members[client_id]) for client_id in client_ids if client_id in members]
+        for (role, group), keys in mine.ids.items() if mine is not None else ():
+            found += [(role, group, member) for key in keys if (member := self._get(role, group, key)) is not None]
         return found
 
-    def find(self, role: Role, group: str | None, client_id: str | None) -> Member | None:
+    def find(
+        self, role: Role, group: str | None, client_id: str | None, may: Callable[[Member], bool] = lambda _: True
+    ) -> Member | None:
         """Returns a connected member: the client `client_id`, or with None each member of the group in turn. With
-        `group` None it searches all producers, which needs a client id."""
-        candidates: SortedMap[str, Member]
+        `group` None it searches all producers, which needs a client id. Only members that `may`; among several of one
+        client id, the one whose heartbeat is the newest."""
         if group is None:
-            candidates = self._producer_clients.get(client_id or "", _NOBODY) if role is Role.PRODUCER else _NOBODY
+            return self._find_named(client_id or "", may) if role is Role.PRODUCER else None
+        if role is Role.PRODUCER:
+            producers = self.producers.get(group)
+            users = list(producers.users.values()) if producers is not None else []
         else:
-            candidates = self._members_of(role, group)
-            if client_id is not None:
-                named = candidates.get(client_id)
-                return named if named is not None and not named.connection.closed else None
-        count = len(candidates)
-        for _ in range(min(count, TRIES_MAX)):
+            consumers = self.consumers.get(group)
+            users = [consumers.members] if consumers is not None else []
+        if client_id is not None:
+            named = [members[client_id] for members in users if client_id in members]
+            return max((one for one in named if _is_there(one, may)), key=_last_seen, default=None)
+        return self._next(users, may)
+
+    def _next(self, users: list[SortedMap[str, Member]], may: Callable[[Member], bool]) -> Member | None:
+        """Returns the next member in turn: of each user in turn, so that a user with many members, of whom none may,
+        hides nobody."""
+        for _ in range(min(sum(map(len, users)), TRIES_MAX)):
             self._turn += 1
-            member = candidates.get(candidates.key_at(self._turn % count))
-            if member is not None and not member.connection.closed:
+            members = users[self._turn % len(users)]
+            member = members.get(members.key_at(self._turn // len(users) % len(members)))
+            if member is not None and _is_there(member, may):
                 return member
         return None
 
-    def _members_of(self, role: Role, group: str) -> SortedMap[str, Member]:
-        if role is Role.PRODUCER:
-            return self.producers.get(group, _NOBODY)
-        found = self.consumers.get(group)
-        return found.members if found is not None else _NOBODY
+    def _find_named(self, client_id: str, may: Callable[[Member], bool]) -> Member | None:
+        found = []
+        for connections in self._named.get(client_id, {}).values():
+            tries = islice(reversed(connections.values()), TRIES_MAX)
+            found += [next((member for member in tries if _is_there(member, may)), None)]
+        return max((member for member in found if member is not None), key=_last_seen, default=None)
+
+    def producer_users(self, client_id: str) -> list[int]:
+        """Returns the users of whom a producer with this client id is connected, ascending."""
+        return sorted(self._named.get(client_id, ()))
+
+    def _group(self, role: Role, group: str) -> ProducerGroup | ConsumerGroup | None:
+        return self.producers.get(group) if role is Role.PRODUCER else self.consumers.get(group)
+
+    def _get(self, role: Role, group: str, key: ClientKey) -> Member | None:
+        found = self._group(role, group)
+        return found.get(key) if found is not None else None
 
     def add_producer(self, group: str, member: Member) -> None:
         """Adds or refreshes a producer."""
         members = self.producers.get(group)
         if members is None:
-            members = SortedMap()
+            members = ProducerGroup()
             self.producers.put(group, members)
-        self._note(members, member, Role.PRODUCER, group)
-        groups = self._producer_clients.get(member.client_id)
-        if groups is None:
-            groups = self._producer_clients[member.client_id] = SortedMap()
-        groups.put(group, member)
+        self._note(members, member, members.get((member.user, member.client_id)), Role.PRODUCER, group)
+        self._name(member)
+
+    def _name(self, member: Member) -> None:
+        """Finds the producer by its client id alone from now on."""
+        connections = self._named.setdefault(member.client_id, {}).setdefault(member.user, {})
+        connections.pop(member.connection, None)
+        connections[member.connection] = member
+        names = self._groups_of[member.connection].names
+        key = member.user, member.client_id
+        names.pop(key, None)
+        names[key] = None
+        if len(names) > NAMED_MAX:
+            self._unname(member.connection, next(iter(names)))
+
+    def _unname(self, connection: Client, key: ClientKey) -> None:
+        mine = self._groups_of.get(connection)
+        if mine is not None:
+            mine.names.pop(key, None)
+        user, client_id = key
+        users = self._named.get(client_id, {})
+        connections = users.get(user, {})
+        if connections.pop(connection, None) is None or connections:
+            return
+        del users[user]
+        if not users:
+            del self._named[client_id]
 
     def add_consumer(
         self, group: str, member: Member, subscriptions: list[Subscription] | None, message_model: str
@@ -231,7 +343,7 @@ class Members:
         if member.client_id not in found.members:
             found.version += 1
             found.ids_bytes += len(member.client_id)
-        joined = self._note(found.members, member, Role.CONSUMER, group)
+        joined = self._note(found, member, found.members.get(member.client_id), Role.CONSUMER, group)
         changed = subscriptions is not None and found.subscribe(subscriptions)
         if changed:
             if found.text is None:
@@ -242,14 +354,26 @@ class Members:
         return changed
 
     def remove(
-        self, connection: Client, client_id: str, consumer_group: str | None, producer_group: str | None
+        self,
+        connection: Client,
+        client_id: str,
+        consumer_group: str | None,
+        producer_group: str | None,
+        user: int = NOBODY,
     ) -> None:
-        """Removes a client that unregisters from a group (35). It stays if another connection named it later."""
+        """Removes a client of the user that unregisters from a group (35). It stays if another connection named it
+        later."""
+        mine = self._groups_of.get(connection)
         for role, group in ((Role.PRODUCER, producer_group), (Role.CONSUMER, consumer_group)):
-            if group:
-                member = self._members_of(role, group).get(client_id)
-                if member is not None and member.connection is connection:
-                    self._drop(role, group, client_id)
+            for owner, named in list(mine.ids.get((role, group), ())) if mine is not None and group else ():
+                if named == client_id and is_same(owner, user):
+                    self._drop_of(connection, role, group or "", (owner, named))
+
+    def _drop_of(self, connection: Client, role: Role, group: str, key: ClientKey) -> None:
+        """Forgets the client in that group, unless it came again over another connection."""
+        member = self._get(role, group, key)
+        if member is not None and member.connection is connection:
+            self._drop(role, group, member)
 
     def check(self, connection: Client, client_id: str, groups: int) -> None:
         """Raises Refused if the client may not be in that many more groups. Groups in which it already is are always
@@ -280,17 +404,24 @@ class Members:
             )
             raise Refused(Reason.BUSY, remark)
 
-    def _note(self, members: SortedMap[str, Member], member: Member, role: Role, group: str) -> bool:
-        """Notes a heartbeat. Returns True if the client is new or came over another connection."""
+    def _note(
+        self,
+        members: ProducerGroup | ConsumerGroup,
+        member: Member,
+        old: Member | None,
+        role: Role,
+        group: str,
+    ) -> bool:
+        """Notes a heartbeat of a member that takes the place of `old`. Returns True if the client is new or came over
+        another connection."""
         member.last_seen_ms = self._services.awake_ms()
-        old = members.get(member.client_id)
-        members.put(member.client_id, member)
+        members.put(member)
         mine = self._groups_of.get(member.connection)
         if mine is None:
             mine = self._groups_of[member.connection] = _Memberships()
             member.connection.on_close.append(lambda: self._on_close(member.connection))
-        self._count += mine.add(role, group, member.client_id)
-        if old is not None and old.connection is not member.connection:
+        self._count += mine.add(role, group, (member.user, member.client_id))
+        if old is not None and (old.connection, old.user) != (member.connection, member.user):
             self._leave(old, role, group)
         if not self._scanning:
             self._scanning = True
@@ -298,18 +429,19 @@ class Members:
         return old is None or old.connection is not member.connection
 
     def _on_close(self, connection: Client) -> None:
-        mine = self._groups_of.pop(connection, None)
+        mine = self._groups_of.get(connection)
         if mine is not None:
+            for key in list(mine.names):
+                self._unname(connection, key)
+            del self._groups_of[connection]
             self._count -= mine.count
             self._services.turns.begin(self, self._end(connection, mine))
 
     def _end(self, connection: Client, mine: _Memberships) -> Generator[None]:
-        for (role, group), client_ids in mine.ids.items():
-            for client_id in client_ids:
+        for (role, group), keys in mine.ids.items():
+            for key in keys:
                 charge(ITEM_UNITS)
-                member = self._members_of(role, group).get(client_id)
-                if member is not None and member.connection is connection:  # else it came again over another one
-                    self._drop(role, group, client_id)
+                self._drop_of(connection, role, group, key)
                 yield
 
     def _scan(self) -> None:
@@ -319,10 +451,11 @@ class Members:
         looked = 0
         for role, groups in ((Role.PRODUCER, self.producers), (Role.CONSUMER, self.consumers)):
             for group in groups:
-                for client_id, member in self._members_of(role, group).items():
+                found = self._group(role, group)
+                for member in found.values() if found is not None else ():
                     charge(ITEM_UNITS)
                     if member.last_seen_ms < oldest_ms:
-                        self._drop(role, group, client_id)
+                        self._drop(role, group, member)
                     looked += 1
                     if looked % LOOKS == 0:
                         yield
@@ -330,23 +463,26 @@ class Members:
         if self._scanning:
             self._services.call_later(SCAN_MS, self._scan)
 
-    def _drop(self, role: Role, group: str, client_id: str) -> None:
-        """Forgets the client in that group, if it is there."""
-        members = self._members_of(role, group)
-        member = members.get(client_id)
-        if member is None:
+    def _drop(self, role: Role, group: str, member: Member) -> None:
+        """Forgets a client in a group, in which it is."""
+        found = self._group(role, group)
+        if found is None or found.get((member.user, member.client_id)) is not member:
             return
-        members.remove(client_id)
+        found.remove(member)
         self._leave(member, role, group)
         if role is Role.CONSUMER:
-            self._consumer_left(group, client_id)
+            self._consumer_left(group, member.client_id)
             return
-        mine = self._producer_clients[client_id]
-        mine.remove(group)
-        if not mine:
-            del self._producer_clients[client_id]
-        if not members:
+        self._producer_left(member)
+        if isinstance(found, ProducerGroup) and not found.users:
             self.producers.remove(group)
+
+    def _producer_left(self, member: Member) -> None:
+        """Finds the producer by its client id alone no more, if its connection is in no other group as that client."""
+        key = member.user, member.client_id
+        mine = self._groups_of.get(member.connection)
+        if mine is None or not any(key in keys for (role, _), keys in mine.ids.items() if role is Role.PRODUCER):
+            self._unname(member.connection, key)
 
     def _consumer_left(self, name: str, client_id: str) -> None:
         group = self.consumers[name]
@@ -362,7 +498,7 @@ class Members:
     def _leave(self, member: Member, role: Role, group: str) -> None:
         mine = self._groups_of.get(member.connection)
         if mine is not None:
-            self._count -= mine.remove(role, group, member.client_id)
+            self._count -= mine.remove(role, group, (member.user, member.client_id))
 
     def _changed(self, name: str, group: ConsumerGroup) -> None:
         """Tells the members of a CLUSTERING group to divide the queues again."""
@@ -373,37 +509,47 @@ class Members:
 class _Memberships:
     """The groups and clients that one connection's heartbeats named."""
 
-    __slots__ = ("count", "ids")
+    __slots__ = ("count", "ids", "names")
 
     def __init__(self) -> None:
-        self.ids: dict[tuple[Role, str], dict[str, None]] = {}
-        """(role, group) -> client ids, in the order in which they came."""
+        self.ids: dict[tuple[Role, str], dict[ClientKey, None]] = {}
+        """(role, group) -> clients, in the order in which they came."""
+        self.names: dict[ClientKey, None] = {}
+        """Producers by whose client ids alone this connection is found."""
         self.count = 0
         """The number of all clients in `ids`."""
 
-    def add(self, role: Role, group: str, client_id: str) -> int:
+    def add(self, role: Role, group: str, key: ClientKey) -> int:
         """Adds a client. Returns 1 if it is new, else 0."""
         ids = self.ids.setdefault((role, group), {})
-        if client_id in ids:
+        if key in ids:
             return 0
-        ids[client_id] = None
+        ids[key] = None
         self.count += 1
         return 1
 
-    def remove(self, role: Role, group: str, client_id: str) -> int:
+    def remove(self, role: Role, group: str, key: ClientKey) -> int:
         """Removes a client. Returns 1 if it was there, else 0."""
         ids = self.ids.get((role, group), {})
-        if client_id not in ids:
+        if key not in ids:
             return 0
-        del ids[client_id]
+        del ids[key]
         if not ids:
             del self.ids[role, group]
         self.count -= 1
         return 1
 
 
-_NOBODY: SortedMap[str, Member] = SortedMap()
-"""An empty value that is never changed."""
+def is_same(owner: int, user: int) -> bool:
+    """Returns True if what `owner` registered may be `user`'s: nobody is proven to be another one."""
+    return owner == user or NOBODY in (owner, user)
+
+
+def _is_there(member: Member, may: Callable[[Member], bool]) -> bool:
+    return not member.connection.closed and may(member)
+
+
+_last_seen = attrgetter("last_seen_ms")
 
 
 def _check_ids(name: str, group: ConsumerGroup, client_id: str) -> None:

@@ -1,6 +1,9 @@
 """Frames RELAY and RELAY_REPLY between nodes, checked before they are used (kinds: `cluster.peer.wire`).
 
 RELAY carries a request for a client to the node that may hold the client's connection; RELAY_REPLY carries its outcome.
+A RELAY that says which client may get the request is longer. Nodes of a cluster below OWNERS_LEVEL send the short form,
+because older nodes do not know the other one.
+
 Values that may be long are in the payload, because the length of a header has 16 bits.
 """
 
@@ -14,9 +17,14 @@ import msgpack
 from cluster.broker.groups.group_members import CLIENT_ID_MAX, Role
 from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.peer.wire import WireError
+from statemachine.access.rules import Action, Kind, Need
 
 NUMBER_MAX = (1 << 63) - 1
 GROUP_MAX = 255
+NAME_MAX = 512
+"""The most characters of a resource's name."""
+CORRELATION_MAX = 256
+"""The most characters of a correlation id."""
 TIMEOUT_MS_MAX = 60_000
 CODE_MAX = (1 << 31) - 1
 
@@ -52,6 +60,17 @@ class Relayed(NamedTuple):
     timeout_ms: int
     """Milliseconds after which the asking node gives up."""
     request: ClientRequest
+    user: int | None = None
+    """The user whose client it must be; None for any user's."""
+    need: Need | None = None
+    """The right that the client's user must have; None if there is none."""
+    correlation_id: str | None = None
+    """The id under which the client asked for the reply that is relayed (`cluster.broker.groups.reply_notes`)."""
+
+    @property
+    def is_open(self) -> bool:
+        """True if any client of the names may get the request."""
+        return self.user is None and self.need is None and self.correlation_id is None
 
 
 def names_fit(group: str | None, client_id: str | None) -> bool:
@@ -63,13 +82,24 @@ def encode_relay(relayed: Relayed) -> tuple[list[Any], bytes]:
     """Returns header and payload."""
     request = relayed.request
     header = [relayed.relay_id, str(relayed.role), relayed.group, relayed.client_id, relayed.timeout_ms]
+    if not relayed.is_open:
+        need = relayed.need
+        packed = None if need is None else [int(need.kind), need.name, [int(action) for action in need.actions]]
+        header += [relayed.user, packed, relayed.correlation_id]
     return header, msgpack.packb([request.code, request.oneway, request.ext, request.body], use_bin_type=True)
 
 
 def decode_relay(header: list[Any], payload: bytes) -> Relayed:
-    """Decodes a RELAY. Raises WireError if it is not one."""
+    """Decodes a RELAY of either form. Raises WireError if it is not one."""
     match header:
-        case [int(relay_id), str(role), (str() | None) as group, (str() | None) as client_id, int(timeout_ms)] if (
+        case [
+            int(relay_id),
+            str(role),
+            (str() | None) as group,
+            (str() | None) as client_id,
+            int(timeout_ms),
+            *limits,
+        ] if (
             0 <= relay_id <= NUMBER_MAX
             and role in _ROLES
             and names_fit(group, client_id)
@@ -78,8 +108,34 @@ def decode_relay(header: list[Any], payload: bytes) -> Relayed:
             code, oneway, ext, body = _unpacked(payload, 4)
             if type(code) is int and 0 <= code <= CODE_MAX and type(oneway) is bool:
                 request = ClientRequest(code, _checked_ext(ext), _checked_body(body), oneway)
-                return Relayed(relay_id, Role(role), group, client_id, timeout_ms, request)
+                return Relayed(relay_id, Role(role), group, client_id, timeout_ms, request, *_checked_limits(limits))
     raise WireError(f"malformed relayed request: {header!r:.200}")
+
+
+def _checked_limits(limits: list[Any]) -> tuple[int | None, Need | None, str | None]:
+    """Returns user, need and correlation id of the longer form; None each for the shorter one. Raises WireError."""
+    match limits:
+        case []:
+            return None, None, None
+        case [(int() | None) as user, need, (str() | None) as correlation_id] if (
+            0 <= (user or 0) <= NUMBER_MAX and len(correlation_id or "") <= CORRELATION_MAX
+        ):
+            return user, _checked_need(need), correlation_id
+    raise WireError(f"malformed limits of a relayed request: {limits!r:.200}")
+
+
+def _checked_need(need: Any) -> Need | None:
+    match need:
+        case None:
+            return None
+        case [int(kind), str(name), list(actions)] if (
+            len(name) <= NAME_MAX and len(actions) <= len(Action) and all(type(action) is int for action in actions)
+        ):
+            try:
+                return Need(Kind(kind), name, tuple(map(Action, actions)))
+            except ValueError:
+                pass
+    raise WireError(f"malformed right of a relayed request: {need!r:.200}")
 
 
 def encode_reply(relay_id: int, status: RelayStatus, answer: ClientAnswer | None) -> tuple[list[Any], bytes]:

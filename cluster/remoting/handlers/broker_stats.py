@@ -146,7 +146,7 @@ class BrokerFigures:
         routes."""
         group = text(request, "producerGroup")
         members = self._members.producers.get(group)
-        if not members:  # RocketMQ's words and code
+        if members is None:  # RocketMQ's words and code
             raise Refused(Reason.ERROR, f"the producer group[{group[:120]}] not exist")
         steps = table_body(b'{"connectionSet":[', in_order(members), connection_row, b"]}")
         answer_in_steps(self._services, request, steps)

@@ -6,8 +6,8 @@ measured per group: consumeTps is 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 from cluster.broker.groups.group_admin import Groups, Progress
 from cluster.broker.groups.group_members import Member, Members
@@ -20,6 +20,9 @@ from cluster.remoting.request_rights import GET, Code, Codes, row
 from cluster.runtime import metered_json
 from raftmq_wire.codec import LANGUAGES
 from raftmq_wire.codes import RequestCode
+
+if TYPE_CHECKING:
+    from cluster.broker.groups.group_members import ConsumerGroup, ProducerGroup
 
 _encode = metered_json.encode
 
@@ -69,7 +72,7 @@ class GroupStats:
                 for row in found.subscriptions.values()
             },
         }
-        members = in_order(found.members)
+        members = in_order(found)
         steps = table_body(b'{"connectionSet":[', members, connection_row, b"]," + _encode(rest)[1:])
         answer_in_steps(self._services, request, steps)
 
@@ -113,9 +116,10 @@ class GroupStats:
         return _encode({"groupList": groups})
 
 
-def in_order(members: Mapping[str, Member]) -> list[Member]:
+def in_order(group: ProducerGroup | ConsumerGroup) -> list[Member]:
     """Sorts members by client id, unless there are more than SORTED_MAX: sorting those would take a long step."""
-    return [members[name] for name in (sorted(members) if len(members) <= SORTED_MAX else list(members))]
+    members = list(group.values())
+    return sorted(members, key=attrgetter("client_id", "user")) if len(members) <= SORTED_MAX else members
 
 
 def connection_row(member: Member) -> bytes:

@@ -179,7 +179,7 @@ class Heartbeats:
         group = request.ext.get("consumerGroup")
         charge(GROUP_UNITS)
         ends = group and self._services.writes_open() and gives_up(request, group, client_id, self._members)
-        self._members.remove(request.connection, client_id, group, request.ext.get("producerGroup"))
+        self._members.remove(request.connection, client_id, group, request.ext.get("producerGroup"), request.user)
         if group and ends:  # an orderly leave hands its queues over at once
             charge(ITEM_UNITS * len(self._services.state.locks_of_group(group)))
             self._locks.unlock(group, client_id, None, lambda _: None)
@@ -221,7 +221,7 @@ def _parse(body: bytes) -> HeartbeatData:
 
 
 def _member(request: Request, client_id: str) -> Member:
-    return Member(client_id, request.connection, request.language, request.version)
+    return Member(client_id, request.connection, request.language, request.version, request.user)
 
 
 def _subscriptions(consumer: ConsumerData) -> list[Subscription]:

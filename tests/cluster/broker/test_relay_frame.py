@@ -9,6 +9,8 @@ import pytest
 
 from cluster.broker.groups.group_members import Role
 from cluster.broker.groups.relay_frame import (
+    CORRELATION_MAX,
+    NAME_MAX,
     Relayed,
     RelayStatus,
     decode_relay,
@@ -17,7 +19,9 @@ from cluster.broker.groups.relay_frame import (
     encode_reply,
 )
 from cluster.broker.services import ClientAnswer, ClientRequest
-from cluster.peer.wire import Kind, WireError, pack
+from cluster.peer.wire import Kind as FrameKind
+from cluster.peer.wire import WireError, pack
+from statemachine.access.rules import Action, Kind, Need
 
 REQUEST = ClientRequest(326, {"properties": "\u00e9" * 70_000}, b"\xff\x00", oneway=False)
 GOOD = [7, "producer", "g", None, 1000]
@@ -29,8 +33,16 @@ BODY = [39, True, {"a": "b"}, b"x"]
 def test_a_relay_comes_out_as_it_went_in(group: str | None, client_id: str | None) -> None:
     relayed = Relayed(1 << 62, Role.CONSUMER, group, client_id, 10_000, REQUEST)
     header, payload = encode_relay(relayed)
-    assert pack(Kind.RELAY, header, len(payload)), "long fields do not count for the header's 16 bits"
-    assert decode_relay(header, payload) == relayed
+    assert pack(FrameKind.RELAY, header, len(payload)), "long fields do not count for the header's 16 bits"
+    assert (len(header), decode_relay(header, payload)) == (5, relayed), "older nodes know no other form"
+
+
+@pytest.mark.parametrize("user", [0, 7, None])
+@pytest.mark.parametrize("need", [Need(Kind.TOPIC, "T", (Action.SUB, Action.GET)), None])
+@pytest.mark.parametrize("correlation_id", ["c" * CORRELATION_MAX, "", None])
+def test_a_relay_says_who_may_get_it(user: int | None, need: Need | None, correlation_id: str | None) -> None:
+    relayed = Relayed(1, Role.PRODUCER, "g", None, 10_000, REQUEST, user, need, correlation_id)
+    assert decode_relay(*encode_relay(relayed)) == relayed
 
 
 @pytest.mark.parametrize("status", list(RelayStatus))
@@ -44,6 +56,19 @@ def test_a_reply_comes_out_as_it_went_in(status: RelayStatus) -> None:
     [
         ([], BODY),
         ([*GOOD, 1], BODY),
+        ([*GOOD, None, None], BODY),
+        ([*GOOD, None, None, None, None], BODY),
+        ([*GOOD, -1, None, None], BODY),
+        ([*GOOD, 1 << 63, None, None], BODY),
+        ([*GOOD, "7", None, None], BODY),
+        ([*GOOD, 7, [4], None], BODY),
+        ([*GOOD, 7, [3, "T", [4]], None], BODY),
+        ([*GOOD, 7, [4, "T", [99]], None], BODY),
+        ([*GOOD, 7, [4, "T", ["4"]], None], BODY),
+        ([*GOOD, 7, [4, "T" * (NAME_MAX + 1), [4]], None], BODY),
+        ([*GOOD, 7, [4, "T", [4] * 100], None], BODY),
+        ([*GOOD, 7, None, 5], BODY),
+        ([*GOOD, 7, None, "c" * (CORRELATION_MAX + 1)], BODY),
         (["7", *GOOD[1:]], BODY),
         ([-1, *GOOD[1:]], BODY),
         ([1 << 63, *GOOD[1:]], BODY),
