@@ -19,7 +19,7 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Client, Services
 from cluster.runtime.resource_budget import Room, Share
 from raftlog.work import ITEM_UNITS, charge
-from statemachine.access.users import NOBODY
+from statemachine.access.users import NOBODY, is_same
 from statemachine.rows.sorted_map import SortedMap
 
 EXPIRY_MS = 120_000
@@ -538,11 +538,6 @@ class _Memberships:
             del self.ids[role, group]
         self.count -= 1
         return 1
-
-
-def is_same(owner: int, user: int) -> bool:
-    """Returns True if what `owner` registered may be `user`'s: nobody is proven to be another one."""
-    return owner == user or NOBODY in (owner, user)
 
 
 def _is_there(member: Member, may: Callable[[Member], bool]) -> bool:

@@ -182,7 +182,7 @@ class Heartbeats:
         self._members.remove(request.connection, client_id, group, request.ext.get("producerGroup"), request.user)
         if group and ends:  # an orderly leave hands its queues over at once
             charge(ITEM_UNITS * len(self._services.state.locks_of_group(group)))
-            self._locks.unlock(group, client_id, None, lambda _: None)
+            self._locks.unlock(group, client_id, None, lambda _: None, request.user)
         request.reply(ResponseCode.SUCCESS)
         yield
 
