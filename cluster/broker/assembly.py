@@ -11,6 +11,7 @@ from cluster.broker.groups.group_members import Members
 from cluster.broker.groups.offset_resets import OffsetResets
 from cluster.broker.groups.queue_locks import QueueLocks
 from cluster.broker.groups.route_refresh import EarlyRoutes
+from cluster.broker.groups.shared_ids import SharedIds
 from cluster.broker.pulls.pull_service import Pulls
 from cluster.broker.rights import Rights
 from cluster.broker.sends.redelivery import SendBacks
@@ -97,7 +98,8 @@ class Broker:
         self.user_admin = UserAdmin(services, self.secrets, keyed)
         self.resealing = Resealing(services, self.secrets)
         self.first_user = FirstUser(config.auth.first_user_file, services, self.user_admin)
-        self.members = members = Members(services)
+        self.shared_ids = SharedIds(clock.wall_ms)
+        self.members = members = Members(services, self.rights, self.shared_ids)
         self.early_routes = EarlyRoutes(services, members, unreached)
         self.relay = ClientRelay(services, members, transport, relay_metrics, self.rights)
         self.bounds = None if evicted is None else evicted.bounds
