@@ -135,9 +135,16 @@ OWNERS_LEVEL = BASELINE + 3
 """The level of owners (docs/adr/0098): half messages and queue locks name the user whose they are, and the sessions of
 senders are named by kind and user."""
 LEVELS |= dict.fromkeys((LOCK_QUEUES_OF, UNLOCK_QUEUES_OF), OWNERS_LEVEL)
+NO_OWNER = 0
+"""The user in rows that no proven user owns (`statemachine.access.users.NOBODY`)."""
 LEVEL = max(OWNERS_LEVEL, *LEVELS.values())
 """The highest level that this version knows. A node that meets a command it does not know stops, so a leader proposes a
 command of some level only in a cluster that has reached the level (`finalize`, docs/adr/0094)."""
+
+
+def is_same(owner: int, user: int) -> bool:
+    """Returns True if what belongs to `owner` may be the user's: nobody is proven to be another one."""
+    return owner == user or NO_OWNER in (owner, user)
 
 
 def level_of(commands: Iterable[Command]) -> int:

@@ -56,11 +56,6 @@ NOBODY: Final = 0
 """A user id that no user has."""
 
 
-def is_same(owner: int, user: int) -> bool:
-    """Returns True if what belongs to `owner` may be the user's: nobody is proven to be another one."""
-    return owner == user or NOBODY in (owner, user)
-
-
 class Mode(StrEnum):
     """The mode of access control: the effect of verdicts on requests."""
 

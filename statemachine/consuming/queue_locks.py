@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from statemachine.access.users import NOBODY, is_same
-from statemachine.commands import CommandResult, InvalidCommandError, checked_int, checked_str, done
+from statemachine.commands import NO_OWNER, CommandResult, InvalidCommandError, checked_int, checked_str, done, is_same
 from statemachine.consuming.groups import check_group_name
 from statemachine.consuming.queue_rows import Queue, QueueRows
 from statemachine.removals import Done, Removals
@@ -34,8 +33,8 @@ class QueueLock(NamedTuple):
 
     client_id: str
     expires_ms: int
-    user: int = NOBODY
-    """Id of the user whose client it is; NOBODY if none was proven."""
+    user: int = NO_OWNER
+    """Id of the user whose client it is; NO_OWNER if none was proven."""
 
     def is_of(self, client_id: str, user: int) -> bool:
         """Returns True if the client holds the lock, or held it last."""
@@ -61,7 +60,7 @@ class QueueLocks(QueueRows[QueueLock]):
         expires_ms: Any,
         queues: Any,
         topics: Topics,
-        user: int = NOBODY,
+        user: int = NO_OWNER,
     ) -> CommandResult:
         """Grants the client the locks of those queues that no other client holds. The result's value lists the queues
         that the client now holds, [[topic_id, queue_id], ...]. Expired locks that nobody takes are removed by
@@ -79,7 +78,7 @@ class QueueLocks(QueueRows[QueueLock]):
             self._put(stage, group, queue, lock, _encode(lock))
         return done([list(queue) for queue in granted])
 
-    def unlock(self, stage: Stage, group: Any, client_id: Any, queues: Any, user: int = NOBODY) -> CommandResult:
+    def unlock(self, stage: Stage, group: Any, client_id: Any, queues: Any, user: int = NO_OWNER) -> CommandResult:
         """Gives up the client's locks of these queues; all of its locks in the group if `queues` is None. Locks of
         other clients stay. The result's value is the number of locks given up."""
         group, client_id = check_group_name(group), _check_client(client_id)
@@ -113,7 +112,7 @@ _OWNED = b"\xff"
 
 
 def _encode(lock: QueueLock) -> bytes:
-    owner = _OWNED + keys.U64.pack(lock.user) if lock.user != NOBODY else b""
+    owner = _OWNED + keys.U64.pack(lock.user) if lock.user != NO_OWNER else b""
     return keys.U64.pack(lock.expires_ms) + owner + lock.client_id.encode()
 
 
@@ -126,7 +125,7 @@ def _decode(row: bytes) -> QueueLock:
 
 def checked_user(user: Any) -> int:
     """Returns the id of a user in a command. Raises InvalidCommandError."""
-    return checked_int(user, "user", NOBODY + 1, keys.U64_MAX)
+    return checked_int(user, "user", NO_OWNER + 1, keys.U64_MAX)
 
 
 def _check_client(client_id: Any) -> str:

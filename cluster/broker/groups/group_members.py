@@ -21,7 +21,8 @@ from cluster.broker.rights import Party, Rights
 from cluster.broker.services import Client, Services
 from cluster.runtime.resource_budget import Room, Share
 from raftlog.work import ITEM_UNITS, charge
-from statemachine.access.users import NOBODY, is_same
+from statemachine.access.users import NOBODY
+from statemachine.commands import is_same
 from statemachine.rows.sorted_map import SortedMap
 
 if TYPE_CHECKING:

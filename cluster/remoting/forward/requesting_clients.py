@@ -26,7 +26,7 @@ from cluster.runtime import metered_json
 from cluster.runtime.request_limits import ClientId, GroupName
 from raftmq_wire.codec import HEADER_AT, encode_frame, ext_of
 from raftmq_wire.json_text import MALFORMED
-from statemachine.access.users import is_same
+from statemachine.commands import is_same
 
 if TYPE_CHECKING:
     from cluster.remoting.request import Connection
