@@ -21,13 +21,13 @@ from raftlog.format_versions import BASELINE, why_above
 from raftlog.membership import Membership
 from raftlog.types import FLAG_ROLL, Entry, EntryId, EntryType
 from statemachine import commands, payload, queue_reads
-from statemachine.access.users import Access
+from statemachine.access.users import NOBODY, Access
 from statemachine.commands import Command, CommandResult, InvalidCommandError
 from statemachine.consume_queue import ConsumeQueues
 from statemachine.consuming.consumer_offsets import ConsumerOffsets
 from statemachine.consuming.groups import GroupConfig, Groups
 from statemachine.consuming.offset_resets import OffsetReset, OffsetResets
-from statemachine.consuming.queue_locks import QueueLock, QueueLocks
+from statemachine.consuming.queue_locks import QueueLock, QueueLocks, checked_user
 from statemachine.consuming.queue_rows import Queue
 from statemachine.dedup import Dedup, ProducerSession, UniqueMessage
 from statemachine.delivery.half_messages import HalfMessages
@@ -556,14 +556,24 @@ class BrokerState:
         return commands.done(self._staged_level)
 
     def _lock_queues(
-        self, stage: Stage, group: Any, client_id: Any, now_ms: Any, expires_ms: Any, queues: Any
+        self, stage: Stage, group: Any, client_id: Any, now_ms: Any, expires_ms: Any, queues: Any, user: Any = NOBODY
     ) -> CommandResult:
         if not self._groups.exists(commands.checked_str(group, "group name")):
             return commands.not_found(f"no group {group!r}")
-        return self._locks.lock(stage, group, client_id, now_ms, expires_ms, queues, self._topics)
+        return self._locks.lock(stage, group, client_id, now_ms, expires_ms, queues, self._topics, user)
 
-    def _unlock_queues(self, stage: Stage, group: Any, client_id: Any, queues: Any) -> CommandResult:
-        return self._locks.unlock(stage, group, client_id, queues)
+    def _lock_queues_of(
+        self, stage: Stage, user: Any, group: Any, client_id: Any, now_ms: Any, expires_ms: Any, queues: Any
+    ) -> CommandResult:
+        return self._lock_queues(stage, group, client_id, now_ms, expires_ms, queues, checked_user(user))
+
+    def _unlock_queues(
+        self, stage: Stage, group: Any, client_id: Any, queues: Any, user: Any = NOBODY
+    ) -> CommandResult:
+        return self._locks.unlock(stage, group, client_id, queues, user)
+
+    def _unlock_queues_of(self, stage: Stage, user: Any, group: Any, client_id: Any, queues: Any) -> CommandResult:
+        return self._unlock_queues(stage, group, client_id, queues, checked_user(user))
 
     def _reset_offsets(self, stage: Stage, group: Any, now_ms: Any, rows: Any) -> CommandResult:
         if not self._groups.exists(commands.checked_str(group, "group name")):
@@ -595,6 +605,8 @@ _COMMANDS: dict[str, tuple[Callable[..., CommandResult], int]] = {
     commands.FINALIZE: (BrokerState._finalize, 1),
     commands.LOCK_QUEUES: (BrokerState._lock_queues, 5),
     commands.UNLOCK_QUEUES: (BrokerState._unlock_queues, 3),
+    commands.LOCK_QUEUES_OF: (BrokerState._lock_queues_of, 6),
+    commands.UNLOCK_QUEUES_OF: (BrokerState._unlock_queues_of, 4),
     commands.RESET_OFFSETS: (BrokerState._reset_offsets, 3),
     commands.END_RESETS: (lambda state, *rest: state._resets.end(*rest), 2),
     commands.DELIVER_TIMERS: (lambda state, *rest: state.timers.remove(*rest, delivered=True), 1),

@@ -18,6 +18,7 @@ with a result. Only a command that a client sent may be answered with an error; 
     finalize        level          the cluster has that level from here on (LEVELS); it never goes down
     lock_queues     group, client_id, now_ms, expires_ms, [[topic_id, queue_id], ...]     log times of the proposal
     unlock_queues   group, client_id, [[topic_id, queue_id], ...] or nil for all that the client holds
+    lock_queues_of, unlock_queues_of    user id, then as above: from level 13 on, for the client of a user
     reset_offsets   group, now_ms, [[topic_id, queue_id, offset], ...]     moves committed offsets; the group's commits
                     of the queue are left out until its consumer is told
     end_resets      group, [[topic_id, queue_id, number], ...]     that reset is known to the queue's consumer
@@ -82,6 +83,8 @@ ACKNOWLEDGE = "acknowledge"
 FINALIZE = "finalize"
 LOCK_QUEUES = "lock_queues"
 UNLOCK_QUEUES = "unlock_queues"
+LOCK_QUEUES_OF = "lock_queues_of"
+UNLOCK_QUEUES_OF = "unlock_queues_of"
 RESET_OFFSETS = "reset_offsets"
 END_RESETS = "end_resets"
 DELIVER_TIMERS = "deliver_timers"
@@ -135,9 +138,17 @@ OWNERS_LEVEL = BASELINE + 3
 """The level of owners (docs/adr/0098): half messages and queue locks name the user whose they are, and the sessions of
 senders are named by kind and user."""
 LEVELS[OWN_HALVES] = OWNERS_LEVEL
+LEVELS |= dict.fromkeys((LOCK_QUEUES_OF, UNLOCK_QUEUES_OF), OWNERS_LEVEL)
+NO_OWNER = 0
+"""The user in rows that no proven user owns (`statemachine.access.users.NOBODY`)."""
 LEVEL = max(OWNERS_LEVEL, *LEVELS.values())
 """The highest level that this version knows. A node that meets a command it does not know stops, so a leader proposes a
 command of some level only in a cluster that has reached the level (`finalize`, docs/adr/0094)."""
+
+
+def is_same(owner: int, user: int) -> bool:
+    """Returns True if what belongs to `owner` may be the user's: nobody is proven to be another one."""
+    return owner == user or NO_OWNER in (owner, user)
 
 
 def level_of(commands: Iterable[Command]) -> int:

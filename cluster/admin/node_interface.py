@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cluster.backup.service import Backups
     from cluster.broker.evicted.evicted_key_search import EvictedKeys, EvictedPages
     from cluster.broker.evicted.evicted_time_search import EvictedBounds
+    from cluster.broker.groups.shared_ids import SharedIds
     from cluster.broker.services import Services
     from cluster.broker.topic_sizes import TopicSizes
     from cluster.config.config import Config
@@ -234,6 +235,7 @@ class AdminPort:
     tier_scrubs: TierScrubs | None
     """Scrubs of the tier; None if no tier is configured."""
     access: HttpAccess
+    shared_ids: SharedIds
     tls: TlsMaintenance
     membership: MembersService
     changes: MemberChanges

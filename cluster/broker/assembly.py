@@ -11,7 +11,10 @@ from cluster.broker.groups.client_relay import ClientRelay
 from cluster.broker.groups.group_members import Members
 from cluster.broker.groups.offset_resets import OffsetResets
 from cluster.broker.groups.queue_locks import QueueLocks
+from cluster.broker.groups.reply_delivery import ReplyDelivery
+from cluster.broker.groups.reply_notes import ReplyNotes
 from cluster.broker.groups.route_refresh import EarlyRoutes
+from cluster.broker.groups.shared_ids import SharedIds
 from cluster.broker.pulls.pull_service import Pulls
 from cluster.broker.rights import Party, Rights
 from cluster.broker.sends.redelivery import SendBacks
@@ -100,9 +103,14 @@ class Broker:
         self.user_admin = UserAdmin(services, self.secrets, keyed)
         self.resealing = Resealing(services, self.secrets)
         self.first_user = FirstUser(config.auth.first_user_file, services, self.user_admin)
-        self.members = members = Members(services)
+        self.shared_ids = SharedIds(clock.wall_ms)
+        self.members = members = Members(services, self.rights, self.shared_ids)
         self.early_routes = EarlyRoutes(services, members, unreached)
-        self.relay = ClientRelay(services, members, transport, relay_metrics, self.rights)
+        self.reply_notes = ReplyNotes(services)
+        self.relay = ClientRelay(services, members, transport, relay_metrics, self.rights, self.reply_notes)
+        self.reply_delivery = ReplyDelivery(
+            services, members, self.reply_notes, self.relay, transport, self.rights, self.shared_ids
+        )
         self.bounds = None if evicted is None else evicted.bounds
         self.keys = None if evicted is None else evicted.keys
         self.resets = OffsetResets(services, self.bounds)

@@ -87,6 +87,14 @@ class Rights:
         """Returns True as `allows` does, for a party that has asked for nothing: a denial is not noted."""
         return self._access.mode is not Mode.ENFORCE or not self._denied(party, needs)
 
+    def denies(self, party: Party, why: str, what: str) -> bool:
+        """Notes a denial for a reason that is no right, such as a name that somebody else has. Returns True if denials
+        are enforced, False if the request passes."""
+        mode = self._access.mode
+        if mode is not Mode.OFF:
+            self._noted(party, why, what, mode is Mode.ENFORCE)
+        return mode is Mode.ENFORCE
+
     def is_user(self, owner: int, user: int) -> bool:
         """Returns True if what belongs to `owner` is the user's. Unless denials are enforced, a client may not have
         proven who it is."""

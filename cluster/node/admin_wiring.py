@@ -52,6 +52,7 @@ def port_of(node: Assembly) -> AdminPort:
         evicted_bounds=None if node.tier_access is None else node.tier_access.bounds,
         evicted_pages=None if node.tier_access is None else node.tier_access.reading.pages,
         access=_access_of(node),
+        shared_ids=node.broker.shared_ids,
         tls=node.tls,
         membership=node.membership,
         changes=node.changes,

@@ -238,6 +238,10 @@ class PeerTransport:
         peers = [peer for peer in self.roster.peers() if not self.roster.is_guest(peer)]
         return [peer for peer in peers if self.connected(peer)]
 
+    def reaches_all(self) -> bool:
+        """Returns True if every other member has a connection to this node."""
+        return all(self.connected(peer) for peer in self.roster.peers() if not self.roster.is_guest(peer))
+
     def connected(self, peer: NodeId) -> bool:
         """Returns True if a frame could be sent to the peer now."""
         return (peer, BULK) in self.links

@@ -104,9 +104,13 @@ class Kind(IntEnum):
     HEARTBEAT_REPLY = 21
     TIMEOUT_NOW = 22
     INSTALL_SNAPSHOT = 23
+    WHO_WAITS = 24
+    """A question about the client that waits for a reply (`cluster.broker.groups.requester_frames`). Only from level 13
+    on: an unknown kind ends the connection"""
+    WAITS = 25
 
 
-NODE_KINDS = frozenset({*range(Kind.FORWARD, Kind.PONG + 1), Kind.RELAY, Kind.RELAY_REPLY})
+NODE_KINDS = frozenset({*range(Kind.FORWARD, Kind.PONG + 1), Kind.RELAY, Kind.RELAY_REPLY, Kind.WHO_WAITS, Kind.WAITS})
 """Kinds that the node handles itself; every other kind is a Raft message."""
 
 

@@ -25,7 +25,7 @@ from cluster.remoting.handlers.message_requests import EntryRequests, QueryReque
 from cluster.remoting.handlers.offsets import OffsetRequests
 from cluster.remoting.handlers.pull import PullRequests
 from cluster.remoting.handlers.queue_locks import QueueLockRequests
-from cluster.remoting.handlers.request_reply import Replies
+from cluster.remoting.handlers.request_reply import Replies, RequesterNotes
 from cluster.remoting.handlers.route import Routes
 from cluster.remoting.handlers.send import SendHandler, make_intake
 from cluster.remoting.handlers.staged_writes import StagedWriteHandlers
@@ -148,6 +148,7 @@ class Remoting:
             forwarder=self.forwarder,
             codes=codes,
             members=broker.members,
+            notes=RequesterNotes(broker.reply_notes),
             admission=self.admission,
             parked=broker.pulls.long_polls.has,
             costly=(
@@ -188,7 +189,10 @@ class Remoting:
                 name="transaction requests",
                 codes=TransactionRequests(services, broker.transactions, self.forwarder.forward).codes(),
             ),
-            Part(name="replies", codes=Replies(services, broker.relay, own_address(self._context.config)).codes()),
+            Part(
+                name="replies",
+                codes=Replies(services, broker.reply_delivery, own_address(self._context.config)).codes(),
+            ),
             Part(name="user requests", codes=UserRequests(services, broker.user_admin).codes()),
         )
 
@@ -198,6 +202,8 @@ class Remoting:
         return (
             self.forwarder.part(),
             broker.relay.part(),
+            broker.reply_notes.part(),
+            broker.reply_delivery.part(),
             Part(name="check back", tick=self._check_back.tick),
             Part(name="retries", tick=self._retries.expire),
             self.router.part(),

@@ -20,6 +20,7 @@ from cluster.remoting.connection.stuck_clients import IdleClients, StuckClients
 from cluster.remoting.costly_requests import CostlyRequests
 from cluster.remoting.forward.forwarder import WRITES, ForwardedPath, Forwarder
 from cluster.remoting.forward.requesting_clients import name_committers, name_standing
+from cluster.remoting.handlers.request_reply import REPLY_TO_CLIENT_BYTES, RequesterNotes
 from cluster.remoting.handlers.send import SendHandler
 from cluster.remoting.handlers.send_reply import SendReplyWriter
 from cluster.remoting.request import Request
@@ -107,6 +108,7 @@ class Router(Dispatch):
         forwarder: Forwarder,
         codes: Codes,
         members: Members,
+        notes: RequesterNotes,
         admission: Admission,
         parked: Callable[[RemotingConnection], bool],
         costly: Sequence[CostlyRequests],
@@ -137,6 +139,7 @@ class Router(Dispatch):
         """The open connections, oldest first."""
         self.closings = closings
         self._members = members
+        self._notes = notes
         self._admission = admission
         self._access = state.access
         self._parked = parked
@@ -234,6 +237,8 @@ class Router(Dispatch):
                 return
         elif frame.header.code in ABOUT_USERS:
             self._admission.name(frame)
+        if REPLY_TO_CLIENT_BYTES in frame.header_bytes and frame.header.code in SENDS:
+            self._notes.note(frame)
         line = frame.path.line
         if line is not None and self._proposals.open:
             if line.waits and frame.header.code in IN_LINE:

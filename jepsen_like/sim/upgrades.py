@@ -15,12 +15,14 @@ from raftlog.format_versions import BASELINE
 from raftlog.types import Entry, EntryType, NodeId
 from raftmq_wire.errors import LocalError
 from statemachine import commands, payload
-from statemachine.commands import CHANGES_LEVEL, CREATE_TOPIC, FINALIZE, LEVEL, LEVELS
+from statemachine.commands import CHANGES_LEVEL, CREATE_TOPIC, FINALIZE, LEVEL, LEVELS, OWNERS_LEVEL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from jepsen_like.sim.machines.machine import Machine
+    from statemachine.broker_state import BrokerState
+    from statemachine.consuming.queue_locks import QueueLock
 
 OLDER = LEVEL - 1
 CHECKER = "levels"
@@ -65,6 +67,8 @@ class LevelCheck:
             self._report(CHECKER, f"{who} knows level {known}, and has a state of level {state.level}")
         if state.level < CHANGES_LEVEL and any(topic.changed_ms for topic in state.topics.values()):
             self._report(CHECKER, f"{who} has a row of level {CHANGES_LEVEL} in a state of level {state.level}")
+        if state.level < OWNERS_LEVEL and any(lock.user for group in state.groups for lock in _locks(state, group)):
+            self._report(CHECKER, f"{who} has a lock of level {OWNERS_LEVEL} in a state of level {state.level}")
 
     def _learn(self, entry: Entry) -> None:
         run = commands.in_entry(entry.type, entry.payload)
@@ -85,6 +89,10 @@ class LevelCheck:
     def is_final(self) -> bool:
         """True if the newest level is in the log."""
         return self.levels[-1][1] >= LEVEL
+
+
+def _locks(state: BrokerState, group: str) -> Iterable[QueueLock]:
+    return state.locks_of_group(group).values()
 
 
 class Upgrades:

@@ -815,6 +815,9 @@ cdef class PlainBatches:
             elif p[0] == c'P':
                 if begins(p, size, b"POP_CK\x01", 7):
                     return False
+            elif p[0] == c'R':
+                if begins(p, size, b"REPLY_TO_CLIENT\x01", 16):
+                    return False
             elif p[0] == c'A':
                 if begins(p, size, b"ACK_LEVEL\x01", 10):
                     return False

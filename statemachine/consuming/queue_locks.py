@@ -3,6 +3,9 @@
 A lock is a row of the replicated state, not a value in one node's memory, so a new leader knows every holder. Times are
 log time, which the leader stamps on a command when it proposes it: apply compares numbers and reads no clock.
 
+A client is a user and a client id. A lock that nobody proven took belongs to the first proven user who asks with its
+client id, and a client without a proven user may have any lock of its client id: there is none where users are judged.
+
 Invariant: from the moment a client is granted a lock until that grant's `expires_ms`, no other client is granted the
 lock, unless the holder gave it up, or its group or topic was deleted.
 """
@@ -11,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from statemachine.commands import CommandResult, InvalidCommandError, checked_int, checked_str, done
+from statemachine.commands import NO_OWNER, CommandResult, InvalidCommandError, checked_int, checked_str, done, is_same
 from statemachine.consuming.groups import check_group_name
 from statemachine.consuming.queue_rows import Queue, QueueRows
 from statemachine.removals import Done, Removals
@@ -30,10 +33,16 @@ class QueueLock(NamedTuple):
 
     client_id: str
     expires_ms: int
+    user: int = NO_OWNER
+    """Id of the user whose client it is; NO_OWNER if none was proven."""
 
-    def is_free_for(self, client_id: str, now_ms: int) -> bool:
+    def is_of(self, client_id: str, user: int) -> bool:
+        """Returns True if the client holds the lock, or held it last."""
+        return self.client_id == client_id and is_same(self.user, user)
+
+    def is_free_for(self, client_id: str, user: int, now_ms: int) -> bool:
         """Returns True if the client may take the lock: the client holds it already, or it has expired."""
-        return self.client_id == client_id or self.expires_ms <= now_ms
+        return self.is_of(client_id, user) or self.expires_ms <= now_ms
 
 
 class QueueLocks(QueueRows[QueueLock]):
@@ -51,6 +60,7 @@ class QueueLocks(QueueRows[QueueLock]):
         expires_ms: Any,
         queues: Any,
         topics: Topics,
+        user: int = NO_OWNER,
     ) -> CommandResult:
         """Grants the client the locks of those queues that no other client holds. The result's value lists the queues
         that the client now holds, [[topic_id, queue_id], ...]. Expired locks that nobody takes are removed by
@@ -61,14 +71,14 @@ class QueueLocks(QueueRows[QueueLock]):
         granted = []
         for queue in _check_queues(queues):
             held = self._value(group, queue)
-            if topics.has_queue(*queue) and (held is None or held.is_free_for(client_id, now_ms)):
+            if topics.has_queue(*queue) and (held is None or held.is_free_for(client_id, user, now_ms)):
                 granted.append(queue)
         for queue in granted:
-            lock = QueueLock(client_id, expires_ms)
-            self._put(stage, group, queue, lock, keys.U64.pack(expires_ms) + client_id.encode())
+            lock = QueueLock(client_id, expires_ms, user)
+            self._put(stage, group, queue, lock, _encode(lock))
         return done([list(queue) for queue in granted])
 
-    def unlock(self, stage: Stage, group: Any, client_id: Any, queues: Any) -> CommandResult:
+    def unlock(self, stage: Stage, group: Any, client_id: Any, queues: Any, user: int = NO_OWNER) -> CommandResult:
         """Gives up the client's locks of these queues; all of its locks in the group if `queues` is None. Locks of
         other clients stay. The result's value is the number of locks given up."""
         group, client_id = check_group_name(group), _check_client(client_id)
@@ -76,7 +86,7 @@ class QueueLocks(QueueRows[QueueLock]):
         mine = set()
         for queue in wanted:
             held = self._value(group, queue)
-            if held is not None and held.client_id == client_id:
+            if held is not None and held.is_of(client_id, user):
                 mine.add(queue)
         self._drop(stage, group, mine)
         return done(len(mine))
@@ -97,8 +107,25 @@ class QueueLocks(QueueRows[QueueLock]):
         return Done(used, None)
 
 
+_OWNED = b"\xff"
+"""What follows the time in a row with an owner. No client id in UTF-8 begins like that."""
+
+
+def _encode(lock: QueueLock) -> bytes:
+    owner = _OWNED + keys.U64.pack(lock.user) if lock.user != NO_OWNER else b""
+    return keys.U64.pack(lock.expires_ms) + owner + lock.client_id.encode()
+
+
 def _decode(row: bytes) -> QueueLock:
-    return QueueLock(row[8:].decode(), keys.U64.unpack_from(row)[0])
+    expires_ms = keys.U64.unpack_from(row)[0]
+    if row[8:9] == _OWNED:
+        return QueueLock(row[17:].decode(), expires_ms, keys.U64.unpack_from(row, 9)[0])
+    return QueueLock(row[8:].decode(), expires_ms)
+
+
+def checked_user(user: Any) -> int:
+    """Returns the id of a user in a command. Raises InvalidCommandError."""
+    return checked_int(user, "user", NO_OWNER + 1, keys.U64_MAX)
 
 
 def _check_client(client_id: Any) -> str:

@@ -186,6 +186,8 @@ def _drawn_group_rows(log: LogBuilder, rng: Random, topic_ids: list[int]) -> Non
     if rng.random() < 0.5:
         log.command(
             ["unlock_queues", group, client, rng.choice([None, queues[:1]])],
+            ["lock_queues_of", rng.randint(1, 2), group, client, now, now + rng.choice([0, 500, 10**6]), queues],
+            ["unlock_queues_of", rng.randint(1, 2), group, client, rng.choice([None, queues[:1]])],
             ["end_resets", group, [[*queues[0], now]]],
             ["end_sessions", [bytes([rng.randrange(3)]) * 16]],
         )

@@ -14,7 +14,8 @@ from raftlog.format_versions import BASELINE
 from statemachine import commands
 from statemachine.broker_state import BrokerState
 from statemachine.consuming.queue_locks import QueueLock
-from statemachine.rows.kv import KVError
+from statemachine.rows import keys
+from statemachine.rows.kv import LOCKS, KVError
 from tests.support.state_kit import FedState
 
 TTL_MS = 60_000
@@ -67,6 +68,42 @@ def test_only_the_holder_gives_up(broker: Broker) -> None:
     assert set(broker.state.locks_of_group("g")) == {(1, 0)}
 
 
+def lock_of(broker: Broker, user: int, client: str, now_ms: int, *queues: int) -> Any:
+    rows = [[1, queue] for queue in queues]
+    return broker.run(["lock_queues_of", user, "g", client, now_ms, now_ms + TTL_MS, rows])[0].value
+
+
+def test_two_users_with_one_client_id_are_two_clients(broker: Broker) -> None:
+    assert lock_of(broker, 7, "a", 1, 0, 1) == [[1, 0], [1, 1]]
+    assert lock_of(broker, 8, "a", 2, 0) == []
+    assert broker.run(["unlock_queues_of", 8, "g", "a", None])[0].value == 0
+    assert lock_of(broker, 7, "a", 3, 0) == [[1, 0]]
+    assert broker.state.locks_of_group("g")[1, 0] == QueueLock("a", 3 + TTL_MS, 7)
+    assert broker.run(["unlock_queues_of", 7, "g", "a", [[1, 0]]])[0].value == 1
+    assert lock_of(broker, 8, "a", 4, 0, 1) == [[1, 0]]
+    assert lock_of(broker, 8, "a", 1 + TTL_MS, 1) == [[1, 1]], "it has expired"
+
+
+def test_a_lock_without_an_owner_belongs_to_the_first_user_of_its_client_id(broker: Broker) -> None:
+    broker.lock("a", 1, 0)
+    assert lock_of(broker, 7, "b", 2, 0) == []
+    assert lock_of(broker, 8, "a", 3, 0) == [[1, 0]]
+    assert lock_of(broker, 7, "a", 4, 0) == []
+    assert broker.lock("a", 5, 0) == [[1, 0]], "users are no longer judged"
+    assert broker.state.locks_of_group("g") == {(1, 0): QueueLock("a", 5 + TTL_MS)}
+
+
+def test_rows_say_whose_they_are(broker: Broker) -> None:
+    """The formats of docs/disk-format-rows.md, read back when the state opens again."""
+    broker.lock("\u00e9a", 1, 0)
+    lock_of(broker, 0x0102, "\u00e9a", 1, 1)
+    rows = {key[-1]: row for key, row in broker.kv.scan(LOCKS, b"", keys.LAST)}
+    expires = (1 + TTL_MS).to_bytes(8, "big")
+    owner = b"\xff" + bytes(6) + b"\x01\x02"
+    assert rows == {0: expires + b"\xc3\xa9a", 1: expires + owner + b"\xc3\xa9a"}
+    assert BrokerState(broker.kv).locks_of_group("g") == broker.state.locks_of_group("g")
+
+
 def test_expired_locks_of_a_group_stay_until_they_are_swept_or_taken(broker: Broker) -> None:
     broker.lock("a", 1, 0, 1)
     broker.lock("b", 1 + TTL_MS, 1)
@@ -101,6 +138,11 @@ BAD: list[list[Any]] = [
     ["lock_queues", "g", "a", 1, 2, [[1, 0]] * 4097],
     ["unlock_queues", "g", "a", [7]],
     ["unlock_queues", "g", "", None],
+    ["lock_queues_of", 0, "g", "a", 1, 2, []],
+    ["lock_queues_of", "1", "g", "a", 1, 2, []],
+    ["lock_queues_of", 1, "g", "", 1, 2, []],
+    ["unlock_queues_of", 0, "g", "a", None],
+    ["unlock_queues_of", None, "g", "a", None],
     ["finalize", BASELINE - 1],
     ["finalize", "1"],
 ]

@@ -95,6 +95,8 @@ CODES: Final[dict[str, Code]] = {
     "group_without_consumers": Code("warning", "raftmq group list"),
     "queue_stuck": Code("warning", "raftmq group list"),
     "client_flood": Code("warning", "raftmq status"),
+    "client_id_shared": Code("warning", "raftmq group list"),
+    "reply_undelivered": Code("warning", "raftmq group list"),
 }
 """Code -> its constant part. A code that is not listed (an alarm newer than this table) is a warning, or critical if it
 stops service."""

@@ -50,6 +50,7 @@ def own_conditions(port: AdminPort, status: NodeStatus, wall_ms: int) -> list[Co
         *_crashes(port, status, wall_ms),
         *_digests(port, status),
         *_clients(port, status),
+        *_shared_ids(port, status),
         *_copies(port, status),
         *_configuration(port, status),
         *unfinished_upgrade(port.levels.view(port.services.monotonic_ms())),
@@ -204,6 +205,28 @@ def _clients(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
             f"limits.connections_max = {most}"
         )
         yield Condition("client_flood", node_object(status.node), says, hold_ms=FLOOD_HOLD_MS)
+
+
+def _shared_ids(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
+    me, by_id = node_object(status.node), port.state.access.by_id
+
+    def named(users: tuple[int, ...]) -> str:
+        return " and ".join(by_id[user].name if user in by_id else "nobody proven" for user in users)
+
+    if refused := port.shared_ids.refused_lately():
+        newest = refused[0]
+        says = (
+            f"clients of two users have one client id in one consumer group, and the second was refused: client "
+            f"{newest.client_id} of group {newest.group}, users {named(newest.users)}; {len(refused)} such ids in all"
+        )
+        yield Condition("client_id_shared", me, says, since_ms=min(each.first_ms for each in refused))
+    if undelivered := port.shared_ids.undelivered_lately():
+        newest = undelivered[0]
+        says = (
+            f"a reply reached nobody, because its requester is one of several users with one client id: client "
+            f"{newest.client_id}, users {named(newest.users)}; {sum(each.times for each in undelivered)} such replies"
+        )
+        yield Condition("reply_undelivered", me, says, since_ms=min(each.first_ms for each in undelivered))
 
 
 def _replay_estimate(status: NodeStatus, left: int) -> str:

@@ -36,7 +36,8 @@ from raftlog.types import NOBODY, NodeId
 from statemachine.commands import OWNERS_LEVEL
 
 if TYPE_CHECKING:
-    from cluster.broker.services import Services
+    from cluster.broker.groups.reply_notes import ReplyNotes
+    from cluster.broker.services import Client, Services
     from statemachine.access.rules import Need
 
 
@@ -62,6 +63,9 @@ class RelayLinks(Protocol):
     def connected_members(self) -> list[NodeId]:
         """Members that have a connection to this node, ascending."""
 
+    def reaches_all(self) -> bool:
+        """Returns True if every other member has a connection to this node."""
+
     def request_ids(self) -> Iterator[int]:
         """Yields numbers for requests (`PeerTransport.request_ids`)."""
 
@@ -69,13 +73,15 @@ class RelayLinks(Protocol):
 class _Asked:
     """A request of this node that its peers are asked to pass on."""
 
-    __slots__ = ("busy", "done", "handed_over", "peer", "peers", "relayed", "stop_deadline", "stop_silence")
+    __slots__ = ("busy", "done", "handed_over", "own_too", "peer", "peers", "relayed", "stop_deadline", "stop_silence")
 
     def __init__(self, relayed: Relayed, peers: list[NodeId], done: Answered) -> None:
         self.relayed = relayed
         self.peers = peers
         """Peers that were not asked yet, the next one last."""
         self.peer: NodeId = NOBODY
+        self.own_too = False
+        """True if this node looks for the client among its own, after its peers."""
         self.handed_over = False
         """True if `peer` has written the request to a client's connection: no other peer is asked."""
         self.busy = False
@@ -101,8 +107,10 @@ class ClientRelay:
         transport: RelayLinks,
         metrics: RelayMetrics | None = None,
         rights: Rights | None = None,
+        notes: ReplyNotes | None = None,
     ) -> None:
         self._metrics = metrics
+        self._notes = notes
         self._rights = rights if rights is not None else Rights(services.state.access)
         self._services = services
         self._members = members
@@ -127,12 +135,17 @@ class ClientRelay:
         *,
         user: int | None = None,
         need: Need | None = None,
+        correlation_id: str | None = None,
+        first: NodeId | None = None,
     ) -> None:
         """Sends the request to one client and calls `done` once, perhaps before this returns.
 
         `group`: None for any; `client_id`: None for any client of the group, each in turn; `user`: only a client of
         that user, None for any; `need`: only a client whose user has that right, judged by the node that holds the
         connection. Others are skipped as if they were not there. Below OWNERS_LEVEL, other nodes ask any.
+
+        `correlation_id`: on a node that has noted who waits for that reply, the connection of the note comes before any
+        other. `first`: the node to ask first; None for this one, then the others.
 
         Refusals: NO_CONSUMER if no such client is connected to any node that can be asked, BUSY, INVALID for a request
         that is too long, ERROR if there was no answer within `timeout_ms` or the client disconnected.
@@ -146,24 +159,41 @@ class ClientRelay:
         if size > self._bytes_max:
             done(Refused(Reason.INVALID, f"a request of {size} bytes to a client; {self._bytes_max} are allowed"))
             return
-        relayed = Relayed(next(self._ids), role, group, client_id, timeout_ms, request, user, need)
-        member = self._find(relayed)
-        if member is not None:
-            self._call(member, request, timeout_ms, lambda answer: done(_outcome(answer, timeout_ms)))
+        relayed = Relayed(next(self._ids), role, group, client_id, timeout_ms, request, user, need, correlation_id)
+        peers = self._transport.connected_members()[::-1]
+        other_first = first is not None and first in peers
+        if not other_first and self._to_own(relayed, done):
             return
         if len(self._asked) >= IN_HAND_MAX:
             done(Refused(Reason.BUSY, f"{IN_HAND_MAX} requests to clients of other nodes are not answered yet"))
             return
         if self._services.state.level < OWNERS_LEVEL:
-            relayed = relayed._replace(user=None, need=None)
-        peers = self._transport.connected_members()[::-1]
+            relayed = relayed._replace(user=None, need=None, correlation_id=None)
+        if first is not None and other_first:
+            peers.remove(first)
+            peers.append(first)
         asked = self._asked[relayed.relay_id] = _Asked(relayed, peers, done)
+        asked.own_too = other_first
         asked.stop_deadline = self._services.call_later(timeout_ms, lambda: self._too_late(asked))
         self._ask_next(asked)
 
-    def _find(self, relayed: Relayed) -> Member | None:
+    def _to_own(self, relayed: Relayed, done: Answered) -> bool:
+        """Sends the request to a client of this node. Returns False if there is none."""
+        client, timeout_ms = self._find(relayed), relayed.timeout_ms
+        if client is None:
+            return False
+        self._call(client, relayed.request, timeout_ms, lambda answer: done(_outcome(answer, timeout_ms)))
+        return True
+
+    def _find(self, relayed: Relayed) -> Client | None:
         """Returns a client of this node that may get the request."""
-        return self._members.find(relayed.role, relayed.group, relayed.client_id, partial(self._may_get, relayed))
+        client_id, correlation_id = relayed.client_id, relayed.correlation_id
+        if self._notes is not None and client_id is not None and correlation_id is not None:
+            note = self._notes.find(client_id, correlation_id)
+            if note is not None and not note.connection.closed and note.user == relayed.user:
+                return note.connection
+        member = self._members.find(relayed.role, relayed.group, client_id, partial(self._may_get, relayed))
+        return member.connection if member is not None else None
 
     def _may_get(self, relayed: Relayed, member: Member) -> bool:
         rights, user, need = self._rights, relayed.user, relayed.need
@@ -194,6 +224,8 @@ class ClientRelay:
                     self._metrics.relayed.inc()
                 asked.stop_silence = self._services.call_later(SILENCE_MS, lambda: self._ask_next(asked))
                 return
+        if asked.own_too and self._to_own(asked.relayed, lambda outcome: self._end(asked, outcome)):
+            return
         if asked.busy:
             self._end(asked, Refused(Reason.BUSY, "the node that holds the client's connection is busy"))
             return
@@ -264,21 +296,21 @@ class ClientRelay:
             else:
                 say(RelayStatus.LOST)
 
-        member = self._find(relayed)
-        if member is None:
+        client = self._find(relayed)
+        if client is None:
             say(RelayStatus.ABSENT)
         elif self._calls >= IN_HAND_MAX:
             say(RelayStatus.BUSY)
         elif request.oneway:
-            self._call(member, request, relayed.timeout_ms, _nothing)
+            self._call(client, request, relayed.timeout_ms, _nothing)
             say(RelayStatus.HANDED_OVER)
         else:
             say(RelayStatus.HANDED_OVER)
-            self._call(member, request, relayed.timeout_ms, answered)
+            self._call(client, request, relayed.timeout_ms, answered)
 
     def _call(
         self,
-        member: Member,
+        client: Client,
         request: ClientRequest,
         timeout_ms: int,
         done: Callable[[ClientAnswer | Refused | None], None],
@@ -286,7 +318,7 @@ class ClientRelay:
         """Sends a request to a connected client. Calls `done` with None if the client disconnects or does not answer in
         time."""
         if request.oneway:
-            member.connection.call_oneway(request.code, request.ext, request.body)
+            client.call_oneway(request.code, request.ext, request.body)
             done(HANDED_OVER)
             return
         if self._calls >= IN_HAND_MAX:
@@ -299,7 +331,7 @@ class ClientRelay:
             self._calls -= 1
             done(answer)
 
-        give_up = member.connection.call(request, ended)
+        give_up = client.call(request, ended)
         stop_timer = self._services.call_later(timeout_ms, give_up)
 
     # --- frames between nodes ----------------------------------------------------------------------------------------

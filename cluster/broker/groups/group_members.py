@@ -12,15 +12,21 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from enum import StrEnum
 from itertools import islice
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from cluster.broker.filters.subscription import Subscription, check_text
 from cluster.broker.groups.group_notices import Budget, GroupNotices
 from cluster.broker.refusal import Reason, Refused
+from cluster.broker.rights import Party, Rights
 from cluster.broker.services import Client, Services
 from cluster.runtime.resource_budget import Room, Share
 from raftlog.work import ITEM_UNITS, charge
 from statemachine.access.users import NOBODY
+from statemachine.commands import is_same
 from statemachine.rows.sorted_map import SortedMap
+
+if TYPE_CHECKING:
+    from cluster.broker.groups.shared_ids import SharedIds
 
 EXPIRY_MS = 120_000
 SCAN_MS = 10_000
@@ -181,8 +187,11 @@ class ConsumerGroup:
 class Members:
     """All groups of this node. A scan runs periodically while there is any member that can expire."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, rights: Rights | None = None, shared: SharedIds | None = None) -> None:
+        """`shared` is told of client ids that two users have in one consumer group."""
         self._services = services
+        self._rights = rights if rights is not None else Rights(services.state.access)
+        self._shared = shared
         self._notices = GroupNotices(services)
         self.consumers: SortedMap[str, ConsumerGroup] = SortedMap()
         self.producers: SortedMap[str, ProducerGroup] = SortedMap()
@@ -328,9 +337,15 @@ class Members:
         subscriptions changed.
 
         Members of the group are notified (40) of a new member, a new connection and changed subscriptions. Raises
-        Refused.
+        Refused; with NO_PERMISSION if another user's client in the group has the same client id.
         """
         found = self.consumers.get(group)
+        if found is not None and self._clashes(group, found.members.get(member.client_id), member):
+            remark = (
+                f"group {group}: client id {member.client_id} is that of another user's client. Give each client its "
+                "own id (instanceName, client_id), or let the clients of one group sign as one user"
+            )
+            raise Refused(Reason.NO_PERMISSION, remark)
         if subscriptions is not None:
             charge(ITEM_UNITS * len(subscriptions))
             self._check_text(group, found, subscriptions)
@@ -352,6 +367,23 @@ class Members:
         if joined or changed:
             self._changed(group, found)
         return changed
+
+    def _clashes(self, group: str, there: Member | None, member: Member) -> bool:
+        """Returns True if the member of that client id is another user's, and stays. One that nobody has proven gives
+        way to the first proven user, and one whose connection has closed, or brings this one, to anybody."""
+        if there is None or there.user in (NOBODY, member.user):
+            return False
+        if there.connection.closed or there.connection is member.connection:
+            return False
+        if there.last_seen_ms < self._services.awake_ms() - EXPIRY_MS:
+            return False
+        party = Party(member.user, member.connection.peer_address[0])
+        why = f"client id {member.client_id} of group {group} is that of another user's client"
+        if not self._rights.denies(party, why, "HEART_BEAT"):
+            return False
+        if self._shared is not None:
+            self._shared.refused(group, member.client_id, there.user, member.user)
+        return True
 
     def remove(
         self,
@@ -538,11 +570,6 @@ class _Memberships:
             del self.ids[role, group]
         self.count -= 1
         return 1
-
-
-def is_same(owner: int, user: int) -> bool:
-    """Returns True if what `owner` registered may be `user`'s: nobody is proven to be another one."""
-    return owner == user or NOBODY in (owner, user)
 
 
 def _is_there(member: Member, may: Callable[[Member], bool]) -> bool:

@@ -6,9 +6,11 @@ that it holds, and for queues that others hold. Both are answered without an ent
 the second until the other's lock ends.
 
 Anybody can name any client. A client therefore gets a lock only if heartbeats over the connection that asks said that
-it is in the group. A client that connects again, because the node was restarted, sends its heartbeat within 30 s and
-must not lose its queues meanwhile: in the first 35 s of a connection it may renew the locks that the log says the
-client holds, by 35 s in all.
+it is in the group. From OWNERS_LEVEL on a lock names the user too: two users with one client id are two clients.
+
+A client that connects again, because the node was restarted, sends its heartbeat within 30 s and must not lose its
+queues meanwhile: in the first 35 s of a connection it may renew the locks that the log says the client holds, by 35 s
+in all.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
 from cluster.broker.services import Services, propose_in_parts, rows_in_parts
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.environment import LOCK_TTL_MS
-from statemachine.commands import LOCK_QUEUES, UNLOCK_QUEUES
+from statemachine.access.users import NOBODY
+from statemachine.commands import LOCK_QUEUES, LOCK_QUEUES_OF, OWNERS_LEVEL, UNLOCK_QUEUES, UNLOCK_QUEUES_OF
 from statemachine.consuming.queue_locks import QUEUES_MAX, QueueLock
 from statemachine.consuming.queue_rows import Queue
 
@@ -41,16 +44,18 @@ class Standing(StrEnum):
 
 
 def other_holder(
-    services: Services, members: Members, group: str, queue: Queue, clients: Callable[[], Collection[str]]
+    services: Services, members: Members, group: str, queue: Queue, user: int, clients: Callable[[], Collection[str]]
 ) -> str | None:
-    """Returns the present holder of the queue if it is a member and none of these clients: their commits for the queue
-    would undo the holder's work. None if there are no such clients, the queue is free, or its holder is gone. Leader
-    only."""
+    """Returns the present holder of the queue if it is a member and none of these clients of the user: their commits
+    for the queue would undo the holder's work. None if there are no such clients, the queue is free, or its holder is
+    gone. Leader only."""
     lock = services.state.locks_of_group(group).get(queue)
-    if lock is None or lock.expires_ms <= services.log_time_ms() or not members.is_consumer(group, lock.client_id):
+    if lock is None or lock.expires_ms <= services.log_time_ms():
+        return None
+    if not members.is_consumer(group, lock.client_id, lock.user):
         return None
     named = clients()
-    return lock.client_id if named and lock.client_id not in named else None
+    return lock.client_id if named and not any(lock.is_of(client_id, user) for client_id in named) else None
 
 
 class QueueLocks:
@@ -76,13 +81,15 @@ class QueueLocks:
         queues: Iterable[Queue],
         standing: Standing,
         done: Callable[[Granted | Refused], None],
+        user: int = NOBODY,
     ) -> None:
-        """Calls `done` with those of the queues that the client holds now, for at least half of the lock's time."""
+        """Calls `done` with those of the queues that the user's client holds now, for at least half of the lock's
+        time."""
         wanted = frozenset(queues)
         if len(wanted) > QUEUES_MAX:
             done(Refused(Reason.INVALID, f"{len(wanted)} queues, {QUEUES_MAX} are allowed"))
             return
-        when_confirmed(self._node, partial(self._lock, group, client_id, wanted, standing, done), done)
+        when_confirmed(self._node, partial(self._lock, group, client_id, wanted, standing, done, user), done)
 
     def _lock(
         self,
@@ -91,6 +98,7 @@ class QueueLocks:
         wanted: frozenset[Queue],
         standing: Standing,
         done: Callable[[Granted | Refused], None],
+        user: int = NOBODY,
     ) -> None:
         node = self._node
         if standing is Standing.STRANGER or group not in node.state.groups:
@@ -100,21 +108,22 @@ class QueueLocks:
         held = {queue: locks[queue] for queue in wanted if queue in locks}
         expires_ms = now_ms + self._ttl_ms
         if standing is Standing.NEW:
-            mine = {q: lock for q, lock in held.items() if lock.client_id == client_id and lock.expires_ms > now_ms}
+            mine = {q: lock for q, lock in held.items() if lock.is_of(client_id, user) and lock.expires_ms > now_ms}
             fresh, asked, expires_ms = self._unheard.renewed(group, mine, now_ms)
-            self._propose(group, client_id, now_ms, expires_ms, sorted(asked), frozenset(fresh), done)
+            self._propose(group, client_id, user, now_ms, expires_ms, sorted(asked), frozenset(fresh), done)
             return
-        self._unheard.heard(group, [queue for queue, lock in held.items() if lock.client_id == client_id])
+        self._unheard.heard(group, [queue for queue, lock in held.items() if lock.is_of(client_id, user)])
         later_ms = now_ms + self._fresh_ms
-        fresh = {q for q, lock in held.items() if lock.client_id == client_id and lock.expires_ms > later_ms}
-        taken = {q for q, lock in held.items() if not lock.is_free_for(client_id, now_ms)}
+        fresh = {q for q, lock in held.items() if lock.is_of(client_id, user) and lock.expires_ms > later_ms}
+        taken = {q for q, lock in held.items() if not lock.is_free_for(client_id, user, now_ms)}
         asked = sorted(queue for queue in wanted - fresh - taken if self._exists(queue))
-        self._propose(group, client_id, now_ms, expires_ms, asked, frozenset(fresh), done)
+        self._propose(group, client_id, user, now_ms, expires_ms, asked, frozenset(fresh), done)
 
     def _propose(
         self,
         group: str,
         client_id: str,
+        user: int,
         now_ms: int,
         expires_ms: int,
         asked: list[Queue],
@@ -125,7 +134,8 @@ class QueueLocks:
         if not asked:
             done(fresh)
             return
-        command = [LOCK_QUEUES, group, client_id, now_ms, expires_ms, [list(queue) for queue in asked]]
+        rest = [group, client_id, now_ms, expires_ms, [list(queue) for queue in asked]]
+        command = [LOCK_QUEUES_OF, user, *rest] if self._names(user) else [LOCK_QUEUES, *rest]
 
         def applied(result: ProposeResult) -> None:
             if result.outcome is not Outcome.OK:
@@ -139,17 +149,27 @@ class QueueLocks:
         self._node.propose([command], applied)
 
     def unlock(
-        self, group: str, client_id: str, queues: Iterable[Queue] | None, done: Callable[[ProposeResult], None]
+        self,
+        group: str,
+        client_id: str,
+        queues: Iterable[Queue] | None,
+        done: Callable[[ProposeResult], None],
+        user: int = NOBODY,
     ) -> None:
-        """Ends the client's locks on these queues, or all its locks in the group."""
+        """Ends the locks of the user's client on these queues, or all its locks in the group."""
         locks = self._node.state.locks_of_group(group)
         wanted = set(locks) if queues is None else set(queues)
-        mine = sorted(queue for queue in wanted if queue in locks and locks[queue].client_id == client_id)
+        mine = sorted(queue for queue in wanted if queue in locks and locks[queue].is_of(client_id, user))
         if not mine:
             done(ProposeResult(Outcome.OK, [], None, ""))
             return
-        runs = ([[UNLOCK_QUEUES, group, client_id, [list(queue) for queue in part]]] for part in rows_in_parts(mine))
+        name = [UNLOCK_QUEUES_OF, user] if self._names(user) else [UNLOCK_QUEUES]
+        runs = ([[*name, group, client_id, [list(queue) for queue in part]]] for part in rows_in_parts(mine))
         propose_in_parts(self._node, runs, done)
+
+    def _names(self, user: int) -> bool:
+        """Returns True if locks of the user say whose they are."""
+        return user != NOBODY and self._node.state.level >= OWNERS_LEVEL
 
     def _exists(self, queue: Queue) -> bool:
         topic = self._node.state.topics_by_id.get(queue[0])

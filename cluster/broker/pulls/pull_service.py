@@ -24,7 +24,7 @@ from cluster.broker.reads.pull_values import ForMany, Pull, PullAnswer, Puller, 
 from cluster.broker.reads.row_scan import NOTHING, Found, RecentBlocks, choose, read
 from cluster.broker.reads.tier_read_policy import ReadLevels
 from cluster.broker.refusal import Reason, Refused
-from cluster.broker.services import Client, Services, begin_steps
+from cluster.broker.services import Services, begin_steps
 from cluster.replication.follower_reads import LEADER, FollowerReads
 from cluster.runtime.turns.work import Steps
 from raftlog.work import charge
@@ -117,7 +117,7 @@ class Pulls:
         wanted = None if expression is None else self.filters.get(*expression)
         # Not when it comes round again: later commits of its connection may be here already.
         if wish.commit_offset >= 0 and not tries and not waited:
-            self._commit(puller.client, wish, topic)
+            self._commit(puller, wish, topic)
         if isinstance(wanted, Unknown):
             begin_steps(self._services.turns, puller.client, self._learn(expression, puller, wish, tries))
             return None
@@ -130,7 +130,7 @@ class Pulls:
         if wish.commit_offset >= 0 and not tries and topic is not None:
             try:
                 _check_readable(wish, topic, self._services.state.groups.get(wish.group))
-                self._commit(puller.client, wish, topic)
+                self._commit(puller, wish, topic)
             except Refused as refused:
                 puller.refused(refused)
                 return False
@@ -176,13 +176,14 @@ class Pulls:
             raise Refused(Reason.STALE_SUBSCRIPTION, remark)
         return Expression(expression_type, sub_string)
 
-    def _commit(self, client: Client, wish: PullWish, topic: TopicConfig) -> None:
+    def _commit(self, puller: Puller, wish: PullWish, topic: TopicConfig) -> None:
         """Notes the offset in a pull. Only the leader can do that; on other nodes, the consumer's own commits do."""
         services, members, group = self._services, self._members, wish.group
+        client, user = puller.client, puller.user
         if not services.writes_open() or not services.knows_group(group):
             return
         queue = topic.id, wish.queue_id
-        if other_holder(services, members, group, queue, lambda: members.clients_of(client, group)) is None:
+        if other_holder(services, members, group, queue, user, lambda: members.clients_of(client, group, user)) is None:
             services.commit_offset_later(group, *queue, wish.commit_offset)
 
     # --- answering: now, or when something comes ---

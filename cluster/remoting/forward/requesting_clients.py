@@ -2,16 +2,18 @@
 connection.
 
 Only the node with the connection knows these clients. It writes them into an ext field of the request that it forwards,
-and the leader trusts that field in forwarded requests only.
+in place of what the client wrote there, and the leader trusts that field in forwarded requests only.
 
 - CLIENTS of a commit: the clients that the connection's heartbeats named for the group. The leader drops a commit for a
   queue that another client holds. The node with the connection cannot decide that, because its rows may not show the
-  lock yet.
+  lock yet. Over a connection without heartbeats a client may name itself (`named_by_client`): that can only make its
+  commit be dropped.
 - STANDING of a lock: what the heartbeats said of the client that the request names.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -24,14 +26,14 @@ from cluster.runtime import metered_json
 from cluster.runtime.request_limits import ClientId, GroupName
 from raftmq_wire.codec import HEADER_AT, encode_frame, ext_of
 from raftmq_wire.json_text import MALFORMED
+from statemachine.commands import is_same
 
 if TYPE_CHECKING:
     from cluster.remoting.request import Connection
 
 
 CLIENTS: Final = "raftmqClients"
-"""Name of the ext field with a JSON list of client ids. A leader that does not know the field accepts every commit. A
-client may set it itself on a connection without heartbeats."""
+"""Name of the ext field with a JSON list of client ids. A leader that does not know the field accepts every commit."""
 CLIENTS_MAX = 16
 """The most clients of one connection. If there are more, they are not told apart, and their commits are accepted."""
 
@@ -41,34 +43,53 @@ _decode_clients = metered_json.decoder(list[str])
 
 def committers(request: Request, group: str, members: Members) -> frozenset[str]:
     """Returns the clients that may have sent a commit; none if neither the connection nor the commit names any."""
-    known = members.clients_of(request.connection, group)
-    if known:
-        return known
+    if request.connection.forwarded:
+        return _listed(request.ext)
+    known = members.clients_of(request.connection, group, request.user)
+    return known or named_by_client(request.ext, group, request.user, members)
+
+
+def named_by_client(ext: Mapping[str, str], group: str, user: int, members: Members) -> frozenset[str]:
+    """Returns the clients that a commit over a connection without heartbeats says it is from: those of the user, and
+    those that this node does not know in the group. Nobody can speak for another user's client."""
+    listed = _listed(ext)
+    if not 0 < len(listed) <= CLIENTS_MAX:
+        return frozenset()
+    found = members.consumers.get(group)
+    there = {client_id: found.members.get(client_id) if found is not None else None for client_id in listed}
+    return frozenset(client_id for client_id, member in there.items() if member is None or is_same(member.user, user))
+
+
+def _listed(ext: Mapping[str, str]) -> frozenset[str]:
     try:
-        return frozenset(_decode_clients(request.ext.get(CLIENTS, "[]")))
+        return frozenset(_decode_clients(ext.get(CLIENTS, "[]")))
     except msgspec.DecodeError:
         return frozenset()
 
 
 def name_committers(frame: Frame, members: Members) -> Frame:
     """Returns the commit as it is forwarded, with the ids of the connection's clients of its group in the field
-    CLIENTS. The commit is unchanged if another node has forwarded it already, or there are no such clients or more than
-    CLIENTS_MAX. Raises CodecError if its header is malformed."""
-    ext = ext_of(frame.header)
-    clients = members.clients_of(frame.path, ext.get("consumerGroup", ""))
-    if frame.path.forwarded or not 0 < len(clients) <= CLIENTS_MAX:
+    CLIENTS; without that field if there are no such clients or more than CLIENTS_MAX. A commit that another node has
+    forwarded is unchanged. Raises CodecError if its header is malformed."""
+    if frame.path.forwarded:
         return frame
-    return with_field(frame, ext, CLIENTS, _encode(sorted(clients)).decode())
+    ext = ext_of(frame.header)
+    group = ext.get("consumerGroup", "")
+    clients = members.clients_of(frame.path, group, frame.user) or named_by_client(ext, group, frame.user, members)
+    if 0 < len(clients) <= CLIENTS_MAX:
+        return with_field(frame, ext, CLIENTS, _encode(sorted(clients)).decode())
+    return with_field(frame, ext, CLIENTS, None) if CLIENTS in ext else frame
 
 
-def with_field(frame: Frame, ext: dict[str, str], name: str, value: str) -> Frame:
-    """Returns the request with these ext fields and one more."""
+def with_field(frame: Frame, ext: dict[str, str], name: str, value: str | None) -> Frame:
+    """Returns the request with these ext fields and that one; without it if the value is None."""
     header = frame.header
+    ext = {**ext, name: value} if value is not None else {key: ext[key] for key in ext if key != name}
     written = encode_frame(
         header.code,
         header.opaque,
         header.flag,
-        ext={**ext, name: value},
+        ext=ext,
         remark=header.remark,
         serialize_type=frame.serialize_type,
         language=str(header.language),
@@ -95,7 +116,7 @@ _decode_named = metered_json.decoder(_Named, strict=False)
 def standing_of(request: Request, group: str, client_id: str, members: Members) -> Standing:
     """Returns the standing of the client that a request names, from the connection or from the forwarded field."""
     if not request.connection.forwarded:
-        return _standing(request.connection, group, client_id, members)
+        return _standing(request.connection, group, client_id, request.user, members)
     try:
         return Standing(request.ext.get(STANDING, Standing.MEMBER))
     except ValueError:
@@ -109,11 +130,14 @@ def gives_up(request: Request, group: str, client_id: str, members: Members) -> 
     if standing is not Standing.NEW:
         return standing is Standing.MEMBER
     there = members.find(Role.CONSUMER, group, client_id)
-    return there is None or there.connection.peer_address[0] == request.connection.peer_address[0]
+    if there is None:
+        return True
+    here = request.connection.peer_address[0]
+    return is_same(there.user, request.user) and there.connection.peer_address[0] == here
 
 
-def _standing(connection: Connection, group: str, client_id: str, members: Members) -> Standing:
-    if client_id in members.clients_of(connection, group):
+def _standing(connection: Connection, group: str, client_id: str, user: int, members: Members) -> Standing:
+    if client_id in members.clients_of(connection, group, user):
         return Standing.MEMBER
     return Standing.NEW if connection.age_s * 1000 < FIRST_HEARTBEAT_MS else Standing.STRANGER
 
@@ -124,7 +148,7 @@ def name_standing(frame: Frame, members: Members) -> Frame:
         return frame
     try:
         named = _decode_named(frame.body)
-        standing = _standing(frame.path, named.consumer_group, named.client_id, members)
+        standing = _standing(frame.path, named.consumer_group, named.client_id, frame.user, members)
     except MALFORMED:  # the leader refuses it
         standing = Standing.STRANGER
     return with_field(frame, ext_of(frame.header), STANDING, standing.value)

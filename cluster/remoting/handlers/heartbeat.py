@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from cluster.broker.groups.group_members import ConsumerGroup
 
 
+REMARK_MAX = 1_000
+"""The most characters of the remark about groups in which a client was refused."""
 GROUP_UNITS = 15
 """Units of work of recording a client in one group."""
 _MESSAGE_MODELS = (BROADCASTING, CLUSTERING)
@@ -135,16 +137,22 @@ class Heartbeats:
             charge(GROUP_UNITS)
             self._members.add_producer(producer.group_name, _member(request, data.client_id))
             yield
-        consumers = data.consumer_data_set or []
-        for consumer in consumers:
+        noted, refused = list[str](), list[str]()
+        for consumer in data.consumer_data_set or ():
             charge(GROUP_UNITS)
-            changed |= self._note_consumer(request, data, consumer)
+            try:
+                changed |= self._note_consumer(request, data, consumer)
+                noted.append(consumer.group_name)
+            except Refused as refusal:
+                if refusal.reason is not Reason.NO_PERMISSION:
+                    raise
+                refused.append(refusal.remark)  # for this group alone: the others stand
             yield
         ext = {
             "IS_SUPPORT_HEART_BEAT_V2": "true",
             "IS_SUB_CHANGE": "true" if changed or not data.heartbeat_fingerprint else "false",
         }
-        yield from self._propose_news([consumer.group_name for consumer in consumers], request, ext)
+        yield from self._propose_news(noted, request, ext, refused)
 
     def _note_consumer(self, request: Request, data: HeartbeatData, consumer: ConsumerData) -> bool:
         """Registers one group of a heartbeat. Returns True if the client should send its subscriptions next time."""
@@ -160,13 +168,18 @@ class Heartbeats:
         group.consume_from_where = _enum_name(consumer.consume_from_where, _FROM_WHERE)
         return changed or not group.subscribed or before is None or before.fingerprint != data.heartbeat_fingerprint
 
-    def _propose_news(self, groups: list[str], request: Request, ext: dict[str, str]) -> Generator[None]:
+    def _propose_news(
+        self, groups: list[str], request: Request, ext: dict[str, str], refused: list[str]
+    ) -> Generator[None]:
         """Answers the heartbeat, after the groups were written to the log if this node can do that. Only groups that no
-        entry can hold are an error: what could not be written now is proposed again by the next heartbeat."""
+        entry can hold are an error, and those in which the client was refused: what could not be written now is
+        proposed again by the next heartbeat."""
 
         def done(result: ProposeResult | None) -> None:
             if result is not None and result.unacceptable:
                 refuse(request, Refused(Reason.INVALID, result.remark))
+            elif refused:
+                refuse(request, Refused(Reason.NO_PERMISSION, "; ".join(refused)[:REMARK_MAX]))
             else:
                 request.reply(ResponseCode.SUCCESS, None, ext)
 
@@ -182,7 +195,7 @@ class Heartbeats:
         self._members.remove(request.connection, client_id, group, request.ext.get("producerGroup"), request.user)
         if group and ends:  # an orderly leave hands its queues over at once
             charge(ITEM_UNITS * len(self._services.state.locks_of_group(group)))
-            self._locks.unlock(group, client_id, None, lambda _: None)
+            self._locks.unlock(group, client_id, None, lambda _: None, request.user)
         request.reply(ResponseCode.SUCCESS)
         yield
 

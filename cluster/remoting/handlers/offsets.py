@@ -88,7 +88,9 @@ class OffsetRequests:
             return None
         queue = config.id, queue_id
         members = self._members
-        return other_holder(self._services, members, group, queue, lambda: committers(request, group, members))
+        return other_holder(
+            self._services, members, group, queue, request.user, lambda: committers(request, group, members)
+        )
 
     # --- 29 to 32 ---
 

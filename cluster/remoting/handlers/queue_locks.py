@@ -76,7 +76,7 @@ class QueueLockRequests:
             request.reply(ResponseCode.SUCCESS, body=_encode({"lockOKMQSet": rows}))
 
         standing = standing_of(request, body.consumer_group, body.client_id, self._members)
-        self._locks.lock(body.consumer_group, body.client_id, named, standing, answer)
+        self._locks.lock(body.consumer_group, body.client_id, named, standing, answer, request.user)
 
     def _unlock(self, request: Request) -> None:
         body = _parse(request)
@@ -85,7 +85,9 @@ class QueueLockRequests:
             remark = f"not unlocked: over this connection client {client_id} is not in group {group}"
             request.reply(ResponseCode.SUCCESS, remark)
             return
-        self._locks.unlock(group, client_id, self._named(body), lambda result: reply_written(request, result))
+        self._locks.unlock(
+            group, client_id, self._named(body), lambda result: reply_written(request, result), request.user
+        )
 
     def _named(self, body: LockBody) -> dict[Queue, list[MessageQueue]]:
         """Returns queue -> the client's names for it. Queues of unknown topics are left out, and no client gets their

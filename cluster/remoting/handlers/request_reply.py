@@ -1,8 +1,9 @@
 """Replies of RocketMQ's request-reply messaging (324, 325 SEND_REPLY_MESSAGE): each is pushed to the client that sent
 the request (326).
 
-The property REPLY_TO_CLIENT of the reply names that client. Any node accepts the reply, and the node that holds the
-client's connection delivers it (`cluster.broker.groups.client_relay`). It is not stored: RocketMQ keeps a copy in the
+The properties REPLY_TO_CLIENT and CORRELATION_ID of the reply name that client and its request. The node that takes the
+request notes who waits (`RequesterNotes`). Any node accepts the reply, and the node that holds the requester's
+connection delivers it (`cluster.broker.groups.reply_delivery`). It is not stored: RocketMQ keeps a copy in the
 topic `<cluster>_REPLY_TOPIC`, which nobody reads. If the client does not confirm the reply, the replier gets an error
 and may send it again: the requester recognises it by its correlation id.
 """
@@ -11,33 +12,60 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cluster.broker.groups.group_members import Role
+from cluster.broker.groups.reply_delivery import Reply
+from cluster.broker.groups.reply_notes import ttl_of
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.rights import PUB
 from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.remoting.answers import refuse, refusing
-from cluster.remoting.handlers.send import SendHeader, send_header_of
+from cluster.remoting.handlers.send import SendHeader, decode_send_header, send_header_of
+from cluster.remoting.request import party_of
 from cluster.remoting.request_rights import Code, Codes, row
 from raftmq_wire.codec import CodecError
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.message_format import parse_properties
 
 if TYPE_CHECKING:
-    from cluster.broker.groups.client_relay import ClientRelay
+    from cluster.broker.groups.reply_delivery import ReplyDelivery
+    from cluster.broker.groups.reply_notes import ReplyNotes
     from cluster.broker.services import Services
+    from cluster.remoting.connection.frame import Frame
     from cluster.remoting.request import Request
 
 REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
+REPLY_TO_CLIENT_BYTES = b"REPLY_TO_CLIENT"
+CORRELATION_ID = "CORRELATION_ID"
+TTL = "TTL"
 TOPIC_SUFFIX = "_REPLY_TOPIC"
+
+
+class RequesterNotes:
+    """Notes who waits for a reply, of the sends that come over this node's own connections."""
+
+    def __init__(self, notes: ReplyNotes) -> None:
+        self._notes = notes
+
+    def note(self, frame: Frame) -> None:
+        """Notes the requester if the send asks for a reply. A send that cannot be read is refused elsewhere."""
+        if frame.path.forwarded:
+            return
+        try:
+            properties = parse_properties(decode_send_header(frame.header).properties)
+        except (CodecError, ValueError):
+            return
+        client_id = properties.get(REPLY_TO_CLIENT)
+        if client_id:
+            correlation_id, ttl_ms = properties.get(CORRELATION_ID, ""), ttl_of(properties.get(TTL, ""))
+            self._notes.note(client_id, correlation_id, ttl_ms, frame.user, frame.path)
 
 
 class Replies:
     """Handlers of 324 and 325, on any node."""
 
-    def __init__(self, services: Services, relay: ClientRelay, own_address: str) -> None:
+    def __init__(self, services: Services, delivery: ReplyDelivery, own_address: str) -> None:
         """`own_address` is the "ip:port" of this node, which the requester sees as storeHost."""
         self._services = services
-        self._relay = relay
+        self._delivery = delivery
         self._own_address = own_address
 
     def codes(self) -> Codes:
@@ -50,7 +78,8 @@ class Replies:
 
     def _push(self, request: Request) -> None:
         header = self._checked(request)
-        client_id = parse_properties(header.properties).get(REPLY_TO_CLIENT)
+        properties = parse_properties(header.properties)
+        client_id = properties.get(REPLY_TO_CLIENT)
         if not client_id:
             raise Refused(Reason.MESSAGE_ILLEGAL, f"reply message properties[{REPLY_TO_CLIENT}] is null")
 
@@ -75,7 +104,9 @@ class Replies:
                     },
                 )
 
-        self._relay.ask_client(Role.PRODUCER, None, client_id, self._pushed(request, header), answer)
+        correlation_id, ttl_ms = properties.get(CORRELATION_ID, ""), ttl_of(properties.get(TTL, ""))
+        pushed = self._pushed(request, header)
+        self._delivery.deliver(Reply(client_id, correlation_id, ttl_ms, party_of(request), pushed), answer)
 
     def _checked(self, request: Request) -> SendHeader:
         """Returns the header of a reply that is within the limits of a message. Raises Refused."""

@@ -21,6 +21,7 @@ from cluster.admin.signed_identity import Passes
 from cluster.backup.service import Backups
 from cluster.broker.access.denials import Denials
 from cluster.broker.access.user_admin import UserAdmin
+from cluster.broker.groups.shared_ids import SharedIds
 from cluster.broker.topic_sizes import TopicSizes
 from cluster.config.cluster_keys import USUAL
 from cluster.config.config import Config
@@ -170,6 +171,7 @@ class FakeNode:
         self.stale = ""
         self.denials: list[bool] = []
         self.now_ms = 1_700_000_000_000
+        self.shared_ids = SharedIds(lambda: self.now_ms)
         self.secrets = FakeSecrets()
         self.access = HttpAccess(
             self.state.access,

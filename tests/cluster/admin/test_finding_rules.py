@@ -20,6 +20,7 @@ from cluster.admin.findings.other_nodes import clock_conditions, setting_conditi
 from cluster.admin.findings.rules import MIXED_MS, own_conditions
 from cluster.admin.findings.watch import DataWatch, Memory
 from cluster.admin.node_interface import MemberView
+from cluster.broker.groups.shared_ids import KEPT_MAX, SHOWN_MS
 from cluster.config.exposure_check import open_folder
 from cluster.config.ranges import Held
 from cluster.members.checks import quorum_of
@@ -160,6 +161,12 @@ def users_changed(node: Any) -> dict[str, Condition]:
     return conditions(node)
 
 
+def shared(node: Any) -> set[str]:
+    node.shared_ids.refused("g", "c", 1, 2)
+    node.shared_ids.undelivered("c", (0, 1))
+    return set(conditions(node))
+
+
 def failpoint(make_node: Any) -> set[str]:
     node = make_node(1, failpoints__enabled=True)
     node.failpoints.set("apply.batch", "slow:20x")
@@ -258,9 +265,28 @@ def test_every_code_is_raised_by_something(make_node: Any, tmp_path: Path) -> No
         *exposed(make_node, tmp_path),
         *conditions(make_node()),
     }
-    for scene in (crash, lag, flood, digest, groups, maintenance, unfinished, access):
+    for scene in (crash, lag, flood, digest, groups, maintenance, unfinished, access, shared):
         raised |= scene(make_node())
     assert raised == set(CODES)
+
+
+def test_client_ids_of_two_users_are_named_as_long_as_they_are_noticed(node: Any) -> None:
+    for name in ("ann", "bob"):
+        node.add_user(name)
+    ann, bob = (node.state.access.users[name].id for name in ("ann", "bob"))
+    for at, group in enumerate(["g", "h", "g"]):
+        node.now_ms = NOW_MS + at * SHOWN_MS // 2
+        node.shared_ids.refused(group, "c", ann, bob)
+        node.shared_ids.undelivered("c", (ann, bob))
+    found = conditions(node)
+    assert "client c of group g, users ann and bob; 2 such ids in all" in found["client_id_shared"].says
+    assert found["client_id_shared"].since_ms == NOW_MS + SHOWN_MS // 2, "the first time is long ago"
+    assert "client c, users ann and bob; 3 such replies" in found["reply_undelivered"].says
+    node.now_ms += SHOWN_MS
+    assert not {"client_id_shared", "reply_undelivered"} & set(conditions(node))
+    for at in range(KEPT_MAX + 9):
+        node.shared_ids.refused("g", f"c{at}", ann, bob)
+    assert f"{KEPT_MAX} such ids in all" in conditions(node)["client_id_shared"].says
 
 
 def test_one_or_two_voters_are_no_reason_for_a_warning(node: Any) -> None:

@@ -17,7 +17,10 @@ from cluster.broker.groups.group_members import Members
 from cluster.broker.groups.group_offsets import Offsets
 from cluster.broker.groups.offset_resets import OffsetResets
 from cluster.broker.groups.queue_locks import QueueLocks
+from cluster.broker.groups.reply_delivery import ReplyDelivery
+from cluster.broker.groups.reply_notes import ReplyNotes
 from cluster.broker.groups.route_refresh import EarlyRoutes
+from cluster.broker.groups.shared_ids import SharedIds
 from cluster.broker.pulls.pull_service import Pulls
 from cluster.broker.reads.entry_reads import runs_of
 from cluster.broker.rights import Rights
@@ -174,6 +177,9 @@ class Alone:
     def connected_members(self) -> list[NodeId]:
         return []
 
+    def reaches_all(self) -> bool:
+        return True
+
     def request_ids(self) -> Iterator[int]:
         return itertools.count(1)
 
@@ -214,7 +220,10 @@ class FakeNode:
         self._on_applied: list[Callable[[set[tuple[int, int]]], None]] = []
         self.members = Members(self)
         locks, groups = QueueLocks(self), Groups(self, self.members)
-        relay, rights = ClientRelay(self, self.members, Alone()), Rights(self.state.access)
+        self.reply_notes, self.shared_ids = ReplyNotes(self), SharedIds(lambda: self.now_ms)
+        rights = Rights(self.state.access)
+        relay = ClientRelay(self, self.members, Alone(), rights=rights, notes=self.reply_notes)
+        delivery = ReplyDelivery(self, self.members, self.reply_notes, relay, Alone(), rights, self.shared_ids)
         self.early_routes = EarlyRoutes(self, self.members, lambda: self.unreached)
         no_writes: Any = None  # tests/cluster/sim asks whole nodes
         no_recalls: Any = None  # tests/cluster/sim/test_sim_recall.py asks a whole node
@@ -224,7 +233,7 @@ class FakeNode:
             **Heartbeats(self, self.members, locks).codes(),
             **QueueLockRequests(locks, self.members).codes(),
             **ConsumerRequests(self, OffsetResets(self), relay, rights, self.note_change).codes(),
-            **Replies(self, relay, "10.0.0.2:10911").codes(),
+            **Replies(self, delivery, "10.0.0.2:10911").codes(),
             **OffsetRequests(self, self.members, Offsets(self, None)).codes(),
             **self.pull_codes(),
             **QueryRequests(self, rights).codes(),

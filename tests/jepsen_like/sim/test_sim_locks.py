@@ -36,11 +36,11 @@ def test_orderly_consumers_read_everything_in_order_across_a_killed_leader(scrip
 
 def broken_unlock(patch: pytest.MonkeyPatch) -> None:
     """Unlocking is answered and does nothing: the queue stands still until the lock ends."""
-    patch.setattr(queue_locks.QueueLocks, "unlock", lambda locks, stage, group, client, queues: done(0))
+    patch.setattr(queue_locks.QueueLocks, "unlock", lambda locks, stage, group, client, queues, user: done(0))
 
 
 def expiry_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(queue_locks.QueueLock, "is_free_for", lambda lock, client, now_ms: True)
+    patch.setattr(queue_locks.QueueLock, "is_free_for", lambda lock, client, user, now_ms: True)
 
 
 def no_offsets(patch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def test_locks_of_a_deleted_topic_are_found_in_the_rows(monkeypatch: pytest.Monk
 
 def test_a_lock_that_is_not_granted_by_all_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes that grant by what they know alone."""
-    monkeypatch.setattr(QueueLocks, "_lock", lambda locks, group, client, wanted, standing, done: done(wanted))
+    monkeypatch.setattr(QueueLocks, "_lock", lambda locks, group, client, wanted, standing, done, user: done(wanted))
     assert found("nodes 3\nlead 1\nlocks 1 make a+\nlocks 1 b+\nsettle\n")[0][0] == "locks"
 
 

@@ -1,0 +1,235 @@
+"""Finds the client that waits for a reply (324, 325), and sends it the reply (326).
+
+A reply names its requester by client id and correlation id, which are texts of clients. The nodes are asked who has
+noted such a request (`cluster.broker.groups.reply_notes`), all at once:
+
+- One user's client waits for it: the reply goes to the connection of the note, or, when that has closed, to another one
+  of the same user and client id, on any node.
+- Nobody is noted, because the node that knew it was restarted: the reply goes to the client of that id if exactly one
+  user has one. It does not if that client waits for other replies only, and no note of it can be lost.
+- Otherwise it goes to nobody, and the node has a finding: several users may have asked for it.
+
+So a reply never goes to whoever names a client id last. Where denials are not enforced, the reply goes to any client of
+the id instead of nobody; below OWNERS_LEVEL it always does, because older nodes do not know the question.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from cluster.broker.groups.client_relay import IN_HAND_MAX, SILENCE_MS
+from cluster.broker.groups.group_members import CLIENT_ID_MAX, Members, Role
+from cluster.broker.groups.relay_frame import CORRELATION_MAX
+from cluster.broker.groups.requester_frames import (
+    USERS_MAX,
+    Waits,
+    WhoWaits,
+    decode_answer,
+    decode_question,
+    encode_answer,
+    encode_question,
+)
+from cluster.broker.refusal import Reason, Refused
+from cluster.peer.wire import Kind
+from cluster.runtime.service_lifecycle import Part
+from statemachine.commands import OWNERS_LEVEL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cluster.broker.groups.client_relay import Answered, ClientRelay, RelayLinks
+    from cluster.broker.groups.reply_notes import ReplyNotes
+    from cluster.broker.groups.shared_ids import SharedIds
+    from cluster.broker.rights import Party, Rights
+    from cluster.broker.services import ClientRequest, Services
+    from raftlog.types import NodeId
+
+WHAT: Final = "SEND_REPLY_MESSAGE"
+
+
+class Reply(NamedTuple):
+    """A reply that is on its way."""
+
+    client_id: str
+    correlation_id: str
+    ttl_ms: int
+    """Milliseconds that the requester waits at most."""
+    replier: Party
+    request: ClientRequest
+    """The request 326."""
+
+
+class _Asked:
+    """A question to the other nodes."""
+
+    __slots__ = ("done", "known", "lost", "peers", "stop_silence")
+
+    def __init__(self, own: NodeId, waits: Waits, done: Callable[[_Asked], None]) -> None:
+        self.known: dict[NodeId, Waits] = {own: waits}
+        """Node -> its answer."""
+        self.peers: set[NodeId] = set()
+        """Peers that have not answered."""
+        self.lost = False
+        """True if a peer was lost before it answered."""
+        self.done = done
+        self.stop_silence: Callable[[], None] = lambda: None
+
+
+class ReplyDelivery:
+    """Delivers replies to requesters, whichever node holds their connections. Event loop only."""
+
+    def __init__(
+        self,
+        services: Services,
+        members: Members,
+        notes: ReplyNotes,
+        relay: ClientRelay,
+        transport: RelayLinks,
+        rights: Rights,
+        shared: SharedIds,
+    ) -> None:
+        self._services = services
+        self._members = members
+        self._notes = notes
+        self._relay = relay
+        self._transport = transport
+        self._rights = rights
+        self._shared = shared
+        self._asked: dict[int, _Asked] = {}
+        self._ids = transport.request_ids()
+        self._gone_ms: dict[NodeId, int] = {}
+        """Peer -> when its connection was last lost."""
+
+    def deliver(self, reply: Reply, done: Answered) -> None:
+        """Sends the reply to its requester. Calls `done` once, as `ClientRelay.ask_client` does: NO_CONSUMER also if
+        the requester cannot be told from others."""
+        fits = len(reply.client_id) <= CLIENT_ID_MAX and len(reply.correlation_id) <= CORRELATION_MAX
+        if self._services.state.level < OWNERS_LEVEL or not fits:
+            self._to_any(reply, done)
+            return
+        own = self._waits(reply.client_id, reply.correlation_id, reply.ttl_ms)
+        if own.user is not None and not self._rights.judges:
+            self._to_user(reply, own.user, self._services.node_id, done)  # there are no users to confuse
+            return
+        if len(self._asked) >= IN_HAND_MAX:
+            done(Refused(Reason.BUSY, f"{IN_HAND_MAX} questions about requesters are not answered yet"))
+            return
+        asked = _Asked(self._services.node_id, own, lambda asked: self._decide(reply, asked, done))
+        ask_id = next(self._ids)
+        header = encode_question(WhoWaits(ask_id, reply.client_id, reply.correlation_id, reply.ttl_ms))
+        peers = self._transport.connected_members()
+        asked.peers = {peer for peer in peers if self._transport.send_frame(peer, Kind.WHO_WAITS, header, b"")}
+        if not asked.peers:
+            asked.done(asked)
+            return
+        self._asked[ask_id] = asked
+        asked.stop_silence = self._services.call_later(SILENCE_MS, lambda: self._end(ask_id))
+
+    def _waits(self, client_id: str, correlation_id: str, ttl_ms: int) -> Waits:
+        """Returns what this node knows of a requester."""
+        notes = self._notes
+        note = notes.find(client_id, correlation_id)
+        users = tuple(self._members.producer_users(client_id)[:USERS_MAX])
+        waiting = tuple(user for user in users if notes.waits(client_id, user))
+        lacking = tuple(user for user in users if notes.may_lack(ttl_ms, user))
+        return Waits(note.user if note is not None else None, users, waiting, lacking, notes.may_lack(ttl_ms))
+
+    def _decide(self, reply: Reply, asked: _Asked, done: Answered) -> None:
+        known = asked.known.values()
+        noted = {waits.user: node for node, waits in asked.known.items() if waits.user is not None}
+        users = {user for waits in known for user in waits.users}
+        lost = users if self._may_lack(reply, asked) else {user for waits in known for user in waits.lacking}
+        if len(noted) == 1:
+            ((user, node),) = noted.items()
+            if not (lost - noted.keys()):
+                self._to_user(reply, user, node, done)
+                return
+            why = "a request of another user with the same client id may be forgotten"
+        elif noted:
+            why = "two users wait under the same client id and correlation id"
+        elif len(users) > 1:
+            why = "nobody is known to wait for it, and several users have a client of this id"
+        elif not users:
+            done(Refused(Reason.NO_CONSUMER, f"no producer {reply.client_id} is connected"))
+            return
+        else:
+            (user,) = users
+            reached = self._transport.reaches_all()
+            if user in lost or not reached or not any(user in waits.waiting for waits in known):
+                self._to_user(reply, user, None, done)
+                return
+            why = "the client waits for other replies only"
+        self._to_nobody(reply, why, tuple(sorted(users | noted.keys())), done)
+
+    def _may_lack(self, reply: Reply, asked: _Asked) -> bool:
+        """Returns True if any requester may have been noted by a node that has started since, or does not answer, or
+        was lost no longer ago than requesters wait. One that is down for longer has taken no request of that age."""
+        if asked.peers or asked.lost or any(waits.is_new for waits in asked.known.values()):
+            return True
+        since_ms = self._services.monotonic_ms() - reply.ttl_ms
+        return any(gone_ms > since_ms for peer, gone_ms in self._gone_ms.items() if peer not in asked.known)
+
+    def _to_nobody(self, reply: Reply, why: str, users: tuple[int, ...], done: Answered) -> None:
+        if not self._rights.denies(reply.replier, f"a reply to client {reply.client_id}: {why}", WHAT):
+            self._to_any(reply, done)
+            return
+        if len(users) > 1:
+            self._shared.undelivered(reply.client_id, users)
+        done(Refused(Reason.NO_CONSUMER, f"no producer {reply.client_id} waits for it"))
+
+    def _to_user(self, reply: Reply, user: int, node: NodeId | None, done: Answered) -> None:
+        correlation_id = reply.correlation_id if node is not None else None
+        self._relay.ask_client(
+            Role.PRODUCER,
+            None,
+            reply.client_id,
+            reply.request,
+            done,
+            user=user,
+            correlation_id=correlation_id,
+            first=node,
+        )
+
+    def _to_any(self, reply: Reply, done: Answered) -> None:
+        self._relay.ask_client(Role.PRODUCER, None, reply.client_id, reply.request, done)
+
+    # --- frames between nodes ----------------------------------------------------------------------------------------
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(
+            name="replies to requesters",
+            peer_closed=self.peer_closed,
+            frames={Kind.WHO_WAITS: self.on_frame, Kind.WAITS: self.on_frame},
+        )
+
+    def peer_closed(self, peer: NodeId) -> None:
+        """Waits no longer for this peer's answers."""
+        self._gone_ms[peer] = self._services.monotonic_ms()
+        for ask_id, asked in list(self._asked.items()):
+            if peer in asked.peers:
+                asked.lost = True
+                asked.peers.discard(peer)
+                if not asked.peers:
+                    self._end(ask_id)
+
+    def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
+        """Takes a question or an answer. Raises WireError."""
+        if kind == Kind.WHO_WAITS:
+            question = decode_question(header)
+            waits = self._waits(question.client_id, question.correlation_id, question.ttl_ms)
+            self._transport.send_frame(peer, Kind.WAITS, encode_answer(question.ask_id, waits), b"")
+            return
+        ask_id, waits = decode_answer(header)
+        asked = self._asked.get(ask_id)
+        if asked is not None and peer in asked.peers:
+            asked.known[peer] = waits
+            asked.peers.discard(peer)
+            if not asked.peers:
+                self._end(ask_id)
+
+    def _end(self, ask_id: int) -> None:
+        asked = self._asked.pop(ask_id, None)
+        if asked is not None:
+            asked.stop_silence()
+            asked.done(asked)

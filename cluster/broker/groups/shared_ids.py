@@ -1,0 +1,71 @@
+"""Client ids that several users have, as this node noticed them: clients that were refused in a group, and replies that
+reached nobody because their requester could not be told from another user's client.
+
+Two users with one client id do not meet, except in a consumer group, whose members divide its queues by their client
+ids, and where a reply says no more than a client id.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+KEPT_MAX: Final = 64
+"""The most client ids of either kind that are kept; the newest ones stay."""
+SHOWN_MS: Final = 600_000
+"""Milliseconds for which a client id is shown after it was noticed: clients send a heartbeat every 30 s."""
+
+
+class SharedId(NamedTuple):
+    """One client id, and what happened last because of it."""
+
+    client_id: str
+    group: str
+    """The consumer group in which a client was refused; "" for a reply."""
+    users: tuple[int, ...]
+    """Ids of the users who have the client id; in a group first the one who stayed."""
+    times: int
+    first_ms: int
+    """Wall-clock milliseconds when it was first noticed."""
+    last_ms: int
+
+
+class SharedIds:
+    """What one node has noticed lately. Event loop only."""
+
+    def __init__(self, wall_ms: Callable[[], int]) -> None:
+        self._wall_ms = wall_ms
+        self._refused: OrderedDict[tuple[str, str], SharedId] = OrderedDict()
+        self._undelivered: OrderedDict[tuple[str, str], SharedId] = OrderedDict()
+
+    def refused(self, group: str, client_id: str, holder: int, user: int) -> None:
+        """Notes that `user`'s client was refused in the group, because it has the client id of `holder`'s."""
+        self._note(self._refused, client_id, group, (holder, user))
+
+    def undelivered(self, client_id: str, users: tuple[int, ...]) -> None:
+        """Notes that a reply to that client id reached nobody, because each of these users may have asked for it."""
+        self._note(self._undelivered, client_id, "", users)
+
+    def _note(
+        self, kept: OrderedDict[tuple[str, str], SharedId], client_id: str, group: str, users: tuple[int, ...]
+    ) -> None:
+        now_ms, key = self._wall_ms(), (group, client_id)
+        before = kept.pop(key, None)
+        if before is None or now_ms - before.last_ms >= SHOWN_MS:
+            before = SharedId(client_id, group, users, 0, now_ms, now_ms)
+        kept[key] = before._replace(users=users, times=before.times + 1, last_ms=now_ms)
+        if len(kept) > KEPT_MAX:
+            kept.popitem(last=False)
+
+    def refused_lately(self) -> list[SharedId]:
+        """Returns the client ids of which a client was refused, the newest first."""
+        return self._lately(self._refused)
+
+    def undelivered_lately(self) -> list[SharedId]:
+        """Returns the client ids whose replies reached nobody, the newest first."""
+        return self._lately(self._undelivered)
+
+    def _lately(self, kept: OrderedDict[tuple[str, str], SharedId]) -> list[SharedId]:
+        since_ms = self._wall_ms() - SHOWN_MS
+        return [each for each in reversed(kept.values()) if each.last_ms > since_ms]
