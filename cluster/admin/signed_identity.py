@@ -89,6 +89,8 @@ class Passes:
         self._wall_ms = wall_ms
         self._nonces: OrderedDict[bytes, int] = OrderedDict()
         """Nonce -> wall clock at which it is forgotten."""
+        self._begun_ms = wall_ms()
+        """Wall clock since which nonces are remembered."""
 
     @property
     def proven(self) -> bool:
@@ -107,7 +109,7 @@ class Passes:
 
     def check(self, given: str, method: str, path: str, body: bytes) -> Passed:
         """Returns the words of a pass that came with a request. Raises ApiError if it proves nothing, is too old, or
-        was used before."""
+        was used before; also if it is older than this object, which does not know what was used before."""
         match = _PASS.fullmatch(given)
         if match is None:
             raise _bad_pass("it has another form", _LEAVE_IT)
@@ -128,6 +130,9 @@ class Passes:
             other = f"node {by}" if by != TOOL else "the operator's machine"
             why = f"the clocks of {other} and of node {self._node} differ by {off_ms // 1000} s"
             raise _bad_pass(why, "set the clocks")
+        self._begun_ms = min(self._begun_ms, now_ms)  # a clock that was set back must not refuse all passes for as long
+        if int(match["time"]) < self._begun_ms:
+            raise _bad_pass(f"it was made before node {self._node} started, and may have been used then", "ask again")
         self._remember(bytes.fromhex(match["nonce"]), now_ms)
         return Passed(by, who, match["address"], bytes.fromhex(match["key"]))
 

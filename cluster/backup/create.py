@@ -153,22 +153,29 @@ def _genesis(data: Path, first: Part, group_id: int) -> Entry:
         return header.entry(file.read(header.frame_length - HEADER_SIZE))
 
 
-def _make_target(target: Path, data: Path | None) -> None:
-    """Makes the directory `target`, or checks the one that exists. It must not lie in `data`."""
-    if data is not None and data.resolve() in (target.resolve(), *target.resolve().parents):
+def check_place(target: Path, data: Path) -> None:
+    """Raises LocalError if a backup in the directory `target` would lie in the directory of a node: in `data`, which is
+    this node's own, or in that of another one."""
+    if data.resolve() in (target.resolve(), *target.resolve().parents):
         raise LocalError(
             f"{target} cannot be a backup target",
             f"it lies in the node's own directory {data}: what destroys that would destroy the backup too",
             f"raftmq backup create --to {data.parent / 'backups'}    (better: a directory on another disk)",
             ExitCode.REFUSED,
         )
-    if data is not None and (other := _other_node(target, data)) is not None:
+    if (other := _other_node(target, data)) is not None:
         raise LocalError(
             f"{target} cannot be a backup target",
             f"it lies in the directory {other} of another node",
             f"raftmq backup create --to {data.parent / 'backups'}    (better: a directory on another disk)",
             ExitCode.REFUSED,
         )
+
+
+def _make_target(target: Path, data: Path | None) -> None:
+    """Makes the directory `target`, or checks the one that exists. It must not lie in `data`."""
+    if data is not None:
+        check_place(target, data)
     try:
         target.mkdir(exist_ok=True)  # its parent must be there: one that is not may be a mount that is missing
         files.sync_file(target)

@@ -24,13 +24,13 @@ from msgspec.structs import replace
 
 from cluster.backup import files, verify
 from cluster.backup import manifest as manifests
-from cluster.backup.create import Made, Request, create
+from cluster.backup.create import Made, Request, check_place, create
 from cluster.backup.manifest import LOG, MANIFEST, STATE, Manifest
 from cluster.config.config import TierSection
 from cluster.tier.store.errors import BadAnswer, NotFound, OtherFormat, StoreError
 from cluster.tier.store.object_store import ObjectStore
 from cluster.tier.store.retrying_store import RequestCounts, RetryingStore, RetryPolicy
-from cluster.tier.store.store_by_url import check_url, open_store
+from cluster.tier.store.store_by_url import check_url, directory_of, open_store
 from cluster.tier.stored_files import (
     DESCRIPTION_BYTES_MAX,
     BadDescriptionError,
@@ -127,6 +127,9 @@ def store_error(url: str, error: Exception) -> LocalError:
 
 def create_remote(request: Request, on_stage: Callable[[str], None] = lambda stage: None) -> Made:
     """Makes a backup at a URL, as `create.create` makes one in a directory. Raises LocalError."""
+    check_url(request.to)
+    if folder := directory_of(request.to):
+        check_place(Path(folder), Path(request.data))
     staging = Path(request.data) / layout.CHECKPOINTS / STAGING
     files.remove_tree(staging)
     try:

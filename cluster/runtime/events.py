@@ -44,8 +44,14 @@ EventKind = Literal[
 KINDS: Final[tuple[str, ...]] = EventKind.__args__  # type: ignore[attr-defined]
 
 
+LAST_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
+
+
 def rfc3339(ms: int) -> str:
-    """Formats milliseconds since the Unix epoch as "2026-11-21T03:04:05.678Z"."""
+    """Formats milliseconds since the Unix epoch as "2026-11-21T03:04:05.678Z"; what is later than the year 9999 as its
+    end."""
+    ms = min(ms, LAST_MS)
     return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
 
 

@@ -1,7 +1,12 @@
-"""Logging of a node: to stderr, as text for people or JSON lines for machines. One line per record, always."""
+"""Logging of a node: to stderr, as text for people or JSON lines for machines. One line per record, always.
+
+Texts of clients get into the log, and a terminal obeys some characters that it is shown. So each character that is not
+printable is escaped here, in both forms, whichever module has logged it.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import time
@@ -53,13 +58,14 @@ class TextFormatter(logging.Formatter):
         self._node_id = node_id
 
     def format(self, record: logging.LogRecord) -> str:
-        """Returns the record as one line; line breaks in texts and tracebacks become ` | `."""
+        """Returns the record as one line; line breaks in texts and tracebacks become ` | `, and other characters that
+        are not printable are escaped."""
         extra = "".join(f" {key}={value}" for key, value in extras(record).items())
         text = f"{record.getMessage()}{extra}"
         if record.exc_info:
             text = f"{text} | {self.formatException(record.exc_info)}"
         line = " | ".join(part for part in text.splitlines() if part.strip())
-        return f"{timestamp(record)} {record.levelname:<7} node {self._node_id} {record.name}: {line}"
+        return printable(f"{timestamp(record)} {record.levelname:<7} node {self._node_id} {record.name}: {line}")
 
 
 class JsonFormatter(logging.Formatter):
@@ -77,12 +83,24 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "node": self._node_id,
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _whole(record.getMessage()),
         }
         if record.exc_info:
-            fields["error"] = self.formatException(record.exc_info)
-        fields.update({key: value for key, value in extras(record).items() if key not in fields})
-        return msgspec.json.encode(fields, enc_hook=repr).decode()
+            fields["error"] = _whole(self.formatException(record.exc_info))
+        fields.update({key: _whole(value) for key, value in extras(record).items() if key not in fields})
+        return printable(msgspec.json.encode(fields, enc_hook=repr).decode())
+
+
+def printable(text: str) -> str:
+    """Returns one line of text with the characters that are not printable as JSON writes them: \\u001b."""
+    if text.isprintable():
+        return text
+    return "".join([each if each.isprintable() else json.dumps(each)[1:-1] for each in text])
+
+
+def _whole(value: Any) -> Any:
+    """Returns a text without halves of surrogate pairs, which UTF-8 does not have; other values as they are."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def extras(record: logging.LogRecord) -> Mapping[str, Any]:

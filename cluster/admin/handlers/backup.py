@@ -6,6 +6,7 @@ import asyncio
 import os
 from pathlib import Path
 from typing import Annotated, Final
+from urllib.parse import unquote
 
 import msgspec
 
@@ -23,7 +24,10 @@ from cluster.tier.store.errors import StoreError
 from cluster.tier.store.store_by_url import check_url, directory_of
 from raftmq_wire.errors import LocalError
 
-TARGET: Final = r"^(/[^\x00]*|file:///[^?#%\x00]+|(s3|s3a|gs|az|abfs|abfss)://[A-Za-z0-9._-]+(/[^?#\x00]*)?)$"
+_CONTROL: Final = r"\x00-\x1f\x7f-\x9f"
+TARGET: Final = (
+    rf"^(/[^{_CONTROL}]*|file:///[^?#%{_CONTROL}]+|(s3|s3a|gs|az|abfs|abfss)://[A-Za-z0-9._-]+(/[^?#{_CONTROL}]*)?)$"
+)
 """Pattern of the places to which a backup may be made, for the OpenAPI document; a refusal explains it in words."""
 
 
@@ -65,6 +69,8 @@ async def get_backup(call: Call) -> BackupView:
 async def start_backup(call: Call) -> Answer:
     """Starts a backup of this node; 202, then GET shows the progress."""
     wanted: BackupRequest = call.body
+    if not (wanted.to + unquote(wanted.to)).isprintable():
+        raise ApiError("bad_field", f"to is {wanted.to!a}, with a character that is not printable", "leave it out")
     if is_url(wanted.to):
         _check_url(wanted.to, call.port.config)
     elif not wanted.to.startswith("/"):
@@ -107,8 +113,6 @@ def _backups_below(target: Path) -> list[Manifest]:
 def _check_root(to: str, section: BackupSection) -> None:
     """Raises ApiError for a directory outside the configured one. Otherwise any client of this port could make the node
     write, and remove old backups, anywhere."""
-    if "\0" in to:
-        raise ApiError("bad_field", "to holds a zero byte", "give the absolute path of a directory")
     target = Path(os.path.realpath(to))
     roots = [root for root in section.allowed if not is_url(root)]
     if not any(target.is_relative_to(os.path.realpath(root)) for root in roots):

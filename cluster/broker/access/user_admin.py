@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from cluster.broker.access.token_rate import TokenRate
 from cluster.broker.refusal import Reason, Refused, not_written
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftmq_wire.user_file import read_user_file
@@ -50,6 +51,11 @@ TRIES: Final = 5
 """The most attempts to propose a user with the next free id, if other users take that id meanwhile."""
 _REASONS: Final = {"not_found": Reason.NOT_FOUND, "refused": Reason.ILLEGAL, "conflict": Reason.UNAVAILABLE}
 
+TOKEN_DAYS_MAX: Final = 3_650
+"""The most days of log time until the end of a token."""
+CLOCKS_MS: Final = 60_000
+"""Milliseconds by which the log time of the node that made a token may be ahead of the leader's."""
+DAY_MS: Final = 86_400_000
 
 OPERATOR: Final = "operator"
 """The name of the operator in the audit log."""
@@ -83,6 +89,7 @@ class UserAdmin:
         self._services = services
         self._secrets = secrets
         self._access = services.state.access
+        self._rate = TokenRate()
 
     def user(self, name: str) -> User:
         """Returns the user of that name. Raises Refused."""
@@ -163,10 +170,17 @@ class UserAdmin:
         self._tell([REMOVE_RULES, self._origin(asker), self.user(name).id, policy, resource], told)
 
     def put_token(self, asker: Asker, user: User, digest: bytes, ends_ms: int, label: str, told: Told) -> None:
-        """Adds a token. Removes expired tokens of that user, and its oldest logins if there are too many."""
-        kept = sorted((row.ends_ms, each) for each in user.tokens if (row := self._access.tokens.get(each)) is not None)
+        """Adds a token. Removes expired tokens of that user, and its oldest logins if there are too many. Raises
+        Refused if the token ends too late, or if the user gives itself tokens too often."""
         now_ms = self._services.log_time_ms()
-        going = [each for ends_ms, each in kept if ends_ms <= now_ms]
+        last_ms = now_ms + TOKEN_DAYS_MAX * DAY_MS
+        if ends_ms > last_ms + CLOCKS_MS:
+            raise Refused(Reason.INVALID, f"a token ends within {TOKEN_DAYS_MAX} days")
+        ends_ms = min(ends_ms, last_ms)
+        if asker.user == user.name:
+            self._rate.take(user.id, user.name, self._services.monotonic_ms())
+        kept = sorted((row.ends_ms, each) for each in user.tokens if (row := self._access.tokens.get(each)) is not None)
+        going = [each for kept_ms, each in kept if kept_ms <= now_ms]
         logins = [each for _, each in kept if each not in going and self._is_login(each)]
         going += logins[: max(0, 1 + len(logins) - LOGINS_MAX)] if label.startswith(LOGIN) else []
         run: list[Command] = [[REMOVE_TOKEN, self._origin(asker), each] for each in going]

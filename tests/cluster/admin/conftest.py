@@ -120,6 +120,19 @@ class FakeSecrets:
         return user.secret
 
 
+class InLogTime:
+    """A node as the changes of users see it: its log time is that of tokens."""
+
+    def __init__(self, node: FakeNode) -> None:
+        self._node = node
+
+    def log_time_ms(self) -> int:
+        return self._node.now_ms
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._node, name)
+
+
 class FakeNode:
     """An AdminPort. `leader`, `fate` and `confirms` decide what happens to requests."""
 
@@ -175,7 +188,7 @@ class FakeNode:
         self.secrets = FakeSecrets()
         self.access = HttpAccess(
             self.state.access,
-            UserAdmin(self, self.secrets, lambda: True),  # type: ignore[arg-type]
+            UserAdmin(InLogTime(self), self.secrets, lambda: True),  # type: ignore[arg-type]
             Passes(
                 node=node_id,
                 uuid=lambda: str(CLUSTER),

@@ -543,6 +543,31 @@ def test_passes_that_are_remembered_hold_bounded_memory(node: Any) -> None:
     assert len(other._nonces) == 1
 
 
+async def test_a_used_pass_does_not_count_again_after_a_restart(node: Any, make_node: Any, serve: Any) -> None:
+    restarted = make_node(1)
+    restarted.keyring = node.keyring
+    for each in (node, restarted):
+        each.add_user("root", is_super=True)
+    body = b'{"name": "a"}'
+    headers = as_operator(node, "POST", "/v1/topics", body)
+    restarted.access.passes._begun_ms = restarted.now_ms = node.now_ms + 1
+    assert (await (await serve(node)).post("/v1/topics", data=body, headers=headers)).status == 201
+    client = await serve(restarted)
+    for _ in range(2):
+        assert await told(await client.post("/v1/topics", data=body, headers=headers)) == (400, "bad_pass")
+    assert set(restarted.state.topics) == set()
+    fresh = as_operator(restarted, "POST", "/v1/topics", body)
+    assert (await client.post("/v1/topics", data=body, headers=fresh)).status == 201
+
+
+async def test_a_clock_that_was_set_back_after_the_start_refuses_no_pass_for_long(node: Any, client: Any) -> None:
+    node.now_ms -= 30_000
+    for _ in range(2):
+        assert (await client.get(PATH, headers=as_operator(node, "GET", PATH))).status == 200
+    old = as_operator(node, "GET", PATH, wall_ms=node.now_ms - 1)
+    assert await told(await client.get(PATH, headers=old)) == (400, "bad_pass")
+
+
 async def test_without_a_secret_nodes_vouch_for_nobody(pair: Any) -> None:
     """Nothing is enforced then: `auth.mode` cannot be enforce (a right pass would be refused, too)."""
     leader, follower, client, _ = pair

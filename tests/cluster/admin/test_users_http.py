@@ -13,7 +13,9 @@ from aiohttp import ClientSession, TCPConnector
 from cluster.admin.access import SLOW_AFTER, SLOW_S, TRYING_MAX
 from cluster.admin.signed_identity import PASS_HEADER, operator_pass
 from cluster.broker.access.denials import KEPT_MAX, PAIRS_MAX
+from cluster.broker.access.token_rate import AT_ONCE, EVERY_MS
 from cluster.broker.access.user_admin import LOGINS_MAX
+from statemachine.commands import PUT_TOKEN
 from tests.support.fake_raw import CLUSTER
 
 SECRET = "secret of root"
@@ -367,6 +369,7 @@ async def test_wrong_logins_of_many_addresses_hold_little_memory(
 async def test_a_login_that_is_repeated_ends_the_oldest(client: Any, node: Any, root: dict[str, str]) -> None:
     first = (await (await log_in(client, answer="token", hours=1)).json())["token"]
     for _ in range(LOGINS_MAX + 5):
+        node.now_ms += EVERY_MS
         last = (await (await log_in(client, answer="token")).json())["token"]
     assert (await client.get("/v1/status", headers=bearer(first))).status == 401
     assert (await client.get("/v1/status", headers=bearer(last))).status == 200
@@ -405,6 +408,82 @@ async def test_nobody_gets_a_token_by_a_header_or_in_mode_off(client: Any, node:
     for headers in ({}, {"X-RaftMQ-Hops": "1"}, {"X-RaftMQ-For": "127.0.0.1"}, {PASS_HEADER: "1 a"}):
         status, _ = await told(await client.post("/v1/tokens", json={"user": "root"}, headers=headers))
         assert status in (400, 401)
+
+
+DAYS_3650_MS = 3_650 * 86_400_000
+
+
+async def put(client: Any, headers: dict[str, str], ends_ms: int, user: str = "shop", number: int = 1) -> Any:
+    row = {"user": user, "label": "put", "ends_ms": ends_ms}
+    return await client.put(f"/v1/tokens/{number:064x}", json=row, headers=headers)
+
+
+async def test_a_token_ends_within_3650_days_however_it_is_made(client: Any, node: Any, root: dict[str, str]) -> None:
+    shop = bearer(node.add_user("shop"))
+    for headers in (shop, root):
+        for ends_ms in (node.now_ms + DAYS_3650_MS + 3_600_000, (1 << 63) - 1):
+            assert await told(await put(client, headers, ends_ms)) == (400, "bad_field")
+    assert await told(await client.post("/v1/tokens", json={"user": "shop", "days": 3_651}, headers=shop)) == (
+        400,
+        "bad_field",
+    )
+    assert len(node.state.access.users["shop"].tokens) == 1
+    answer = await client.post("/v1/tokens", json={"user": "shop", "days": 3_650}, headers=shop)
+    assert answer.status == 200
+    ahead = node.now_ms + DAYS_3650_MS + 1_000  # the clock of the node that made it is ahead of the leader's
+    assert (await put(client, shop, ahead)).status == 200
+    assert node.state.access.tokens[bytes(31) + b"\x01"].ends_ms == node.now_ms + DAYS_3650_MS
+
+
+@pytest.mark.parametrize("ends_ms", [(1 << 64) - 1, (1 << 63) - 1, 0])
+async def test_a_token_with_an_absurd_end_is_shown_and_can_be_taken_away(
+    client: Any, node: Any, root: dict[str, str], ends_ms: int
+) -> None:
+    shop = bearer(node.add_user("shop"))
+    digest = bytes(32)
+    node.apply([[PUT_TOKEN, [node.now_ms, "", ""], node.state.access.users["shop"].id, digest, ends_ms, "old"]])
+    for headers in (root, shop):
+        answer = await client.get("/v1/tokens?user=shop", headers=headers)
+        assert answer.status == 200
+        shown = {each["id"]: each for each in (await answer.json())["tokens"]}
+        assert len(shown) == 2
+        assert shown[digest.hex()]["ended"] is (ends_ms == 0)
+    assert (await client.delete(f"/v1/tokens/{digest.hex()}", headers=shop)).status == 200
+    assert digest not in node.state.access.tokens
+
+
+def audited(node: Any) -> int:
+    """The number of rows that the audit ever got."""
+    return next(iter(node.state.access.audit(1 << 60, 1))).number
+
+
+async def test_changes_of_ones_own_tokens_have_a_rate(client: Any, node: Any, root: dict[str, str]) -> None:
+    headers = {name: bearer(node.add_user(name)) for name in ("shop", "other")}
+    begins, answers = audited(node), []
+    for number in range(300):
+        answers.append(await told(await put(client, headers["shop"], node.now_ms + 9_000, number=number)))
+        await client.delete(f"/v1/tokens/{number:064x}", headers=headers["shop"])
+    assert answers == [(200, "")] * AT_ONCE + [(503, "busy")] * (300 - AT_ONCE)
+    assert audited(node) == begins + 2 * AT_ONCE
+    answer = await put(client, headers["shop"], node.now_ms + 9_000)
+    assert (answer.headers["Retry-After"], "ask again in 2 s" in await answer.text()) == ("1", True)
+    assert await told(await log_in(client, "shop", "secret of shop")) == (503, "busy"), "logins count"
+    assert (await log_in(client, "other", "secret of other")).status == 200, "the budget of a user is its own"
+    for number in range(2 * AT_ONCE):
+        assert (await put(client, root, node.now_ms + 9_000, "other", 1_000 + number)).status == 200, "a Super's"
+    node.now_ms += 2 * EVERY_MS
+    for wanted in [(200, "")] * 2 + [(503, "busy")]:
+        assert (
+            await told(await put(client, headers["shop"], node.now_ms + 9_000, number=5_000 + audited(node))) == wanted
+        )
+
+
+async def test_what_is_kept_of_the_rate_ends_with_the_minute(client: Any, node: Any, root: dict[str, str]) -> None:
+    for number in range(40):
+        token = bearer(node.add_user(f"user-{number}"))
+        assert (await put(client, token, node.now_ms + 9_000, f"user-{number}", number)).status == 200
+        node.now_ms += EVERY_MS
+    assert len(node.access.users._rate) <= 2
 
 
 # --- mode and audit --------------------------------------------------------------------------------------------------

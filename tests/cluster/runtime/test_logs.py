@@ -71,6 +71,25 @@ def test_json() -> None:
     assert second["error"].endswith("ValueError: first\nsecond")
 
 
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_no_character_that_a_terminal_obeys_is_written(form: str) -> None:
+    logging.getLogger().handlers.clear()  # a report of pytest cannot hold all of these
+    stream = io.StringIO()
+    setup("info", form, 2, stream)
+    every = "".join([chr(code) for code in range(0x110000) if not chr(code).isprintable()])
+    for name in ("cluster.node", "aiohttp.server"):
+        logging.getLogger(name).warning("client %s", every, extra={"group": every})
+        try:
+            raise ValueError(every)
+        except ValueError:
+            logging.getLogger(name).exception("it broke")
+    written = stream.getvalue()
+    assert len(written.split("\n")) == 5
+    assert written.replace("\n", "").isprintable()
+    assert "\\u001b" in written
+    assert "\\u009b" in written
+
+
 def test_levels() -> None:
     stream = io.StringIO()
     setup("warning", "text", 1, stream)

@@ -16,6 +16,7 @@ _CODES: Final = {
     Reason.INVALID: "bad_field",
     Reason.ILLEGAL: "refused",
     Reason.NOT_FOUND: "not_found",
+    Reason.BUSY: "busy",
     Reason.UNAVAILABLE: "failed",
 }
 
@@ -31,7 +32,7 @@ async def changed(start: Callable[[Told], None], hint: str = "raftmq user list")
     if refused.reason is Reason.UNKNOWN:
         raise unknown_outcome(refused.remark)
     code = _CODES.get(refused.reason, "failed")
-    fix = "type the same command again" if code == "failed" else hint
+    fix = "type the same command again" if code in ("failed", "busy") else hint
     raise ApiError(code, f"nothing was changed: {refused.remark}", fix)
 
 

@@ -19,18 +19,17 @@ from cluster.admin.handlers.access.awaited_change import changed, user_of
 from cluster.admin.pagination import Page
 from cluster.admin.route import Route, Serves
 from cluster.admin.streamed_json import Pieces
+from cluster.broker.access.user_admin import DAY_MS, TOKEN_DAYS_MAX
 from cluster.runtime.events import rfc3339
 from cluster.runtime.request_limits import Unsigned63
 from statemachine.access.users import TOKENS_OF_USER_MAX
 
 USER: Final = "user"
 TOKEN_BYTES: Final = 32
-DAYS_MAX: Final = 3_650
-DAY_MS: Final = 86_400_000
 HERE_S: Final = 5.0
 """Seconds that a node waits until it has applied the change that the leader made for it."""
 Label = Annotated[str, msgspec.Meta(max_length=200)]
-Days = Annotated[int, msgspec.Meta(ge=1, le=DAYS_MAX)]
+Days = Annotated[int, msgspec.Meta(ge=1, le=TOKEN_DAYS_MAX)]
 Name = Annotated[str, msgspec.Meta(max_length=64)]
 
 
@@ -76,7 +75,7 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
     user: Name
     label: Label
     ends_ms: Unsigned63
-    """Log time at which it expires."""
+    """Log time at which it expires, within 3,650 days."""
 
 
 class TokenChanged(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,44 @@
+"""A rate for the tokens that a user gives itself.
+
+Each token that is given, and each one that is taken away, is an entry of the log and a row of the audit. The audit
+keeps a number of rows, so a user without any right could otherwise push the rows of all others out. Taking a token away
+is never refused: it needs a token that was given before.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cluster.broker.refusal import Reason, Refused
+
+AT_ONCE: Final = 30
+"""Tokens that a user may give itself at once; logins count."""
+EVERY_MS: Final = 2_000
+"""Milliseconds after which one more is allowed."""
+
+
+class TokenRate:
+    """A budget for each user, at the leader. Holds the users that have used theirs in the last AT_ONCE * EVERY_MS."""
+
+    def __init__(self) -> None:
+        self._full_ms: dict[int, int] = {}
+        """User id -> time at which its budget is full again."""
+        self._looked_ms = 0
+
+    def __len__(self) -> int:
+        """Returns the number of users that it knows."""
+        return len(self._full_ms)
+
+    def take(self, user_id: int, name: str, now_ms: int) -> None:
+        """Takes one from the budget of a user. Raises Refused if it is used up."""
+        if not 0 <= now_ms - self._looked_ms < EVERY_MS:
+            self._looked_ms = now_ms
+            self._full_ms = {user: full_ms for user, full_ms in self._full_ms.items() if full_ms > now_ms}
+        full_ms = max(self._full_ms.get(user_id, now_ms), now_ms) + EVERY_MS
+        wait_ms = full_ms - now_ms - AT_ONCE * EVERY_MS
+        if wait_ms > 0:
+            why = (
+                f"user {name} has given itself {AT_ONCE} tokens, by logins too, and one more every {EVERY_MS // 1000} s"
+            )
+            raise Refused(Reason.BUSY, f"{why}: ask again in {-(-wait_ms // 1000)} s")
+        self._full_ms[user_id] = full_ms
