@@ -67,6 +67,11 @@ class Rights:
         """False if everybody may do everything."""
         return self._access.mode is not Mode.OFF
 
+    @property
+    def enforces(self) -> bool:
+        """True if who has no right is denied."""
+        return self._access.mode is Mode.ENFORCE
+
     def allows(self, party: Party, needs: Sequence[Need], what: str) -> bool:
         """Returns True if the party may do what needs all of `needs`, or if denials are only observed. `what` names the
         request for people."""

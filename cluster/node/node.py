@@ -243,6 +243,7 @@ class Node(Assembly):
         self.storage.recovery.applied(self.state.applied.index)
         if self.state.access.version != self.admission.version:  # a branch, not a part's call: most runs change none
             self.admission.changed()
+            self.clients.rules_changed()
         for told in self._parts.applied:
             told(applied)
         grown = applied.run.grown

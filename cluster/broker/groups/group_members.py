@@ -1,5 +1,5 @@
 """The clients that produce and consume through this node. Heartbeats announce them; they are forgotten when they
-disconnect or after 120 s of silence.
+disconnect, after 120 s of silence, or when their user has lost the right by which they registered.
 
 The lists are local by design: consumers send heartbeats to every node of the group, so each node knows all of them, and
 a new leader answers for the group at once. Producers are known to the node that they called. Time in which this node
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from enum import StrEnum
+from functools import partial
 from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 from cluster.broker.filters.subscription import Subscription, check_text
 from cluster.broker.groups.group_notices import Budget, GroupNotices
 from cluster.broker.refusal import Reason, Refused
-from cluster.broker.rights import Party, Rights
+from cluster.broker.rights import SUB, Party, Rights, group_need
 from cluster.broker.services import Client, Services
 from cluster.runtime.resource_budget import Room, Share
 from raftlog.work import ITEM_UNITS, charge
@@ -62,15 +63,19 @@ class Role(StrEnum):
 class Member:
     """A client in one group."""
 
-    __slots__ = ("client_id", "connection", "fingerprint", "language", "last_seen_ms", "user", "version")
+    __slots__ = ("client_id", "connection", "fingerprint", "judged", "language", "last_seen_ms", "user", "version")
 
-    def __init__(self, client_id: str, connection: Client, language: str, version: int, user: int = NOBODY) -> None:
+    def __init__(
+        self, client_id: str, connection: Client, language: str, version: int, user: int = NOBODY, judged: int = 0
+    ) -> None:
         self.client_id = client_id
         self.user = user
         """Id of the user who signed the heartbeat; NOBODY if none is proven."""
         self.connection = connection
         self.language = language
         self.version = version
+        self.judged = judged
+        """The version of users and rules by which it was last judged; 0: it never was."""
         self.last_seen_ms = 0
         self.fingerprint = 0
         """The fingerprint of the last heartbeat that carried subscriptions; 0 if the client does not send one."""
@@ -124,15 +129,21 @@ class ConsumerGroup:
         "consume_from_where",
         "consume_type",
         "ids_bytes",
+        "judged",
         "members",
         "message_model",
+        "stands",
         "subscribed",
         "subscriptions",
         "text",
         "version",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, stands: Callable[[Member], bool] = lambda _: True) -> None:
+        """`stands` returns True if a member may still be in the group."""
+        self.stands = stands
+        self.judged = 0
+        """The version of users and rules by which all members were judged."""
         self.members: SortedMap[str, Member] = SortedMap()
         """Client id -> member, sorted, so that every node has the same order."""
         self.version = 0
@@ -168,8 +179,9 @@ class ConsumerGroup:
         self.members.remove(member.client_id)
 
     def clients(self) -> Iterator[Client]:
-        """Yields the connections of all members (`cluster.broker.groups.group_notices.Told`)."""
-        return (member.connection for member in self.members.values())
+        """Yields the connections of all members that still may be in the group
+        (`cluster.broker.groups.group_notices.Told`)."""
+        return (member.connection for member in self.members.values() if self.stands(member))
 
     def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:
         """Takes one member's subscriptions as the group's: newer versions replace older ones, topics that are not
@@ -253,9 +265,14 @@ class Members:
     ) -> Member | None:
         """Returns a connected member: the client `client_id`, or with None each member of the group in turn. With
         `group` None it searches all producers, which needs a client id. Only members that `may`; among several of one
-        client id, the one whose heartbeat is the newest."""
+        client id, the one whose heartbeat is the newest. A member whose user has lost the right to the group is not
+        found."""
+
+        def may_get(member: Member) -> bool:
+            return may(member) and self._stands(role, group, member)
+
         if group is None:
-            return self._find_named(client_id or "", may) if role is Role.PRODUCER else None
+            return self._find_named(client_id or "", may_get) if role is Role.PRODUCER else None
         if role is Role.PRODUCER:
             producers = self.producers.get(group)
             users = list(producers.users.values()) if producers is not None else []
@@ -264,8 +281,8 @@ class Members:
             users = [consumers.members] if consumers is not None else []
         if client_id is not None:
             named = [members[client_id] for members in users if client_id in members]
-            return max((one for one in named if _is_there(one, may)), key=_last_seen, default=None)
-        return self._next(users, may)
+            return max((one for one in named if _is_there(one, may_get)), key=_last_seen, default=None)
+        return self._next(users, may_get)
 
     def _next(self, users: list[SortedMap[str, Member]], may: Callable[[Member], bool]) -> Member | None:
         """Returns the next member in turn: of each user in turn, so that a user with many members, of whom none may,
@@ -350,7 +367,7 @@ class Members:
             charge(ITEM_UNITS * len(subscriptions))
             self._check_text(group, found, subscriptions)
         if found is None:
-            found = ConsumerGroup()
+            found = ConsumerGroup(partial(self._stands, Role.CONSUMER, group))
             self.consumers.put(group, found)
         elif member.client_id not in found.members:
             _check_ids(group, found, member.client_id)
@@ -475,6 +492,53 @@ class Members:
                 charge(ITEM_UNITS)
                 self._drop_of(connection, role, group, key)
                 yield
+
+    # --- standing that ends with the right ---------------------------------------------------------------------------
+
+    def rules_changed(self) -> None:
+        """Judges all members by the users and rules in force now, in steps, and removes those that may not stay."""
+        if self._rights.enforces:
+            self._services.turns.begin_later(self, self._judge_all())
+
+    def _judge_all(self) -> Generator[None]:
+        for name in self.producers:
+            found = self.producers.get(name)
+            for at, member in enumerate(found.values() if found is not None else ()):
+                if at % LOOKS == 0:
+                    yield
+                if not self._stands(Role.PRODUCER, name, member):
+                    self._drop(Role.PRODUCER, name, member)
+            yield
+        for name in self.consumers:
+            consumers = self.consumers.get(name)
+            if consumers is not None:
+                yield from self.judged(name, consumers)
+
+    def judged(self, name: str, group: ConsumerGroup) -> Generator[None]:
+        """Judges the members of a consumer group by the users and rules in force, in steps, unless that was done."""
+        version = self._services.state.access.version
+        if not self._rights.enforces or group.judged == version:
+            return
+        for at, member in enumerate(group.values()):
+            if at % LOOKS == 0:
+                yield
+            if not self._stands(Role.CONSUMER, name, member):
+                self._drop(Role.CONSUMER, name, member)
+        group.judged = version
+        yield
+
+    def _stands(self, role: Role, group: str | None, member: Member) -> bool:
+        """Returns True if the user of the member may still be in the group: a consumer needs Sub on it, anybody may be
+        in a producer group. A client that no user signed for has no standing once rights are enforced."""
+        version = self._services.state.access.version
+        if not self._rights.enforces or member.judged == version:
+            return True
+        charge(ITEM_UNITS)
+        needs = [group_need(group or "", SUB)] if role is Role.CONSUMER else []
+        allowed = self._rights.is_allowed(Party(member.user, member.connection.peer_address[0]), needs)
+        if allowed:
+            member.judged = version
+        return allowed
 
     def _scan(self) -> None:
         self._services.turns.begin(self, self._expire(self._services.awake_ms() - EXPIRY_MS))

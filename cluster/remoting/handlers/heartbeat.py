@@ -209,6 +209,7 @@ class Heartbeats:
         found = self._members.consumers.get(group)
         if found is None:
             raise Refused(Reason.ERROR, f"no consumer of group {group} is connected")
+        yield from self._members.judged(group, found)
         body = yield from self._lists.body(found)
         charge_bytes(len(body))
         request.reply(ResponseCode.SUCCESS, body=body)
@@ -234,7 +235,7 @@ def _parse(body: bytes) -> HeartbeatData:
 
 
 def _member(request: Request, client_id: str) -> Member:
-    return Member(client_id, request.connection, request.language, request.version, request.user)
+    return Member(client_id, request.connection, request.language, request.version, request.user, request.judged)
 
 
 def _subscriptions(consumer: ConsumerData) -> list[Subscription]:
