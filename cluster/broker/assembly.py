@@ -81,9 +81,18 @@ class Broker:
         config, environment, clock = context.config, context.environment, context.clock
         self._loop = context.loop
         self.rights = Rights(services.state.access)
-        self.sends: Sends[Any] = Sends(services, clock, proposals, retries, incarnation, route=route, refuse=refuse)
+        self.sends: Sends[Any] = Sends(
+            services,
+            clock,
+            proposals,
+            retries,
+            incarnation,
+            entropy=environment.entropy,
+            route=route,
+            refuse=refuse,
+        )
         self.staged = StagedDelivery(services, proposals, context.alarms, self._staged_lane(context))
-        self.writes = StagedWriteRequests(services, proposals, self.sends.split_batch)
+        self.writes = StagedWriteRequests(services, proposals, self.sends.split_batch, self.rights)
         self.secrets = Secrets(
             config.auth.key_file,
             services.state.access,
