@@ -240,7 +240,7 @@ class Dedup:
         low = max(low, high - SESSION_WINDOW_MAX)
         if new.rows:
             if parts and parts[-1].index == index:
-                raise InvariantViolationError(f"two sessions of producer {producer_id.hex()} in one entry")
+                raise InvariantViolationError(f"two sessions of one producer in entry {index}")
             if len(parts) == PIECE_MAX:
                 parts, older = (), (*older, _piece(parts))
             parts = (*parts, _part(index, new.rows))

@@ -88,9 +88,18 @@ class Broker:
         self._loop = context.loop
         self.denials = Denials(clock.wall_ms, denied)
         self.rights = Rights(services.state.access, self._note_denied)
-        self.sends: Sends[Any] = Sends(services, clock, proposals, retries, incarnation, route=route, refuse=refuse)
+        self.sends: Sends[Any] = Sends(
+            services,
+            clock,
+            proposals,
+            retries,
+            incarnation,
+            entropy=environment.entropy,
+            route=route,
+            refuse=refuse,
+        )
         self.staged = StagedDelivery(services, proposals, context.alarms, self._staged_lane(context))
-        self.writes = StagedWriteRequests(services, proposals, self.sends.split_batch)
+        self.writes = StagedWriteRequests(services, proposals, self.sends.split_batch, self.rights)
         self.secrets = Secrets(
             config.auth.key_file,
             services.state.access,

@@ -263,7 +263,7 @@ class Assembly:
         self.retries = retries = RetryMemory()
         replies = SendReplyWriter(store_host, config.cluster.broker_name, metrics)
         closings = ClosedConnections(context.loop.call_soon)
-        fates = SendOutcomes(self._clock, state, retries, incarnation, replies, closings)
+        fates = SendOutcomes(self._clock, state, retries, replies, closings)
         self.proposals = proposals = Proposals(
             context,
             state,

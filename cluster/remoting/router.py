@@ -343,7 +343,7 @@ class Router(Dispatch):
         if isinstance(frame.path, ForwardedPath) and not send.oneway:
             frame.path.hand_back()
             return
-        if send.producer_id:
+        if send.issued:
             frame.identity = Identity(send.producer_id, send.sequence, send.low_sequence)
         self._forwarder.forward(frame)
 

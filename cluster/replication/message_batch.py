@@ -155,7 +155,7 @@ class Send(msgspec.Struct, gc=False):
     unique_key: str
     kind: int
     producer_id: bytes
-    """The id of the producer session; b"" if the send takes no part in dedup."""
+    """The id of the session (`cluster.replication.send_identity`); b"" if the send takes no part in dedup."""
     sequence: int
     low_sequence: int
     batch: tuple[BatchMessage, ...]
@@ -182,6 +182,13 @@ class Send(msgspec.Struct, gc=False):
     done: Callable[[Outcome], None] | None = None
     """A callback with the outcome of a copy that the broker makes for itself: no client waits, and the copy must not be
     passed to another leader."""
+    user: int = 0
+    """Id of the user who signed the request; 0 if none is proven."""
+    issued: bool = False
+    """True if this node gave the send its identity; False if its client or another node did."""
+    content: int = 0
+    """A hash by which a repetition is compared: of owner, key and body in a topic with dedup=strict (for BatchMessage:
+    `key_hash`), of the messages of a slice of a staged write; 0 for other sends."""
 
 
 class Built(NamedTuple):
@@ -286,7 +293,7 @@ class _Builder:
                     if KEYS_MARK in send.properties:
                         self.add_words(slot.topic_id, send.properties, first)
                 if slot.dedup == "strict" and send.unique_key and send.effect is None:
-                    self.add_unique(send, key_hash_of(send.unique_key), send.body, offset, first)
+                    self.add_unique(send, send.content, send.body, offset, first)
             offsets.append(offset)
             if send.producer_id:
                 self._add_session(send, slot.topic_id, offset, first)
@@ -342,7 +349,7 @@ class _Builder:
         if schedule.owner:
             self.effects.setdefault(OWN_HALVES, []).append([first, schedule.owner])
         if slot.dedup == "strict" and send.unique_key and send.effect is None:
-            self.add_unique(send, key_hash_of(send.unique_key), send.body, offset, first)
+            self.add_unique(send, send.content, send.body, offset, first)
         if send.producer_id:
             self._add_session(send, slot.topic_id, offset, first)
         return offset, first
@@ -362,7 +369,7 @@ class _Builder:
             positions += add_messages(self, send, at, min(at + room, count), cursor)
             if len(cursor.items) == SCHEDULED_RUN_MAX:
                 self._end_scheduled(name)
-        self._add_session(send, slot.topic_id, 0, positions[0])
+        self._add_session(send, slot.topic_id, send.content, positions[0])
         return 0, positions
 
     def _add_carried(self, send: Send, name: int) -> tuple[int, ...]:
@@ -527,7 +534,8 @@ def add_messages(builder: _Builder, send: Send, at: int, end: int, cursor: Queue
 
 
 def key_hash_of(unique_key: str) -> int:
-    """Returns a 64-bit hash of a UNIQ_KEY: two CRCs of different polynomials (never compared across formats)."""
+    """Returns a 64-bit hash of a UNIQ_KEY: two CRCs of different polynomials (never compared across formats). Messages
+    of topics with dedup=strict are recorded under it below OWNERS_LEVEL."""
     data = unique_key.encode()
     return int(crc32c(data)) << 32 | crc32(data)
 

@@ -253,15 +253,17 @@ def find_send(
 
 
 class StrictNames:
-    """Undecided sends to topics with dedup=strict, identified by topic, UNIQ_KEY and CRC of the body."""
+    """Undecided sends to topics with dedup=strict, identified as their unique rows are."""
 
     def __init__(self) -> None:
-        self.names: set[tuple[int, str, int]] = set()
-        """(topic id, UNIQ_KEY, CRC of the body) of each such send. Empty if no topic uses strict dedup: check before a
-        call."""
+        self.names: set[tuple[int, int, int]] = set()
+        """(topic id, hash of owner, key and body, CRC of the body) of each such send. Empty if no topic uses strict
+        dedup: check before a call."""
 
-    def __contains__(self, send: Send) -> bool:
-        return _strict_name(send) in self.names
+    def has(self, send: Send, hashes: Iterable[int]) -> bool:
+        """Returns True if a send that one of `hashes` stands for is undecided."""
+        topic_id, _, body_crc = _strict_name(send)
+        return any((topic_id, each, body_crc) in self.names for each in hashes)
 
     def add(self, send: Send) -> None:
         """Adds a send that was queued."""
@@ -275,8 +277,8 @@ class StrictNames:
             )
 
 
-def _strict_name(send: Send) -> tuple[int, str, int]:
-    return send.slot.topic_id, send.unique_key, crc32(send.body)
+def _strict_name(send: Send) -> tuple[int, int, int]:
+    return send.slot.topic_id, send.content, crc32(send.body)
 
 
 class TopicBarriers:

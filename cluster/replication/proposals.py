@@ -17,7 +17,7 @@ different: its state is then in doubt, and the driver stops the node.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -130,7 +130,7 @@ class Proposals:
         self.on_contained: Callable[[str, Exception], object] = report_contained
         """Called with the action and the exception if a request fails that should have been refused earlier."""
         self.session_max: dict[bytes, int] = {}
-        """Producer id -> highest sequence queued or proposed in this term of leadership."""
+        """Id of a session -> highest sequence queued or proposed in this term of leadership, or found in the log."""
 
     def part(self) -> Part:
         """Returns the proposals as a Part of the node: its name and callbacks."""
@@ -251,10 +251,10 @@ class Proposals:
         None if there is none."""
         return find_send(self._pending.values(), self._sends.waiting, producer_id, sequence)
 
-    def strict_inflight(self, send: Send) -> bool:
-        """Returns True if a send with this topic, key and body is queued or proposed and undecided (for
-        dedup=strict)."""
-        return send in self._strict
+    def strict_inflight(self, send: Send, hashes: Iterable[int]) -> bool:
+        """Returns True if a send to the same topic with the same body and one of these hashes (`Send.content`) is
+        queued or proposed and undecided (for dedup=strict)."""
+        return self._strict.has(send, hashes)
 
     def share(self, entry: PendingEntry, at: int, send: Send, *, room: bool) -> None:
         """Lets a repeated request share the outcome of its first arrival, at position `at` of a proposed entry. It

@@ -1,31 +1,111 @@
 """Gives sends of clients that do not identify them an identity, by which repeated sends are recognised
-(docs/adr/0011-duplicate-sends.md).
+(docs/adr/0011-duplicate-sends.md), and names the sessions of clients that do (`names_of`, docs/adr/0098).
 
-The Python client identifies its sends (producer id, sequence). For every other client, the node that holds its
-connection does so: each connection is a producer session of its own. A send without a final answer (its connection
-closed first, or the answer was UNKNOWN) is remembered here by UNIQ_KEY with its identity. The first later send with the
-same topic, key and body takes over that identity, and the log recognises it, even on another leader. An answered send
-is never remembered, so one Message object sent ten times is ten messages. If this node dies, it forgets which sends
-were unanswered, and a duplicate is then kept.
+The Python client identifies its sends (a name for its session, and a sequence). For every other client, the node that
+holds its connection does so: each connection is a session of its own, with a random id that no client sees. A send
+without a final answer (its connection closed first, or the answer was UNKNOWN) is remembered here by user, topic and
+UNIQ_KEY with its identity. The first later send with the same user, topic, key and body takes over that identity, and
+the log recognises it, even on another leader. An answered send is never remembered, so one Message object sent ten
+times is ten messages. If this node dies, it forgets which sends were unanswered, and a duplicate is then kept.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from enum import Enum
+from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
-from raftmq_wire.crc import crc32
 from raftmq_wire.kernel import twin
+from statemachine.commands import OWNERS_LEVEL
 
 REMEMBER_MS = 300_000
 REMEMBER_MAX = 100_000
 KEY_MAX = 128
 """The most characters of a UNIQ_KEY that is remembered as it is; a longer one is remembered as a digest."""
 
+ID_SIZE = 16
+"""Bytes of a session's id."""
+SLICES = b"raftmq-w"
+"""The first half of the id that the sender of a staged attempt brings; the other half is the attempt's number."""
+_OWNER_SIZE = 8
+_NAMES_MAX = 4096
+"""The names that are kept: about 500 bytes each."""
+
+
+class SessionKind(Enum):
+    """What a session that a client names is about. One kind cannot reach the sessions of another."""
+
+    SEND = b"s"
+    SLICE = b"w"
+    OFFSETS = b"o"
+
+
+def session_id(kind: SessionKind, owner: int, brought: bytes) -> bytes:
+    """Returns the id of the session that a client names with `brought`. `owner`: id of the user who is proven; 0 if
+    none is."""
+    named = kind.value + owner.to_bytes(_OWNER_SIZE, "big") + brought
+    return blake2b(named, digest_size=ID_SIZE, person=b"raftmq session").digest()
+
+
+class Names(NamedTuple):
+    """The ids of the session that a client names, or that a node gave its connection."""
+
+    own: bytes
+    """The session in which its sends are recorded."""
+    unowned: bytes = b""
+    """The session of the same name without a user, which belongs to the first user who uses it; b"" if that is `own`.
+    It is only looked at."""
+    before: bytes = b""
+    """The session in which its sends were recorded below OWNERS_LEVEL; b"" if that is `own`, or there can be none. It
+    is only looked at."""
+
+
+@lru_cache(_NAMES_MAX)
+def _names(kind: SessionKind, owner: int, brought: bytes) -> Names:
+    own, unowned = session_id(kind, owner, brought), session_id(kind, 0, brought)
+    reaches = kind is SessionKind.SLICE or not brought.startswith(SLICES)
+    return Names(own, unowned if owner else b"", brought if reaches else b"")
+
+
+def names_of(kind: SessionKind, owner: int, brought: bytes, level: int) -> Names:
+    """Returns the ids of the session that a client names with the 16 bytes `brought`, in a cluster of that level."""
+    return _names(kind, owner, brought) if level >= OWNERS_LEVEL else Names(brought)
+
+
+@lru_cache(_NAMES_MAX)
+def _brought(text: str) -> bytes:
+    return bytes.fromhex(text)
+
+
+def brought_id(text: str) -> bytes:
+    """Returns the 16 bytes that a client names in the field raftmqPid; b"" if it is malformed."""
+    if len(text) != 2 * ID_SIZE:  # checked first, because a long one must not be kept
+        return b""
+    try:
+        brought = _brought(text)
+    except ValueError:
+        return b""
+    return brought if len(brought) == ID_SIZE else b""  # `fromhex` skips blanks
+
+
+def content_hash(owner: int, unique_key: str, body: bytes) -> int:
+    """Returns a 64-bit hash by which a message of a topic with dedup=strict is recognised, from OWNERS_LEVEL on."""
+    key = unique_key.encode("utf-8", "surrogatepass")
+    hashed = blake2b(b"%b%b" % (owner.to_bytes(_OWNER_SIZE, "big"), len(key).to_bytes(4, "big")), digest_size=8)
+    hashed.update(key)
+    hashed.update(body)
+    return int.from_bytes(hashed.digest(), "big")
+
+
+def slice_hash(body: bytes) -> int:
+    """Returns a hash of the messages of a slice, of 63 bits and never 0."""
+    return int.from_bytes(blake2b(body, digest_size=8).digest(), "big") >> 1 or 1
+
 
 class Identity(NamedTuple):
-    """The producer id and sequence by which the log recognises a send that is repeated."""
+    """The id of a session and the sequence in it, by which the log recognises a send that is repeated."""
 
     producer_id: bytes
     sequence: int
@@ -36,50 +116,50 @@ class Unanswered(NamedTuple):
     """A send whose client does not know the outcome, as RetryMemory remembers it."""
 
     identity: Identity
-    body_crc: int
+    body_digest: bytes
     until_ms: int
 
 
 class RetryMemory:
-    """Remembers unanswered sends of RocketMQ clients, oldest first; bounded in number and age."""
+    """Remembers unanswered sends of RocketMQ clients, oldest first; bounded in number and age. A send is recognised
+    only if the same user repeats it; `user` is the id of the user who signed it, 0 if none did."""
 
     def __init__(self) -> None:
-        self._by_key: OrderedDict[tuple[str, str], list[Unanswered]] = OrderedDict()
+        self._by_key: OrderedDict[tuple[int, str, str], list[Unanswered]] = OrderedDict()
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def remember(self, topic: str, unique_key: str, body: bytes, identity: Identity, now_ms: int) -> None:
+    def remember(self, user: int, topic: str, unique_key: str, body: bytes, identity: Identity, now_ms: int) -> None:
         """Remembers an unanswered send, so that its retry is recognised."""
-        unique_key = _short(unique_key)
         while self._count >= REMEMBER_MAX:
             _, dropped = self._by_key.popitem(last=False)
             self._count -= len(dropped)
-        record = Unanswered(identity, crc32(body), now_ms + REMEMBER_MS)
-        self._by_key.setdefault((topic, unique_key), []).append(record)
+        record = Unanswered(identity, _digest(body), now_ms + REMEMBER_MS)
+        self._by_key.setdefault((user, topic, _short(unique_key)), []).append(record)
         self._count += 1
 
-    def claim(self, topic: str, unique_key: str, body: bytes, now_ms: int) -> Identity | None:
+    def claim(self, user: int, topic: str, unique_key: str, body: bytes, now_ms: int) -> Identity | None:
         """Returns the identity of the oldest unanswered send that this send repeats, and forgets it; None if there is
         none."""
-        unique_key = _short(unique_key)
-        records = self._by_key.get((topic, unique_key))
+        key = (user, topic, _short(unique_key))
+        records = self._by_key.get(key)
         if not records:
             return None
-        body_crc = crc32(body)
+        digest = _digest(body)
         for at, record in enumerate(records):
-            if record.body_crc == body_crc and record.until_ms > now_ms:
+            if record.body_digest == digest and record.until_ms > now_ms:
                 del records[at]
                 self._count -= 1
                 if not records:
-                    del self._by_key[topic, unique_key]
+                    del self._by_key[key]
                 return record.identity
         return None
 
-    def holds(self, topic: str, unique_key: bytes) -> bool:
-        """Returns True if an unanswered send with this topic and key is remembered."""
-        return (topic, _short(unique_key.decode("utf-8", "replace"))) in self._by_key
+    def holds(self, user: int, topic: str, unique_key: bytes) -> bool:
+        """Returns True if an unanswered send of the user with this topic and key is remembered."""
+        return (user, topic, _short(unique_key.decode("utf-8", "replace"))) in self._by_key
 
     def expire(self, now_ms: int) -> None:
         """Forgets sends that are too old to be retried."""
@@ -89,6 +169,10 @@ class RetryMemory:
                 return
             del self._by_key[key]
             self._count -= len(records)
+
+
+def _digest(body: bytes) -> bytes:
+    return blake2b(body, digest_size=16).digest()
 
 
 def _short(unique_key: str) -> str:

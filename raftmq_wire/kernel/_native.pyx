@@ -275,7 +275,7 @@ cdef class Send:
     cdef object _origin
     cdef bytes header  # of a request that `Intake` took; None of any other
     cdef Intake intake
-    cdef int64_t opaque, user  # `user`: the id of the user who signed that request; 0 if nobody looked
+    cdef int64_t opaque
     cdef public bint oneway
     cdef public TopicSlot slot
     cdef public int64_t queue_id, flag, sys_flag, born_ms
@@ -295,6 +295,9 @@ cdef class Send:
     cdef public object schedule, failure, effect
     cdef public int64_t due_ms
     cdef public object carried, done
+    cdef public int64_t user
+    cdef public bint issued
+    cdef public uint64_t content
 
     def __init__(
         self,
@@ -327,6 +330,9 @@ cdef class Send:
         due_ms=0,
         carried=None,
         done=None,
+        user=0,
+        issued=False,
+        content=0,
     ):
         self.connection = connection
         self.size = size
@@ -357,6 +363,9 @@ cdef class Send:
         self.due_ms = due_ms
         self.carried = carried
         self.done = done
+        self.user = user
+        self.issued = issued
+        self.content = content
 
     @property
     def origin(self):
@@ -1061,7 +1070,7 @@ cdef class Intake(PlainBatches):
             properties, key = b"", b""
         else:
             properties = self._properties(self.scratch, h.properties_len)
-            if properties is None or (self.has_retries and self.retries.holds(slot.name, self.key)):
+            if properties is None or (self.has_retries and self.retries.holds(user, slot.name, self.key)):
                 return None
             key, tag = self.key, self.tag
         if queue_id < 0:
@@ -1088,6 +1097,7 @@ cdef class Intake(PlainBatches):
         send.tag_hash = tag
         send.key = key
         send.batch = batch
+        send.issued = True
         send.producer_id = session.producer_id
         send.sequence = session.next_sequence
         session.next_sequence += 1

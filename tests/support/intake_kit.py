@@ -70,7 +70,14 @@ class Node:
         proposals: Any = self
         self.refused: list[Any] = []
         self.sends: Sends[Frame] = Sends(
-            services, clock, proposals, self.retries, INCARNATION, route=lambda _: None, refuse=lambda _, __: None
+            services,
+            clock,
+            proposals,
+            self.retries,
+            INCARNATION,
+            entropy=bytes,
+            route=lambda _: None,
+            refuse=lambda _, __: None,
         )
         replies: Any = SimpleNamespace(refuse=lambda frame, refused: self.refused.append(refused.reason))
         self.intake = make_intake(proposals, self.sends, self.retries, self.limits)
@@ -79,7 +86,11 @@ class Node:
         self.session.issue()  # the first send of a connection goes the long way
         self.session_max[self.session.producer_id] = 1
         self.path: Any = _Path(
-            session=self.session, in_flight=BytesInFlight(), born_host=b"\x0a\x00\x00\x01\x00\x00\x04\xd2", closed=False
+            session=self.session,
+            in_flight=BytesInFlight(),
+            born_host=b"\x0a\x00\x00\x01\x00\x00\x04\xd2",
+            closed=False,
+            forwarded=False,
         )
 
     def in_python(self) -> Node:
@@ -123,7 +134,7 @@ class Node:
         named = (producer_id, sequence)
         return next((send for send in self.queue.waiting if (send.producer_id, send.sequence) == named), None)
 
-    def strict_inflight(self, _: Send) -> bool:
+    def strict_inflight(self, _: Send, __: list[int]) -> bool:
         return False
 
     def read(self, data: bytes) -> list[Send]:

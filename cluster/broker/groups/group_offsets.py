@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from cluster.broker.evicted.evicted_pulls import first_offset
 from cluster.broker.evicted.evicted_time_search import EvictedBounds, earliest_store_ms, offset_by_time
 from cluster.broker.name_rules import group_named, topic_named
 from cluster.broker.refusal import Reason, Refused
+from cluster.broker.sends.held_sends import is_message
 from cluster.broker.services import Client, Services
 from cluster.replication.outcome import Done, Outcome, ProposeResult
 from statemachine import commands
 from statemachine.payload import SESSION_ROW, SessionRows
 
 if TYPE_CHECKING:
+    from cluster.replication.send_identity import Names
     from statemachine.topics import TopicConfig
 
 
@@ -158,21 +160,23 @@ UNSETTLED_MAX = 4096
 
 
 class Name(NamedTuple):
-    """The identity of a commit: its sender and a sequence."""
+    """The identity of a commit: the session of its sender and a sequence."""
 
-    sender: bytes
+    session: Names
     sequence: int
     low: int
     """The sender has settled every sequence below this one."""
 
 
 class _Sender:
-    __slots__ = ("low", "proposed")
+    __slots__ = ("earlier_max", "low", "proposed")
 
-    def __init__(self) -> None:
+    def __init__(self, earlier_max: int) -> None:
         self.low = 0
-        self.proposed: set[int] = set()
-        """Sequences from `low` on that this node has proposed."""
+        self.proposed: dict[int, int] = {}
+        """Sequences from `low` on that this node has proposed -> the topic id of each commit."""
+        self.earlier_max = earlier_max
+        """The highest sequence that the sender may have used before it had a user, and below OWNERS_LEVEL."""
 
 
 class NamedCommits:
@@ -183,62 +187,105 @@ class NamedCommits:
         self._senders: OrderedDict[bytes, _Sender] = OrderedDict()
 
     def commit(self, row: list[object], name: Name, done: Done) -> None:
-        """Proposes the row [group, topic_id, queue_id, offset] unless a commit of that name was proposed before. `done`
-        gets the outcome in both cases. Raises Refused."""
+        """Proposes the row [group, topic_id, queue_id, offset] unless a commit of that name to the same topic was
+        proposed before. `done` gets the outcome in both cases. Raises Refused."""
+        topic_id = cast("int", row[1])
         sender = self._sender(name)
-        if name.sequence in sender.proposed and not self._is_done(name):
-            self._wait_for_first(row, name, done)
-        elif self._is_done(name):
+        stored = self._stored(name.session.own, name.sequence)
+        if stored is None and name.sequence <= sender.earlier_max:
+            for session in name.session[1:]:
+                if session and self._is_earlier(session, row, name, done):
+                    return
+        first = sender.proposed.get(name.sequence) if stored is None else stored
+        if first not in (None, topic_id):  # one name for two commits
+            self._services.propose([[commands.COMMIT_OFFSETS, [row]]], done)
+        elif stored is not None:
             done(self._done(row))
+        elif first is not None:
+            self._wait_for_first(row, name.session.own, name.sequence, done)
         else:
             self._propose(row, name, done)
 
+    def _is_earlier(self, session: bytes, row: list[object], name: Name, done: Done) -> bool:
+        """Returns True if the commit is in a session that its sender had earlier, or on its way there: `done` is or
+        will be called. Raises Refused."""
+        stored = self._stored(session, name.sequence)
+        if stored == row[1]:
+            done(self._done(row))
+            return True
+        sender = self._senders.get(session)
+        if stored is None and sender is not None and sender.proposed.get(name.sequence) == row[1]:
+            self._wait_for_first(row, session, name.sequence, done)
+            return True
+        if session is name.session.before and stored is None:  # one without a user may be another's
+            _refuse_late(name.sequence, self._low(session))
+        return False
+
+    def _low(self, session: bytes) -> int:
+        found, sender = self._services.state.session(session), self._senders.get(session)
+        return max(found.low_sequence if found is not None else 0, sender.low if sender is not None else 0)
+
     def _sender(self, name: Name) -> _Sender:
-        session = self._services.state.session(name.sender)
-        sender = self._senders.setdefault(name.sender, _Sender())
-        self._senders.move_to_end(name.sender)
+        own = name.session.own
+        sender = self._senders.get(own)
+        if sender is None:
+            earlier = [self._highest(session) for session in name.session[1:] if session]
+            sender = self._senders[own] = _Sender(max(earlier, default=0))
+        self._senders.move_to_end(own)
         if len(self._senders) > SENDERS_MAX:
             self._senders.popitem(last=False)
-        low = max(name.low, sender.low, session.low_sequence if session is not None else 0)
+        low = max(name.low, self._low(own))
         if low > sender.low:
             sender.low = low
-            sender.proposed = {sequence for sequence in sender.proposed if sequence >= low}
-        if name.sequence < low:
-            remark = f"commit {name.sequence} is too late: its sender has settled all commits below {low}"
-            raise Refused(Reason.INVALID, remark)
+            sender.proposed = {sequence: topic_id for sequence, topic_id in sender.proposed.items() if sequence >= low}
+        _refuse_late(name.sequence, low)
         if len(sender.proposed) >= UNSETTLED_MAX:
             raise Refused(Reason.INVALID, f"more than {UNSETTLED_MAX} commits are not settled")
         return sender
 
-    def _is_done(self, name: Name) -> bool:
-        session = self._services.state.session(name.sender)
-        return session is not None and session.find(name.sequence) is not None
+    def _highest(self, session: bytes) -> int:
+        sender = self._senders.get(session)
+        proposed = max(sender.proposed, default=0) if sender is not None else 0
+        return max(proposed, self._services.state.max_sequence(session))
+
+    def _stored(self, session: bytes, sequence: int) -> int | None:
+        """Returns the topic id of the stored commit; None if there is none."""
+        found = self._services.state.session(session)
+        place = found.find(sequence) if found is not None else None
+        return None if place is None or is_message(place) else place[0]
 
     def _done(self, row: list[object]) -> ProposeResult:
         exists = row[1] in self._services.state.topics_by_id
         return ProposeResult(Outcome.OK, [commands.done() if exists else commands.not_found("topic")], None, "")
 
     def _propose(self, row: list[object], name: Name, done: Done) -> None:
-        self._senders[name.sender].proposed.add(name.sequence)
+        own = name.session.own
+        self._senders[own].proposed[name.sequence] = cast("int", row[1])
         place = SESSION_ROW.pack(name.sequence, row[1], row[2], row[3], 0)
-        session = SessionRows(name.sender, name.low, name.sequence, place)
+        session = SessionRows(own, name.low, name.sequence, place)
         run: list[commands.Command] = [[commands.COMMIT_OFFSETS, [row]]]
         self._services.propose(run, done, session)
 
-    def _wait_for_first(self, row: list[object], name: Name, done: Done) -> None:
+    def _wait_for_first(self, row: list[object], session: bytes, sequence: int, done: Done) -> None:
         """Waits for a commit of the same name that is in flight, or was lost with an earlier term. A new proposal is
         placed behind it in the log."""
 
         def decided(result: ProposeResult) -> None:
             if result.outcome is not Outcome.OK:
                 done(ProposeResult(Outcome.UNKNOWN, [], None, "the same commit arrived before, and is undecided"))
-            elif self._is_done(name):
+            elif self._stored(session, sequence) is not None:
                 done(self._done(row))
             else:
                 remark = "an earlier attempt was lost with its leader; nothing was done, try again"
-                sender = self._senders.get(name.sender)
+                sender = self._senders.get(session)
                 if sender is not None:
-                    sender.proposed.discard(name.sequence)
+                    sender.proposed.pop(sequence, None)
                 done(ProposeResult(Outcome.FAIL, [], None, remark))
 
         self._services.propose([], decided)
+
+
+def _refuse_late(sequence: int, low: int) -> None:
+    if sequence < low:
+        remark = f"commit {sequence} is too late: its sender has settled all commits below {low}"
+        raise Refused(Reason.INVALID, remark)

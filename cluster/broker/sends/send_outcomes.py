@@ -44,15 +44,12 @@ class SendOutcomes:
         clock: Clock,
         state: BrokerState,
         retries: RetryMemory,
-        incarnation: bytes,
         answers: SendAnswers,
         closings: ClosedConnections,
     ) -> None:
-        """`incarnation` is the prefix of the producer ids that this node has assigned."""
         self._clock = clock
         self._state = state
         self._retries = retries
-        self._incarnation = incarnation
         self._answers = answers
         self._closings = closings
 
@@ -138,10 +135,11 @@ class SendOutcomes:
 
     def _remember(self, send: Send) -> None:
         """Keeps the identity of a foreign client's unanswered send."""
-        if send.oneway or not send.unique_key or send.producer_id[:8] != self._incarnation:
+        if send.oneway or not send.unique_key or not send.issued:
             return
         identity = Identity(send.producer_id, send.sequence, send.low_sequence)
-        self._retries.remember(send.slot.name, send.unique_key, send.body, identity, self._clock.monotonic_ms())
+        now_ms = self._clock.monotonic_ms()
+        self._retries.remember(send.user, send.slot.name, send.unique_key, send.body, identity, now_ms)
         leave_session(send.connection, send.producer_id)
 
 

@@ -26,19 +26,26 @@ class SendPath(ReplyTo, Protocol):
     def born_host(self) -> bytes:
         """The client's own ip (4 or 16 bytes) and int32 port."""
 
+    @property
+    def forwarded(self) -> bool:
+        """True if another node holds the client's connection."""
+
 
 class Origin(Protocol):
     """A send request in the form that its front keeps. The broker reads these attributes and hands the object back."""
 
     identity: Identity | None
-    """The identity given by the node that holds the client's connection. The client's own takes precedence."""
-
-    user: int
-    """Id of the user who is proven; 0 if none is."""
+    """The identity that the node with the client's connection has issued; None if that has not happened, and for a send
+    whose session its client has named. The session id that follows from such a name is never kept here: whoever
+    handles the send, here or at another leader, derives it from the request and its user, so never twice."""
 
     @property
     def path(self) -> SendPath:
         """The connection over which it came, and over which its answer goes back."""
+
+    @property
+    def user(self) -> int:
+        """Id of the user who signed the request; 0 if none is proven."""
 
     @property
     def version(self) -> int:
@@ -69,7 +76,7 @@ class DecodedSend(Protocol):
     """The number of queues of a topic that the send creates."""
     is_batch: bool | None
     producer_id: str
-    """The producer's own identity, 32 hex digits; "" if it has none."""
+    """The name that the producer gives its session, 32 hex digits; "" if it gives none."""
     sequence: int
     low_sequence: int
 

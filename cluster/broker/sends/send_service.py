@@ -7,7 +7,6 @@ task, no future, no log line per message.
 
 from __future__ import annotations
 
-import logging
 import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -15,17 +14,27 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from cluster.broker.delivery_time import Delays, addressed, half_of, is_half, without
 from cluster.broker.name_rules import PERM_WRITE
 from cluster.broker.refusal import NotTaken, Reason, Refused, over_limit
+from cluster.broker.sends.held_sends import HeldSends, LongSessionError, OtherTopic, SessionReads, UnderWay
 from cluster.broker.sends.send_request import DecodedSend, Origin, PlainBatches, SendPath, redirected
 from cluster.replication.acks.ack_levels import LevelError, ack_of
 from cluster.replication.message_batch import BatchMessage, Send, TopicSlot, key_hash_of, normal_kind
 from cluster.replication.message_head import CACHED_TAG_MAX, cached_tag_hash, property_of, tag_hash
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.replication.proposals import Proposals
-from cluster.replication.send_identity import ConnectionSession, Identity, RetryMemory
+from cluster.replication.send_identity import (
+    ID_SIZE,
+    ConnectionSession,
+    Identity,
+    Names,
+    RetryMemory,
+    SessionKind,
+    brought_id,
+    content_hash,
+    names_of,
+)
 from raftmq_wire.crc import crc32
 from raftmq_wire.message_format import PROPERTIES_BYTES_MAX
 from statemachine.commands import CREATE_TOPIC, NAME, OWNERS_LEVEL
-from statemachine.dedup import SessionUnreadError
 from statemachine.payload import RowKind
 
 if TYPE_CHECKING:
@@ -33,7 +42,6 @@ if TYPE_CHECKING:
     from cluster.config.config import Config
     from cluster.replication.message_head import Schedule
     from cluster.runtime.clock import Clock
-    from cluster.runtime.turns.work import Steps
 
 
 FORBIDDEN_TOPICS = frozenset(
@@ -66,21 +74,23 @@ class Sends(Generic[_Origin]):
         retries: RetryMemory,
         incarnation: bytes,
         *,
+        entropy: Callable[[int], bytes],
         route: Callable[[_Origin], None],
         refuse: Callable[[_Origin, Refused], None],
     ) -> None:
-        """`incarnation`: 8 bytes that no other run of any node shares. `route` handles a send that had to wait, from
-        the start, and `refuse` tells its client why nothing was stored."""
+        """`incarnation`: 8 bytes that no other run of any node shares; they begin the keys of messages that come
+        without one. `entropy` returns random bytes. `route` handles a send that had to wait, from the start, and
+        `refuse` tells its client why nothing was stored."""
         config = services.config
         self._services = services
         self._state = services.state
         self._clock = clock
         self._proposals = proposals
         self._retries = retries
-        self._incarnation = incarnation
+        self._entropy = entropy
         self._route = route
         self._refuse = refuse
-        self._sessions = 0
+        self._held = HeldSends(services.state, proposals)
         self._session_reads = SessionReads(services)
         suffix = f"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01{config.cluster.name}\x02"
         self.suffix = suffix.encode()
@@ -102,7 +112,7 @@ class Sends(Generic[_Origin]):
         path, size, proposals = origin.path, origin.size, self._proposals
         refusing = proposals.refusing
         over = over_limit(self._limits, path, size, proposals.in_flight.sends.bytes)
-        if (refusing or over) and not self._held_already(wish, origin.identity):
+        if (refusing or over) and not self._held_already(origin, wish):
             raise Refused(Reason.UNAVAILABLE if refusing else Reason.BUSY, refusing or over)
         topic, queue_id, asked = wish.topic, wish.queue_id, wish.properties
         if topic[:1] == "%":
@@ -139,7 +149,7 @@ class Sends(Generic[_Origin]):
         Raises Refused. `asked`: its properties, without those that the broker adds; `kind`: the RowKind of its row."""
         path, size, proposals, body = origin.path, origin.size, self._proposals, origin.body
         if wish.is_batch:
-            properties, unique_key, tag, batch = b"", "", 0, self.split_batch(slot, body)
+            properties, unique_key, tag, batch = b"", "", 0, self.split_batch(slot, body, origin.user)
         else:
             properties, key, tag = self._check_message(len(body), asked.encode())
             unique_key, batch = key.decode("utf-8", "replace"), ()
@@ -150,7 +160,7 @@ class Sends(Generic[_Origin]):
         if slot.dedup == "off" or (oneway and not wish.producer_id):
             producer_id, sequence, low = _NO_IDENTITY
         else:
-            producer_id, sequence, low = self._identify(path, slot.name, wish, unique_key, body, origin.identity)
+            producer_id, sequence, low = self._identify(origin, slot.name, wish, unique_key)
         send = Send(
             path,
             size,
@@ -175,10 +185,16 @@ class Sends(Generic[_Origin]):
             proposals.now_ms,
             ack,
             schedule=schedule,
+            user=origin.user,
+            issued=bool(producer_id) and not (wish.producer_id or path.forwarded),
         )
-        if (slot.dedup == "strict" and self._known_unique(send)) or (producer_id and self._known(origin, send)):
+        hashes: list[int] = []
+        if slot.dedup == "strict" and not batch:
+            hashes = self._unique_hashes(send)
+            send.content = hashes[0]
+        if (hashes and self._known_unique(send, hashes)) or (producer_id and self._known(origin, send, wish)):
             return
-        if slot.dedup == "strict" and not batch and proposals.strict_inflight(send):
+        if hashes and proposals.strict_inflight(send, hashes):
             self._wait_for_first(origin, send)
             return
         path.in_flight.take(size)
@@ -219,28 +235,24 @@ class Sends(Generic[_Origin]):
 
     # --- checks ------------------------------------------------------------------------------------------------------
 
-    def _held_already(self, wish: DecodedSend, given: Identity | None) -> bool:
+    def _held_already(self, origin: _Origin, wish: DecodedSend) -> bool:
         """Returns True if this send was stored or proposed before. Then the answer "busy" would deny something that
         happened or may still happen."""
-        producer_id, sequence = (given.producer_id, given.sequence) if given is not None else (b"", 0)
-        if wish.producer_id:
-            try:
-                producer_id, sequence = bytes.fromhex(wish.producer_id), wish.sequence
-            except ValueError:
-                return False
-        if not producer_id:
+        names, sequence = self._names(origin, wish), wish.sequence
+        if not wish.producer_id and origin.identity is not None:
+            names, sequence = Names(origin.identity.producer_id), origin.identity.sequence
+        if not names.own or sequence > self._held.highest(names):
             return False
-        highest = self._proposals.session_max.get(producer_id)
-        if sequence > (self._state.max_sequence(producer_id) if highest is None else highest):
-            return False
+        topic = wish.topic
+        if topic[:1] == "%":
+            topic = redirected(wish, self._state.groups, origin.version).topic
+        config = self._state.topics.get(topic)
         try:
-            session = self._state.session_at_hand(producer_id)
-        except SessionUnreadError:  # held, it would need the room that is lacking
-            self._session_reads.read(producer_id, lambda _: None)
+            found = self._held.find(names, sequence, -1 if config is None else config.id)
+        except LongSessionError as unread:  # held, it would need the room that is lacking
+            self._session_reads.read(unread.session, lambda _: None)
             raise Refused(Reason.UNKNOWN, "it is being looked up whether this send was stored before") from None
-        if session is not None and session.find(sequence) is not None:
-            return True
-        return self._proposals.find_inflight(producer_id, sequence) is not None
+        return found is not None and not isinstance(found, OtherTopic)
 
     def _check_message(self, body_size: int, properties: bytes) -> tuple[bytes, bytes, int]:
         """Returns the properties as they will be stored, UNIQ_KEY and tag hash. Raises Refused (13)."""
@@ -282,8 +294,8 @@ class Sends(Generic[_Origin]):
         self._keys += 1
         return b"%b%016X" % (self._key_prefix, self._keys)
 
-    def split_batch(self, slot: TopicSlot, body: bytes) -> tuple[BatchMessage, ...]:
-        """Returns the messages of a batch request (code 320 body). Raises Refused (13)."""
+    def split_batch(self, slot: TopicSlot, body: bytes, user: int) -> tuple[BatchMessage, ...]:
+        """Returns the messages of a batch request (code 320 body) of a user. Raises Refused (13)."""
         if slot.name.startswith("%RETRY%"):
             raise Refused(Reason.MESSAGE_ILLEGAL, "batch sends to a retry topic are not allowed")
         if len(body) > self._limits.message_bytes_max:
@@ -311,8 +323,9 @@ class Sends(Generic[_Origin]):
                 if b"TRAN_MSG" in asked and is_half(slot.name, asked):
                     raise Refused(Reason.MESSAGE_ILLEGAL, "a half message (TRAN_MSG) is not sent in a batch")
                 properties, key, tag = self._check_message(body_len, asked)
-                key_hash = key_hash_of(key.decode("utf-8", "replace")) if strict else 0
-                messages.append(BatchMessage(flag, body[body_at:props_at], properties, tag, key_hash, key))
+                content = body[body_at:props_at]
+                key_hash = self._unique_hash(user, key.decode("utf-8", "replace"), content) if strict else 0
+                messages.append(BatchMessage(flag, content, properties, tag, key_hash, key))
                 at = stop
                 if len(messages) > self._limits.batch_messages_max:
                     limit = self._limits.batch_messages_max
@@ -409,95 +422,118 @@ class Sends(Generic[_Origin]):
         if wish.producer_id:
             return None
         unique_key = "" if wish.is_batch else _unique_key(wish)
-        return Identity(*self._identify(origin.path, wish.topic, wish, unique_key, origin.body, None))
+        return Identity(*self._identify(origin, wish.topic, wish, unique_key))
 
     def remember_held(self, origin: _Origin, wish: DecodedSend, identity: Identity) -> None:
         """Remembers the identity of a send that was passed on and never got a final answer."""
-        if identity.producer_id.startswith(self._incarnation) and not wish.is_batch:
-            self._retries.remember(wish.topic, _unique_key(wish), origin.body, identity, self._clock.monotonic_ms())
+        if wish.producer_id or wish.is_batch or origin.path.forwarded:
+            return
+        now_ms = self._clock.monotonic_ms()
+        self._retries.remember(origin.user, wish.topic, _unique_key(wish), origin.body, identity, now_ms)
+
+    def _names(self, origin: _Origin, wish: DecodedSend) -> Names:
+        """Returns the ids of the session that the client has named; `own` is empty if it named none, or is
+        malformed."""
+        brought = brought_id(wish.producer_id)
+        return names_of(SessionKind.SEND, origin.user, brought, self._state.level) if brought else _NO_NAMES
 
     def _identify(
-        self, path: SendPath, topic: str, wish: DecodedSend, unique_key: str, body: bytes, given: Identity | None
-    ) -> tuple[bytes, int, int]:
-        """Returns the fields of the send's Identity: the client's own, one given by the node that holds the connection
-        (`given`), that of the send that it repeats, or a new one of its connection."""
+        self, origin: _Origin, topic: str, wish: DecodedSend, unique_key: str
+    ) -> Identity | tuple[bytes, int, int]:
+        """Returns the fields of the send's Identity: that of the session which the client has named, the one given by
+        the node that holds the connection, that of the send that it repeats, or a new one of its connection."""
         if wish.producer_id:
-            try:
-                producer_id = bytes.fromhex(wish.producer_id)
-            except ValueError:
-                producer_id = b""
-            if len(producer_id) != 16 or wish.sequence < 1:
+            names = self._names(origin, wish)
+            if not names.own or wish.sequence < 1:
                 raise Refused(Reason.INVALID, "raftmqPid is 32 hex digits, raftmqSeq at least 1")
-            return Identity(producer_id, wish.sequence, wish.low_sequence)
-        if given is not None:
-            return given
+            return names.own, wish.sequence, wish.low_sequence
+        if origin.identity is not None:
+            return origin.identity
         if unique_key and len(self._retries):
-            claimed = self._retries.claim(topic, unique_key, body, self._clock.monotonic_ms())
+            now_ms = self._clock.monotonic_ms()
+            claimed = self._retries.claim(origin.user, topic, unique_key, origin.body, now_ms)
             if claimed is not None:
                 return claimed
-        return self.session_of(path).issue()
+        return self.session_of(origin.path).issue()
 
     def session_of(self, path: SendPath) -> ConnectionSession:
-        """Returns the connection's producer session, which begins with its first send."""
+        """Returns the connection's producer session, which begins with its first send. Its id is random and told to
+        nobody: whoever knows it can take the place of a later send in the session."""
         session = path.session
         if session is None:
-            self._sessions += 1
-            session = path.session = ConnectionSession(self._incarnation + self._sessions.to_bytes(8, "big"))
+            session = path.session = ConnectionSession(self._entropy(ID_SIZE))
         return session
 
-    def _known(self, origin: _Origin, send: Send) -> bool:
+    def _known(self, origin: _Origin, send: Send, wish: DecodedSend) -> bool:
         """Returns True if the log or this node's own proposals already hold this send, which is then answered like the
         first one, or if that must still be looked up."""
         producer_id, sequence = send.producer_id, send.sequence
         proposals = self._proposals
         highest = proposals.session_max.get(producer_id)
-        if sequence > (self._state.max_sequence(producer_id) if highest is None else highest):
+        if highest is not None and sequence > highest:
             proposals.session_max[producer_id] = sequence
             return False
-        try:
-            session = self._state.session_at_hand(producer_id)
-        except SessionUnreadError:
-            self._wait_for_session(origin, send)
-            return True
-        if session is not None:
-            found = session.find(sequence)
-            if found is not None:
-                proposals.early.answer_stored(send, *found)
-                return True
-            if session.forgotten(sequence):
-                raise Refused(
-                    Reason.INVALID,
-                    f"sequence {sequence} of producer {producer_id.hex()} is below {session.low_sequence}, which that "
-                    "producer declared settled; use a new producer id",
-                )
-        first = proposals.find_inflight(producer_id, sequence)
-        if first is None:
+        names = self._names(origin, wish) if wish.producer_id else Names(producer_id)
+        highest = self._held.highest(names)
+        proposals.session_max[producer_id] = max(highest, sequence)
+        if sequence > highest:
             return False
+        try:
+            found = self._held.find(names, sequence, send.slot.topic_id)
+        except LongSessionError as unread:
+            self._wait_for_session(origin, send, unread.session)
+            return True
+        if found is None:
+            return False
+        if isinstance(found, OtherTopic):  # two messages cannot have one identity
+            send.producer_id, send.sequence, send.low_sequence = _NO_IDENTITY
+            send.issued = False
+            return False
+        if not isinstance(found, UnderWay):
+            proposals.early.answer_stored(send, *found)
+            return True
+        send.producer_id = found.session
         room = not over_limit(self._limits, send.connection, send.size, proposals.in_flight.sends.bytes)
         send.connection.in_flight.take(send.size)
         proposals.in_flight.sends.take(send.size)
-        if isinstance(first, Send):
-            proposals.replace_queued(first, send, room=room)
+        if isinstance(found.place, Send):
+            proposals.replace_queued(found.place, send, room=room)
         else:
-            proposals.share(*first, send, room=room)
+            proposals.share(*found.place, send, room=room)
         return True
 
-    def _known_unique(self, send: Send) -> bool:
-        """Handles dedup=strict: any second message with the same key and body counts as a repetition of the first
-        one."""
-        if send.batch:
-            return False
-        row = self._state.unique(send.slot.topic_id, key_hash_of(send.unique_key), crc32(send.body))
-        if row is None:
-            return False
-        self._proposals.early.answer_stored(send, row.topic_id, row.queue_id, row.queue_offset, row.position)
-        return True
+    # --- dedup=strict ------------------------------------------------------------------------------------------------
 
-    def _wait_for_session(self, origin: _Origin, send: Send) -> None:
+    def _unique_hash(self, user: int, unique_key: str, body: bytes) -> int:
+        """Returns the hash of the row by which a message of a topic with dedup=strict is recognised."""
+        apart = self._state.level >= OWNERS_LEVEL
+        return content_hash(user, unique_key, body) if apart else key_hash_of(unique_key)
+
+    def _unique_hashes(self, send: Send) -> list[int]:
+        """Returns the hashes by which a message with this key and body may have been recorded: that of its own row
+        first, then those from before its sender had a user, and below OWNERS_LEVEL."""
+        key, body = send.unique_key, send.body
+        hashes = [self._unique_hash(send.user, key, body)]
+        if self._state.level >= OWNERS_LEVEL:
+            hashes += [content_hash(0, key, body), key_hash_of(key)] if send.user else [key_hash_of(key)]
+        return hashes
+
+    def _known_unique(self, send: Send, hashes: list[int]) -> bool:
+        """Handles dedup=strict: any second message of a user with the same key and body counts as a repetition of the
+        first one."""
+        body_crc = crc32(send.body)
+        for each in hashes:
+            row = self._state.unique(send.slot.topic_id, each, body_crc)
+            if row is not None:
+                self._proposals.early.answer_stored(send, row.topic_id, row.queue_id, row.queue_offset, row.position)
+                return True
+        return False
+
+    def _wait_for_session(self, origin: _Origin, send: Send, session: bytes) -> None:
         """Waits until the session is read, for a send that repeats one of very many sequences of its producer. The send
         is then handled again."""
         release = self._hold(origin)
-        origin.identity = Identity(send.producer_id, send.sequence, send.low_sequence)
+        self._keep_identity(origin, send)
 
         def again(done: bool) -> None:
             if not release():
@@ -508,13 +544,19 @@ class Sends(Generic[_Origin]):
                 remark = "what this node stored of its producer cannot be read"
                 self._refuse(origin, Refused(Reason.UNKNOWN, remark))
 
-        self._session_reads.read(send.producer_id, again)
+        self._session_reads.read(session, again)
+
+    @staticmethod
+    def _keep_identity(origin: _Origin, send: Send) -> None:
+        """Keeps the identity that this node has issued, for when the send is handled again."""
+        if send.issued:
+            origin.identity = Identity(send.producer_id, send.sequence, send.low_sequence)
 
     def _wait_for_first(self, origin: _Origin, send: Send) -> None:
         """Waits, with dedup=strict, while the same message is under way. This request is handled again once the fate of
         the first is known."""
         release = self._hold(origin)
-        origin.identity = Identity(send.producer_id, send.sequence, send.low_sequence) if send.producer_id else None
+        self._keep_identity(origin, send)
 
         def again(result: ProposeResult) -> None:
             if not release():
@@ -528,6 +570,7 @@ class Sends(Generic[_Origin]):
 
 
 _NO_IDENTITY = Identity(b"", 0, 0)
+_NO_NAMES = Names(b"")
 
 
 def _not_writable(slot: TopicSlot) -> Refused:
@@ -538,39 +581,3 @@ def _not_writable(slot: TopicSlot) -> Refused:
 
 def _unique_key(wish: DecodedSend) -> str:
     return property_of(wish.properties.encode(), b"UNIQ_KEY\x01").decode("utf-8", "replace")
-
-
-Told = Callable[[bool], None]
-
-logger = logging.getLogger(__name__)
-
-
-class SessionReads:
-    """Reads long producer sessions.
-
-    A producer may leave 65,536 sequences unsettled, each with a row of its own. Apply keeps the recently used sessions
-    in memory. Others are read when a send repeats one of their sequences.
-    """
-
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self._waiting: dict[bytes, list[Told]] = {}
-
-    def read(self, producer_id: bytes, told: Told) -> None:
-        """Calls `told` in a later turn with True if the session could be read. It is then in memory for a while."""
-        waiting = self._waiting.get(producer_id)
-        if waiting is None:
-            waiting = self._waiting[producer_id] = []
-            self._services.turns.begin_later(self, self._read(producer_id))
-        waiting.append(told)
-
-    def _read(self, producer_id: bytes) -> Steps:
-        done = False
-        try:
-            yield from self._services.state.read_session(producer_id)
-            done = True
-        except Exception:
-            logger.exception("the session of producer %s cannot be read", producer_id.hex())
-        for told in self._waiting.pop(producer_id):
-            told(done)
-            yield

@@ -1,7 +1,9 @@
 """Staged writes on the leader: attempts are opened, messages staged for them, a write committed (docs/adr/0068).
 
 Every request here may be repeated, also at two leaders one after the other. A slice of messages is identified by its
-attempt and a sequence number, as a send is by its producer, and a repeated commit is answered as such.
+attempt and a sequence number, as a send is by its producer, and a repeated commit is answered as such. A slice is
+answered as stored only if the stored one has the same topic and messages. Attempts are numbers that anybody can guess,
+so who stages needs the right to the name of the attempt's write as well.
 """
 
 from __future__ import annotations
@@ -14,16 +16,19 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from cluster.broker.name_rules import PERM_WRITE
 from cluster.broker.refusal import Reason, Refused, not_written, over_limit
+from cluster.broker.rights import PUB, group_need
 from cluster.broker.sends.send_service import FORBIDDEN_TOPICS
 from cluster.replication.acks.ack_levels import Ack
 from cluster.replication.message_batch import Send
 from cluster.replication.message_head import Schedule, topic_field
 from cluster.replication.outcome import Outcome, ProposeResult
-from statemachine.commands import COMMIT_WRITE, DISCARD_ATTEMPTS, OPEN_ATTEMPT
+from cluster.replication.send_identity import SLICES, Names, SessionKind, names_of, slice_hash
+from statemachine.commands import COMMIT_WRITE, DISCARD_ATTEMPTS, OPEN_ATTEMPT, OWNERS_LEVEL
 from statemachine.delivery.staged_writes import COMMITTED, FULL, Attempt, AttemptState
 from statemachine.payload import RowKind
 
 if TYPE_CHECKING:
+    from cluster.broker.rights import Party, Rights
     from cluster.broker.sends.send_request import SendPath
     from cluster.broker.services import Services
     from cluster.replication.message_batch import BatchMessage, TopicSlot
@@ -35,7 +40,6 @@ if TYPE_CHECKING:
 STAGED_TOPIC = "RAFTMQ_SYS_STAGED"
 """The topic that a staged message names, with queue 0, until it is copied."""
 _FIELD = topic_field(STAGED_TOPIC)
-_PRODUCER = b"raftmq-w"
 DISCARDED_MAX = 1_024
 """The most attempts that one command discards."""
 
@@ -70,12 +74,15 @@ class StagedWriteRequests:
         self,
         services: Services,
         proposals: Proposals,
-        split: Callable[[TopicSlot, bytes], tuple[BatchMessage, ...]],
+        split: Callable[[TopicSlot, bytes, int], tuple[BatchMessage, ...]],
+        rights: Rights,
     ) -> None:
-        """`split` checks the messages of a batch request and adds what the broker adds. It raises Refused."""
+        """`split(topic, body, user)` checks the messages of a batch request and adds what the broker adds. It raises
+        Refused."""
         self._services = services
         self._proposals = proposals
         self._split = split
+        self._rights = rights
 
     def open(self, name: str, write: int, done: Callable[[int | CommitAnswer | Refused], None]) -> None:
         """Opens a new attempt at the write; `done` gets its number, or the CommitAnswer if the write is committed."""
@@ -96,15 +103,16 @@ class StagedWriteRequests:
 
         self._services.propose([[OPEN_ATTEMPT, name, write, self._services.log_time_ms()]], opened)
 
-    def stage(self, path: SendPath, asked: StagedSlice, done: Callable[[Refused | None], None]) -> None:
-        """Stores messages of an attempt; `done` gets None, or the reason why they were not stored. Raises Refused."""
+    def stage(self, path: SendPath, party: Party, asked: StagedSlice, done: Callable[[Refused | None], None]) -> None:
+        """Stores messages of an attempt for a party that may commit its write; `done` gets None, or the reason why they
+        were not stored. Raises Refused; for other parties, as if the attempt did not exist."""
         proposals = self._proposals
         size = len(asked.body)
         limits = self._services.config.limits
         why = proposals.refusing or over_limit(limits, path, size, proposals.in_flight.sends.bytes)
         if why:
             raise Refused(Reason.UNAVAILABLE if proposals.refusing else Reason.BUSY, why)
-        attempt = self._open_attempt(asked.attempt)
+        attempt = self._open_attempt(party, asked.attempt)
         slot = self._slot(asked.topic)
         queue_id = asked.queue_id
         if queue_id < 0:
@@ -113,8 +121,11 @@ class StagedWriteRequests:
         elif queue_id >= slot.queues:
             remark = f"request queueId[{queue_id}] is illegal, topic {asked.topic} has {slot.queues} queues"
             raise Refused(Reason.INVALID, remark)
-        producer_id = _PRODUCER + asked.attempt.to_bytes(8, "big")
-        if self._is_stored(producer_id, asked.sequence):
+        state = self._services.state
+        content = slice_hash(asked.body) if state.level >= OWNERS_LEVEL else 0
+        brought = SLICES + asked.attempt.to_bytes(8, "big")
+        names = names_of(SessionKind.SLICE, party.user, brought, state.level)
+        if self._is_stored(names, asked, slot.topic_id, content):
             done(None)
             return
 
@@ -138,16 +149,18 @@ class StagedWriteRequests:
             tag_hash=0,
             unique_key="",
             kind=RowKind.SCHEDULED,
-            producer_id=producer_id,
+            producer_id=names.own,
             sequence=asked.sequence,
             low_sequence=asked.sequence,
-            batch=self._split(slot, asked.body),
+            batch=self._split(slot, asked.body, party.user),
             received_ms=proposals.now_ms,
             ack=Ack.QUORUM_FSYNC,
             schedule=Schedule(_FIELD, 0, due_ms=attempt.due_ms),
             done=told,
+            user=party.user,
+            content=content,
         )
-        proposals.session_max[producer_id] = max(asked.sequence, proposals.session_max.get(producer_id, 0))
+        proposals.session_max[names.own] = max(asked.sequence, proposals.session_max.get(names.own, 0))
         path.in_flight.take(size)
         proposals.in_flight.sends.take(size)
         proposals.submit_send(send)
@@ -206,8 +219,12 @@ class StagedWriteRequests:
             yield
         ended(0)
 
-    def _open_attempt(self, number: int) -> Attempt:
+    def _open_attempt(self, party: Party, number: int) -> Attempt:
         attempt = self._services.state.writes.get(number)
+        if attempt is not None:
+            needs = [group_need(attempt.name, PUB)]
+            if not self._rights.allows(party, needs, "messages for an attempt at a staged write"):
+                attempt = None
         if attempt is None or attempt.state is not AttemptState.OPEN:
             raise Refused(Reason.ILLEGAL, f"attempt {number} is not open (any more): it was committed or discarded")
         return attempt
@@ -222,18 +239,29 @@ class StagedWriteRequests:
             raise Refused(Reason.NO_PERMISSION, f"topic {topic} does not accept writes of this kind")
         return slot
 
-    def _is_stored(self, producer_id: bytes, sequence: int) -> bool:
-        """Returns True if the log has the slice. Raises Refused while that is not decided."""
-        session = self._services.state.session(producer_id)
-        highest = self._proposals.session_max.get(producer_id, 0 if session is None else session.max_sequence)
-        if sequence > highest:
-            return False
-        if session is not None and session.find(sequence) is not None:
-            return True
-        if session is not None and session.forgotten(sequence):
-            raise Refused(Reason.INVALID, f"slice {sequence} is below {session.low_sequence}, which came later")
-        if self._proposals.find_inflight(producer_id, sequence) is not None:
-            raise Refused(Reason.BUSY, "the same slice is on its way into the log: ask again")
+    def _is_stored(self, names: Names, asked: StagedSlice, topic_id: int, content: int) -> bool:
+        """Returns True if the log has the slice. Raises Refused while that is not decided, and if it has another one in
+        its place: an answer that the slice is stored would lose its messages."""
+        state, proposals, sequence = self._services.state, self._proposals, asked.sequence
+        for name in names:
+            session = state.session(name) if name else None
+            highest = proposals.session_max.get(name, 0 if session is None else session.max_sequence)
+            if not name or sequence > highest:
+                continue
+            found = None if session is None else session.find(sequence)
+            if found is not None:
+                stored_topic, _, stored_content, _ = found
+                # Below OWNERS_LEVEL the row has 0 in place of the hash.
+                if stored_topic == topic_id and stored_content in (content, 0):
+                    return True
+                remark = (
+                    f"slice {sequence} of attempt {asked.attempt} is stored with other messages; open a new attempt"
+                )
+                raise Refused(Reason.ILLEGAL, remark)
+            if session is not None and name is not names.unowned and session.forgotten(sequence):
+                raise Refused(Reason.INVALID, f"slice {sequence} is below {session.low_sequence}, which came later")
+            if proposals.find_inflight(name, sequence) is not None:
+                raise Refused(Reason.BUSY, "the same slice is on its way into the log: ask again")
         return False
 
 

@@ -23,7 +23,8 @@ class Frame(msgspec.Struct, gc=False):
     size: int
     """Bytes of header and body. They count against the limits until the request is answered."""
     identity: Identity | None = None
-    """The identity of a send, assigned by the node with the client's connection; None otherwise."""
+    """The identity of a send, issued by the node with the client's connection; None otherwise. It is never derived from
+    what the client brought (see `cluster.broker.sends.send_request.Origin`)."""
     user: int = 0
     """Id of the user who signed the request, as verified by the node with the connection; 0: no user."""
     judged: int = 0

@@ -643,7 +643,7 @@ def decode_forward(header: list[Any]) -> Forwarded:
             and 0 <= user <= _NUMBER_MAX
         ):
             return Forwarded(forward_id, (ip, port), listener, _identity(identity), term, user)
-    raise WireError(f"malformed header of a forwarded request: {header!r:.200}")
+    raise WireError(f"malformed header of a forwarded request: {len(header)} fields")
 
 
 def _identity(fields: Any) -> Identity | None:
@@ -654,4 +654,4 @@ def _identity(fields: Any) -> Identity | None:
             0 < len(producer_id) <= 64 and 0 <= sequence <= _NUMBER_MAX and 0 <= low <= _NUMBER_MAX
         ):
             return Identity(producer_id, sequence, low)
-    raise WireError(f"malformed identity of a forwarded send: {fields!r:.200}")
+    raise WireError("malformed identity of a forwarded send")

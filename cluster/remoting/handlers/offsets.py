@@ -15,6 +15,7 @@ from cluster.remoting.forward.requesting_clients import committers
 from cluster.remoting.request import Handler, Request, integer, text
 from cluster.remoting.request_rights import ROUTE, WRITE, Code, Codes, row
 from cluster.replication.outcome import ProposeResult
+from cluster.replication.send_identity import SessionKind, brought_id, names_of
 from raftmq_wire.codec import FLAG_ONEWAY
 from raftmq_wire.codes import RequestCode, ResponseCode
 
@@ -76,7 +77,7 @@ class OffsetRequests:
         elif request.flag & FLAG_ONEWAY:
             self._offsets.commit_later(group, topic, queue_id, offset)
         else:
-            name = name_of(request)
+            name = name_of(request, self._services.state.level)
             self._offsets.commit(group, topic, queue_id, offset, name, lambda result: _answer_update(request, result))
 
     def _other_holder(self, request: Request, group: str, topic: str, queue_id: int) -> str | None:
@@ -129,20 +130,18 @@ class OffsetRequests:
         self._offsets.earliest_store_ms(topic, queue_id, told)
 
 
-def name_of(request: Request) -> Name | None:
-    """Returns the identity that a commit carries, None without one. Raises Refused (29) if it is malformed."""
+def name_of(request: Request, level: int) -> Name | None:
+    """Returns the identity that a commit carries in a cluster of that level, None without one. Raises Refused (29) if
+    it is malformed."""
     pid = request.ext.get("raftmqPid")
     if not pid:
         return None
-    try:
-        sender = bytes.fromhex(pid)
-    except ValueError:
-        sender = b""
+    sender = brought_id(pid)
     sequence, low = integer(request, "raftmqSeq"), integer(request, "raftmqLow", 1)
-    if len(sender) != 16 or not 1 <= low <= sequence:
+    if not sender or not 1 <= low <= sequence:
         remark = "raftmqPid is 32 hex digits, raftmqSeq at least 1, raftmqLow from 1 to raftmqSeq"
         raise Refused(Reason.INVALID, remark)
-    return Name(sender, sequence, low)
+    return Name(names_of(SessionKind.OFFSETS, request.user, sender, level), sequence, low)
 
 
 def _answer_update(request: Request, result: ProposeResult) -> None:

@@ -15,7 +15,7 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.broker.rights import PUB
 from cluster.broker.transactions.staged_writes import CommitAnswer, StagedSlice, StagedWriteRequests
 from cluster.remoting.answers import refuse, refusing
-from cluster.remoting.request import integer, integer_in, text
+from cluster.remoting.request import integer, integer_in, party_of, text
 from cluster.remoting.request_rights import Code, Codes, row
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import INT64_MAX
@@ -75,7 +75,7 @@ class StagedWriteHandlers:
             request.body,
         )
         # A connection of this protocol is a path of sends as well.
-        self._writes.stage(cast("SendPath", request.connection), asked, _answered(request))
+        self._writes.stage(cast("SendPath", request.connection), party_of(request), asked, _answered(request))
 
     def _commit(self, request: Request) -> None:
         try:

@@ -53,10 +53,10 @@ def test_long_subscriptions_and_tags_are_not_remembered() -> None:
 def test_long_keys_of_unanswered_sends_are_remembered_by_their_digest() -> None:
     memory = RetryMemory()
     key, identity = "k" * 30_000, Identity(b"p", 1, 1)
-    memory.remember("T", key, b"body", identity, 0)
-    assert max(len(name) for _, name in memory._by_key) <= 128
-    assert memory.claim("T", key[:-1] + "l", b"body", 1) is None
-    assert memory.claim("T", key, b"body", 1) == identity
+    memory.remember(0, "T", key, b"body", identity, 0)
+    assert max(len(name) for _, _, name in memory._by_key) <= 128
+    assert memory.claim(0, "T", key[:-1] + "l", b"body", 1) is None
+    assert memory.claim(0, "T", key, b"body", 1) == identity
 
 
 def test_names_are_bounded_however_they_are_made() -> None:

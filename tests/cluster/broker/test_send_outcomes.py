@@ -40,7 +40,7 @@ class Fates:
             fail=lambda send, refused: self.told.append(refused.reason),
         )
         self.closings = ClosedConnections(lambda look: None)
-        self.fates = SendOutcomes(clock, state, self.memory, OURS[:8], answers, self.closings)
+        self.fates = SendOutcomes(clock, state, self.memory, answers, self.closings)
 
     def send(self, producer_id: bytes = OURS, session_of: bytes = OURS, **fields: Any) -> Any:
         """Sequence 1 of a session; the connection may be in a later one by now."""
@@ -48,7 +48,16 @@ class Fates:
         session.issue()
         session.producer_id = session_of
         path = Path(session)
-        values = {"unique_key": "K", "body": b"b", "oneway": False, "queue_id": 3, "batch": (), **fields}
+        values = {
+            "unique_key": "K",
+            "body": b"b",
+            "oneway": False,
+            "user": 0,
+            "issued": True,
+            "queue_id": 3,
+            "batch": (),
+            **fields,
+        }
         slot = SimpleNamespace(name="T")
         return SimpleNamespace(
             done=None,
@@ -110,11 +119,11 @@ def test_a_refused_retry_leaves_the_first_attempt_to_be_recognised() -> None:
     run = Fates()
     send = run.send(session_of=LATER)
     run.fates.refused(send, "why")
-    assert run.memory.claim("T", "K", b"b", 0) == (OURS, 1, 1)
+    assert run.memory.claim(0, "T", "K", b"b", 0) == (OURS, 1, 1)
     assert send.connection.session.producer_id == LATER, "its present session goes on"
 
 
-@pytest.mark.parametrize("fields", [{"producer_id": FOREIGN}, {"unique_key": ""}, {"oneway": True}])
+@pytest.mark.parametrize("fields", [{"producer_id": FOREIGN, "issued": False}, {"unique_key": ""}, {"oneway": True}])
 def test_what_nobody_could_recognise_by_its_key_is_not_remembered(fields: dict[str, Any]) -> None:
     run = Fates()
     run.fates.unknown(run.send(**fields), "why")
@@ -144,7 +153,7 @@ def test_a_send_that_is_decided_before_its_closed_connection_is_looked_at_is_rem
         run.fates.unknown(send, "why")
     else:
         run.fates.refused(send, "why")
-    assert run.memory.claim("T", "K", b"b", 0) == (OURS, 1, 1)
+    assert run.memory.claim(0, "T", "K", b"b", 0) == (OURS, 1, 1)
     run.closings.look()
     run.fates.unknown(send, "why")
     assert not len(run.memory), "once its connection was looked at, nothing more is remembered of it"

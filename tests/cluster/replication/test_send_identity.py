@@ -17,46 +17,46 @@ def named(sequence: int) -> Identity:
 def test_each_record_is_handed_out_once_oldest_first() -> None:
     memory = RetryMemory()
     for sequence in (1, 2):
-        memory.remember("T", "K", b"body", named(sequence), 0)
+        memory.remember(0, "T", "K", b"body", named(sequence), 0)
     assert len(memory) == 2
-    assert [memory.claim("T", "K", b"body", 0) for _ in range(3)] == [named(1), named(2), None]
+    assert [memory.claim(0, "T", "K", b"body", 0) for _ in range(3)] == [named(1), named(2), None]
     assert len(memory) == 0
 
 
 @pytest.mark.parametrize(("topic", "key", "body"), [("U", "K", b"body"), ("T", "L", b"body"), ("T", "K", b"other")])
 def test_topic_key_and_body_must_be_equal(topic: str, key: str, body: bytes) -> None:
     memory = RetryMemory()
-    memory.remember("T", "K", b"body", named(1), 0)
-    assert memory.claim(topic, key, body, 0) is None
-    assert memory.claim("T", "K", b"body", 0) == named(1)
+    memory.remember(0, "T", "K", b"body", named(1), 0)
+    assert memory.claim(0, topic, key, body, 0) is None
+    assert memory.claim(0, "T", "K", b"body", 0) == named(1)
 
 
 def test_one_key_with_two_bodies() -> None:
     memory = RetryMemory()
-    memory.remember("T", "K", b"a", named(1), 0)
-    memory.remember("T", "K", b"b", named(2), 0)
-    assert memory.claim("T", "K", b"b", 0) == named(2)
-    assert memory.claim("T", "K", b"b", 0) is None
-    assert memory.claim("T", "K", b"a", 0) == named(1)
+    memory.remember(0, "T", "K", b"a", named(1), 0)
+    memory.remember(0, "T", "K", b"b", named(2), 0)
+    assert memory.claim(0, "T", "K", b"b", 0) == named(2)
+    assert memory.claim(0, "T", "K", b"b", 0) is None
+    assert memory.claim(0, "T", "K", b"a", 0) == named(1)
 
 
 def test_too_old_to_be_a_retry() -> None:
     memory = RetryMemory()
-    memory.remember("T", "K", b"a", named(1), 0)
-    assert memory.claim("T", "K", b"a", REMEMBER_MS) is None
-    memory.remember("T", "L", b"a", named(2), 1)
+    memory.remember(0, "T", "K", b"a", named(1), 0)
+    assert memory.claim(0, "T", "K", b"a", REMEMBER_MS) is None
+    memory.remember(0, "T", "L", b"a", named(2), 1)
     memory.expire(REMEMBER_MS)
     assert len(memory) == 1
-    assert memory.claim("T", "L", b"a", REMEMBER_MS) == named(2)
+    assert memory.claim(0, "T", "L", b"a", REMEMBER_MS) == named(2)
 
 
 def test_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(send_identity, "REMEMBER_MAX", 3)
     memory = RetryMemory()
     for sequence in range(5):
-        memory.remember("T", f"K{sequence}", b"a", named(sequence), 0)
+        memory.remember(0, "T", f"K{sequence}", b"a", named(sequence), 0)
     assert len(memory) == 3
-    assert [memory.claim("T", f"K{at}", b"a", 0) for at in range(5)] == [None, None, named(2), named(3), named(4)]
+    assert [memory.claim(0, "T", f"K{at}", b"a", 0) for at in range(5)] == [None, None, named(2), named(3), named(4)]
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 2), st.integers(0, 2)), max_size=40))
@@ -66,10 +66,10 @@ def test_never_more_claims_than_records(steps: list[tuple[bool, int, int]]) -> N
     for at, (remembers, key, body) in enumerate(steps):
         kept = model.setdefault((key, body), [])
         if remembers:
-            memory.remember("T", str(key), bytes((body,)), named(at), at)
+            memory.remember(0, "T", str(key), bytes((body,)), named(at), at)
             kept.append(named(at))
         else:
-            assert memory.claim("T", str(key), bytes((body,)), at) == (kept.pop(0) if kept else None)
+            assert memory.claim(0, "T", str(key), bytes((body,)), at) == (kept.pop(0) if kept else None)
         assert len(memory) == sum(map(len, model.values()))
 
 

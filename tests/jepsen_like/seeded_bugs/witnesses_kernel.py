@@ -46,7 +46,7 @@ def answers(node: Node, sends: list[Send], entry: Built) -> bytes:
     node.path.write = node.path.write_all = written.append
     nothing: Any = None
     writer = SendReplyWriter(STORE_HOST, "broker")
-    SendOutcomes(nothing, nothing, node.retries, INCARNATION, writer, ClosedConnections(lambda look: None)).stored(
+    SendOutcomes(nothing, nothing, node.retries, writer, ClosedConnections(lambda look: None)).stored(
         sends, entry, set()
     )
     return b"".join(written)
@@ -125,7 +125,7 @@ def witness_Y10() -> None:
 def witness_Y11() -> None:
     node = Node()
     first = Identity(INCARNATION + bytes(8), 1, 1)
-    node.retries.remember("orders", "AC10", b"hello", first, 0)
+    node.retries.remember(0, "orders", "AC10", b"hello", first, 0)
     (send,) = node.read(request())
     assert send.sequence == first.sequence
 

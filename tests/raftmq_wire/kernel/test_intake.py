@@ -196,7 +196,7 @@ def test_limits_end_the_short_way() -> None:
 
 def test_the_retry_of_an_unanswered_send_goes_the_long_way() -> None:
     node = Node()
-    node.retries.remember("orders", "AC10", b"hello", Identity(INCARNATION + bytes(8), 1, 1), 0)
+    node.retries.remember(0, "orders", "AC10", b"hello", Identity(INCARNATION + bytes(8), 1, 1), 0)
     data = request(properties="UNIQ_KEY\x01other\x02") + request()
     _, frames = FrameBuffer(1 << 24).feed(data)
     assert node.intake.take(node.path, data, frames, 0) == 1
@@ -319,7 +319,7 @@ def test_entry_and_answers_are_those_of_the_twins(each: list[bytes]) -> None:
         if node is long:
             answers.acknowledge_plain = lambda _, __, at: at
         nothing: Any = None
-        fates = SendOutcomes(nothing, nothing, node.retries, INCARNATION, answers, ClosedConnections(lambda look: None))
+        fates = SendOutcomes(nothing, nothing, node.retries, answers, ClosedConnections(lambda look: None))
         fates.stored(some, built, set())
         written.append(b"".join(parts))
         assert node.path.in_flight.bytes == sum(send.size for send in node.queue.waiting) - sum(s.size for s in some)

@@ -37,7 +37,7 @@ def divided(body: bytes, *, dedup: str = "retry") -> tuple[bool, Any]:
 
 def outcome(node: Node, slot: Any, body: bytes) -> Any:
     try:
-        messages = node.sends.split_batch(slot, body)
+        messages = node.sends.split_batch(slot, body, 0)
     except Refused as refused:
         return str(refused), node.sends.new_key()
     return [[getattr(message, name) for name in MESSAGE_FIELDS] for message in messages], node.sends.new_key()

@@ -1,0 +1,142 @@
+"""Finds out whether a send with an identity is stored or under way already.
+
+A repeated send is recognised by its session and sequence, and only if it is for the same topic. In doubt it is stored
+as a new message. The session is named by kind, user and what the client brought (`cluster.replication.send_identity`),
+so nobody can take a sequence of another sender.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from cluster.broker.refusal import Reason, Refused
+from statemachine.dedup import SessionUnreadError
+
+if TYPE_CHECKING:
+    from cluster.broker.services import Services
+    from cluster.replication.message_batch import Send
+    from cluster.replication.pending_requests import PendingEntry
+    from cluster.replication.proposals import Proposals
+    from cluster.replication.send_identity import Names
+    from cluster.runtime.turns.work import Steps
+    from statemachine.broker_state import BrokerState
+    from statemachine.dedup import Stored
+
+logger = logging.getLogger(__name__)
+
+Told = Callable[[bool], None]
+
+
+class LongSessionError(Exception):
+    """A session must be read first, in several steps (`BrokerState.read_session`)."""
+
+    def __init__(self, session: bytes) -> None:
+        super().__init__("a producer's session is too long to be read at once")
+        self.session = session
+
+
+class UnderWay(NamedTuple):
+    """A send with the same identity that the log has not decided."""
+
+    session: bytes
+    """The id under which it was proposed."""
+    place: tuple[PendingEntry, int] | Send
+    """Its entry and its position there, or the send itself while it is queued."""
+
+
+class OtherTopic:
+    """The sender used this sequence for a message of another topic."""
+
+
+class HeldSends:
+    """Searches the sessions in the log and the proposals of this node, while it leads."""
+
+    def __init__(self, state: BrokerState, proposals: Proposals) -> None:
+        self._state = state
+        self._proposals = proposals
+
+    def highest(self, names: Names) -> int:
+        """Returns the highest sequence that is known of the sender. At first sight in a term of leadership, that
+        includes the sessions which its sends had before it had a user, and below OWNERS_LEVEL."""
+        highest = self._proposals.session_max.get(names.own)
+        if highest is None:
+            highest = max([self._highest(name) for name in names if name])
+        return highest
+
+    def _highest(self, session: bytes) -> int:
+        highest = self._proposals.session_max.get(session)
+        return self._state.max_sequence(session) if highest is None else highest
+
+    def find(self, names: Names, sequence: int, topic_id: int) -> Stored | UnderWay | OtherTopic | None:
+        """Returns the place of the message with this sequence, or the send that is under way with it; None if there is
+        none. Raises LongSessionError, and Refused if nobody knows any more whether it was stored."""
+        for name in names:
+            if name and (found := self._stored(names, name, sequence, topic_id)) is not None:
+                return found
+        for name in names:
+            if name and (name is names.own or sequence <= self._proposals.session_max.get(name, 0)):
+                place = self._proposals.find_inflight(name, sequence)
+                if place is None:
+                    continue
+                first = place[0].sends[place[1]] if isinstance(place, tuple) else place
+                if first.slot.topic_id == topic_id:
+                    return UnderWay(name, place)
+                if name is names.own:
+                    return OtherTopic()
+        return None
+
+    def _stored(self, names: Names, name: bytes, sequence: int, topic_id: int) -> Stored | OtherTopic | None:
+        try:
+            session = self._state.session_at_hand(name)
+        except SessionUnreadError:
+            raise LongSessionError(name) from None
+        if session is None:
+            return None
+        found = session.find(sequence)
+        if found is not None and found[0] == topic_id and is_message(found):
+            return found
+        if found is not None:
+            return OtherTopic() if name is names.own else None
+        # A session without a user may be another's, so what it has settled says nothing about this sender.
+        if name is not names.unowned and session.forgotten(sequence):
+            remark = f"sequence {sequence} of this producer is below {session.low_sequence}, which it declared settled"
+            raise Refused(Reason.INVALID, f"{remark}; use a new producer id")
+        return None
+
+
+def is_message(found: Stored) -> bool:
+    """Returns True if the session row is of a message; False if it is of a committed offset."""
+    return found[3] != 0
+
+
+class SessionReads:
+    """Reads long producer sessions.
+
+    A producer may leave 65,536 sequences unsettled, each with a row of its own. Apply keeps the recently used sessions
+    in memory. Others are read when a send repeats one of their sequences.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._waiting: dict[bytes, list[Told]] = {}
+
+    def read(self, producer_id: bytes, told: Told) -> None:
+        """Calls `told` in a later turn with True if the session could be read. It is then in memory for a while."""
+        waiting = self._waiting.get(producer_id)
+        if waiting is None:
+            waiting = self._waiting[producer_id] = []
+            self._services.turns.begin_later(self, self._read(producer_id))
+        waiting.append(told)
+
+    def _read(self, producer_id: bytes) -> Steps:
+        done = False
+        try:
+            yield from self._services.state.read_session(producer_id)
+            done = True
+        except Exception:
+            logger.exception("the session of a producer cannot be read")
+        for told in self._waiting.pop(producer_id):
+            told(done)
+            yield
