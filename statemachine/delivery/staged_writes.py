@@ -261,11 +261,7 @@ class StagedWrites:
         """Returns the reason why a commit of the write may not name the attempt; "" if it may."""
         attempt = self.current(number)
         # The name of another's write is not shown: who commits has proven no right to it.
-        if (
-            attempt is None
-            or attempt.state is not AttemptState.OPEN
-            or (attempt.name, attempt.write) != (name, write)
-        ):
+        if attempt is None or attempt.state is not AttemptState.OPEN or (attempt.name, attempt.write) != (name, write):
             return f"attempt {number} is no open attempt at this write (any more)"
         if attempt.count != count:
             return f"attempt {number} has {attempt.count} messages, not {count}"
