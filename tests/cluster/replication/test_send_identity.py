@@ -137,8 +137,8 @@ def test_sessions_are_one_only_if_kind_owner_and_name_are(one: Any, other: Any) 
 def test_a_session_of_another_owner_or_kind_is_never_written_and_seen_only_without_an_owner(
     one: Any, other: Any
 ) -> None:
-    names, others = names_of(*one, LEVEL), names_of(*other, LEVEL)
-    (kind, _, name), (other_kind, other_owner, other_name) = one, other
+    (kind, owner, name), (other_kind, other_owner, other_name) = one, other
+    names, others = names_of(kind, owner, name, LEVEL), names_of(other_kind, other_owner, other_name, LEVEL)
     if one != other:
         assert names.own != others.own
     if others.own in names[1:]:
