@@ -28,7 +28,8 @@ from jepsen_like.sim.machines.machine import BROKER_PORT, Machine, config_of
 from jepsen_like.sim.machines.network import EdgeConditions, Endpoint, Network
 from jepsen_like.sim.options import Options, stream
 from raftlog.types import NodeId
-from raftmq.commands.bench_load import batch_body, request_frame
+from raftmq.commands.bench_load import PREFIX, batch_body, request_frame
+from statemachine.commands import FINALIZE, LEVEL
 
 STAGES = {
     "send, 1 in flight": (1, 1, 100),
@@ -37,6 +38,8 @@ STAGES = {
     "batch of 100 x 1 KiB": (4, 100, 4),
 }
 """The stages of sends: name -> requests in flight, messages per request, rounds."""
+NAMED = {"named send, 64": (64, 1, 24)}
+"""The same for sends in a session that the client names, as ours does."""
 WITH_PEERS = {
     "send, 1 in flight, two peers": (1, 1, 60),
     "send, 64, two peers": (64, 1, 16),
@@ -117,6 +120,7 @@ class Driver:
     def __init__(self, nodes: LoneNode | Three) -> None:
         self._lone = nodes
         self._client = self._lone.connect(Client, 0.1)[1]
+        self._sequence = 100_000_000  # always of nine digits
 
     def ask(self, requests: bytes, count: int) -> bytes:
         """Sends `count` requests and returns the answers."""
@@ -135,13 +139,27 @@ class Driver:
         if self._lone.loop.errors:
             raise SystemExit(f"the node raised: {self._lone.loop.errors}")
 
-    def send(self, in_flight: int, batch: int, rounds: int) -> None:
+    def send(self, in_flight: int, batch: int, rounds: int, *, named: bool = False) -> None:
         """Sends `in_flight` requests at a time, in all rounds. Raises SystemExit if one is refused."""
         body = batch_body(BODY_BYTES, batch) if batch > 1 else bytes(BODY_BYTES)
-        requests = b"".join(request_frame(TOPIC, opaque, opaque % 4, batch, body) for opaque in range(in_flight))
+        requests = [request_frame(TOPIC, opaque, opaque % 4, batch, body) for opaque in range(in_flight)]
+        sent = b"".join(requests)
         for _ in range(rounds):
-            if b'"code":0,' not in self.ask(requests, in_flight):
-                raise SystemExit(f"refused: {self._client.seen!r}")
+            if named:
+                sent = b"".join([self._named(request) for request in requests])
+            if self.ask(sent, in_flight).count(b'"code":0,') != in_flight:
+                raise SystemExit(f"refused: {self._client.seen[:500]!r}")
+
+    def _named(self, request: bytes) -> bytes:
+        """Returns the request with the next sequence of a session."""
+        self._sequence += 1
+        field = b'"raftmqPid":"%s","raftmqSeq":"%d","raftmqLow":"%d",' % (
+            b"5a" * 16,
+            self._sequence,
+            self._sequence,
+        )
+        sizes = [int.from_bytes(request[at : at + 4]) + len(field) for at in (0, 4)]
+        return PREFIX.pack(*sizes) + request[8:].replace(b'"k":"false",', field + b'"k":"false",')
 
     def fill(self) -> None:
         """Stores the messages that are pulled later."""
@@ -178,23 +196,30 @@ def long_messages(config: Config) -> Config:
     return replace(config, limits=replace(config.limits, message_bytes_max=1 << 20))
 
 
-def sends(driver: Driver, stages: Mapping[str, tuple[int, int, int]], warm_up: str) -> Iterator[tuple[str, int]]:
+def sends(
+    driver: Driver, stages: Mapping[str, tuple[int, int, int]], warm_up: str, *, named: bool = False
+) -> Iterator[tuple[str, int]]:
     """Runs each stage after a warm-up round of it; yields names and numbers of messages. `warm_up` is the name of the
-    part before the first stage."""
+    part before the first stage. `named`: True if the client names its session."""
     driver.send(1, 1, 1)  # makes the topic
     for in_flight, batch, _ in stages.values():
-        driver.send(in_flight, batch, 1)
+        driver.send(in_flight, batch, 1, named=named)
     gc.collect()
     yield warm_up, 0
     for name, (in_flight, batch, rounds) in stages.items():
-        driver.send(in_flight, batch, rounds)
+        driver.send(in_flight, batch, rounds, named=named)
         yield name, in_flight * batch * rounds
 
 
 def stages() -> Iterator[tuple[str, int]]:
     """Runs one stage after the other; after each, yields its name and its number of messages."""
-    driver = Driver(LoneNode(quiet_options(), long_messages))
+    node = LoneNode(quiet_options(), long_messages)
+    assert node.machine.process is not None
+    node.machine.process.run(node.machine.nodes[-1].services.propose, [[FINALIZE, LEVEL]], lambda _: None)
+    node.pass_time(1.0)
+    driver = Driver(node)
     yield from sends(driver, STAGES, "warm-up")
+    yield from sends(driver, NAMED, "before named sends", named=True)
     driver.fill()
     for name, (size, rounds) in PULLS.items():
         requests, messages = driver.pulls_of(size), QUEUES * QUEUE_MESSAGES

@@ -1,13 +1,31 @@
-"""RetryMemory and ConnectionSession: which later send takes over which identity."""
+"""RetryMemory, ConnectionSession and the names of sessions: which later send takes over which identity."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.replication import send_identity
-from cluster.replication.send_identity import REMEMBER_MS, ConnectionSession, Identity, RetryMemory
+from cluster.replication.send_identity import (
+    ID_SIZE,
+    REMEMBER_MS,
+    SLICES,
+    ConnectionSession,
+    Identity,
+    Names,
+    RetryMemory,
+    SessionKind,
+    brought_id,
+    content_hash,
+    names_of,
+    session_id,
+    slice_hash,
+)
+from raftmq_wire.crc import crc32
+from statemachine.commands import LEVEL, OWNERS_LEVEL
 
 
 def named(sequence: int) -> Identity:
@@ -29,6 +47,24 @@ def test_topic_key_and_body_must_be_equal(topic: str, key: str, body: bytes) -> 
     memory.remember(0, "T", "K", b"body", named(1), 0)
     assert memory.claim(0, topic, key, body, 0) is None
     assert memory.claim(0, "T", "K", b"body", 0) == named(1)
+
+
+def test_another_user_s_send_is_no_retry() -> None:
+    memory = RetryMemory()
+    memory.remember(7, "T", "K", b"body", named(1), 0)
+    assert memory.holds(7, "T", b"K")
+    assert not memory.holds(0, "T", b"K")
+    assert memory.claim(8, "T", "K", b"body", 0) is None
+    assert memory.claim(0, "T", "K", b"body", 0) is None
+    assert memory.claim(7, "T", "K", b"body", 0) == named(1)
+
+
+def test_a_body_with_an_equal_crc_is_no_retry() -> None:
+    one, other = b"plumless", b"buckeroo"
+    assert crc32(one) == crc32(other)
+    memory = RetryMemory()
+    memory.remember(0, "T", "K", one, named(1), 0)
+    assert memory.claim(0, "T", "K", other, 0) is None
 
 
 def test_one_key_with_two_bodies() -> None:
@@ -81,3 +117,61 @@ def test_low_is_the_oldest_unanswered_sequence() -> None:
     session.settle(1)
     session.settle(1)
     assert session.issue()[1:] == (5, 3)
+
+
+kinds = st.sampled_from(SessionKind)
+owners = st.one_of(st.integers(0, 3), st.integers(0, 2**63 - 1))
+brought = st.one_of(
+    st.binary(min_size=ID_SIZE, max_size=ID_SIZE), st.integers(0, 9).map(lambda at: SLICES + at.to_bytes(8, "big"))
+)
+sessions = st.tuples(kinds, owners, brought)
+
+
+@given(sessions, sessions)
+def test_sessions_are_one_only_if_kind_owner_and_name_are(one: Any, other: Any) -> None:
+    assert (session_id(*one) == session_id(*other)) == (one == other)
+    assert len(session_id(*one)) == ID_SIZE
+
+
+@given(sessions, sessions)
+def test_a_session_of_another_owner_or_kind_is_never_written_and_seen_only_without_an_owner(
+    one: Any, other: Any
+) -> None:
+    (kind, owner, name), (other_kind, other_owner, other_name) = one, other
+    names, others = names_of(kind, owner, name, LEVEL), names_of(other_kind, other_owner, other_name, LEVEL)
+    if one != other:
+        assert names.own != others.own
+    if others.own in names[1:]:
+        assert (other_kind, other_owner, other_name) == (kind, 0, name)
+
+
+@given(sessions, st.integers(10, OWNERS_LEVEL - 1))
+def test_names_below_the_level_are_the_clients_own(one: Any, level: int) -> None:
+    kind, owner, name = one
+    assert names_of(kind, owner, name, level) == Names(name)
+    names = names_of(kind, owner, name, OWNERS_LEVEL)
+    assert names.own == session_id(kind, owner, name)
+    assert names.unowned == (session_id(kind, 0, name) if owner else b"")
+    assert names.before == (b"" if name.startswith(SLICES) and kind is not SessionKind.SLICE else name)
+
+
+@pytest.mark.parametrize("text", ["", "ab" * 15, "ab" * 17, "zz" * 16, "ab" * 15 + " a", "ab " * 10 + "ab", "é" * 32])
+def test_a_malformed_name_is_none(text: str) -> None:
+    assert brought_id(text) == b""
+
+
+def test_a_name_is_32_digits_of_either_case() -> None:
+    assert brought_id("AB" * 16) == brought_id("ab" * 16) == b"\xab" * 16
+
+
+messages = st.tuples(owners, st.text(max_size=4), st.binary(max_size=4))
+
+
+@given(messages, messages)
+def test_messages_of_a_strict_topic_are_one_only_if_owner_key_and_body_are(one: Any, other: Any) -> None:
+    assert (content_hash(*one) == content_hash(*other)) == (one == other)
+
+
+@given(st.binary())
+def test_the_hash_of_a_slice_is_never_that_of_a_row_without_one(body: bytes) -> None:
+    assert 0 < slice_hash(body) < 1 << 63

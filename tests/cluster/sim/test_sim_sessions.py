@@ -343,6 +343,46 @@ def test_a_session_without_a_user_is_the_first_user_s(cluster: Made, mode: str) 
     assert sim.leader().state.offset("g", sim.leader().state.topics["T"].id, 0) == 3
 
 
+def test_what_a_session_without_a_user_has_settled_binds_no_user(cluster: Made) -> None:
+    sim = cluster(users=True)
+    done(sim, lambda admin, told: admin.set_mode(OPERATOR, "observe", told))
+    stranger = Asker(sim, sim.leader())
+    assert stranger.send(b"x", "own", pid=PID, seq=HUGE, low=HUGE) == OK
+    assert stranger.commit_offset(1, PID, HUGE, HUGE, topic="own") == OK
+    shop = Asker(sim, sim.followers()[0], SHOP)
+    assert [shop.send(b"m%d" % seq, pid=PID, seq=seq) for seq in (1, 2)] == [OK, OK]
+    assert shop.commit_offset(7, PID, 1) == OK
+    assert stored(sim) == [b"m1", b"m2"]
+    assert sim.leader().state.offset("g", sim.leader().state.topics["T"].id, 0) == 7
+
+
+def test_a_sequence_under_way_is_the_same_send_only_for_the_same_topic(cluster: Made) -> None:
+    sim = cluster(users=False, **{"send.deadline_ms": 20_000})
+    for node in sim.followers():
+        node.append.hold()
+    asker = Asker(sim, sim.leader())
+    sent = [asker.tell_send(b"m", topic, pid=PID) for topic in ("T", "own", "T")]
+    sim.loop.run_for(0.1)
+    sim.heal()
+    assert [asker.answer(opaque)[0] for opaque in sent] == [OK] * 3
+    assert (stored(sim), stored(sim, "own")) == ([b"m"], [b"m"])
+
+
+@pytest.mark.parametrize("place", ["leader", "follower"])
+def test_an_unanswered_send_of_a_named_session_is_repeated_by_that_alone(cluster: Made, place: str) -> None:
+    sim = cluster(users=False)
+    leader, followers = sim.leader(), sim.followers()
+    asker = Asker(sim, leader if place == "leader" else followers[0])
+    for node in followers:
+        node.append.hold()
+    assert asker.send(b"m", key="K", pid=PID) == UNKNOWN
+    sim.heal()
+    sim.settle()
+    assert asker.send(b"m", key="K") == OK
+    assert asker.send(b"m", key="K", pid=PID) == OK
+    assert stored(sim) == [b"m", b"m"]
+
+
 # --- attempts of staged writes ---
 
 
@@ -482,12 +522,14 @@ def test_a_commit_from_before_the_level_moves_nothing_back(cluster: Made) -> Non
     assert asker.commit_offset(3, PID, 1) == OK
     assert asker.commit_offset(5, PID, 2) == OK
     assert asker.commit_offset(8, PID, 4, 2) == OK
+    assert asker.send(b"m", pid=PID[::-1], seq=3, low=3) == OK
     finalize(sim)
     assert asker.commit_offset(5, PID, 2) == OK, "it was done"
     assert asker.commit_offset(3, PID, 1) == INVALID, "its sender has settled it"
     assert asker.send(b"m", pid=PID, seq=2) == OK, "a row of a commit is no send"
-    assert stored(sim) == [b"m"]
-    assert sim.leader().state.offset("g", sim.leader().state.topics["T"].id, 0) == 8
+    assert asker.commit_offset(9, PID[::-1], 3, 3) == OK, "a row of a send is no commit"
+    assert stored(sim) == [b"m", b"m"]
+    assert sim.leader().state.offset("g", sim.leader().state.topics["T"].id, 0) == 9
 
 
 def test_what_is_under_way_while_the_level_rises_is_recognised(cluster: Made) -> None:
