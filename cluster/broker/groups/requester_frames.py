@@ -25,7 +25,7 @@ class WhoWaits(NamedTuple):
 
 
 class Waits(NamedTuple):
-    """What one node knows of a requester."""
+    """The knowledge of one node about a requester."""
 
     user: int | None
     """The user whose client waits for this reply; None if none is noted."""
