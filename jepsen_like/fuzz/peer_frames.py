@@ -121,6 +121,10 @@ class Frames:
                 payload = almost_valid_values.noise(rng)
             case Kind.RELAY | Kind.RELAY_REPLY:
                 about, payload = self._relayed(kind)
+            case Kind.WHO_WAITS:
+                about = [rng.randrange(100), "c", rng.choice(("i", "")), rng.choice((1000, 0, 1 << 40))]
+            case Kind.WAITS:
+                about = [rng.randrange(100), rng.choice((None, 0, 1)), [[1, 5]], [1], rng.choice(([], [1])), index]
             case Kind.WANT_WRITTEN:
                 about = []
             case Kind.WRITTEN:
@@ -164,6 +168,9 @@ class Frames:
             return [rng.randrange(100), rng.randrange(6)], msgpack.packb([0, "", {"a": "b"}, b"x"])
         role = rng.choice(("producer", "consumer", ""))
         about = [rng.randrange(100), role, rng.choice(("g", None)), rng.choice((None, "c")), 1000]
+        if rng.random() < 0.5:
+            need = rng.choice((None, [4, "T", [3]], [9, "T", [3]], [4, "T", [99]]))
+            about += [rng.choice((None, 0, 1)), need, rng.choice((None, "i"))]
         return about, msgpack.packb([rng.choice((39, -1)), rng.random() < 0.5, {"a": "b"}, b"x"])
 
 
@@ -181,6 +188,8 @@ KNOWN = frozenset(
         Kind.FETCHED,
         Kind.RELAY,
         Kind.RELAY_REPLY,
+        Kind.WHO_WAITS,
+        Kind.WAITS,
         Kind.WANT_WRITTEN,
         Kind.WRITTEN,
         Kind.PING,

@@ -108,7 +108,7 @@ class QueueLocks(QueueRows[QueueLock]):
 
 
 _OWNED = b"\xff"
-"""What follows the time in a row with an owner. No client id in UTF-8 begins like that."""
+"""The byte after the time in a row with an owner. No client id in UTF-8 begins like that."""
 
 
 def _encode(lock: QueueLock) -> bytes:

@@ -63,7 +63,17 @@ class Role(StrEnum):
 class Member:
     """A client in one group."""
 
-    __slots__ = ("client_id", "connection", "fingerprint", "judged", "language", "last_seen_ms", "user", "version")
+    __slots__ = (
+        "client_id",
+        "connection",
+        "fingerprint",
+        "judged",
+        "language",
+        "last_seen_ms",
+        "named_ms",
+        "user",
+        "version",
+    )
 
     def __init__(
         self, client_id: str, connection: Client, language: str, version: int, user: int = NOBODY, judged: int = 0
@@ -77,6 +87,8 @@ class Member:
         self.judged = judged
         """The version of users and rules by which it was last judged; 0: it never was."""
         self.last_seen_ms = 0
+        self.named_ms = 0
+        """The time since which its connection is known by the client id alone."""
         self.fingerprint = 0
         """The fingerprint of the last heartbeat that carried subscriptions; 0 if the client does not send one."""
 
@@ -302,9 +314,12 @@ class Members:
             found += [next((member for member in tries if _is_there(member, may)), None)]
         return max((member for member in found if member is not None), key=_last_seen, default=None)
 
-    def producer_users(self, client_id: str) -> list[int]:
-        """Returns the users of whom a producer with this client id is connected, ascending."""
-        return sorted(self._named.get(client_id, ()))
+    def producer_users(self, client_id: str) -> dict[int, int]:
+        """Returns the users of whom a producer with this client id is connected, each with the milliseconds for which
+        one of its open connections has had that client id."""
+        now_ms = self._services.awake_ms()
+        users = self._named.get(client_id, {})
+        return {user: now_ms - min(each.named_ms for each in users[user].values()) for user in users}
 
     def _group(self, role: Role, group: str) -> ProducerGroup | ConsumerGroup | None:
         return self.producers.get(group) if role is Role.PRODUCER else self.consumers.get(group)
@@ -325,7 +340,8 @@ class Members:
     def _name(self, member: Member) -> None:
         """Finds the producer by its client id alone from now on."""
         connections = self._named.setdefault(member.client_id, {}).setdefault(member.user, {})
-        connections.pop(member.connection, None)
+        known = connections.pop(member.connection, None)
+        member.named_ms = known.named_ms if known is not None else member.last_seen_ms
         connections[member.connection] = member
         names = self._groups_of[member.connection].names
         key = member.user, member.client_id

@@ -4,7 +4,8 @@ A reply names its requester by client id and correlation id, which are texts of 
 noted such a request (`cluster.broker.groups.reply_notes`), all at once:
 
 - One user's client waits for it: the reply goes to the connection of the note, or, when that has closed, to another one
-  of the same user and client id, on any node.
+  of the same user and client id, on any node. Not if another user's client of that id may have waited first, whose note
+  was lost: somebody who has read its request can note the same.
 - Nobody is noted, because the node that knew it was restarted: the reply goes to the client of that id if exactly one
   user has one. It does not if that client waits for other replies only, and no note of it can be lost.
 - Otherwise it goes to nobody, and the node has a finding: several users may have asked for it.
@@ -15,6 +16,7 @@ the id instead of nobody; below OWNERS_LEVEL it always does, because older nodes
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cluster.broker.groups.client_relay import IN_HAND_MAX, SILENCE_MS
@@ -129,19 +131,24 @@ class ReplyDelivery:
         """Returns what this node knows of a requester."""
         notes = self._notes
         note = notes.find(client_id, correlation_id)
-        users = tuple(self._members.producer_users(client_id)[:USERS_MAX])
-        waiting = tuple(user for user in users if notes.waits(client_id, user))
-        lacking = tuple(user for user in users if notes.may_lack(ttl_ms, user))
-        return Waits(note.user if note is not None else None, users, waiting, lacking, notes.may_lack(ttl_ms))
+        users = tuple(islice(self._members.producer_users(client_id).items(), USERS_MAX))
+        waiting = tuple(user for user, _ in users if notes.waits(client_id, user))
+        lacking = tuple(user for user, _ in users if notes.may_lack(ttl_ms, user))
+        return Waits(note.user if note is not None else None, users, waiting, lacking, notes.age_ms)
 
     def _decide(self, reply: Reply, asked: _Asked, done: Answered) -> None:
         known = asked.known.values()
         noted = {waits.user: node for node, waits in asked.known.items() if waits.user is not None}
-        users = {user for waits in known for user in waits.users}
-        lost = users if self._may_lack(reply, asked) else {user for waits in known for user in waits.lacking}
+        ages: dict[int, int] = {}
+        for user, age_ms in (row for waits in known for row in waits.users):
+            ages[user] = max(age_ms, ages.get(user, 0))
+        users, lost_ms = ages.keys(), self._lost_ms(asked)
+        lacking = {user for waits in known for user in waits.lacking}
+        if lost_ms < reply.ttl_ms:  # a request from before then would still be waited for
+            lacking |= {user for user, age_ms in ages.items() if age_ms > lost_ms}
         if len(noted) == 1:
             ((user, node),) = noted.items()
-            if not (lost - noted.keys()):
+            if not (lacking - noted.keys()):
                 self._to_user(reply, user, node, done)
                 return
             why = "a request of another user with the same client id may be forgotten"
@@ -154,20 +161,20 @@ class ReplyDelivery:
             return
         else:
             (user,) = users
-            reached = self._transport.reaches_all()
-            if user in lost or not reached or not any(user in waits.waiting for waits in known):
+            some_lost = user in lacking or lost_ms < reply.ttl_ms or not self._transport.reaches_all()
+            if some_lost or not any(user in waits.waiting for waits in known):
                 self._to_user(reply, user, None, done)
                 return
             why = "the client waits for other replies only"
-        self._to_nobody(reply, why, tuple(sorted(users | noted.keys())), done)
+        self._to_nobody(reply, why, tuple(sorted({*users, *noted})), done)
 
-    def _may_lack(self, reply: Reply, asked: _Asked) -> bool:
-        """Returns True if any requester may have been noted by a node that has started since, or does not answer, or
-        was lost no longer ago than requesters wait. One that is down for longer has taken no request of that age."""
-        if asked.peers or asked.lost or any(waits.is_new for waits in asked.known.values()):
-            return True
-        since_ms = self._services.monotonic_ms() - reply.ttl_ms
-        return any(gone_ms > since_ms for peer, gone_ms in self._gone_ms.items() if peer not in asked.known)
+    def _lost_ms(self, asked: _Asked) -> int:
+        """Returns how many milliseconds ago notes were last lost: a node started, was lost, or does not answer. A node
+        that is down for long has taken no request of late."""
+        now_ms, gone = self._services.monotonic_ms(), self._gone_ms.items()
+        ages_ms = [waits.age_ms for waits in asked.known.values()]
+        ages_ms += [now_ms - gone_ms for peer, gone_ms in gone if peer not in asked.known]
+        return 0 if asked.peers or asked.lost else min(ages_ms)
 
     def _to_nobody(self, reply: Reply, why: str, users: tuple[int, ...], done: Answered) -> None:
         if not self._rights.denies(reply.replier, f"a reply to client {reply.client_id}: {why}", WHAT):

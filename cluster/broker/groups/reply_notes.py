@@ -109,12 +109,16 @@ class ReplyNotes:
         """Returns True if that client waits for a reply, whichever."""
         return (client_id, user) in self._of_client
 
-    def may_lack(self, ttl_ms: int, user: int | None = None) -> bool:
-        """Returns True if a request of the last `ttl_ms` may have been noted here and is no longer: this node has
-        started since then, or the user had too many notes. Without a user, only the first is looked at."""
+    @property
+    def age_ms(self) -> int:
+        """Milliseconds for which this node has taken notes."""
+        return self._services.monotonic_ms() - self._began_ms
+
+    def may_lack(self, ttl_ms: int, user: int) -> bool:
+        """Returns True if a request of the user in the last `ttl_ms` was perhaps noted here and is no longer, because
+        the user had too many notes."""
         since_ms = self._services.monotonic_ms() - ttl_ms
-        lost_ms = self._lost_ms.get(user, since_ms) if user is not None else since_ms
-        return self._began_ms > since_ms or lost_ms > since_ms
+        return self._lost_ms.get(user, since_ms) > since_ms
 
     def _make_room(self, user: int) -> None:
         """Forgets the oldest note of the user if it has more than its share, else that of the user with most."""

@@ -25,18 +25,19 @@ class WhoWaits(NamedTuple):
 
 
 class Waits(NamedTuple):
-    """What one node knows of a requester."""
+    """The knowledge of one node about a requester."""
 
     user: int | None
     """The user whose client waits for this reply; None if none is noted."""
-    users: tuple[int, ...]
-    """Users of whom a producer with this client id is connected to the node."""
+    users: tuple[tuple[int, int], ...]
+    """(user, age) of each user of whom a producer with this client id is connected to the node: for how many
+    milliseconds one of its connections has had that client id."""
     waiting: tuple[int, ...]
     """Those of them whose client of this id waits for any reply that is noted there."""
     lacking: tuple[int, ...]
     """Those of them of whom a note of that age may be lost."""
-    is_new: bool
-    """True if notes of that age may be lost of anybody: the node has started since."""
+    age_ms: int
+    """Milliseconds for which the node has taken notes."""
 
 
 def encode_question(asked: WhoWaits) -> list[Any]:
@@ -59,17 +60,24 @@ def decode_question(header: list[Any]) -> WhoWaits:
 
 def encode_answer(ask_id: int, waits: Waits) -> list[Any]:
     """Returns the header of a WAITS."""
-    return [ask_id, waits.user, *(list(users) for users in waits[1:4]), waits.is_new]
+    return [ask_id, waits.user, list(map(list, waits.users)), list(waits.waiting), list(waits.lacking), waits.age_ms]
 
 
 def decode_answer(header: list[Any]) -> tuple[int, Waits]:
     """Returns the id of the question, and what the node knows. Raises WireError if it is not a WAITS."""
     match header:
-        case [int(ask_id), (int() | None) as user, list(users), list(waiting), list(lacking), bool(is_new)] if (
-            0 <= ask_id <= NUMBER_MAX and 0 <= (user or 0) <= NUMBER_MAX
+        case [int(ask_id), (int() | None) as user, list(users), list(waiting), list(lacking), int(age_ms)] if (
+            0 <= ask_id <= NUMBER_MAX and 0 <= (user or 0) <= NUMBER_MAX and 0 <= age_ms <= NUMBER_MAX
         ):
-            return ask_id, Waits(user, _checked(users), _checked(waiting), _checked(lacking), is_new)
+            return ask_id, Waits(user, _checked_ages(users), _checked(waiting), _checked(lacking), age_ms)
     raise WireError(f"malformed answer about a requester: {header!r:.200}")
+
+
+def _checked_ages(users: list[Any]) -> tuple[tuple[int, int], ...]:
+    if len(users) <= USERS_MAX and all(type(row) is list and len(row) == 2 for row in users):
+        ids, ages = _checked([row[0] for row in users]), _checked([row[1] for row in users])
+        return tuple(zip(ids, ages, strict=True))
+    raise WireError(f"malformed users in an answer about a requester: {users!r:.200}")
 
 
 def _checked(users: list[Any]) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ class SharedId(NamedTuple):
 
 
 class SharedIds:
-    """What one node has noticed lately. Event loop only."""
+    """The client ids that one node has noticed lately. Event loop only."""
 
     def __init__(self, wall_ms: Callable[[], int]) -> None:
         self._wall_ms = wall_ms

@@ -157,6 +157,7 @@ DOUBLE = b'{"code":310,"code":310,"extFields":{"b":"orders"}}'
         request(properties="TIMER_DELAY_SEC\x013\x02"),
         request(properties="TRAN_MSG\x01true\x02"),
         request(properties="POP_CK\x011\x02"),
+        request(properties="CORRELATION_ID\x01i\x02REPLY_TO_CLIENT\x01c\x02"),
         request(properties="ACK_LEVEL\x01all\x02"),
         request(properties="WAIT\x01false\x02"),
         request(properties="UNIQ_KEY\x01\x02"),
@@ -213,7 +214,7 @@ def test_without_a_session_or_behind_a_new_term_all_go_the_long_way() -> None:
 
 
 names = st.sampled_from(
-    ["TAGS", "KEYS", "UNIQ_KEY", "WAIT", "DELAY", "TIMER_OUT_MS", "TRAN_MSG", "POP_CK", "", "a", "é"]
+    ["TAGS", "KEYS", "UNIQ_KEY", "WAIT", "DELAY", "TIMER_OUT_MS", "TRAN_MSG", "POP_CK", "REPLY_TO_CLIENT", "", "a", "é"]
 )
 properties = st.lists(st.tuples(names, st.text(max_size=8))).map(
     lambda pairs: "\x02".join(f"{name}\x01{value}" for name, value in pairs)
