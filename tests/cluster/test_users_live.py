@@ -7,7 +7,7 @@ import io
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -15,18 +15,16 @@ from pathlib import Path
 import pytest
 
 from raftmq.cli import run
-from raftmq.client import connect
-from raftmq.client.errors import RaftMQError
-from raftmq.client.sync import Client
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 from raftmq_wire.codec import decode_header, encode_frame
 from statemachine.commands import LEVEL
 from tests.support.archives import extract
 from tests.support.small_segments import small_segments
+from tests.support.user_cluster import ROOT, as_user, cluster_with_users, code_of
 
 pytestmark = pytest.mark.live
-ROOT, SHOP = ("root", "the-secret-of-root"), ("shop", "the-secret-of-shop")
+SHOP = ("shop", "the-secret-of-shop")
 WRONG: list[tuple[tuple[str, str] | None, str]] = [
     (None, "orders"),
     (("shop", "another-secret"), "orders"),
@@ -38,41 +36,8 @@ WRONG: list[tuple[tuple[str, str] | None, str]] = [
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
-    """Three nodes with a key, and a file with the first Super."""
-    for name, variable, data in (
-        ("key", "RAFTMQ_AUTH__KEY_FILE", base64.b64encode(os.urandom(32))),
-        ("first", "RAFTMQ_AUTH__FIRST_USER_FILE", "\n".join(ROOT).encode()),
-    ):
-        (tmp_path / name).write_bytes(data + b"\n")
-        (tmp_path / name).chmod(0o600)
-        monkeypatch.setenv(variable, str(tmp_path / name))
-    made = LocalCluster(tmp_path / "data")
-    try:
-        with small_segments():
-            made.up(3, free_base_port(12))
-        with as_user(made, ROOT) as root:  # a new cluster gets its level first, and then its first user
-            ends = time.monotonic() + 30
-            while code_of(partial(root.admin.set_auth_mode, "off")) != 0:
-                assert time.monotonic() < ends, "there is no Super"
-                time.sleep(0.05)
+    with cluster_with_users(tmp_path, monkeypatch) as made:
         yield made
-    finally:
-        made.down()
-
-
-def code_of(act: Callable[[], object]) -> int | None:
-    """The code with which it is refused; 0 if it is not."""
-    try:
-        act()
-    except RaftMQError as error:
-        return error.code
-    return 0
-
-
-def as_user(cluster: LocalCluster, user: tuple[str, str] | None) -> Client:
-    return connect(
-        cluster.servers, access_key=user[0] if user else "", secret_key=user[1] if user else "", timeout_s=20
-    )
 
 
 class Stranger:
