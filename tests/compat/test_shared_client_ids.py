@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import raftmq
+from cluster.broker.groups.reply_notes import TTL_MIN_MS
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 from tests.compat.matrix.programs import Program, is_installed, why_absent
@@ -18,19 +19,23 @@ from tests.compat.matrix.users import denials, make_users
 from tests.support.compat_judges import JUDGES
 from tests.support.tools import lack
 
-pytestmark = [pytest.mark.compat, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(420)]
 FEATURES = ("tag", "orderly", "transaction", "request")
 QUEUES, RATE, SENDING_S, COME_S = 4, 10, 15.0, 60.0
-PREFIXES = ("one", "two")
+USERS = ("one", "two")
 
 
-@pytest.fixture
-def secured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
-    for name, value in SETTINGS.items():
-        monkeypatch.setenv(name, value)
-    made = LocalCluster(tmp_path / "data")
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three nodes that have known requesters for as long as these wait: before that, a reply to a client id of two
+    users goes to nobody."""
+    made = LocalCluster(tmp_path_factory.mktemp("shared") / "data")
     try:
-        made.up(3, free_base_port(12), auth=True)
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in SETTINGS.items():
+                patch.setenv(name, value)
+            made.up(3, free_base_port(12), auth=True)
+        time.sleep(TTL_MIN_MS / 1000)
         yield made
     finally:
         made.down()
@@ -41,12 +46,13 @@ def test_two_users_with_one_client_id_do_not_meet(secured: LocalCluster, tmp_pat
     if not is_installed(client):
         lack("go" if client.startswith("go") else "mvn", why="make test-compat builds this client with it")
     features = [feature for feature in FEATURES if not why_absent(client, feature, "secured")]
+    prefixes = [f"{client.replace('.', '-')}-{user}" for user in USERS]
     with raftmq.connect(secured.servers, **secured.client_options) as root:
-        for prefix in PREFIXES:
+        for prefix in prefixes:
             for feature in features:
                 root.admin.create_topic(f"{prefix}-{feature}", QUEUES)
             make_users(root, prefix, features, f"the-secret-of-{prefix}")
-    programs = [_start(client, tmp_path / prefix, secured, prefix, features) for prefix in PREFIXES]
+    programs = [_start(client, tmp_path / prefix, secured, prefix, features) for prefix in prefixes]
     try:
         for program in programs:
             program.wait("ready")
@@ -79,7 +85,7 @@ def _send(program: Program) -> None:
 def _complaints(programs: list[Program], features: list[str]) -> list[str]:
     """Returns what the judges of the cells say, and which cells acknowledged nothing."""
     found = []
-    for prefix, program in zip(PREFIXES, programs, strict=True):
+    for prefix, program in zip(USERS, programs, strict=True):
         for feature in features:
             seen = program.cells[feature]
             found += [f"{prefix} {feature}: {why}" for why in JUDGES[feature](seen)]

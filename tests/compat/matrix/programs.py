@@ -184,4 +184,7 @@ class Program:
             self._process.kill()
         self._process.wait()
         self._reader.join()
-        self._errors.close()
+        for pipe in (self._process.stdin, self._process.stdout, self._errors):
+            assert pipe is not None
+            with suppress(BrokenPipeError):  # what was not flushed
+                pipe.close()
