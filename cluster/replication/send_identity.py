@@ -35,7 +35,7 @@ _NAMES_MAX = 4096
 
 
 class SessionKind(Enum):
-    """What a session that a client names is about. One kind cannot reach the sessions of another."""
+    """The kind of a session that a client names. One kind cannot reach the sessions of another."""
 
     SEND = b"s"
     SLICE = b"w"

@@ -12,8 +12,8 @@ from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, decode_header, encode_
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.signature import Credentials
 from statemachine.commands import FINALIZE, OWNERS_LEVEL, PUT_GROUP
-from tests.cluster.sim.test_sim_users import ask_admin, begin, settle
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode
+from tests.support.sim_users import ask_admin, begin, settle
 
 REPLIES = "DefaultCluster_REPLY_TOPIC"
 ANN, BOB, EVE, REPLIER = (Credentials(name, f"{name}-secret") for name in ("ann", "bob", "eve", "replier"))

@@ -15,8 +15,8 @@ from cluster.remoting.forward.requesting_clients import CLIENTS, STANDING
 from cluster.replication.outcome import ProposeResult
 from raftmq_wire.codes import RequestCode
 from statemachine.commands import FINALIZE, LOCK_QUEUES_OF, OWNERS_LEVEL
-from tests.cluster.sim.test_sim_users import ask_admin, settle, with_key
 from tests.support.sim_cluster import SimCluster, SimNode
+from tests.support.sim_users import ask_admin, settle, with_key
 from tests.support.users_clients import ANN, BOB, EVE, UsersClient, id_of, with_users
 
 NODES = [0, 1, 2]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from cluster.broker.groups import reply_notes
-from cluster.broker.groups.reply_notes import TTL_DEFAULT_MS, TTL_MAX_MS, ttl_of
+from cluster.broker.groups.reply_notes import TTL_MAX_MS, TTL_MIN_MS, ttl_of
 from statemachine.commands import OWNERS_LEVEL
-from tests.cluster.sim.test_sim_users import with_key
 from tests.support.sim_cluster import SimCluster, SimNode
+from tests.support.sim_users import with_key
 from tests.support.users_clients import ANN, BOB, EVE, REPLIER, UsersClient, with_users
 
 NODES = [0, 1, 2]
@@ -216,8 +216,9 @@ def test_a_client_whose_time_is_over_is_forgotten(sim: SimCluster) -> None:
 @pytest.mark.parametrize(
     ("text", "wanted_ms"),
     [
-        ("3000", 3_000),
-        *((text, TTL_DEFAULT_MS) for text in ("", "0", "-1", "1e9")),
+        ("90000", 90_000),
+        ("3000", TTL_MIN_MS),
+        *((text, TTL_MIN_MS) for text in ("", "0", "-1", "1e9")),
         *((text, TTL_MAX_MS) for text in ("9" * 500, str(TTL_MAX_MS + 1))),
     ],
 )
