@@ -12,7 +12,7 @@ times is ten messages. If this node dies, it forgets which sends were unanswered
 from __future__ import annotations
 
 from collections import OrderedDict
-from enum import Enum
+from enum import IntEnum
 from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
@@ -34,18 +34,18 @@ _NAMES_MAX = 4096
 """The names that are kept: about 500 bytes each."""
 
 
-class SessionKind(Enum):
+class SessionKind(IntEnum):
     """The kind of a session that a client names. One kind cannot reach the sessions of another."""
 
-    SEND = b"s"
-    SLICE = b"w"
-    OFFSETS = b"o"
+    SEND = 0x73  # "s"
+    SLICE = 0x77  # "w"
+    OFFSETS = 0x6F  # "o"
 
 
 def session_id(kind: SessionKind, owner: int, brought: bytes) -> bytes:
     """Returns the id of the session that a client names with `brought`. `owner`: id of the user who is proven; 0 if
     none is."""
-    named = kind.value + owner.to_bytes(_OWNER_SIZE, "big") + brought
+    named = kind.to_bytes(1, "big") + owner.to_bytes(_OWNER_SIZE, "big") + brought
     return blake2b(named, digest_size=ID_SIZE, person=b"raftmq session").digest()
 
 
@@ -63,31 +63,31 @@ class Names(NamedTuple):
 
 
 @lru_cache(_NAMES_MAX)
-def _names(kind: SessionKind, owner: int, brought: bytes) -> Names:
+def names_of(kind: SessionKind, owner: int, brought: bytes, level: int) -> Names:
+    """Returns the ids of the session that a client names with the 16 bytes `brought`, in a cluster of that level."""
+    if level < OWNERS_LEVEL:
+        return Names(brought)
     own, unowned = session_id(kind, owner, brought), session_id(kind, 0, brought)
     reaches = kind is SessionKind.SLICE or not brought.startswith(SLICES)
     return Names(own, unowned if owner else b"", brought if reaches else b"")
 
 
-def names_of(kind: SessionKind, owner: int, brought: bytes, level: int) -> Names:
-    """Returns the ids of the session that a client names with the 16 bytes `brought`, in a cluster of that level."""
-    return _names(kind, owner, brought) if level >= OWNERS_LEVEL else Names(brought)
+def names_in(kind: SessionKind, owner: int, text: str, level: int) -> Names:
+    """Returns the ids of the session that a client names in the field raftmqPid; NO_NAMES if that is malformed."""
+    # Checked first, because a long text must not be kept.
+    return _names_in(kind, owner, text, level) if len(text) == 2 * ID_SIZE else NO_NAMES
+
+
+NO_NAMES = Names(b"")
 
 
 @lru_cache(_NAMES_MAX)
-def _brought(text: str) -> bytes:
-    return bytes.fromhex(text)
-
-
-def brought_id(text: str) -> bytes:
-    """Returns the 16 bytes that a client names in the field raftmqPid; b"" if it is malformed."""
-    if len(text) != 2 * ID_SIZE:  # checked first, because a long one must not be kept
-        return b""
+def _names_in(kind: SessionKind, owner: int, text: str, level: int) -> Names:
     try:
-        brought = _brought(text)
+        brought = bytes.fromhex(text)
     except ValueError:
-        return b""
-    return brought if len(brought) == ID_SIZE else b""  # `fromhex` skips blanks
+        return NO_NAMES
+    return names_of(kind, owner, brought, level) if len(brought) == ID_SIZE else NO_NAMES  # `fromhex` skips blanks
 
 
 def content_hash(owner: int, unique_key: str, body: bytes) -> int:

@@ -45,6 +45,11 @@ class UnderWay(NamedTuple):
     place: tuple[PendingEntry, int] | Send
     """Its entry and its position there, or the send itself while it is queued."""
 
+    @property
+    def first(self) -> Send:
+        """The send itself."""
+        return self.place[0].sends[self.place[1]] if isinstance(self.place, tuple) else self.place
+
 
 class OtherTopic:
     """The sender used this sequence for a message of another topic."""
@@ -73,16 +78,16 @@ class HeldSends:
         """Returns the place of the message with this sequence, or the send that is under way with it; None if there is
         none. Raises LongSessionError, and Refused if nobody knows any more whether it was stored."""
         for name in names:
-            if name and (found := self._stored(names, name, sequence, topic_id)) is not None:
-                return found
+            if name and (stored := self._stored(names, name, sequence, topic_id)) is not None:
+                return stored
         for name in names:
             if name and (name is names.own or sequence <= self._proposals.session_max.get(name, 0)):
                 place = self._proposals.find_inflight(name, sequence)
                 if place is None:
                     continue
-                first = place[0].sends[place[1]] if isinstance(place, tuple) else place
-                if first.slot.topic_id == topic_id:
-                    return UnderWay(name, place)
+                found = UnderWay(name, place)
+                if found.first.slot.topic_id == topic_id:
+                    return found
                 if name is names.own:
                     return OtherTopic()
         return None

@@ -28,9 +28,8 @@ from cluster.replication.send_identity import (
     Names,
     RetryMemory,
     SessionKind,
-    brought_id,
     content_hash,
-    names_of,
+    names_in,
 )
 from raftmq_wire.crc import crc32
 from raftmq_wire.message_format import PROPERTIES_BYTES_MAX
@@ -434,8 +433,7 @@ class Sends(Generic[_Origin]):
     def _names(self, origin: _Origin, wish: DecodedSend) -> Names:
         """Returns the ids of the session that the client has named; `own` is empty if it named none, or is
         malformed."""
-        brought = brought_id(wish.producer_id)
-        return names_of(SessionKind.SEND, origin.user, brought, self._state.level) if brought else _NO_NAMES
+        return names_in(SessionKind.SEND, origin.user, wish.producer_id, self._state.level)
 
     def _identify(
         self, origin: _Origin, topic: str, wish: DecodedSend, unique_key: str
@@ -492,7 +490,7 @@ class Sends(Generic[_Origin]):
         if not isinstance(found, UnderWay):
             proposals.early.answer_stored(send, *found)
             return True
-        send.producer_id = found.session
+        send.producer_id, send.content = found.session, found.first.content  # those under which it is proposed
         room = not over_limit(self._limits, send.connection, send.size, proposals.in_flight.sends.bytes)
         send.connection.in_flight.take(send.size)
         proposals.in_flight.sends.take(send.size)
@@ -570,7 +568,6 @@ class Sends(Generic[_Origin]):
 
 
 _NO_IDENTITY = Identity(b"", 0, 0)
-_NO_NAMES = Names(b"")
 
 
 def _not_writable(slot: TopicSlot) -> Refused:

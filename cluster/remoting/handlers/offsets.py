@@ -15,7 +15,7 @@ from cluster.remoting.forward.requesting_clients import committers
 from cluster.remoting.request import Handler, Request, integer, text
 from cluster.remoting.request_rights import ROUTE, WRITE, Code, Codes, row
 from cluster.replication.outcome import ProposeResult
-from cluster.replication.send_identity import SessionKind, brought_id, names_of
+from cluster.replication.send_identity import SessionKind, names_in
 from raftmq_wire.codec import FLAG_ONEWAY
 from raftmq_wire.codes import RequestCode, ResponseCode
 
@@ -136,12 +136,12 @@ def name_of(request: Request, level: int) -> Name | None:
     pid = request.ext.get("raftmqPid")
     if not pid:
         return None
-    sender = brought_id(pid)
+    session = names_in(SessionKind.OFFSETS, request.user, pid, level)
     sequence, low = integer(request, "raftmqSeq"), integer(request, "raftmqLow", 1)
-    if not sender or not 1 <= low <= sequence:
+    if not session.own or not 1 <= low <= sequence:
         remark = "raftmqPid is 32 hex digits, raftmqSeq at least 1, raftmqLow from 1 to raftmqSeq"
         raise Refused(Reason.INVALID, remark)
-    return Name(names_of(SessionKind.OFFSETS, request.user, sender, level), sequence, low)
+    return Name(session, sequence, low)
 
 
 def _answer_update(request: Request, result: ProposeResult) -> None:

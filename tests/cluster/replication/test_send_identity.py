@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cluster.replication import send_identity
 from cluster.replication.send_identity import (
     ID_SIZE,
+    NO_NAMES,
     REMEMBER_MS,
     SLICES,
     ConnectionSession,
@@ -18,8 +19,8 @@ from cluster.replication.send_identity import (
     Names,
     RetryMemory,
     SessionKind,
-    brought_id,
     content_hash,
+    names_in,
     names_of,
     session_id,
     slice_hash,
@@ -157,11 +158,12 @@ def test_names_below_the_level_are_the_clients_own(one: Any, level: int) -> None
 
 @pytest.mark.parametrize("text", ["", "ab" * 15, "ab" * 17, "zz" * 16, "ab" * 15 + " a", "ab " * 10 + "ab", "é" * 32])
 def test_a_malformed_name_is_none(text: str) -> None:
-    assert brought_id(text) == b""
+    assert names_in(SessionKind.SEND, 0, text, LEVEL) == NO_NAMES
 
 
 def test_a_name_is_32_digits_of_either_case() -> None:
-    assert brought_id("AB" * 16) == brought_id("ab" * 16) == b"\xab" * 16
+    names = names_of(SessionKind.SEND, 7, b"\xab" * 16, LEVEL)
+    assert names_in(SessionKind.SEND, 7, "AB" * 16, LEVEL) == names_in(SessionKind.SEND, 7, "ab" * 16, LEVEL) == names
 
 
 messages = st.tuples(owners, st.text(max_size=4), st.binary(max_size=4))
