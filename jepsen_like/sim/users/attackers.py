@@ -16,11 +16,10 @@ from typing import Final, NamedTuple
 
 from jepsen_like.hostile.request_fields import beat_body, pull_fields, send_fields
 from jepsen_like.hostile.wire import Answer
-from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, foreign_send
+from jepsen_like.sim.clients.client_machines import ORDERED_GROUP, SEND_CODE, ClientHost, foreign_send
 from jepsen_like.sim.clients.client_machines import TOPIC as ORDERED
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.single_request import Asker, connects
-from jepsen_like.sim.locks import ordered_consumers
 from jepsen_like.sim.users.leaks import Leaks, unique_key_of
 from jepsen_like.sim.users.user_clients import Signer, first_secret
 from raftmq_wire.codec import FLAG_RESPONSE, Header, ext_of
@@ -46,7 +45,7 @@ def rules_of(name: str) -> list[list[object]]:
     if name == NEIGHBOUR:
         return [
             [1, f"Topic:{ORDERED}", ["Sub"], [], True],
-            [1, f"Group:{ordered_consumers.GROUP}", ["Sub"], [], True],
+            [1, f"Group:{ORDERED_GROUP}", ["Sub"], [], True],
         ]
     return [
         [1, f"Topic:{OWN}-*", ["All"], [], True],
@@ -311,7 +310,7 @@ class Attack:
 
     async def takes_locks(self) -> None:
         """Joins a common group under another consumer's client id (34), and unlocks that consumer's queues (42)."""
-        group = ordered_consumers.GROUP
+        group = ORDERED_GROUP
         found = self._leaks.client(self._rng, is_producer=False, of_group=group)
         if found is not None:
             if self._rng.random() < 0.7:
@@ -345,7 +344,7 @@ ATTACKS: Final = (
     Kind("unregister", Attack.unregisters),
     Kind("forge-replies", Attack.forges_replies, "a reply needs no request"),
     Kind("take-client-ids", Attack.takes_client_ids, "replies go to the newest connection"),
-    Kind("take-locks", Attack.takes_locks, "locks belong to a client id alone"),
+    Kind("take-locks", Attack.takes_locks),
 )
 
 
