@@ -18,7 +18,6 @@ from jepsen_like.sim.clients import (
     delayed_messages,
     deleted_topics,
     failing_consumers,
-    requesters,
     reset_clients,
     staged_writers,
 )
@@ -38,7 +37,7 @@ from jepsen_like.sim.clients.recreated_topics import GROUP as REMAKES_GROUP
 from jepsen_like.sim.clients.transaction_producers import visible
 from jepsen_like.sim.machines.machine import BROKER_PORT
 from jepsen_like.sim.options import Options
-from jepsen_like.sim.users import attackers, user_clients
+from jepsen_like.sim.users import attackers, requesters, user_clients
 from raftlog.errors import InvariantViolationError
 from raftmq.client.client import AsyncClient
 from raftmq.client.consuming.pull import PullStatus

@@ -38,7 +38,6 @@ from jepsen_like.sim.clients.parked_pulls import SUSPEND_MS, Waits
 from jepsen_like.sim.clients.readers import Catalogue, GroupReader, OffsetRegister
 from jepsen_like.sim.clients.recreated_topics import RecreatedTopics
 from jepsen_like.sim.clients.repeated_sends import Repeater
-from jepsen_like.sim.clients.requesters import Requesters
 from jepsen_like.sim.clients.reset_clients import Resets
 from jepsen_like.sim.clients.staged_writers import Writers
 from jepsen_like.sim.clients.transaction_producers import Transactors
@@ -64,6 +63,7 @@ from jepsen_like.sim.users.attackers import OWN, Attackers
 from jepsen_like.sim.users.first_users import attempt, reveal, steps
 from jepsen_like.sim.users.leaks import Leaks
 from jepsen_like.sim.users.mark_check import MarkCheck
+from jepsen_like.sim.users.requesters import Requesters
 from jepsen_like.sim.users.revocation import Revocation
 from jepsen_like.sim.users.user_clients import UserStories
 from raftlog.types import NodeId
@@ -239,7 +239,9 @@ class World:
             self.revocation = Revocation(host(), report, check, lambda: [machine.host for machine in self.members()])
             self.requesters = requesters = Requesters(host(), report)
             leaks = Leaks(self.members, self._brought, OWN)
-            self.attackers = Attackers(host(), report, leaks, lambda: requesters.asked, self._has_owners)
+            self.attackers = Attackers(
+                host(), report, leaks, lambda: sorted(set(requesters.asked.values())), self._has_owners
+            )
 
     def _has_owners(self) -> bool:
         """Returns True if every node has applied the level from which on what is stored has owners."""

@@ -33,6 +33,8 @@ FOREIGN_TOPIC = "foreign"
 BRISK_TOPIC = "brisk"
 """Topic with an acknowledgement level of its own, in seeds with weak acknowledgements: a send that names no level gets
 the topic's."""
+ORDERED_GROUP = "in-order"
+"""The group whose consumers lock queues of TOPIC (`jepsen_like.sim.locks`)."""
 FOREIGN_ATTEMPTS = 8
 SEND_CODE = 310
 

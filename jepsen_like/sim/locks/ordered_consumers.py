@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 
 from jepsen_like.hostile.wire import Answer
+from jepsen_like.sim.clients.client_machines import ORDERED_GROUP as GROUP
 from jepsen_like.sim.clients.client_machines import TOPIC, Client, ClientHost
 from jepsen_like.sim.clients.raw_client import Report
 from jepsen_like.sim.locks.lock_client import LockClient
@@ -22,7 +23,6 @@ from jepsen_like.sim.locks.lock_judge import READS_S, TTL_S, LockJudge
 from raftmq.client.message import decode_messages
 from raftmq_wire.codes import ResponseCode
 
-GROUP = "in-order"
 CHURN_GROUP, CHURN_TOPIC, CHURN_QUEUES = "lock-churn", "lock-churn", 2
 CONSUMERS = 3
 

@@ -11,16 +11,15 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
 from jepsen_like.hostile.request_fields import beat_body, pull_fields, send_fields
 from jepsen_like.hostile.wire import Answer
-from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, foreign_send
+from jepsen_like.sim.clients.client_machines import ORDERED_GROUP, SEND_CODE, ClientHost, foreign_send
 from jepsen_like.sim.clients.client_machines import TOPIC as ORDERED
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.single_request import Asker, connects
-from jepsen_like.sim.locks import ordered_consumers
 from jepsen_like.sim.users.leaks import Leaks, unique_key_of
 from jepsen_like.sim.users.user_clients import Signer, first_secret
 from raftmq_wire.codec import FLAG_RESPONSE, Header, ext_of
@@ -46,7 +45,7 @@ def rules_of(name: str) -> list[list[object]]:
     if name == NEIGHBOUR:
         return [
             [1, f"Topic:{ORDERED}", ["Sub"], [], True],
-            [1, f"Group:{ordered_consumers.GROUP}", ["Sub"], [], True],
+            [1, f"Group:{ORDERED_GROUP}", ["Sub"], [], True],
         ]
     return [
         [1, f"Topic:{OWN}-*", ["All"], [], True],
@@ -74,14 +73,14 @@ class Attackers(Asker):
         host: ClientHost,
         report: Report,
         leaks: Leaks,
-        asked: Callable[[], Mapping[str, str]],
+        asked: Callable[[], Sequence[str]],
         ready: Callable[[], bool],
     ) -> None:
-        """`asked`: returns correlation id -> client id of the requests that wait for a reply. `ready`: returns True if
+        """`asked`: returns the client ids of those who wait for replies. `ready`: returns True if
         the cluster has the level from which on it withstands every attack."""
         super().__init__(host, report)
         self._ready = ready
-        self._leaks, self._requests = leaks, asked
+        self._leaks, self.asked = leaks, asked
         self._next: dict[str, int] = {RETRY: 0, DEAD: 0}
         self.counts: Counter[str] = Counter()
         """"attack code" -> number of answers."""
@@ -291,12 +290,14 @@ class Attack:
             await self.ask(RequestCode.UNREGISTER_CLIENT, fields)
 
     async def forges_replies(self) -> None:
-        """Replies (324, 325) to somebody else's request."""
-        asked = list(self._all._requests().items())[-8:]
+        """Replies (324, 325) to somebody else's client. Who knows a correlation id has read the request and may reply:
+        it is guessed here."""
+        asked = self._all.asked()
         if asked:
-            correlation, client_id = self._rng.choice(asked)
-            properties = {"REPLY_TO_CLIENT": client_id, "CORRELATION_ID": correlation, "MSG_TYPE": "reply"}
-            text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+            client_id = self._rng.choice(asked)
+            guess = self._rng.choice(("", f"question-{self._rng.randrange(1 << 30, 1 << 31)}", client_id))
+            properties = {"REPLY_TO_CLIENT": client_id, "CORRELATION_ID": guess, "MSG_TYPE": "reply"}
+            text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items() if value)
             fields = send_fields(TOPIC, text)
             self._connection.write(self._frame(RequestCode.SEND_REPLY_MESSAGE_V2, fields, b"forged"))
 
@@ -311,7 +312,7 @@ class Attack:
 
     async def takes_locks(self) -> None:
         """Joins a common group under another consumer's client id (34), and unlocks that consumer's queues (42)."""
-        group = ordered_consumers.GROUP
+        group = ORDERED_GROUP
         found = self._leaks.client(self._rng, is_producer=False, of_group=group)
         if found is not None:
             if self._rng.random() < 0.7:
@@ -338,14 +339,14 @@ ATTACKS: Final = (
     Kind("recall", Attack.recalls),
     Kind("join-producers", Attack.joins_producers),
     Kind("end-transactions", Attack.ends_transactions),
-    Kind("stage", Attack.stages, "slices need no right to the write"),
+    Kind("stage", Attack.stages),
     Kind("end-writes", Attack.ends_writes),
-    Kind("take-sessions", Attack.takes_sessions, "sessions belong to nobody"),
-    Kind("forget-sessions", Attack.forgets_sessions, "sessions of commits and sends are the same"),
+    Kind("take-sessions", Attack.takes_sessions),
+    Kind("forget-sessions", Attack.forgets_sessions),
     Kind("unregister", Attack.unregisters),
-    Kind("forge-replies", Attack.forges_replies, "a reply needs no request"),
-    Kind("take-client-ids", Attack.takes_client_ids, "replies go to the newest connection"),
-    Kind("take-locks", Attack.takes_locks, "locks belong to a client id alone"),
+    Kind("forge-replies", Attack.forges_replies),
+    Kind("take-client-ids", Attack.takes_client_ids),
+    Kind("take-locks", Attack.takes_locks),
 )
 
 

@@ -10,9 +10,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from cluster.broker.access.user_admin import Asker
 from cluster.broker.refusal import Refused
-from jepsen_like.sim.clients import requesters
 from jepsen_like.sim.machines.machine import CLUSTER, USER_KEY, Machine
 from jepsen_like.sim.options import ROOT
+from jepsen_like.sim.users import requesters
 from jepsen_like.sim.users.attackers import NEIGHBOUR, OWN
 from jepsen_like.sim.users.attackers import rules_of as attackers_rules
 from jepsen_like.sim.users.user_clients import NAMES, first_secret, usual_rules

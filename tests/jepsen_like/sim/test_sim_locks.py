@@ -10,8 +10,9 @@ import pytest
 
 from cluster.broker.groups.group_offsets import Offsets
 from cluster.broker.groups.queue_locks import QueueLocks
+from jepsen_like.sim.clients.client_machines import ORDERED_GROUP as GROUP
 from jepsen_like.sim.locks.lock_judge import READS_S, SLACK_S, TTL_S, LockJudge
-from jepsen_like.sim.locks.ordered_consumers import GROUP, ReadInOrder
+from jepsen_like.sim.locks.ordered_consumers import ReadInOrder
 from jepsen_like.sim.options import draw
 from jepsen_like.sim.scripted import play
 from jepsen_like.sim.world import CLOSE_MS, World, run_seed
