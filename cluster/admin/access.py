@@ -79,6 +79,11 @@ class Caller(NamedTuple):
     operator: bytes = b""
     """The id of the key with which the caller has proven to be the operator; b"" for all others."""
 
+    @property
+    def is_proven(self) -> bool:
+        """True if a user, a node of the cluster, or the operator is proven."""
+        return self.user is not None or self.by > 0 or bool(self.operator)
+
     def __str__(self) -> str:
         name = f"user {self.user.name} at {self.address}" if self.user is not None else self.address
         if self.operator:

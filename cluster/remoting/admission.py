@@ -20,6 +20,7 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.reply_path import ReplyPath
 from cluster.remoting.request_rights import pull_needs
+from cluster.runtime.listeners import Signal
 from cluster.runtime.service_lifecycle import Part
 from raftlog.work import charge
 from raftmq_wire.codec import CodecError, ext_of
@@ -75,14 +76,18 @@ class _Client:
     """One connection: the users that have signed requests on it, and earlier decisions. Implements
     `SendGate`."""
 
-    __slots__ = ("_right", "rights", "users", "verdicts", "version")
+    __slots__ = ("_right", "_told", "rights", "users", "verdicts", "version")
 
     RIGHTS_MAX: Final = 64
 
-    def __init__(self, address: str, right: Callable[[bytes, Verdicts], SendRight | None]) -> None:
-        """`right` returns the right that a key of `rights` names, if the user has it."""
+    def __init__(
+        self, address: str, right: Callable[[bytes, Verdicts], SendRight | None], told: Callable[[], None]
+    ) -> None:
+        """`right` returns the right that a key of `rights` names, if the user has it. `told` is called when the first
+        user has signed."""
         self.verdicts = Verdicts(address)
         self._right = right
+        self._told = told
         self.users: dict[int, bytes] = {}
         """User id -> the encrypted secret with which its signature was verified."""
         self.version = -1
@@ -102,6 +107,12 @@ class _Client:
     def proven(self, key: bytes, right: SendRight) -> None:
         """Records a right that a right signature has claimed."""
         user_id, _, _, secret = self.rights[key] = right
+        self.signed(user_id, secret)
+
+    def signed(self, user_id: int, secret: bytes) -> None:
+        """Records that the user has signed with the secret whose encryption is `secret`."""
+        if not self.users:
+            self._told()
         self.users[user_id] = secret
 
 
@@ -131,6 +142,8 @@ class Admission:
         self._polls = polls
         self._denials = denials
         self._clients: dict[ReplyPath, _Client] = {}
+        self.proven: Signal[[ReplyPath]] = Signal()
+        """Sent with each connection on which a signature was right for the first time."""
         self.version = -1
         """The newest version of users and rules for which connections were checked."""
         self.changed()
@@ -198,7 +211,7 @@ class Admission:
                 return user
             frame.user = user.id
             if client is not None:
-                client.users[user.id] = user.secret
+                client.signed(user.id, user.secret)
             return self._verdict(frame, user, ext, client)
         except CodecError as error:
             return Refused(Reason.INVALID, str(error))
@@ -248,7 +261,7 @@ class Admission:
     def _client(self, path: ReplyPath) -> _Client:
         client = self._clients.get(path)
         if client is None:
-            client = _Client(path.peer_address[0], self._send_right)
+            client = _Client(path.peer_address[0], self._send_right, lambda: self.proven(path))
             if not path.closed:
                 self._clients[path] = client
                 path.on_close.append(lambda: self._forget(path))

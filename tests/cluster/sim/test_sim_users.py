@@ -58,6 +58,25 @@ def test_only_the_signature_of_a_user_with_the_right_is_let_through(sim: SimClus
     assert len(sim.leader().bodies("T")) == 2
 
 
+@pytest.mark.parametrize("place", ["leader", "follower"])
+def test_a_connection_is_that_of_a_stranger_until_a_signature_was_right(sim: SimCluster, place: str) -> None:
+    begin(sim)
+    node = sim.leader() if place == "leader" else sim.followers()[0]
+    path, asked = node.connect(), node.connect()
+    proven: list[Any] = []
+    node.running.remoting.admission.proven.add(proven.append)
+    for opaque, who in enumerate([OTHER, None], 1):
+        path.ask(send(who, opaque))
+        assert answer(sim, path, opaque) == 16
+    assert proven == []
+    for opaque in (3, 4):
+        path.ask(send(SHOP, opaque))
+        assert answer(sim, path, opaque) == 0
+    asked.ask(request(ROOT, RequestCode.GET_MAX_OFFSET, 1, {"topic": "T", "queueId": "0"}))
+    assert answer(sim, asked, 1) == 0
+    assert proven == [path, asked]
+
+
 def test_the_body_and_every_field_are_signed(sim: SimCluster) -> None:
     begin(sim)
     path = sim.leader().connect()
