@@ -135,6 +135,7 @@ class Router(Dispatch):
         self._members = members
         self._admission = admission
         admission.proven.add(self._on_proven)
+        admission.released.add(self.on_request)
         self._access = state.access
         self._parked = parked
         self._sends = sends
@@ -234,8 +235,8 @@ class Router(Dispatch):
         if self._access.judges:
             if not self._admission.admits(frame):
                 return
-        elif frame.header.code in ABOUT_USERS:
-            self._admission.name(frame)
+        elif frame.header.code in ABOUT_USERS and not self._admission.names(frame):
+            return
         line = frame.path.line
         if line is not None and self._proposals.open:
             if line.waits and frame.header.code in IN_LINE:
@@ -252,7 +253,7 @@ class Router(Dispatch):
         proposals, line = self._proposals, connection.line
         if not proposals.open or proposals.refusing or (line is not None and line.waits):
             return at
-        if self._access.judges:
+        if self._access.judges:  # also while a request of the connection waits
             return self._admission.take_sends(self._sends.intake.take, connection, data, frames, at)
         return self._sends.intake.take(connection, data, frames, at)
 
