@@ -15,16 +15,16 @@ create the first Super (an administrator), and maintain a cluster without a lead
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import re
-from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cluster.admin.errors import ApiError
 from cluster.admin.route_rights import Needs
 from cluster.admin.signed_identity import NODE, NONE, OPERATOR, PASS_HEADER, TOOL
+from cluster.broker.access.guesses import WAITING_MAX
 from cluster.broker.access.user_admin import Asker, RecentChanges
 from cluster.broker.rights import READ, topic_need
 from raftmq_wire.denial import how_to_allow
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from cluster.admin.signed_identity import Passes
     from cluster.broker.access.denials import Denials
+    from cluster.broker.access.guesses import Guesses
     from cluster.broker.access.secrets import Secrets
     from cluster.broker.access.user_admin import UserAdmin
     from statemachine.access.users import Access, User
@@ -50,8 +51,6 @@ TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{16,128}")
 SLOW_AFTER: Final = 5
 """Wrong tokens of one address after which answers to further wrong ones are delayed. Right ones never wait."""
 SLOW_S: Final = 0.5
-TRYING_MAX: Final = 8
-"""The most logins of one address at the same time."""
 ADDRESSES_MAX: Final = 1_024
 NO_USER: Final = "the request names no user"
 FIRST_SUPER: Final = "the operator makes the first one, on a node's machine: raftmq user create NAME --super"
@@ -79,6 +78,11 @@ class Caller(NamedTuple):
     operator: bytes = b""
     """The id of the key with which the caller has proven to be the operator; b"" for all others."""
 
+    @property
+    def is_proven(self) -> bool:
+        """True if a user, a node of the cluster, or the operator is proven."""
+        return self.user is not None or self.by > 0 or bool(self.operator)
+
     def __str__(self) -> str:
         name = f"user {self.user.name} at {self.address}" if self.user is not None else self.address
         if self.operator:
@@ -105,12 +109,15 @@ class HttpAccess:
         log_time_ms: Callable[[], int],
         secrets: Secrets,
         denials: Denials,
+        guesses: Guesses,
     ) -> None:
         """`cluster` is the cluster's name, and `uuid` returns its id. `stale` returns the reason why this node cannot
         tell what users may do now; "" if it can."""
         self.secrets = secrets
         """Encrypts and decrypts the secrets of users."""
         self.denials = denials
+        self.guesses = guesses
+        """The wrong secrets of logins, and of signatures at the clients' ports."""
         self.recent = RecentChanges(access)
         """The newest changes of users, for the findings."""
         self.users = users
@@ -127,8 +134,6 @@ class HttpAccess:
         self._stale = stale
         self._wrong: OrderedDict[str, int] = OrderedDict()
         """Address -> number of wrong tokens in a row."""
-        self._trying: Counter[str] = Counter()
-        """Address -> number of logins in progress."""
 
     # --- the author of a request -------------------------------------------------------------------------------------
 
@@ -179,22 +184,22 @@ class HttpAccess:
         return self.state.by_id.get(row.user_id)
 
     def forgive(self, address: str) -> None:
-        """Forgets the wrong tokens of an address that had a right token or secret."""
+        """Forgets the wrong tokens of an address that had a right one."""
         self._wrong.pop(address, None)
 
-    @contextlib.contextmanager
-    def trying(self, address: str) -> Iterator[None]:
-        """Holds one of the few places for logins of an address. Raises ApiError if all are taken."""
-        if self._trying[address] >= TRYING_MAX:
-            raise ApiError("busy", f"{TRYING_MAX} logins of {address} are under way", "wait for them")
-        self._trying[address] += 1
-        try:
-            yield
-        finally:
-            self._trying -= Counter([address])
+    async def turn_of(self, name: str, address: str) -> None:
+        """Returns when a secret for that user from that address may be checked. Raises ApiError if too many wait."""
+        if not self.guesses.must_wait(name, address):
+            return
+        came: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.guesses.wait(name, address, lambda may: None if came.done() else came.set_result(may))
+        if not await came:
+            raise ApiError(
+                "busy", f"{WAITING_MAX} secrets for this user from {address} wait to be checked", "ask again"
+            )
 
     async def slow_down(self, address: str) -> None:
-        """Counts a wrong token or secret of an address. From the sixth in a row on, its answer is delayed."""
+        """Counts a wrong token of an address. From the sixth in a row on, its answer is delayed."""
         wrong = self._wrong[address] = self._wrong.pop(address, 0) + 1
         if len(self._wrong) > ADDRESSES_MAX:
             self._wrong.popitem(last=False)
@@ -288,10 +293,13 @@ class HttpAccess:
         """Returns the reason why this node cannot verify a user's secret now; "" if it can."""
         return self.secrets.problem or self._stale()
 
-    def note_wrong_login(self, address: str, name: str) -> None:
-        """Records a failed login."""
+    async def note_wrong_login(self, address: str, name: str) -> None:
+        """Records a failed login. Returns late if many of the pair were wrong."""
+        self.guesses.wrong(name, address)
         why = f"wrong user or secret, for user {name[:64]!a}"
         self._note(Caller(None, address), ApiError("unauthenticated", why, ""), "POST /v1/session", enforced=True)
+        if self.guesses.must_wait(name, address):
+            await asyncio.sleep(SLOW_S)
 
     def _note(self, caller: Caller, refused: ApiError, what: str, enforced: bool) -> None:
         user = 0 if caller.user is None else caller.user.id

@@ -2,7 +2,8 @@
 
 - At most CONNECTIONS_MAX connections are accepted: the node keeps descriptors for files
   (`cluster.runtime.host.descriptors`). From 80 % on, a client of another address takes the place of an idle one
-  (`cluster.runtime.host.connection_eviction`).
+  (`cluster.runtime.host.connection_eviction`). While users are enforced, the last quarter is for connections that have
+  proven a user: a stranger takes the place of another stranger.
 - When all are taken, SPARE_MAX more connections may ask if this node lives and is ready, for SPARE_S each: a probe must
   not take the node for dead because other clients keep it busy.
 - A connection has PATIENCE_S to finish a request, from its opening or the previous answer; idle ones are closed.
@@ -25,7 +26,7 @@ from aiohttp import web
 
 from cluster.admin.errors import ApiError
 from cluster.admin.forward import OF_NODE
-from cluster.runtime.host.connection_eviction import PRESSED, ConnectionSlots
+from cluster.runtime.host.connection_eviction import Places
 from cluster.runtime.resource_budget import Room, Share
 from cluster.runtime.turns.work import Turns
 
@@ -97,33 +98,40 @@ class Guarded(asyncio.Protocol):
 class Guard:
     """All connections of one node's HTTP API."""
 
-    def __init__(self, now_s: Callable[[], float], turns: Turns | None = None) -> None:
-        """`turns` are those from which the work of a connection is removed when it ends."""
+    def __init__(
+        self, now_s: Callable[[], float], turns: Turns | None = None, enforces: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`turns` are those from which the work of a connection is removed when it ends. `enforces` returns True while
+        users are enforced."""
         self._now_s = now_s
         self._turns = turns
         self._connections: dict[asyncio.BaseTransport, Guarded] = {}
         self._spare: dict[Guarded, None] = {}
         """Spare connections, oldest first; they are also in `_connections`."""
-        self._places: ConnectionSlots[Guarded] = ConnectionSlots(self._idle_s)
+        self._places: Places[Guarded] = Places(self._idle_s, enforces)
+        self.may_have_all = self._places.may_have_all
         self.answers = Room(ANSWERS_BYTES_MAX, lambda callback: asyncio.get_running_loop().call_soon(callback))
         """Bytes of answers that are being made, or that no client has read."""
 
     def room(self, opening: int, address: str) -> str:
         """Returns the reason why no connection of that address may be accepted, besides `opening` that are not open
         yet; "" if one may."""
-        count = self._count() + opening
-        if count >= PRESSED * CONNECTIONS_MAX and (idle := self._places.victim(address)) is not None:
-            self._end(idle)
-            count -= 1
-        if count < CONNECTIONS_MAX:
+        leaving, is_free = self._places.make_room(address, opening, CONNECTIONS_MAX)
+        if leaving is not None:
+            self._end(leaving)
+        if is_free:
             return ""
+        refusal = f"the HTTP API has {CONNECTIONS_MAX} connections; idle ones are closed after {PATIENCE_S:g} s"
+        count = self._count() + opening
+        if count < CONNECTIONS_MAX:
+            return refusal
         if len(self._spare) + max(0, count - CONNECTIONS_MAX) < SPARE_MAX:
             return ""
         silent = next((each for each in self._spare if not each.busy), None)  # a probe asks at once
         if silent is not None:
             self._end(silent)
             return ""
-        return f"the HTTP API has {CONNECTIONS_MAX} connections; idle ones are closed after {PATIENCE_S:g} s"
+        return refusal
 
     def _count(self) -> int:
         """Returns the number of connections without the spare ones."""
@@ -156,6 +164,12 @@ class Guard:
             self._connections.pop(connection.transport, None)
             if self._turns is not None:
                 self._turns.drop(connection.transport)
+
+    def proven(self, request: web.Request) -> None:
+        """Records that the connection of a request has proven a user."""
+        connection = self._connections.get(request.transport) if request.transport is not None else None
+        if connection is not None and not connection.is_spare:
+            self._places.proven(connection.address, connection)
 
     @contextlib.asynccontextmanager
     async def serving(self, request: web.Request) -> AsyncIterator[None]:

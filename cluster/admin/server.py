@@ -14,7 +14,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -25,7 +25,7 @@ from cluster.admin.access import STRANGER, Caller
 from cluster.admin.errors import ApiError, HandedOver
 from cluster.admin.findings.watch import FindingsWatch
 from cluster.admin.forward import CALLER, HOPS_HEADER, OF_NODE, Forwarder, asker_of
-from cluster.admin.handler_request import Answer, Call, Raw, Stream, comes_true, confirm_read
+from cluster.admin.handler_request import Answer, Call, Consistency, Raw, Stream, comes_true, confirm_read
 from cluster.admin.handlers.history import Sampler
 from cluster.admin.handlers.member_requests import member_id
 from cluster.admin.node_interface import AdminPort
@@ -39,6 +39,7 @@ from cluster.config.config import split_address
 from cluster.config.source import ConfigError, nearest
 from cluster.runtime import metered_json
 from cluster.runtime.tls.acceptor import Acceptor
+from statemachine.access.users import Mode
 
 logger = logging.getLogger(__name__)
 
@@ -67,14 +68,15 @@ class AdminServer:
     async def start(self) -> None:
         """Starts to listen. Raises ConfigError if the address cannot be bound."""
         admin, loop = self._port.config.admin, asyncio.get_running_loop()
-        guard = Guard(loop.time, self._port.services.turns)
+        guard = _guard_of(self._port)
         watch = FindingsWatch(self._port)
         app = build_app(self._port, guard, watch)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
         await self._runner.setup()
         assert self._runner.server is not None
         security = self._port.tls.security("admin", admin.tls, PLAIN_REFUSAL)
-        self._acceptor = Acceptor(loop, guarded(guard, self._runner.server), guard.room, security)
+        made = guarded(guard, self._runner.server)
+        self._acceptor = Acceptor(loop, made, guard.room, security, guard.may_have_all)
         self._tasks = [
             loop.create_task(guard.run(), name="admin-guard"),
             loop.create_task(watch.run(), name="findings-watch"),
@@ -104,15 +106,21 @@ class AdminServer:
             self._runner = None
 
 
+def _guard_of(port: AdminPort) -> Guard:
+    state = port.access.state
+    return Guard(asyncio.get_running_loop().time, port.services.turns, lambda: state.mode is Mode.ENFORCE)
+
+
 def build_app(port: AdminPort, guard: Guard | None = None, watch: FindingsWatch | None = None) -> web.Application:
     """Makes the aiohttp application; tests run it too."""
-    guard = guard or Guard(asyncio.get_running_loop().time, port.services.turns)
+    guard = guard or _guard_of(port)
     watch = watch or FindingsWatch(port)
     tell_in_one_line()
     app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[_errors_as_json])
     forwarder = Forwarder(port)
     for route in ROUTES:
-        handler = _sheltered(_serve(route, port, forwarder, watch), route, guard, port)
+        served = _serve(route, port, forwarder, watch)
+        handler = _sheltered(_admit(route, port, guard), served, route, guard, port)
         app.router.add_route(route.method, route.path, handler)
         if route.method == "GET":  # as HTTP has it: the same answer without its body
             app.router.add_route("HEAD", route.path, handler)
@@ -125,19 +133,34 @@ def build_app(port: AdminPort, guard: Guard | None = None, watch: FindingsWatch 
     return app
 
 
-def _sheltered(handler: WebHandler, route: Route, guard: Guard, port: AdminPort) -> WebHandler:
+class _Admitted(NamedTuple):
+    """A request that may be answered."""
+
+    caller: Caller
+    consistency: Consistency
+    body: Any
+
+
+def _sheltered(
+    admit: Callable[[web.Request], Awaitable[_Admitted]],
+    handler: Callable[[web.Request, _Admitted], Awaitable[web.StreamResponse]],
+    route: Route,
+    guard: Guard,
+    port: AdminPort,
+) -> WebHandler:
     async def handle(request: web.Request) -> web.StreamResponse:
         async with guard.serving(request):
+            admitted = await admit(request)  # who may not ask takes no memory of answers
             if not route.cost.grows or route.streams:
-                return await handler(request)
+                return await handler(request, admitted)
             async with guard.answering(request, route.cost.bytes_max(port.config.limits)):
-                return await sent(request, await handler(request))
+                return await sent(request, await handler(request, admitted))
 
     return handle
 
 
-def _serve(route: Route, port: AdminPort, forwarder: Forwarder, watch: FindingsWatch) -> WebHandler:
-    async def handle(request: web.Request) -> web.StreamResponse:
+def _admit(route: Route, port: AdminPort, guard: Guard) -> Callable[[web.Request], Awaitable[_Admitted]]:
+    async def admit(request: web.Request) -> _Admitted:
         own = _methods_of(request.path)
         if own and request.method not in own:
             raise web.HTTPMethodNotAllowed(request.method, own)
@@ -146,12 +169,25 @@ def _serve(route: Route, port: AdminPort, forwarder: Forwarder, watch: FindingsW
         consistency = consistency_of(request.query)
         access, what = port.access, f"{request.method} {route.path}"
         request[CALLER] = caller = await _caller(port, request, route)
+        if caller.is_proven:
+            guard.proven(request)
         request[OF_NODE] = caller.by > 0 or (not access.passes.proven and HOPS_HEADER in request.headers)
         if not route.needs.reads_body:
             access.admit(caller, route.needs, request.match_info, None, what)
         body = await _body(request, route)
         if route.needs.reads_body:
             access.admit(caller, route.needs, request.match_info, body, what)
+        return _Admitted(caller, consistency, body)
+
+    return admit
+
+
+def _serve(
+    route: Route, port: AdminPort, forwarder: Forwarder, watch: FindingsWatch
+) -> Callable[[web.Request, _Admitted], Awaitable[web.StreamResponse]]:
+    async def handle(request: web.Request, admitted: _Admitted) -> web.StreamResponse:
+        caller, consistency, body = admitted
+        access = port.access
         leads = route.serves not in (Serves.LEADER, Serves.LEADER_ALONE)
         leads = leads or port.services.writes_open() or await _opens(port)
         if not leads and route.serves is Serves.LEADER_ALONE:

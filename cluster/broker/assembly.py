@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cluster.broker.access.denials import Denials
+from cluster.broker.access.guesses import Guesses
 from cluster.broker.access.secrets import Resealing, Secrets, read_keys
 from cluster.broker.access.user_admin import FirstUser, UserAdmin
 from cluster.broker.groups.client_relay import ClientRelay
@@ -87,6 +88,7 @@ class Broker:
         config, environment, clock = context.config, context.environment, context.clock
         self._loop = context.loop
         self.denials = Denials(clock.wall_ms, denied)
+        self.guesses = Guesses(services.monotonic_ms, clock.wall_ms, services.call_later)
         self.rights = Rights(services.state.access, self._note_denied)
         self.sends: Sends[Any] = Sends(
             services,

@@ -115,4 +115,5 @@ def _access_of(node: Assembly) -> HttpAccess:
         log_time_ms=node.services.log_time_ms,
         secrets=node.broker.secrets,
         denials=node.broker.denials,
+        guesses=node.broker.guesses,
     )

@@ -20,6 +20,7 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.reply_path import ReplyPath
 from cluster.remoting.request_rights import pull_needs
+from cluster.runtime.listeners import Signal
 from cluster.runtime.service_lifecycle import Part
 from raftlog.work import charge
 from raftmq_wire.codec import CodecError, ext_of
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
     from cluster.broker.access.denials import Denials
+    from cluster.broker.access.guesses import Guesses
     from cluster.broker.access.secrets import Secrets
     from cluster.broker.pulls.long_poll import LongPolls
     from cluster.broker.reads.pull_values import Pull
@@ -46,6 +48,9 @@ body that cannot be read."""
 SIGNED_BYTES_PER_UNIT: Final = 512
 VERIFY_UNITS: Final = 5
 CLIENTS_PER_STEP: Final = 64
+HELD_MAX: Final = 64
+HELD_BYTES_MAX: Final = 256 << 10
+"""The most requests of one connection that wait with a signature, and their bytes; further ones are refused."""
 
 
 SendRight = tuple[int, "_Hash", "_Hash", bytes]
@@ -75,14 +80,24 @@ class _Client:
     """One connection: the users that have signed requests on it, and earlier decisions. Implements
     `SendGate`."""
 
-    __slots__ = ("_right", "rights", "users", "verdicts", "version")
+    __slots__ = ("_right", "_told", "address", "held", "held_bytes", "rights", "turn", "users", "verdicts", "version")
 
     RIGHTS_MAX: Final = 64
 
-    def __init__(self, address: str, right: Callable[[bytes, Verdicts], SendRight | None]) -> None:
-        """`right` returns the right that a key of `rights` names, if the user has it."""
+    def __init__(
+        self, address: str, right: Callable[[bytes, _Client], SendRight | None], told: Callable[[], None]
+    ) -> None:
+        """`right` returns the right that a key of `rights` names, if the user has it. `told` is called when the first
+        user has signed."""
         self.verdicts = Verdicts(address)
+        self.address = address
+        self.held: list[Frame] = []
+        """Requests that wait until the signature of the first of them may be checked."""
+        self.held_bytes = 0
+        self.turn: Frame | None = None
+        """The request whose signature may be checked now, although others of its user and address wait."""
         self._right = right
+        self._told = told
         self.users: dict[int, bytes] = {}
         """User id -> the encrypted secret with which its signature was verified."""
         self.version = -1
@@ -97,11 +112,17 @@ class _Client:
 
     def admit(self, key: bytes) -> SendRight | None:
         """Returns the right of a user to send to a topic; None if it has none."""
-        return self._right(key, self.verdicts)
+        return self._right(key, self)
 
     def proven(self, key: bytes, right: SendRight) -> None:
         """Records a right that a right signature has claimed."""
         user_id, _, _, secret = self.rights[key] = right
+        self.signed(user_id, secret)
+
+    def signed(self, user_id: int, secret: bytes) -> None:
+        """Records that the user has signed with the secret whose encryption is `secret`."""
+        if not self.users:
+            self._told()
         self.users[user_id] = secret
 
 
@@ -119,6 +140,7 @@ class Admission:
         refuse: Callable[[Frame, Refused], None],
         turns: Turns,
         denials: Denials,
+        guesses: Guesses,
     ) -> None:
         """`polls` are the waiting pulls, which are judged again after a change. `stale` returns the reason why this
         node cannot tell what users may do now; "" if it can. `refuse` answers a request."""
@@ -130,7 +152,12 @@ class Admission:
         self._turns = turns
         self._polls = polls
         self._denials = denials
+        self._guesses = guesses
         self._clients: dict[ReplyPath, _Client] = {}
+        self.proven: Signal[[ReplyPath]] = Signal()
+        """Sent with each connection on which a signature was right for the first time."""
+        self.released: Signal[[Frame]] = Signal()
+        """Sent with requests that have waited (`admits` returned False for them), to be handled as if they came now."""
         self.version = -1
         """The newest version of users and rules for which connections were checked."""
         self.changed()
@@ -141,8 +168,73 @@ class Admission:
         """Judges a request of one of this node's connections and records its user. Returns False if the request was
         refused and answered."""
         frame.judged = self._access.version  # what changes while it is judged counts as newer
-        refused = self._judged(frame, self._client(frame.path))
+        client = self._client(frame.path)
+        if self._access.mode is Mode.ENFORCE and self._waits(frame, client):
+            return False
+        refused = self._judged(frame, client)
         return self._goes_on(frame, refused)
+
+    def names(self, frame: Frame) -> bool:
+        """Records the user of a request that is not judged, if its signature is right. Returns False if the request
+        waits for that."""
+        client = self._client(frame.path)
+        if self._waits(frame, client):
+            return False
+        with contextlib.suppress(CodecError):  # its handler refuses it
+            user = self._identified(frame, ext_of(frame.header), client)
+            frame.user = 0 if isinstance(user, Refused) else user.id
+        return True
+
+    # --- signatures that wait ----------------------------------------------------------------------------------------
+
+    def _waits(self, frame: Frame, client: _Client) -> bool:
+        """Holds the request if it is not the turn of its signature, or of one before it. A user who is proven on the
+        connection waits for nothing."""
+        if frame is client.turn:
+            return False
+        if not client.held:
+            try:
+                name = ext_of(frame.header).get(ACCESS_KEY, "")
+            except CodecError:
+                return False
+            if not name or self._is_proven(name, client) or not self._guesses.must_wait(name, client.address):
+                return False
+            client.held, client.held_bytes = [frame], frame.size
+            self._guesses.wait(name, client.address, lambda may: self._turn(frame.path, client, may))
+            return True
+        if len(client.held) >= HELD_MAX or client.held_bytes + frame.size > HELD_BYTES_MAX:
+            self._refuse(frame, Refused(Reason.BUSY, "a signature of this connection waits to be checked: try later"))
+            return True
+        client.held.append(frame)
+        client.held_bytes += frame.size
+        return True
+
+    def _turn(self, path: ReplyPath, client: _Client, may: bool) -> None:
+        """Handles the requests that have waited. A connection whose signature is wrong ends, and what came behind it is
+        refused unread: its next guess is that of a newcomer."""
+        held, client.held, client.held_bytes = client.held, [], 0
+        if path.closed or not held:
+            return
+        if not may:
+            why = "too many signatures for this user from this address wait to be checked: try later"
+            for frame in held:
+                self._refuse(frame, Refused(Reason.BUSY, why))
+            return
+        first, proven = held[0], len(client.users)
+        client.turn = first
+        self.released(first)
+        client.turn = None
+        if len(client.users) == proven and self._access.mode is Mode.ENFORCE:
+            for frame in held[1:]:
+                self._refuse(frame, Refused(Reason.NO_PERMISSION, "the signature of a request before it was wrong"))
+            path.leave_now()
+            return
+        for frame in held[1:]:
+            self.released(frame)
+
+    def _is_proven(self, name: str, client: _Client) -> bool:
+        user = self._access.users.get(name)
+        return user is not None and client.users.get(user.id) == user.secret
 
     def admits_again(self, frame: Frame) -> bool:
         """Judges a request that was forwarded, or held for a leader, by the user id that the node with the connection
@@ -165,6 +257,8 @@ class Admission:
         if self._secrets.problem or self._stale():
             return at
         client = self._client(path)
+        if client.held:
+            return at
         client.judge_by(self._access.version)
         taken = take(path, data, frames, at, client)
         if taken > at:
@@ -172,38 +266,33 @@ class Admission:
             charge((taken - at) * VERIFY_UNITS + size // SIGNED_BYTES_PER_UNIT)
         return taken
 
-    def _send_right(self, key: bytes, verdicts: Verdicts) -> SendRight | None:
-        """Returns the right to send that a key of `SendGate` names; None if the user does not have it."""
+    def _send_right(self, key: bytes, client: _Client) -> SendRight | None:
+        """Returns the right to send that a key of `SendGate` names; None if the user does not have it, or if its
+        signature has to wait."""
         name, _, topic = key.decode().partition("\0")
+        if not self._is_proven(name, client) and self._guesses.must_wait(name, client.address):
+            return None
         user = self._access.users.get(name)
         secret = None if user is None else self._secrets.of(user)
         if user is None or secret is None:
             return None
         needs = self._needs(RequestCode.SEND_MESSAGE_V2, {"b": topic}, b"")  # a batch needs the same
-        if needs is None or isinstance(verdicts.judge(user, needs), Denied):
+        if needs is None or isinstance(client.verdicts.judge(user, needs), Denied):
             return None
         return user.id, *begun(secret), user.secret
-
-    def name(self, frame: Frame) -> None:
-        """Records the user of a request that is not judged, if its signature is right."""
-        with contextlib.suppress(CodecError):  # its handler refuses it
-            user = self._identified(frame, ext_of(frame.header))
-            frame.user = 0 if isinstance(user, Refused) else user.id
 
     def _judged(self, frame: Frame, client: _Client | None) -> Refused | None:
         try:
             ext = ext_of(frame.header)
-            user = self._identified(frame, ext)
+            user = self._identified(frame, ext, client)
             if isinstance(user, Refused):
                 return user
             frame.user = user.id
-            if client is not None:
-                client.users[user.id] = user.secret
             return self._verdict(frame, user, ext, client)
         except CodecError as error:
             return Refused(Reason.INVALID, str(error))
 
-    def _identified(self, frame: Frame, ext: Mapping[str, str]) -> User | Refused:
+    def _identified(self, frame: Frame, ext: Mapping[str, str], client: _Client | None) -> User | Refused:
         """Returns the user whose signature the request carries."""
         name, signature = ext.get(ACCESS_KEY), ext.get(SIGNATURE)
         if not name or not signature:
@@ -217,7 +306,10 @@ class Admission:
         secret = None if user is None else self._secrets.of(user)
         signed = content(ext, frame.body, version=frame.header.version)
         if user is None or secret is None or not is_right(secret, signed, signature):
+            self._guesses.wrong(name, frame.path.peer_address[0])
             return Refused(Reason.NO_PERMISSION, "the signature is wrong, or there is no such user")
+        if client is not None:
+            client.signed(user.id, user.secret)
         return user
 
     def _verdict(self, frame: Frame, user: User, ext: Mapping[str, str], client: _Client | None) -> Refused | None:
@@ -248,14 +340,16 @@ class Admission:
     def _client(self, path: ReplyPath) -> _Client:
         client = self._clients.get(path)
         if client is None:
-            client = _Client(path.peer_address[0], self._send_right)
+            client = _Client(path.peer_address[0], self._send_right, lambda: self.proven(path))
             if not path.closed:
                 self._clients[path] = client
                 path.on_close.append(lambda: self._forget(path))
         return client
 
     def _forget(self, path: ReplyPath) -> None:
-        self._clients.pop(path, None)
+        client = self._clients.pop(path, None)
+        if client is not None:
+            client.held = []
 
     # --- changes -----------------------------------------------------------------------------------------------------
 

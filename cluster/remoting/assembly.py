@@ -130,6 +130,7 @@ class Remoting:
             refuse=replies.refuse,
             turns=services.turns,
             denials=broker.denials,
+            guesses=broker.guesses,
         )
         self.router = Router(
             config,

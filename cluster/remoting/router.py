@@ -14,7 +14,7 @@ from cluster.remoting.admission import Admission
 from cluster.remoting.connection.connection_memory import ConnectionMemory, sizes, with_room
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.remoting_request import RemotingRequest
-from cluster.remoting.connection.reply_path import IN_LINE, SENDS
+from cluster.remoting.connection.reply_path import IN_LINE, SENDS, ReplyPath
 from cluster.remoting.connection.server import Dispatch, RemotingConnection, unsupported
 from cluster.remoting.connection.stuck_clients import IdleClients, StuckClients
 from cluster.remoting.costly_requests import CostlyRequests
@@ -32,6 +32,7 @@ from cluster.runtime.tls.acceptor import Acceptor, has_descriptors
 from cluster.runtime.tls.port_security import Security
 from raftmq_wire.codec import CodecError
 from raftmq_wire.codes import ABOUT_USERS, RequestCode, ResponseCode
+from statemachine.access.users import Mode
 
 if TYPE_CHECKING:
     from cluster.broker.groups.group_members import Members
@@ -121,7 +122,7 @@ class Router(Dispatch):
         self.turns = turns
         self.patience = StuckClients(self.rooms)
         self.follow = self.patience.follow  # type: ignore[method-assign]
-        self.idle = IdleClients(self._is_used)
+        self.idle = IdleClients(self._is_used, lambda: state.access.mode is Mode.ENFORCE)
         self._limits = config.limits
         self._state = state
         self._proposals = proposals
@@ -141,6 +142,8 @@ class Router(Dispatch):
         self._members = members
         self._notes = notes
         self._admission = admission
+        admission.proven.add(self._on_proven)
+        admission.released.add(self.on_request)
         self._access = state.access
         self._parked = parked
         self._sends = sends
@@ -174,11 +177,14 @@ class Router(Dispatch):
 
     def full(self, opening: int = 0, address: str = "") -> str:
         """Returns the reason why no more connections may be accepted, with `opening` on their way; "" if they may. A
-        client of an `address` that has few connections takes the place of an idle one of the address that has most."""
+        client of an `address` that has few connections takes the place of an idle one of the address that has most;
+        while users are enforced, that of another connection without a user."""
         limit = self._limits.connections_max
         if address:
-            self.idle.make_room(address, len(self.connections) + opening, limit, self._evict)
-        if len(self.connections) + opening < limit:
+            is_free = self.idle.make_room(address, opening, limit, self._evict)
+        else:
+            is_free = len(self.connections) + opening < limit
+        if is_free:
             return ""
         return f"limits.connections_max = {self._limits.connections_max} is reached"
 
@@ -194,6 +200,10 @@ class Router(Dispatch):
     def _evict(self, connection: RemotingConnection) -> None:
         self.connections.pop(connection, None)  # its place is free before its transport reports the end
         connection.abort()
+
+    def _on_proven(self, path: ReplyPath) -> None:
+        if isinstance(path, RemotingConnection):
+            self.idle.proven(path)
 
     def _is_used(self, connection: RemotingConnection) -> bool:
         """Returns True if a request of the connection is in progress, a pull of it waits, or its last heartbeat is
@@ -235,9 +245,9 @@ class Router(Dispatch):
         if self._access.judges:
             if not self._admission.admits(frame):
                 return
-        elif frame.header.code in ABOUT_USERS:
-            self._admission.name(frame)
-        if REPLY_TO_CLIENT_BYTES in frame.header_bytes and frame.header.code in SENDS:
+        elif frame.header.code in ABOUT_USERS and not self._admission.names(frame):
+            return
+        if frame.header.code in SENDS and REPLY_TO_CLIENT_BYTES in frame.header_bytes:
             self._notes.note(frame)
         line = frame.path.line
         if line is not None and self._proposals.open:
@@ -255,7 +265,7 @@ class Router(Dispatch):
         proposals, line = self._proposals, connection.line
         if not proposals.open or proposals.refusing or (line is not None and line.waits):
             return at
-        if self._access.judges:
+        if self._access.judges:  # also while a request of the connection waits
             return self._admission.take_sends(self._sends.intake.take, connection, data, frames, at)
         return self._sends.intake.take(connection, data, frames, at)
 
@@ -383,7 +393,7 @@ class Listeners:
             connection = partial(self._connection, listener.name, loop)
             if has_descriptors(loop):
                 security = self._security(listener.name, listener.tls)
-                acceptor = Acceptor(loop, connection, self._router.full, security)
+                acceptor = Acceptor(loop, connection, self._router.full, security, self._router.idle.may_have_all)
                 self._servers.append(acceptor)
                 await acceptor.open(listener.bind, listener.port)
             else:

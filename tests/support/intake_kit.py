@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from cluster.broker.access.denials import Denials
+from cluster.broker.access.guesses import Guesses
 from cluster.broker.access.secrets import Secrets
 from cluster.broker.sends.send_service import Sends
 from cluster.remoting.admission import Admission
@@ -113,6 +114,7 @@ class Node:
             refuse=lambda frame, refused: self.refused.append(refused.remark),
             turns=nothing,
             denials=Denials(lambda: 0),
+            guesses=Guesses(lambda: 0, lambda: 0, lambda *_: lambda: None),
         )
 
     def slot(self, topic: str) -> TopicSlot | None:

@@ -51,6 +51,7 @@ CODES: Final[dict[str, Code]] = {
     "user_key": Code("critical", "raftmq status"),
     "auth_off": Code("critical", "raftmq auth show"),
     "auth_ended": Code("critical", "raftmq audit"),
+    "secret_guessed": Code("warning", "raftmq auth show"),
     "operator_acted": Code("info", "raftmq audit"),
     "ports_open": Code("info", "raftmq doctor"),
     "data_readable": Code("warning", "raftmq doctor"),

@@ -290,6 +290,9 @@ def _access(port: AdminPort, status: NodeStatus, wall_ms: int) -> Iterator[Condi
         if (row := recent.turned_off) is not None:
             says = f"auth.mode was set to off by {row.user or 'nobody'} at {row.address or '-'}: nothing is judged"
             yield Condition("auth_ended", CLUSTER, says, since_ms=row.time_ms)
+    for each in access.guesses.last_hour():
+        says = f"{each.times} wrong secrets for user {each.name!a} came from {each.address} at node {status.node}"
+        yield Condition("secret_guessed", f"user {each.name!a} at {each.address}", says, since_ms=each.last_ms)
     if (row := recent.by_operator) is not None and wall_ms - row.time_ms < OPERATOR_SHOWN_MS:
         says = f"the operator, who has the cluster's secret, changed {row.about} from {row.address}: {row.action}"
         yield Condition("operator_acted", CLUSTER, says, since_ms=row.time_ms)

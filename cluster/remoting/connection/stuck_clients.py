@@ -19,7 +19,8 @@ from cluster.remoting.connection.connection_memory import (
     PROGRESS_BYTES,
     ConnectionMemory,
 )
-from cluster.runtime.host.connection_eviction import PRESSED, ConnectionSlots
+from cluster.runtime.host.connection_eviction import Places
+from cluster.runtime.logs import Seldom
 from raftlog.work import ITEM_UNITS, charge
 
 if TYPE_CHECKING:
@@ -133,16 +134,20 @@ class Uses(Protocol):
 class IdleClients:
     """The open connections of clients. Event loop only."""
 
-    def __init__(self, is_used: Uses) -> None:
+    def __init__(self, is_used: Uses, enforces: Callable[[], bool] = lambda: False) -> None:
+        """`enforces` returns True while users are enforced: the last quarter of the places is then for connections that
+        have proven one."""
         self._is_used = is_used
         self._seen: dict[RemotingConnection, tuple[int, float]] = {}
         """Connection -> (bytes received at the last check, time at which they were found to have grown)."""
+        self._told = Seldom(logger)
         self._now_s = 0.0
         """Seconds of this object's own clock. It advances by at most TICK_MAX_S with each tick."""
         self._ticked_ms: int | None = None
         self._round: list[RemotingConnection] = []
         self._due_s = 0.0
-        self._places: ConnectionSlots[RemotingConnection] = ConnectionSlots(self._leaving_after)
+        self._places: Places[RemotingConnection] = Places(self._leaving_after, enforces)
+        self.may_have_all = self._places.may_have_all
 
     def opened(self, connection: RemotingConnection) -> None:
         """Adds a connection of a client."""
@@ -154,16 +159,21 @@ class IdleClients:
         self._seen.pop(connection, None)
         self._places.remove(connection.peer_address[0], connection)
 
-    def make_room(self, address: str, count: int, limit: int, close: Callable[[RemotingConnection], None]) -> None:
-        """Makes room for a client of `address` while `count` of `limit` places are taken: closes an idle connection, if
-        addresses have to share."""
-        if count < PRESSED * limit:
-            return
-        victim = self._places.victim(address)
-        if victim is not None:
-            logger.warning("%s:%d is idle and makes room for a client from %s", *victim.peer_address, address)
-            self.closed(victim)
-            close(victim)
+    def proven(self, connection: RemotingConnection) -> None:
+        """Records that a signature of the connection was right."""
+        if connection in self._seen:
+            self._places.proven(connection.peer_address[0], connection)
+
+    def make_room(self, address: str, opening: int, limit: int, close: Callable[[RemotingConnection], None]) -> bool:
+        """Makes room for a client of `address`, beside `opening` connections that are not open yet: closes one that is
+        idle, or one of a stranger, if addresses have to share. Returns True if there is a place."""
+        leaving, is_free = self._places.make_room(address, opening, limit)
+        if leaving is not None:
+            self._told.warn("a client makes room for another one", "few places are left")
+            logger.debug("%s:%d makes room for a client from %s", *leaving.peer_address, address)
+            self.closed(leaving)
+            close(leaving)
+        return is_free
 
     def tick(self, now_ms: int) -> None:
         """Checks the next slice, and closes clients that have been idle for IDLE_S. Called periodically."""

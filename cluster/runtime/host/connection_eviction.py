@@ -3,12 +3,19 @@
 While there is room, one address may have all of it. From 80 % of the limit on, a client of another address takes the
 place of the longest idle connection of the address that holds most. So no client can keep others out by holding
 connections, and none loses a connection that is in use.
+
+While users are enforced, a newcomer is a stranger until its connection has proven a user. Strangers share three
+quarters of the places, by network prefix and by address, and a newcomer always takes the place of another stranger. So
+the last quarter is for clients that have proven who they are, however many addresses strangers have.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+import ipaddress
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 PRESSED = 0.8
@@ -28,9 +35,14 @@ class ConnectionSlots(Generic[C]):
         self._of: dict[str, dict[C, None]] = {}
         self._most: list[tuple[int, str]] = []
         """A heap of (-connections, address). A row is outdated if the address has another number by now."""
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
 
     def add(self, address: str, connection: C) -> None:
         """Adds an open connection."""
+        self._count += 1
         mine = self._of.setdefault(address, {})
         mine[connection] = None
         if len(self._most) > 4 * len(self._of) + LOOKED_AT:
@@ -43,27 +55,32 @@ class ConnectionSlots(Generic[C]):
         """Removes a connection that is closed, or about to be; does nothing if it is not known."""
         mine = self._of.get(address)
         if mine is not None and connection in mine:
+            self._count -= 1
             del mine[connection]
             if not mine:
                 del self._of[address]
 
+    def held(self, address: str) -> int:
+        """Returns the number of open connections of an address."""
+        return len(self._of.get(address, ()))
+
     def victim(self, newcomer: str) -> C | None:
         """Returns the connection whose place a client of this address takes; None if no address holds more, or none of
         its connections is idle."""
-        top = self._top()
-        if top is None or len(self._of[top]) <= len(self._of.get(newcomer, ())) + 1:
-            return None
-        held = self._of[top]
-        idle: dict[C, float] = {}
-        for connection in list(zip(held, range(LOOKED_AT), strict=False)):
-            each = connection[0]
+        top = self.top()
+        return None if top is None or self.held(top) <= self.held(newcomer) + 1 else self.idlest(top)
+
+    def idlest(self, address: str) -> C | None:
+        """Returns the longest idle of some connections of an address, and of others the next time; None if all of them
+        must stay."""
+        held = self._of[address]
+        looked = list(itertools.islice(held, LOOKED_AT))
+        for each in looked:
             del held[each]
             held[each] = None  # the next newcomer looks at others
-            if (seconds := self._idle_s(each)) is not None:
-                idle[each] = seconds
-        return max(idle, key=idle.__getitem__, default=None)
+        return _idlest(looked, self._idle_s)
 
-    def _top(self) -> str | None:
+    def top(self) -> str | None:
         """Returns the address that holds most connections."""
         while self._most:
             count, address = self._most[0]
@@ -74,3 +91,135 @@ class ConnectionSlots(Generic[C]):
             if now:
                 heapq.heappush(self._most, (-now, address))
         return None
+
+
+def _idlest(connections: Iterable[C], idle_s: Callable[[C], float | None]) -> C | None:
+    idle = {each: seconds for each in connections if (seconds := idle_s(each)) is not None}
+    return max(idle, key=idle.__getitem__, default=None)
+
+
+PREFIX_6_BYTES = 8
+KNOWN_MAX = 1_024
+
+
+def prefix_of(address: str) -> str:
+    """Returns the network that a client's address belongs to, as strangers share places by it: /24, or /64 for IPv6."""
+    if ":" not in address:
+        return address.rpartition(".")[0]
+    try:
+        full = ipaddress.IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if full.ipv4_mapped is not None:
+        return str(full.ipv4_mapped).rpartition(".")[0]
+    return full.packed[:PREFIX_6_BYTES].hex()
+
+
+class Places(Generic[C]):
+    """The places of one table of connections."""
+
+    def __init__(self, idle_s: Callable[[C], float | None], reserves: Callable[[], bool] = lambda: False) -> None:
+        """`idle_s` as for ConnectionSlots; a stranger may leave too if it returns None. `reserves` returns True while
+        the last quarter is for connections that have proven a user."""
+        self._idle_s = idle_s
+        self._reserves = reserves
+        self._all: ConnectionSlots[C] = ConnectionSlots(idle_s)
+        self._strangers: dict[C, str] = {}
+        """Connection that has proven no user -> its address, the oldest first."""
+        self._networks: ConnectionSlots[C] = ConnectionSlots(self._stranger_idle_s)
+        """The strangers by prefix."""
+        self._within: dict[str, ConnectionSlots[C]] = {}
+        """Prefix -> its strangers by address."""
+        self._known: OrderedDict[str, None] = OrderedDict()
+        """The addresses that have proven a user most recently."""
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def strangers(self) -> int:
+        """The number of connections that have proven no user."""
+        return len(self._strangers)
+
+    def add(self, address: str, connection: C) -> None:
+        """Adds an open connection, of a stranger at first."""
+        prefix = prefix_of(address)
+        self._all.add(address, connection)
+        self._strangers[connection] = address
+        self._networks.add(prefix, connection)
+        if prefix not in self._within:
+            self._within[prefix] = ConnectionSlots(self._stranger_idle_s)
+        self._within[prefix].add(address, connection)
+
+    def remove(self, address: str, connection: C) -> None:
+        """Removes a connection that is closed, or about to be; does nothing if it is not known."""
+        self._all.remove(address, connection)
+        self._no_stranger(connection)
+
+    def proven(self, address: str, connection: C) -> None:
+        """Records that the connection has proven a user."""
+        self._no_stranger(connection)
+        self._known.pop(address, None)
+        self._known[address] = None
+        if len(self._known) > KNOWN_MAX:
+            self._known.popitem(last=False)
+
+    def may_have_all(self, address: str) -> bool:
+        """Returns True if a client of this address may have one of the last quarter of places before it has proven a
+        user: one of its connections did, or nothing is reserved."""
+        return not self._reserves() or address in self._known
+
+    def make_room(self, address: str, opening: int, limit: int) -> tuple[C | None, bool]:
+        """Returns (the connection that leaves for a client of this address, True if there is a place then). `opening`
+        accepted ones are not open yet."""
+        count = len(self) + opening
+        if not self._reserves():
+            victim = self._all.victim(address) if count >= PRESSED * limit else None
+            return victim, count - (victim is not None) < limit
+        shared = shared_part(limit)
+        if opening >= max(1, shared // 2):  # what has said nothing yet takes no place of what has
+            return None, False
+        victim = None
+        if self.strangers + opening >= shared:
+            victim = self._leaving(address)
+            return victim, victim is not None
+        if count >= PRESSED * limit and len(self) - self.strangers > limit - shared:
+            victim = self._all.victim(address)
+            if victim is None and count >= limit:
+                victim = self._leaving(address)
+        return victim, count - (victim is not None) < limit
+
+    def _leaving(self, newcomer: str) -> C | None:
+        """Returns the stranger that leaves for another one; None if there is none."""
+        top, prefix = self._networks.top(), prefix_of(newcomer)
+        if top is None:
+            return None
+        own = self._within.get(prefix)
+        if self._networks.held(top) <= self._networks.held(prefix) + 1:
+            if own is not None and (victim := own.victim(newcomer)) is not None:
+                return victim
+            if self._networks.held(top) == 1:
+                return _idlest(itertools.islice(self._strangers, LOOKED_AT), self._stranger_idle_s)
+        within = self._within[top]
+        most = within.top()
+        return within.idlest(most) if most is not None and within.held(most) > 1 else self._networks.idlest(top)
+
+    def _stranger_idle_s(self, connection: C) -> float:
+        """Returns a measure by which strangers leave: first those that are idle, last those of known addresses."""
+        idle_s = self._idle_s(connection)
+        return (-1.0 if idle_s is None else idle_s) - (1e9 if self._strangers[connection] in self._known else 0.0)
+
+    def _no_stranger(self, connection: C) -> None:
+        address = self._strangers.pop(connection, None)
+        if address is None:
+            return
+        prefix = prefix_of(address)
+        self._networks.remove(prefix, connection)
+        self._within[prefix].remove(address, connection)
+        if not self._networks.held(prefix):
+            del self._within[prefix]
+
+
+def shared_part(limit: int) -> int:
+    """Returns how many of `limit` places are for everybody while the last quarter is reserved."""
+    return max(1, limit - limit // 4)

@@ -19,7 +19,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from cluster.runtime.host.connection_eviction import ConnectionSlots
+from cluster.runtime.host.connection_eviction import ConnectionSlots, shared_part
 from cluster.runtime.logs import Seldom
 from cluster.runtime.tls.port_security import HELLO, Security, why_failed
 from cluster.runtime.tls.transport import TlsTransport
@@ -35,6 +35,8 @@ STARTS_PER_TURN = 4
 HANDSHAKE_UNITS = 500
 FIRST_BYTE_S = HANDSHAKE_S = TURN_S = 5.0
 """Seconds for the first byte, for the handshake, and for the wait between them."""
+GIVES_WAY_S = 0.25
+"""Seconds after which a handshake of a stranger ends if a newcomer finds no place."""
 PRESSED_S = 1.0
 """Seconds after which a handshake ends if all places are taken and others wait. An honest one takes a round trip."""
 SWEEP_S = 0.5
@@ -59,8 +61,11 @@ class AcceptedSockets:
         security: Security,
         factory: Factory,
         open_plain: Callable[[socket.socket], None],
+        may_have_all: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        """`open_plain` takes a socket that speaks plain text. A TLS socket becomes a connection here."""
+        """`open_plain` takes a socket that speaks plain text. A TLS socket becomes a connection here. `may_have_all`
+        returns False for addresses that may not have the last quarter of the handshakes."""
+        self._may_have_all = may_have_all
         self._loop = loop
         self._security = security
         self._factory = factory
@@ -75,8 +80,10 @@ class AcceptedSockets:
         """The same, of addresses in `_slow`."""
         self._slow: OrderedDict[str, None] = OrderedDict()
         """Addresses of which a handshake ran out of time and none succeeded since, the newest ARRIVALS_MAX."""
-        self._begun: dict[asyncio.Future[Exception | None], float] = {}
-        """Outcome of an open handshake -> its beginning, the oldest first."""
+        self._begun: dict[asyncio.Future[Exception | None], tuple[float, str]] = {}
+        """Outcome of an open handshake -> (its beginning, address), the oldest first."""
+        self._ending: set[asyncio.Future[Exception | None]] = set()
+        """Handshakes that gave way, and end in this turn."""
         self._pressing: asyncio.TimerHandle | None = None
         self._shaking: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -89,12 +96,21 @@ class AcceptedSockets:
         self._closed = False
 
     def __len__(self) -> int:
-        return len(self._silent) + len(self._queued) + self._shaking.total()
+        return len(self._silent) + len(self._queued) + self._shaking.total() - len(self._ending)
 
     @property
     def shaking(self) -> int:
         """The number of open handshakes."""
         return self._shaking.total()
+
+    @property
+    def _reserves(self) -> bool:
+        return not self._may_have_all("")
+
+    @property
+    def _most(self) -> int:
+        """The most handshakes of strangers."""
+        return shared_part(HANDSHAKES_MAX) if self._reserves else HANDSHAKES_MAX
 
     def take(self, connection: socket.socket, address: tuple[str, int]) -> None:
         """Takes an accepted, non-blocking socket."""
@@ -111,6 +127,25 @@ class AcceptedSockets:
         self._loop.add_reader(number, self._look, number)
         if self._sweep is None:
             self._sweep = self._loop.call_later(SWEEP_S, self._look_at_all)
+
+    def give_way(self, newcomer: str) -> bool:
+        """Closes a socket for a client of this address: one that waits, of the address with most of them or the oldest,
+        else the handshake that has lasted longest. Returns False if there is none, or all of them are young."""
+        victim = self._places.victim(newcomer)
+        if victim is None and self._reserves:
+            victim = next(iter(self._silent), next(iter(self._queued), None))
+        if victim is not None:
+            self._drop(victim)
+            return True
+        for ended, (since_s, host) in itertools.islice(self._begun.items(), HANDSHAKES_MAX):
+            if ended.done() or self._may_have_all(host):
+                continue
+            if since_s > self._loop.time() - GIVES_WAY_S:
+                break
+            ended.set_result(TimeoutError(f"the handshake was not over after {GIVES_WAY_S:g} s, and others wait"))
+            self._ending.add(ended)
+            return True
+        return False
 
     def close(self) -> None:
         """Closes all waiting sockets."""
@@ -194,8 +229,9 @@ class AcceptedSockets:
         addresses."""
         if self._shaking.total() >= HANDSHAKES_MAX or self._closed:
             return None
+        all_may = self._shaking.total() < self._most
         for lines in (self._lines, self._late_lines):
-            host = next((each for each in lines if self._shaking[each] < ADDRESS_MAX), None)
+            host = next((each for each in lines if self._may_begin(each, all_may)), None)
             if host is not None:
                 line = lines.pop(host)
                 number = line.popleft()
@@ -204,22 +240,25 @@ class AcceptedSockets:
                 return number
         return None
 
+    def _may_begin(self, host: str, all_may: bool) -> bool:
+        return self._shaking[host] < ADDRESS_MAX and (all_may or self._may_have_all(host))
+
     def _press(self) -> None:
         """While others wait for the places of handshakes, ends those that have lasted PRESSED_S."""
         if self._pressing is None and self._is_pressed():
-            oldest_s = next(iter(self._begun.values()), self._loop.time())
+            oldest_s, _ = next(iter(self._begun.values()), (self._loop.time(), ""))
             self._pressing = self._loop.call_at(oldest_s + PRESSED_S, self._end_oldest)
 
     def _is_pressed(self) -> bool:
         waits = bool(self._lines or self._late_lines)
-        return waits and self._shaking.total() >= HANDSHAKES_MAX and not self._closed
+        return waits and self._shaking.total() >= self._most and not self._closed
 
     def _end_oldest(self) -> None:
         self._pressing = None
         if not self._is_pressed():
             return
         due_s = self._loop.time() - PRESSED_S
-        for ended, since_s in list(itertools.islice(self._begun.items(), STARTS_PER_TURN)):
+        for ended, (since_s, _) in list(itertools.islice(self._begun.items(), STARTS_PER_TURN)):
             if since_s <= due_s and not ended.done():
                 ended.set_result(TimeoutError(f"the handshake was not over after {PRESSED_S:g} s, and others wait"))
         self._press()
@@ -235,7 +274,7 @@ class AcceptedSockets:
     async def _connect(self, arrival: AcceptedSocket) -> None:
         self._unbegun.discard(arrival.connection)
         ended: asyncio.Future[Exception | None] = self._loop.create_future()
-        self._begun[ended] = self._loop.time()
+        self._begun[ended] = self._loop.time(), arrival.address[0]
 
         def done(transport: TlsTransport, error: Exception | None) -> None:
             if not ended.done():
@@ -264,6 +303,7 @@ class AcceptedSockets:
             raise
         finally:
             del self._begun[ended]
+            self._ending.discard(ended)
             self._shaking[arrival.address[0]] -= 1
             if not self._shaking[arrival.address[0]]:
                 del self._shaking[arrival.address[0]]

@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 BACKLOG = 1024
 PER_TURN = 64
 """Connections that are accepted in one turn of the loop."""
+OPENING_MAX = 16
+"""Connections that may be between their acceptance and their opening, which takes a turn or two; others wait in the
+listening socket."""
 PAUSE_S = 0.1
 """Seconds for which accepting pauses when there are no free descriptors: an immediate retry would only use CPU."""
 QUIET_S = 10.0
@@ -42,15 +45,19 @@ class Acceptor:
         factory: Callable[[], asyncio.BaseProtocol],
         room: Callable[[int, str], str],
         security: Security = PLAIN,
+        may_have_all: Callable[[str], bool] = lambda _: True,
     ) -> None:
         """`room(opening, address)` returns the reason why no more connections of that address may be accepted, when
-        `opening` accepted ones are not open yet; "" if one may."""
+        `opening` accepted ones are not open yet; "" if one may. `may_have_all` returns False for addresses of strangers
+        while the last quarter of handshakes is not for them."""
         self._loop = loop
         self._factory = factory
         self._room = room
         self._sockets: list[socket.socket] = []
         self._opening: set[asyncio.Task[object]] = set()
-        self._arrivals = None if security.mode == "disabled" else AcceptedSockets(loop, security, factory, self._begin)
+        self._arrivals = (
+            None if security.mode == "disabled" else AcceptedSockets(loop, security, factory, self._begin, may_have_all)
+        )
         self._quiet_until = 0.0
         self._closed = False
 
@@ -93,6 +100,8 @@ class Acceptor:
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(PER_TURN):
+            if len(self._opening) >= OPENING_MAX:
+                return
             try:
                 connection, address = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -102,9 +111,10 @@ class Acceptor:
                     raise
                 self._pause(listening, error)
                 return
-            arrivals = self._arrivals
-            opening = len(self._opening) + (len(arrivals) if arrivals is not None else 0)
-            why = self._room(opening, str(address[0]))
+            arrivals, host = self._arrivals, str(address[0])
+            why = self._room(self._not_open(), host)
+            if why and arrivals is not None and arrivals.give_way(host):
+                why = self._room(self._not_open(), host)
             if why:
                 connection.close()
                 self._say("connection refused: %s", why)
@@ -114,7 +124,11 @@ class Acceptor:
             if arrivals is None:
                 self._begin(connection)
             else:
-                arrivals.take(connection, (str(address[0]), int(address[1])))
+                arrivals.take(connection, (host, int(address[1])))
+
+    def _not_open(self) -> int:
+        """Returns the number of accepted sockets that are no open connections yet."""
+        return len(self._opening) + (len(self._arrivals) if self._arrivals is not None else 0)
 
     def _begin(self, connection: socket.socket) -> None:
         """Makes a connection in plain text from the socket."""

@@ -20,6 +20,7 @@ from cluster.admin.server import build_app
 from cluster.admin.signed_identity import Passes
 from cluster.backup.service import Backups
 from cluster.broker.access.denials import Denials
+from cluster.broker.access.guesses import Guesses
 from cluster.broker.access.user_admin import UserAdmin
 from cluster.broker.groups.shared_ids import SharedIds
 from cluster.broker.topic_sizes import TopicSizes
@@ -203,6 +204,7 @@ class FakeNode:
             log_time_ms=lambda: self.now_ms,
             secrets=self.secrets,  # type: ignore[arg-type]
             denials=Denials(lambda: self.now_ms, self.denials.append),
+            guesses=Guesses(lambda: self.now_ms, lambda: self.now_ms, self.call_later),
         )
 
     def _commit_soon(self, entry: Entry) -> None:

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from aiohttp import ClientSession
+from aiohttp.test_utils import TestClient, TestServer
 
 from cluster.admin import resource_limits as guarding
 from cluster.admin.errors import ApiError
@@ -25,8 +27,10 @@ from cluster.admin.resource_limits import (
     Guarded,
 )
 from cluster.admin.routes import ROUTES
-from cluster.admin.server import AdminServer
+from cluster.admin.server import AdminServer, build_app
+from cluster.admin.signed_identity import operator_pass
 from cluster.runtime.turns.work import Turns
+from tests.support.fake_raw import CLUSTER
 
 ASK = b"GET /v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
@@ -225,3 +229,95 @@ async def test_idle_connections_neither_fill_the_node_nor_keep_others_out(
         writer.close()
     finally:
         await server.close()
+
+
+class Crowd:
+    """Strangers without a token, each at an address of its own, who come again whenever they lose their place."""
+
+    def __init__(self, port: int, says: bytes) -> None:
+        self._port = port
+        self._says = says
+        self.opened = 0
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def _hold(self, address: str) -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                reader, writer = await asyncio.open_connection("127.0.0.1", self._port, local_addr=(address, 0))
+                self.opened += 1
+                try:
+                    writer.write(self._says)
+                    await reader.read()
+                finally:
+                    writer.transport.abort()
+            await asyncio.sleep(0.02)
+
+    async def begin(self, count: int) -> None:
+        self.tasks = [asyncio.create_task(self._hold(f"127.0.{number % 3}.{number + 2}")) for number in range(count)]
+        while self.opened < count:
+            await asyncio.sleep(0.01)
+
+    async def end(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # for the transports
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        b"",
+        b"GET /v1/status HT",
+        b"GET /v1/status HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        b"POST /v1/session HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 90\r\n\r\n",
+    ],
+    ids=["nothing", "half a header", "no token", "a body that never comes"],
+)
+async def test_strangers_of_64_addresses_do_not_keep_the_operators_command_out(make_node: Any, says: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    node = make_node(1, admin__port=port)
+    token = node.add_user("root", is_super=True)
+    node.set_mode("enforce")
+    server, crowd = AdminServer(node), Crowd(port, says)
+    await server.start()
+    try:
+        await crowd.begin(CONNECTIONS_MAX + 10)
+        async with ClientSession(f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {token}"}) as stays:
+            assert (await stays.get("/v1/status")).status == 200
+            for _ in range(10):
+                key, nonce = node.keyring.keys[0], node.access.entropy(16)
+                made = operator_pass(key, str(CLUSTER), 1, "GET", "/v1/status", b"", wall_ms=node.now_ms, nonce=nonce)
+                async with ClientSession(f"http://127.0.0.1:{port}", headers=made) as session:
+                    assert (await session.get("/v1/status")).status == 200
+                await asyncio.sleep(0.01)
+            assert stays.connector is not None
+            before = crowd.opened
+            assert (await stays.get("/v1/status")).status == 200
+            assert len(stays.connector._conns) == 1, "a connection that has proven a user loses it to no stranger"
+            assert crowd.opened >= before
+    finally:
+        await crowd.end()
+        await server.close()
+
+
+async def test_who_may_not_ask_takes_no_memory_of_answers(make_node: Any) -> None:
+    """Not while a wrong token is answered late, either."""
+    node = make_node(1)
+    node.add_user("root", is_super=True)
+    node.set_mode("enforce")
+    guard = Guard(Clock())
+    held: list[int] = []
+    slow_down = node.access.slow_down
+
+    async def late(*given: Any) -> None:
+        held.append(guard.answers.taken)
+        await slow_down(*given)
+
+    node.access.slow_down = late
+    async with TestClient(TestServer(build_app(node, guard))) as client:
+        for path in ("/v1/topics", "/v1/groups", "/metrics"):
+            answer = await client.get(path, headers={"Authorization": "Bearer of-nobody-at-all-here"})
+            assert answer.status == 401
+    assert held == [0, 0, 0]

@@ -20,6 +20,7 @@ from cluster.admin.findings.other_nodes import clock_conditions, setting_conditi
 from cluster.admin.findings.rules import MIXED_MS, own_conditions
 from cluster.admin.findings.watch import DataWatch, Memory
 from cluster.admin.node_interface import MemberView
+from cluster.broker.access.guesses import TOLD_FROM
 from cluster.broker.groups.shared_ids import KEPT_MAX, SHOWN_MS
 from cluster.config.exposure_check import open_folder
 from cluster.config.ranges import Held
@@ -158,6 +159,8 @@ def users_changed(node: Any) -> dict[str, Condition]:
     user = node.state.access.users["root"]
     node.apply([[CHANGE_USER, [NOW_MS, "operator", "10.0.0.7"], user.id, {"secret": [b"another secret", "key"]}]])
     node.apply([[SET_AUTH_MODE, [NOW_MS, "root", "10.0.0.8"], "off"]])
+    for _ in range(TOLD_FROM):
+        node.access.guesses.wrong("ro\x1bot", "10.0.0.9")
     return conditions(node)
 
 
@@ -244,6 +247,8 @@ def test_the_end_of_enforcing_is_critical_as_long_as_it_lasts(node: Any) -> None
     assert "by root at 10.0.0.8" in found["auth_ended"].says
     assert "changed User:root from 10.0.0.7: another secret" in found["operator_acted"].says
     assert CODES["auth_ended"].severity == "critical"
+    assert found["secret_guessed"].says == r"100 wrong secrets for user 'ro\x1bot' came from 10.0.0.9 at node 1"
+    assert found["secret_guessed"].object == r"user 'ro\x1bot' at 10.0.0.9"
     for number in range(210):  # more changes than are looked at
         node.add_user(f"user-{number}")
         if number % 50 == 0:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, TCPConnector
 
-from cluster.admin.access import SLOW_AFTER, SLOW_S, TRYING_MAX
+from cluster.admin.access import SLOW_AFTER, SLOW_S
 from cluster.admin.signed_identity import PASS_HEADER, operator_pass
-from cluster.broker.access.denials import KEPT_MAX, PAIRS_MAX
+from cluster.broker.access.guesses import EVERY_MS as EVERY_MS_OF_GUESSES
+from cluster.broker.access.guesses import FREE, PAIRS_MAX, TOLD_FROM, WAITING_MAX, Guesses
 from cluster.broker.access.token_rate import AT_ONCE, EVERY_MS
 from cluster.broker.access.user_admin import LOGINS_MAX
 from statemachine.commands import PUT_TOKEN
@@ -262,28 +263,6 @@ async def test_a_disabled_user_does_not_log_in(client: Any, node: Any, root: dic
     assert await told(await log_in(client, "shop", "secret of shop")) == (401, "unauthenticated")
 
 
-async def test_wrong_logins_are_slowed_and_few_at_a_time(
-    client: Any, node: Any, root: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate = asyncio.Event()
-    slept: list[float] = []
-
-    async def sleep(delay_s: float) -> None:
-        slept.append(delay_s)
-        await gate.wait()
-
-    for _ in range(SLOW_AFTER):
-        assert (await log_in(client, secret="wrong secret")).status == 401
-    monkeypatch.setattr("cluster.admin.access.asyncio.sleep", sleep)
-    waiting = [asyncio.ensure_future(log_in(client, secret="wrong secret")) for _ in range(TRYING_MAX)]
-    while len(slept) < TRYING_MAX:
-        await asyncio.wait(waiting, timeout=0.01)
-    assert await told(await log_in(client, secret="wrong secret")) == (503, "busy")
-    gate.set()
-    assert {answer.status for answer in await asyncio.gather(*waiting)} == {401}
-    assert not node.access._trying
-
-
 class HeldPauses:
     """The pauses of late answers: they end when the test says so, and no clock is waited for."""
 
@@ -315,55 +294,124 @@ async def at_address(client: Any, host: str) -> AsyncIterator[Any]:
         yield session
 
 
-LOGINS = 1_000
+GUESSERS = 60
 
 
-async def test_a_thousand_wrong_logins_slow_their_address_and_nobody_else(
+async def test_guesses_of_a_pair_use_only_its_own_budget(
     client: Any, node: Any, root: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pauses, wrongs = HeldPauses(monkeypatch), iter(range(LOGINS))
-    answered: list[tuple[int, str]] = []
+    """Other users log in from the same address, and the user from others, while a guesser has many logins under way."""
+    pauses, stop, answered = HeldPauses(monkeypatch), False, 0
+    timers: list[Any] = []
+    node.access.guesses._call_later = lambda delay_ms, callback: timers.append((delay_ms, callback))
+    node.add_user("shop")
 
-    async def guess() -> None:
-        for number in wrongs:
-            user = "root" if number % 2 else f"guessed-{number}"
-            answered.append(await told(await log_in(client, user, f"wrong secret {number}")))
+    async def guess(number: int) -> None:
+        nonlocal answered
+        while not stop:
+            answer = await log_in(client, "root", f"wrong secret {number}")
+            assert await told(answer) in {(401, "unauthenticated"), (503, "busy")}
+            answered += 1
 
-    attack = [asyncio.create_task(guess()) for _ in range(TRYING_MAX)]
-    async with at_address(client, "127.0.0.2") as honest:
-        for late in range(1, LOGINS - SLOW_AFTER + 1):
-            ends = await pauses.next()
-            assert len(answered) < SLOW_AFTER + late, "a late answer comes after its pause"
-            if late % 100 == 0:
-                assert (await log_in(honest)).status == 200
-            ends.set_result(None)
-        await asyncio.gather(*attack)
-        assert answered == [(401, "unauthenticated")] * LOGINS
-        assert pauses.total == LOGINS - SLOW_AFTER
-        assert node.access._wrong == {"127.0.0.1": LOGINS}
-        assert not node.access._trying
-        assert len(node.access.denials._unsaid) <= PAIRS_MAX
-        assert len(node.access.denials._kept) <= KEPT_MAX
-        assert (await log_in(client)).status == 200, "the right secret of that address"
-        assert (await log_in(honest)).status == 200
-    assert pauses.total == LOGINS - SLOW_AFTER, "no right login waits"
-    assert node.access._wrong == {}
-    for _ in range(SLOW_AFTER):
-        await log_in(client, secret="wrong secret")
-    assert pauses.total == LOGINS - SLOW_AFTER, "the count begins again"
+    attack = [asyncio.create_task(guess(number)) for number in range(GUESSERS)]
+    while node.access.guesses.waiting < GUESSERS - FREE - 1:
+        await asyncio.sleep(0.01)
+    assert len(timers) == 1, "one timer for all"
+    assert answered < FREE
+    async with at_address(client, "127.0.0.2") as other:
+        for _ in range(7):
+            assert (await log_in(client, "shop", "secret of shop")).status == 200
+            assert (await log_in(other)).status == 200
+    honest = asyncio.create_task(log_in(client))
+    while node.access.guesses.waiting < GUESSERS - FREE:
+        await asyncio.sleep(0.01)
+    begun_ms = node.now_ms
+    while not honest.done():
+        _, tick = timers.pop()
+        node.now_ms += EVERY_MS_OF_GUESSES
+        tick()
+        await asyncio.sleep(0.001)
+        while not timers and not honest.done():
+            await asyncio.sleep(0.001)
+    assert (await honest).status == 200
+    assert node.now_ms - begun_ms <= 5_000
+    stop = True
+    while not all(task.done() for task in attack):
+        while not pauses._begun.empty():
+            (await pauses.next()).set_result(None)
+        while timers:
+            node.now_ms += EVERY_MS_OF_GUESSES
+            timers.pop()[1]()
+        await asyncio.sleep(0.001)
+    await asyncio.gather(*attack)
+    assert node.access.guesses.waiting == 0
+    assert pauses.total >= 1, "a wrong one is answered late"
 
 
-async def test_wrong_logins_of_many_addresses_hold_little_memory(
+def made(now: list[int]) -> tuple[Guesses, list[Any]]:
+    timers: list[Any] = []
+    later: Any = lambda delay_ms, callback: timers.append(callback)  # noqa: E731
+    return Guesses(lambda: now[0], lambda: now[0], later), timers
+
+
+def test_guesses_hold_little_memory() -> None:
+    now = [1_000_000]
+    guesses, timers = made(now)
+    for _ in range(FREE):
+        guesses.wrong("root", "10.0.0.1")
+    turns: list[bool] = []
+    for _ in range(2 * WAITING_MAX):
+        guesses.wait("root", "10.0.0.1", turns.append)
+    assert (turns.count(True), turns.count(False), guesses.waiting) == (1, WAITING_MAX - 1, WAITING_MAX)
+    for number in range(2 * PAIRS_MAX):
+        guesses.wrong("x" * 1_000_000, f"10.0.{number}")
+    assert len(guesses) == PAIRS_MAX
+    assert guesses.must_wait("root", "10.0.0.1"), "a pair with a line stays"
+    assert len(timers) == 1
+    for name in range(100):
+        for _ in range(TOLD_FROM):
+            guesses.wrong(f"{name}" * 100, "10.0.0.1")
+    assert len(guesses.last_hour()) <= 16
+    assert max(len(each.name) for each in guesses.last_hour()) == 64
+    now[0] += 3_600_001
+    assert guesses.last_hour() == []
+    assert not guesses.must_wait("root", "10.0.0.1")
+
+
+def test_lines_of_many_pairs_go_on_beside_each_other() -> None:
+    now = [1_000_000]
+    guesses, timers = made(now)
+    turns: dict[int, int] = {}
+    for number in range(10):
+        for _ in range(FREE):
+            guesses.wrong("root", f"10.0.0.{number}")
+        for _ in range(6):
+            guesses.wait("root", f"10.0.0.{number}", lambda _, n=number: turns.update({n: turns.get(n, 0) + 1}))  # type: ignore[misc]
+    for count in range(1, 7):
+        assert turns == dict.fromkeys(range(10), count)
+        now[0] += EVERY_MS_OF_GUESSES
+        if timers:
+            timers.pop()()
+    assert (guesses.waiting, timers) == (0, [])
+
+
+async def test_wrong_tokens_slow_their_address_and_no_right_one(
     client: Any, node: Any, root: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cluster.admin.access.ADDRESSES_MAX", 40)
-    monkeypatch.setattr("cluster.broker.access.denials.PAIRS_MAX", 40)
-    hosts = [f"127.9.0.{number}" for number in range(1, 101)]
-    for host in hosts:
-        async with at_address(client, host) as stranger:
-            assert (await log_in(stranger, host, "wrong secret")).status == 401
-    assert list(node.access._wrong) == hosts[-40:]
-    assert len(node.access.denials._unsaid) == 40
+    pauses = HeldPauses(monkeypatch)
+    for _ in range(SLOW_AFTER):
+        assert (await client.get("/v1/status", headers=bearer("x" * 43))).status == 401
+    late = asyncio.create_task(client.get("/v1/status", headers=bearer("x" * 43)))
+    ends = await pauses.next()
+    assert (await client.get("/v1/status", headers=root)).status == 200
+    assert not late.done()
+    ends.set_result(None)
+    assert (await late).status == 401
+    for number in range(1, 101):
+        async with at_address(client, f"127.9.0.{number}") as stranger:
+            assert (await stranger.get("/v1/status", headers=bearer("x" * 43))).status == 401
+    assert len(node.access._wrong) == 40
 
 
 async def test_a_login_that_is_repeated_ends_the_oldest(client: Any, node: Any, root: dict[str, str]) -> None:

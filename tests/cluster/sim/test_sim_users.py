@@ -8,16 +8,19 @@ import random
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from cluster.broker.access.guesses import EVERY_MS, FREE, QUIET_MS, WAITING_MAX
 from cluster.broker.refusal import Reason, Refused
 from cluster.peer.keyring import OPEN
 from cluster.peer.wire import Kind
+from cluster.remoting.admission import HELD_MAX
 from raftlog.types import NOBODY
 from raftmq_wire.codec import decode_header
 from raftmq_wire.codes import RequestCode
+from raftmq_wire.signature import Credentials
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes
 from tests.support.sim_users import (
     OPERATOR,
@@ -26,6 +29,7 @@ from tests.support.sim_users import (
     ROOT,
     SEND_T,
     SHOP,
+    add_user,
     answer,
     ask_admin,
     begin,
@@ -56,6 +60,95 @@ def test_only_the_signature_of_a_user_with_the_right_is_let_through(sim: SimClus
     assert "not signed" in path.replies[3][0][1]
     assert "no right to Pub on Topic:U" in path.replies[4][0][1]
     assert len(sim.leader().bodies("T")) == 2
+
+
+@pytest.mark.parametrize("place", ["leader", "follower"])
+def test_a_connection_is_that_of_a_stranger_until_a_signature_was_right(sim: SimCluster, place: str) -> None:
+    begin(sim)
+    node = sim.leader() if place == "leader" else sim.followers()[0]
+    path, asked = node.connect(), node.connect()
+    proven: list[Any] = []
+    node.running.remoting.admission.proven.add(proven.append)
+    for opaque, who in enumerate([OTHER, None], 1):
+        path.ask(send(who, opaque))
+        assert answer(sim, path, opaque) == 16
+    assert proven == []
+    for opaque in (3, 4):
+        path.ask(send(SHOP, opaque))
+        assert answer(sim, path, opaque) == 0
+    asked.ask(request(ROOT, RequestCode.GET_MAX_OFFSET, 1, {"topic": "T", "queueId": "0"}))
+    assert answer(sim, asked, 1) == 0
+    assert proven == [path, asked]
+
+
+GUESSES = 1_000
+
+
+def guess(sim: SimCluster, node: SimNode, opaque: int, paths: list[ClientPath]) -> None:
+    """One more wrong secret of 10.0.0.9 for the user shop, on one of the connections, which are made again."""
+    at = opaque % len(paths)
+    if paths[at].closed:
+        paths[at] = node.connect()
+    paths[at].ask(send(Credentials("shop", f"guess {opaque}"), opaque))
+
+
+@pytest.mark.parametrize("place", ["leader", "follower"])
+def test_a_guesser_is_slowed_and_nobody_else_for_long(sim: SimCluster, place: str) -> None:
+    begin(sim)
+    add_user(sim, "other", ("Topic:T", ["Pub"]))
+    node = sim.leader() if place == "leader" else sim.followers()[0]
+    running, guesses = node.running, cast("Any", node.running.broker.guesses)
+    checked: list[str] = []
+    wrong = guesses.wrong
+    guesses.wrong = lambda name, address: checked.append(name) or wrong(name, address)
+    before = node.connect()
+    before.ask(send(SHOP, 1))
+    assert answer(sim, before, 1) == 0
+    paths, begun_s = [node.connect() for _ in range(40)], sim.loop.now
+    for opaque in range(GUESSES):
+        guess(sim, node, opaque, paths)
+        if opaque % 50 == 0:
+            sim.loop.run_for(0.05)
+    assert len(checked) <= FREE + 1 + (sim.loop.now - begun_s) * 1000 / EVERY_MS
+    assert running.broker.guesses.waiting <= WAITING_MAX
+    asked_s, honest, third = sim.loop.now, node.connect(), node.connect()
+    before.ask(send(SHOP, 2))
+    third.ask(send(Credentials("other", "other-secret"), 3))
+    honest.ask(send(SHOP, 4))
+    honest.ask(send(SHOP, 5))
+    assert (answer(sim, before, 2), answer(sim, third, 3)) == (0, 0)
+    assert sim.loop.now - asked_s < 1, "neither who was proven before nor another user waits"
+    assert (answer(sim, honest, 4), answer(sim, honest, 5)) == (0, 0)
+    assert sim.loop.now - asked_s <= 5
+    sim.loop.run_for(QUIET_MS / 1000)
+    assert running.broker.guesses.waiting == 0
+    assert not running.broker.guesses.must_wait("shop", "10.0.0.9")
+
+
+def test_a_connection_with_a_wrong_signature_ends_once_many_were_wrong(sim: SimCluster) -> None:
+    begin(sim)
+    node = sim.leader()
+    path = node.connect()
+    for opaque in range(FREE):
+        path.ask(send(OTHER, opaque))
+        assert answer(sim, path, opaque) == 16
+    assert not path.closed
+    for opaque in range(FREE, FREE + 3):
+        path.ask(send(OTHER, opaque))
+    assert [answer(sim, path, opaque) for opaque in range(FREE, FREE + 1)] == [16]
+    sim.loop.run_until(lambda: path.closed, 10, "the end of the connection")
+
+
+def test_what_waits_with_a_signature_is_bounded(sim: SimCluster) -> None:
+    begin(sim)
+    node = sim.leader()
+    paths = [node.connect() for _ in range(2)]
+    for opaque in range(FREE + 2):
+        paths[0].ask(send(OTHER, opaque))
+    for opaque in range(100, 100 + 2 * HELD_MAX):
+        paths[1].ask(send(SHOP, opaque, body=bytes(1000)))
+    answers = [answer(sim, paths[1], opaque) for opaque in range(100, 100 + 2 * HELD_MAX)]
+    assert answers == [0] * HELD_MAX + [2] * HELD_MAX
 
 
 def test_the_body_and_every_field_are_signed(sim: SimCluster) -> None:
@@ -434,6 +527,7 @@ def test_modes_that_change_a_hundred_times_under_load_stop_nobody_who_may(sim: S
         assert ask_admin(sim, "set_mode", mode) is None
         if turn % 20 == 19:
             settle(sim)
+            wrong = [node.connect() for node in sim.running]  # after many wrong signatures a connection ends
             for opaque, path in enumerate(wrong, 10 * turn + 5):
                 path.ask(send(OTHER, opaque, body=b"certainly denied"))
                 assert answer(sim, path, opaque) == 16

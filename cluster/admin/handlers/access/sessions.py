@@ -63,20 +63,18 @@ async def log_in(call: Call) -> Answer:
     """Makes a token for a user who knows the secret."""
     wanted: LogIn = call.body
     access, address = call.port.access, call.caller.address
-    with access.trying(address):
-        if why := access.why_not_now():
-            raise ApiError("cannot_judge", f"this node cannot check a secret now: {why}", "ask another node")
-        user = access.state.users.get(wanted.user)
-        if user is None or not _is_right(call, user, wanted.secret):
-            access.note_wrong_login(address, wanted.user)
-            await access.slow_down(address)
-            raise ApiError(
-                "unauthenticated", "the user or the secret is wrong, or the user is disabled", "raftmq user list"
-            )
-        access.forgive(address)
-        caller = Caller(user, address)
-        ends_ms = access.log_time_ms() + wanted.hours * HOUR_MS
-        token = await issued(call, caller, user.name, f"{LOGIN} from {address}", ends_ms)
+    await access.turn_of(wanted.user, address)
+    if why := access.why_not_now():
+        raise ApiError("cannot_judge", f"this node cannot check a secret now: {why}", "ask another node")
+    user = access.state.users.get(wanted.user)
+    if user is None or not _is_right(call, user, wanted.secret):
+        await access.note_wrong_login(address, wanted.user)
+        raise ApiError(
+            "unauthenticated", "the user or the secret is wrong, or the user is disabled", "raftmq user list"
+        )
+    caller = Caller(user, address)
+    ends_ms = access.log_time_ms() + wanted.hours * HOUR_MS
+    token = await issued(call, caller, user.name, f"{LOGIN} from {address}", ends_ms)
     view = _view(call, caller)
     if wanted.answer == "token":
         return Answer(200, msgspec.structs.replace(view, token=token, ends=rfc3339(ends_ms)))

@@ -48,7 +48,16 @@ class Port:
         )
         contexts = load_contexts(section)
         security = Security("test", mode, lambda: contexts.clients, refusal=b"TLS only\n")
-        self.acceptor = Acceptor(asyncio.get_running_loop(), Echo, lambda opening, address: "", security)
+        self.known: set[str] | None = None
+        """The addresses that have proven a user; None: nothing is reserved for them."""
+        self.places_max = 1 << 30
+        self.acceptor = Acceptor(asyncio.get_running_loop(), Echo, self._room, security, self._may_have_all)
+
+    def _room(self, opening: int, address: str) -> str:
+        return "" if opening < self.places_max else "full"
+
+    def _may_have_all(self, address: str) -> bool:
+        return self.known is None or address in self.known
 
     async def open(self) -> None:
         await self.acceptor.open("0.0.0.0", 0)
@@ -277,13 +286,19 @@ async def test_strangers_hold_no_more_handshakes_than_allowed(files: Files, port
     await until(lambda: len(port.arrivals) == 0)
 
 
+@pytest.mark.parametrize("known", [None, {"127.0.0.9"}], ids=["without users", "enforced"])
 async def test_strangers_of_many_addresses_do_not_keep_all_places(
-    files: Files, ports: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    files: Files,
+    ports: Open,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    known: set[str] | None,
 ) -> None:
     """No handshake here ends by its own time: a client that waits for a place gets it all the same."""
     port = await pressed(ports, monkeypatch, after_s=0.05)
-    strangers = [begins(port, f"127.0.1.{number}") for number in range(1, HANDSHAKES_MAX + 1)]
-    await until(lambda: port.arrivals.shaking == HANDSHAKES_MAX)
+    port.known, most = known, HANDSHAKES_MAX if known is None else 48
+    strangers = [begins(port, f"127.0.1.{number}") for number in range(1, most + 1)]
+    await until(lambda: port.arrivals.shaking == most)
     assert not warnings(caplog), "nobody waits"
     strangers += [begins(port, f"127.0.2.{number}") for number in range(1, 2 * HANDSHAKES_MAX)]
     assert await says_hello(port.number, trusting(files)) == b"hello"
@@ -291,6 +306,43 @@ async def test_strangers_of_many_addresses_do_not_keep_all_places(
     await until(lambda: has_ended(strangers[0]))
     assert port.arrivals.shaking <= HANDSHAKES_MAX
     for stranger in strangers:
+        stranger.close()
+    await until(lambda: len(port.arrivals) == 0)
+
+
+async def test_the_last_quarter_of_handshakes_is_for_addresses_that_have_proven_a_user(
+    files: Files, ports: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No handshake here ends by its own time, and none is ended for another."""
+    port = await pressed(ports, monkeypatch, after_s=10 * PATIENCE_S)
+    port.known = {"127.0.0.1"}
+    strangers = [begins(port, f"127.0.1.{number}") for number in range(1, 2 * HANDSHAKES_MAX + 1)]
+    await until(lambda: len(port.arrivals) == 2 * HANDSHAKES_MAX)
+    assert await says_hello(port.number, trusting(files)) == b"hello"
+    assert port.arrivals.shaking == 48
+    for stranger in strangers:
+        stranger.close()
+    await until(lambda: len(port.arrivals) == 0)
+
+
+async def test_what_waits_gives_way_to_a_newcomer_when_all_places_are_taken(
+    files: Files, ports: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = await pressed(ports, monkeypatch, after_s=10 * PATIENCE_S)
+    monkeypatch.setattr(accepted_sockets, "GIVES_WAY_S", 0.0)
+    monkeypatch.setattr(accepted_sockets, "FIRST_BYTE_S", 10 * PATIENCE_S)
+    port.known, port.places_max = set(), 20
+    silent = [
+        socket.create_connection(("127.0.0.1", port.number), source_address=(f"127.0.1.{number}", 0))
+        for number in range(1, 21)
+    ]
+    await until(lambda: len(port.arrivals) == 20)
+    assert await says_hello(port.number, trusting(files)) == b"hello"
+    await until(lambda: has_ended(silent[0]))
+    shaking = [begins(port, f"127.0.2.{number}") for number in range(1, 41)]
+    await until(lambda: port.arrivals.shaking == 20)
+    assert await says_hello(port.number, trusting(files)) == b"hello"
+    for stranger in [*silent, *shaking]:
         stranger.close()
     await until(lambda: len(port.arrivals) == 0)
 
