@@ -35,7 +35,7 @@ _NAMES_MAX = 4096
 
 
 class SessionKind(IntEnum):
-    """The kind of a session that a client names. One kind cannot reach the sessions of another."""
+    """The use of a session that a client names. One kind cannot reach the sessions of another."""
 
     SEND = 0x73  # "s"
     SLICE = 0x77  # "w"

@@ -19,6 +19,7 @@ def test_every_stage_is_answered() -> None:
         "send, 64",
         "send, 512",
         "batch of 100 x 1 KiB",
+        "named send, 64",
         "pull 32 hot",
         "pull 256 hot",
         "send, 1 in flight, two peers",
