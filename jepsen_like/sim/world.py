@@ -239,9 +239,7 @@ class World:
             self.revocation = Revocation(host(), report, check, lambda: [machine.host for machine in self.members()])
             self.requesters = requesters = Requesters(host(), report)
             leaks = Leaks(self.members, self._brought, OWN)
-            self.attackers = Attackers(
-                host(), report, leaks, lambda: sorted(set(requesters.asked.values())), self._has_owners
-            )
+            self.attackers = Attackers(host(), report, leaks, requesters.client_ids, self._has_owners)
 
     def _has_owners(self) -> bool:
         """Returns True if every node has applied the level from which on what is stored has owners."""

@@ -333,7 +333,7 @@ class Kind(NamedTuple):
     name: str
     act: Callable[[Attack], Awaitable[None]]
     waits_for: str = ""
-    """What the product lacks to withstand it; the attack is left out until then."""
+    """Name of what the product lacks to withstand it; the attack is left out until then."""
 
 
 ATTACKS: Final = (

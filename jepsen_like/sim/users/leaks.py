@@ -1,4 +1,4 @@
-"""What attackers of the simulator know of others: everything that names a stored thing, a sender or a client.
+"""Everything that attackers of the simulator know of others: what names a stored thing, a sender or a client.
 
 In the worst case all of it has leaked, so it is taken from the rows of a running node and from the clients themselves.
 Only secrets of users have not leaked.
