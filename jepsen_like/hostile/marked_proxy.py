@@ -37,7 +37,7 @@ class MarkedProxy:
         self._target, self._may_read, self._signer, self._context = target, may_read, signer, context
         self.port = 0
         self.wrong: list[str] = []
-        """What went to the client although the user may not read it."""
+        """Descriptions of what went to the client although the user may not read it."""
         self.read: Counter[str] = Counter()
         """Topic -> number of frames with its mark that the user may read."""
         self.signed = 0

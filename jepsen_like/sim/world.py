@@ -239,19 +239,17 @@ class World:
             self.revocation = Revocation(host(), report, check, lambda: [machine.host for machine in self.members()])
             self.requesters = requesters = Requesters(host(), report)
             leaks = Leaks(self.members, self._brought, OWN)
-            self.attackers = Attackers(
-                host(), report, leaks, lambda: sorted(set(requesters.asked.values())), self._has_owners
-            )
+            self.attackers = Attackers(host(), report, leaks, requesters.client_ids, self._has_owners)
 
     def _has_owners(self) -> bool:
         """Returns True if every node has applied the level from which on what is stored has owners."""
         nodes = self._running()
         return len(nodes) == len(self.members()) and all(node.state.level >= OWNERS_LEVEL for node in nodes)
 
-    def _brought(self) -> list[bytes]:
-        """Returns the producer ids that clients of the load bring with their requests."""
-        repeats = [] if self.repeater is None else [self.repeater.producer_id]
-        return [found for found in (*(producer.producer_id for producer in self.producers), *repeats) if found]
+    def _brought(self) -> list[tuple[bytes, int]]:
+        """Returns the producer ids that clients of the load bring with their sends, each with its next sequence."""
+        clients = (*self.producers, *(() if self.repeater is None else (self.repeater,)))
+        return [session for session in (client.session for client in clients) if session is not None]
 
     def _watch_marks(self, check: AccessCheck) -> None:
         """Reads every byte that goes to a client."""

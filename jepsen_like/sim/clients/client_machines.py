@@ -218,9 +218,13 @@ class OwnProducer(Client):
         self._producer: AsyncProducer | None = None
 
     @property
-    def producer_id(self) -> bytes:
-        """The producer id with which the client identifies its sends; b"" before it has begun."""
-        return b"" if self._producer is None else bytes.fromhex(self._producer.producer_id)
+    def session(self) -> tuple[bytes, int] | None:
+        """The producer id with which the client identifies its sends, and its next sequence; None before it has
+        begun."""
+        if self._producer is None:
+            return None
+        window: Any = self._producer.pipeline._window
+        return bytes.fromhex(self._producer.producer_id), window._next
 
     async def _work(self) -> None:
         options, rng = self.host.options, self.rng

@@ -38,9 +38,10 @@ class Repeater(Asker):
         self._places: dict[int, tuple[int, int]] = {}
 
     @property
-    def producer_id(self) -> bytes:
-        """The producer id with which the producer identifies its sends; b"" before it has begun."""
-        return bytes.fromhex(self._pid)
+    def session(self) -> tuple[bytes, int] | None:
+        """The producer id with which the producer identifies its sends, and its next sequence; None before it has
+        begun."""
+        return (bytes.fromhex(self._pid), self._next) if self._pid else None
 
     async def _work(self) -> None:
         rng = random.Random(self.rng.random())

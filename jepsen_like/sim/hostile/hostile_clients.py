@@ -19,10 +19,13 @@ from jepsen_like.sim.clients.raw_client import Asked, RawConnection, Report
 from jepsen_like.sim.hostile.senseless_requests import draw_odd
 from jepsen_like.sim.hostile.unknown_peers import intrude
 from jepsen_like.sim.machines.machine import BROKER_PORT, NAMESRV_PORT
-from jepsen_like.sim.options import LONG_WORK_FROM, MANY_FROM
+from jepsen_like.sim.options import LONG_WORK_FROM, MANY_FROM, stream
+from jepsen_like.sim.users.attackers import OWN
+from jepsen_like.sim.users.user_clients import first_secret
 from raftlog.types import NodeId
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.message_format import BatchItem, build_batch
+from raftmq_wire.signature import Credentials
 
 HALVES = (4, 16)
 """Fewest and most connections that hold half a frame at a time."""
@@ -65,6 +68,7 @@ class Hostile(Client):
         """Shortest and longest time in seconds between two episodes."""
         self.connections: list[RawConnection] = []
         self._busy = 0
+        self._signers = stream(host.options.seed, "signers of hostile clients")
         self.episodes: tuple[Callable[[str], Awaitable[None]], ...] = (
             self.odd,
             self.odd,
@@ -122,12 +126,18 @@ class Hostile(Client):
     async def open(self, node: str, port: int | None = None) -> RawConnection:
         """Opens a new connection to a node. Raises OSError."""
         port = self.rng.choice((BROKER_PORT, BROKER_PORT, NAMESRV_PORT)) if port is None else port
-        made = RawConnection(
-            f"{node}:{port} #{len(self.connections)}", self.host.loop, self._report, self.host.credentials
-        )
+        made = RawConnection(f"{node}:{port} #{len(self.connections)}", self.host.loop, self._report, self._signer())
         await asyncio.get_running_loop().create_connection(lambda: made, node, port)
         self.connections.append(made)
         return made
+
+    def _signer(self) -> Credentials | None:
+        """Draws who signs on a connection, in runs with users: the Super, a user with few rights, or nobody."""
+        if self.host.credentials is None:
+            return None
+        return self._signers.choice(
+            (self.host.credentials, self.host.credentials, Credentials(OWN, first_secret(OWN)), None)
+        )
 
     # --- episodes ----------------------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ Address = tuple[str, int]
 
 
 class Watched(Protocol):
-    """What is told of the bytes of one connection at the side that accepted it, in the order of reads and writes."""
+    """Observer of the bytes of one connection at the side that accepted it, in the order of reads and writes."""
 
     def received(self, data: bytes) -> None:
         """Called with bytes that this side is about to read."""

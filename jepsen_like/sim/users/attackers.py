@@ -33,7 +33,8 @@ RETRY, DEAD = f"%RETRY%{GROUP}", f"%DLQ%{GROUP}"
 NEIGHBOUR: Final = "nat"
 """A user who may read in the group that locks queues, and pretends to be another consumer of it."""
 COMMIT, ROLLBACK = "8", "12"
-HUGE: Final = 1 << 40
+HUGE, HUGE_SHARE = 1 << 40, 0.1
+"""A sequence that no client reaches, and the share (0 to 1) of the commits that have it."""
 LOOKS, LOOK_S = 40, 0.005
 """Number of looks for a new attempt at a staged write, and seconds between two."""
 PAUSE_S = (0.05, 0.25)
@@ -256,10 +257,10 @@ class Attack:
 
     async def takes_sessions(self) -> None:
         """Sends to the own topic in somebody else's session: the sequences that its owner uses next."""
-        session = self._leaks.session(self._rng)
-        if session is not None:
-            next_ = self._leaks.next_sequence(self._rng, session)
-            for sequence in (1, 2, 3, next_, next_ + 1, next_ + 2):
+        found = self._leaks.session(self._rng)
+        if found is not None:
+            session, following = found
+            for sequence in sorted({1, 2, 3, *range(following, following + 3)}):
                 await self._send_named(session, str(sequence))
 
     async def _send_named(self, session: bytes, sequence: str, low: str = "1") -> None:
@@ -268,12 +269,15 @@ class Attack:
         await self.ask(SEND_CODE, fields, self._host.marked(TOPIC, "taken"))
 
     async def forgets_sessions(self) -> None:
-        """Commits an offset of the own group in somebody else's session (15), with a huge sequence."""
-        session = self._leaks.session(self._rng)
-        if session is not None:
-            number = str(self._rng.choice((self._leaks.next_sequence(self._rng, session) + 1, HUGE)))
+        """Commits an offset of the own group in somebody else's session (15): in place of a send that comes next, or
+        with a huge sequence."""
+        found = self._leaks.session(self._rng)
+        if found is not None:
+            session, following = found
+            number = HUGE if self._rng.random() < HUGE_SHARE else following + self._rng.randrange(4)
             fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "0"}
-            fields |= {"raftmqPid": session.hex(), "raftmqSeq": number, "raftmqLow": number}
+            fields |= {"raftmqPid": session.hex(), "raftmqSeq": str(number)}
+            fields["raftmqLow"] = str(number if number == HUGE else 1)
             await self.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
 
     # --- clients -----------------------------------------------------------------------------------------------------
@@ -329,7 +333,7 @@ class Kind(NamedTuple):
     name: str
     act: Callable[[Attack], Awaitable[None]]
     waits_for: str = ""
-    """What the product lacks to withstand it; the attack is left out until then."""
+    """Name of what the product lacks to withstand it; the attack is left out until then."""
 
 
 ATTACKS: Final = (

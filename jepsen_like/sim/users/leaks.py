@@ -1,4 +1,4 @@
-"""What attackers of the simulator know of others: everything that names a stored thing, a sender or a client.
+"""Everything that attackers of the simulator know of others: what names a stored thing, a sender or a client.
 
 In the worst case all of it has leaked, so it is taken from the rows of a running node and from the clients themselves.
 Only secrets of users have not leaked.
@@ -37,11 +37,11 @@ class Leaks:
     """Looks at a random running node for each thing that is asked for. Nothing is found if there is no such thing."""
 
     def __init__(
-        self, machines: Callable[[], Sequence[Machine]], brought: Callable[[], Sequence[bytes]], own: str
+        self, machines: Callable[[], Sequence[Machine]], brought: Callable[[], Sequence[tuple[bytes, int]]], own: str
     ) -> None:
         """`machines`: returns the machines of the cluster. `brought`: returns the producer ids that honest clients name
-        in their requests. `own`: prefix of the names of the attackers' own topics and groups, of which nothing is
-        told."""
+        in their sends, each with its next sequence. `own`: prefix of the names of the attackers' own topics and groups,
+        of which nothing is told."""
         self._machines, self._brought, self._own = machines, brought, own
 
     def _machine(self, rng: random.Random) -> Machine | None:
@@ -108,25 +108,21 @@ class Leaks:
         attempts = [] if node is None else [one for one in node.state.writes.attempts() if self._own not in one.name]
         return attempts[-1] if attempts else None
 
-    def session(self, rng: random.Random) -> bytes | None:
-        """Returns the id of a session: one that a client brings, one of those in the rows, or the next of a node's."""
+    def session(self, rng: random.Random) -> tuple[bytes, int] | None:
+        """Returns the id of a session and its next sequence: one that a client brings, one of those in the rows, or one
+        that may be given next."""
         machine = self._machine(rng)
-        if machine is None:
+        if machine is None or machine.node is None:
             return None
-        if rng.random() < 0.4 and (brought := self._brought()):
+        if rng.random() < 0.6 and (brought := self._brought()):
             return rng.choice(brought)
         ids = [key[1:17] for key, _ in islice(machine.kv.scan(DEDUP, *keys.PRODUCERS), SCANNED_MAX)]
         if not ids:
             return None
         known = rng.choice(ids)
         if rng.random() < 0.5:
-            return known
-        return known[:8] + (int.from_bytes(known[8:], "big") + rng.randint(1, 4)).to_bytes(9, "big")[-8:]
-
-    def next_sequence(self, rng: random.Random, session: bytes) -> int:
-        """Returns the sequence after the highest that the log knows of a session."""
-        node = self._node(rng)
-        return 1 if node is None else node.state.max_sequence(session) + 1
+            return known, machine.node.state.max_sequence(known) + 1
+        return known[:8] + (int.from_bytes(known[8:], "big") + rng.randint(1, 4)).to_bytes(9, "big")[-8:], 1
 
     def client(
         self, rng: random.Random, *, is_producer: bool | None = None, of_group: str | None = None

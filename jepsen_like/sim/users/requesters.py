@@ -30,7 +30,7 @@ REQUESTERS = 2
 TTL_MS = 5_000
 CHECKER = "replies"
 NOT_THERE = "not found"
-"""What a node says of a client that is connected nowhere."""
+"""Text with which a node says that a client is connected nowhere."""
 
 
 def rules() -> list[list[object]]:
@@ -61,9 +61,6 @@ class Requesters(Asker):
         self.report = report
         self.got = 0
         """Number of replies that came."""
-        self.strays = 0
-        """Number of replies to what the client that got them did not ask: after a node has lost its notes, a reply goes
-        to the one client of its id."""
         self._signer = Signer(NAME, first_secret(NAME))
         self._count = 0
         self.calm = False
@@ -130,7 +127,7 @@ class Requesters(Asker):
         """Judges a reply that came to a requester."""
         self.got += 1
         correlation = parse_properties(ext.get("properties", "")).get("CORRELATION_ID", "")
-        if self.asked.get(correlation) != client_id:
-            self.strays += 1  # clients throw it away
-        elif id_of(body) != correlation:
+        # After a node has lost its notes, a reply goes to the one client of its id. Clients throw away what they have
+        # not asked.
+        if self.asked.get(correlation) == client_id and id_of(body) != correlation:
             self.report(CHECKER, f"{client_id} gets {body[:40]!r} as the reply to {correlation}")

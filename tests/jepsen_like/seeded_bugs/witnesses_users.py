@@ -75,3 +75,27 @@ def witness_AU17() -> None:
 
 def witness_AU18() -> None:
     holds("AU18")
+
+
+def witness_AU19() -> None:
+    holds("AU19")
+
+
+def witness_AU20() -> None:
+    holds("AU20")
+
+
+def witness_AU21() -> None:
+    holds("AU21")
+
+
+def witness_AU22() -> None:
+    holds("AU22")
+
+
+def witness_AU23() -> None:
+    holds("AU23")
+
+
+def witness_AU24() -> None:
+    holds("AU24")
