@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import raftmq
-from cluster.broker.groups.reply_notes import TTL_MIN_MS
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 from tests.compat.matrix.programs import Program, is_installed, why_absent
@@ -27,15 +26,12 @@ USERS = ("one", "two")
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three nodes that have known requesters for as long as these wait: before that, a reply to a client id of two
-    users goes to nobody."""
     made = LocalCluster(tmp_path_factory.mktemp("shared") / "data")
     try:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in SETTINGS.items():
                 patch.setenv(name, value)
             made.up(3, free_base_port(12), auth=True)
-        time.sleep(TTL_MIN_MS / 1000)
         yield made
     finally:
         made.down()
