@@ -230,7 +230,7 @@ class Router(Dispatch):
                 return
         elif frame.header.code in ABOUT_USERS:
             self._admission.name(frame)
-        if REPLY_TO_CLIENT_BYTES in frame.header_bytes and frame.header.code in SENDS:
+        if frame.header.code in SENDS and REPLY_TO_CLIENT_BYTES in frame.header_bytes:
             self._notes.note(frame)
         line = frame.path.line
         if line is not None and self._proposals.open:
