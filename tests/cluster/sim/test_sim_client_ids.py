@@ -199,6 +199,16 @@ def test_locks_are_of_a_user_and_a_client_id(sim: SimCluster, at: int) -> None:
 
 
 @pytest.mark.parametrize("at", NODES)
+def test_another_user_on_the_connection_of_a_client_is_not_that_client(sim: SimCluster, at: int) -> None:
+    with_users(sim)
+    shared = client(sim, sim.running[at], ANN)
+    shared.who = BOB
+    assert shared.lock("g", 0) == []
+    shared.who = ANN
+    assert shared.lock("g", 0) == [0]
+
+
+@pytest.mark.parametrize("at", NODES)
 def test_a_lock_from_below_the_level_belongs_to_the_first_user_of_its_client_id(sim: SimCluster, at: int) -> None:
     with_users(sim, "enforce", OWNERS_LEVEL - 1)
     ann, bob = client(sim, sim.running[at], ANN), client(sim, sim.running[(at + 1) % 3], BOB)
