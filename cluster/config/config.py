@@ -511,6 +511,10 @@ class LogOutputSection(_Section, frozen=True, kw_only=True):
     format: Literal["text", "json"] = "text"
     slow_request_ms: Annotated[int, msgspec.Meta(ge=0, le=600_000)] = 500
     """The milliseconds after its arrival above which the answer to a request gets a line in the log; 0: none does."""
+    file_bytes_max: Annotated[int, msgspec.Meta(ge=64 << 10, le=1 << 40)] = 32 << 20
+    """The bytes of a node's node.log, under `raftmq up`, above which a new file begins."""
+    files: Annotated[int, msgspec.Meta(ge=2, le=1_000)] = 8
+    """The files node.log, node.log.1, ... that are kept, the present one included."""
 
 
 class Config(_Section, frozen=True, kw_only=True):
