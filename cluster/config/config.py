@@ -159,6 +159,8 @@ class AuthSection(_Section, frozen=True, kw_only=True):
     user; "" for none."""
     stale_ms_max: Annotated[int, msgspec.Meta(ge=1, le=86_400_000, extra=within(1000, 600_000))] = 10_000
     """The milliseconds after which a node that has heard no leader stops judging requests."""
+    admin_needs_tls: bool = False
+    """True if the clients' ports refuse administrators' requests without TLS, in every mode."""
 
 
 class RaftSection(_Section, frozen=True, kw_only=True):

@@ -48,7 +48,7 @@ def logs(node: int | None, follow: bool, lines: int, data: str | None, as_json: 
 
 
 class _Place(NamedTuple):
-    """How far a log was read."""
+    """The end of what was read of a log."""
 
     file: int
     """The inode: another one begins when the file is full."""
