@@ -118,7 +118,7 @@ class BrokerState:
         """The log's segments in object storage. Any thread may use the members that its class names."""
         self.settings = Settings(kv)
         """The configuration of the cluster. Any thread may use the members that its class names."""
-        self.access = Access(kv)
+        self.access = Access(kv, lambda: self._staged_level)
         """Users and their rules. Any thread may use the members that its class names."""
         self._members = Members(kv)
         self._trim = TrimState(kv)

@@ -43,7 +43,8 @@ with a result. Only a command that a client sent may be answered with an error; 
     set_maintenance node, now_ms, author, reason or nil     that node is in maintenance, or not any more
   from level 11 on: users and their rules (access/users.py); an origin is [now_ms, user, address of the client]
     create_user     origin, id, name, super: bool, enabled: bool, encrypted secret, key id      the id is the next one
-    change_user     origin, id, {super: bool, enabled: bool, secret: [encrypted, key id]}      any of them
+    change_user     origin, id, {super: bool, enabled: bool, secret: [encrypted, key id]}      any of them; from level
+                    13 on a secret ends the user's tokens but those with a label of keep_tokens: [label, ...]
     remove_user     origin, id      with its rules and tokens
     set_rules       origin, user id, [[policy, resource, [action, ...], [source, ...], allow: bool], ...]
     remove_rules    origin, user id, policy or nil, resource or nil

@@ -159,6 +159,8 @@ class AuthSection(_Section, frozen=True, kw_only=True):
     user; "" for none."""
     stale_ms_max: Annotated[int, msgspec.Meta(ge=1, le=86_400_000, extra=within(1000, 600_000))] = 10_000
     """The milliseconds after which a node that has heard no leader stops judging requests."""
+    admin_needs_tls: bool = False
+    """True if the clients' ports refuse administrators' requests without TLS, in every mode."""
 
 
 class RaftSection(_Section, frozen=True, kw_only=True):
@@ -511,6 +513,10 @@ class LogOutputSection(_Section, frozen=True, kw_only=True):
     format: Literal["text", "json"] = "text"
     slow_request_ms: Annotated[int, msgspec.Meta(ge=0, le=600_000)] = 500
     """The milliseconds after its arrival above which the answer to a request gets a line in the log; 0: none does."""
+    file_bytes_max: Annotated[int, msgspec.Meta(ge=64 << 10, le=1 << 40)] = 32 << 20
+    """The bytes of a node's node.log, under `raftmq up`, above which a new file begins."""
+    files: Annotated[int, msgspec.Meta(ge=2, le=1_000)] = 8
+    """The files node.log, node.log.1, ... that are kept, the present one included."""
 
 
 class Config(_Section, frozen=True, kw_only=True):

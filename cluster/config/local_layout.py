@@ -4,7 +4,7 @@
         cluster.json        nodes with pid and ports, replaced atomically, never edited in place
         lock                held while a command changes which processes run
         n1/raftmq.toml      the node's configuration
-        n1/node.log         what the node printed
+        n1/node.log         what the node printed; older files are node.log.1, ...
         n1/data/            the node's data directory: log, hard state, database, identity
 
 cluster.json can be made again from the raftmq.toml files; everything else cannot.

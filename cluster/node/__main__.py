@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvloop
@@ -23,6 +24,7 @@ from cluster.runtime.host.cgroup import fit_memory
 from cluster.runtime.host.descriptors import fit
 from cluster.runtime.host.private_files import private
 from cluster.runtime.host.service_manager import ServiceManager
+from cluster.runtime.output_file import OutputFile
 from cluster.runtime.tcp_ports import clash
 from cluster.runtime.tls.dialling import widen
 from cluster.runtime.turns.garbage_collection import Collector
@@ -97,6 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
     not be used."""
     parser = argparse.ArgumentParser(prog="raftmq serve")
     parser.add_argument("--config", required=True, help="path of raftmq.toml")
+    parser.add_argument("--log-file", help="the file that stdout and stderr are; the node keeps it within its size")
     options = parser.parse_args(arguments)
     with private():
         return _main(options)
@@ -118,7 +121,10 @@ def _main(options: argparse.Namespace) -> int:
     except ConfigError as error:
         _say(str(error))
         return 2
-    logs.setup(config.log_output.level, config.log_output.format, config.node.id)
+    section, output = config.log_output, None
+    if options.log_file:
+        output = OutputFile(Path(options.log_file), section.file_bytes_max, section.files)
+    logs.setup(section.level, section.format, config.node.id, output=output)
     sys.setswitchinterval(0.0005)
     widen()
     try:

@@ -20,6 +20,7 @@ from cluster.broker.rights import SUB, group_need, topic_need
 from cluster.remoting.request import Handler, too_long
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import TOPIC_LENGTH_MAX
+from raftmq_wire.codes import RequestCode
 from raftmq_wire.json_text import MALFORMED
 from statemachine.access.rules import KIND_NAMES, Action, Kind, Need
 
@@ -53,6 +54,30 @@ class Code(NamedTuple):
 
 Codes = Mapping[int, Code]
 """Request code -> its handler and needed rights."""
+
+
+ADMINISTRATIVE: Final = frozenset(
+    {
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.PUT_KV_CONFIG,
+        RequestCode.DELETE_KV_CONFIG,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.DELETE_TOPIC_IN_NAMESRV,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
+        RequestCode.CLONE_GROUP_OFFSET,
+    }
+)
+"""Codes by which administrators, rather than producers and consumers, change topics, groups and offsets."""
+
+
+def is_administrative(codes: Codes, code: int) -> bool:
+    """Returns True for a code of administrators: one that only a Super may use, or that changes topics, groups or
+    offsets."""
+    served = codes.get(code)
+    return code in ADMINISTRATIVE or (served is not None and served.needs is super_alone)
 
 
 def pull_needs(topic_name: str, group_name: str) -> list[Need]:

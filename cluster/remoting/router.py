@@ -24,7 +24,7 @@ from cluster.remoting.handlers.request_reply import REPLY_TO_CLIENT_BYTES, Reque
 from cluster.remoting.handlers.send import SendHandler
 from cluster.remoting.handlers.send_reply import SendReplyWriter
 from cluster.remoting.request import Request
-from cluster.remoting.request_rights import Codes
+from cluster.remoting.request_rights import Codes, is_administrative
 from cluster.replication.message_batch import Send
 from cluster.replication.send_identity import Identity
 from cluster.runtime.service_lifecycle import Part
@@ -133,6 +133,10 @@ class Router(Dispatch):
         self._handlers = with_room(handlers, self._large_answers)
         for each in costly:
             self._handlers = each.dealt_out(self._handlers)
+        self._over_tls_alone = frozenset(
+            [code for code in codes if is_administrative(codes, code)] if config.auth.admin_needs_tls else ()
+        )
+        """Codes that are refused on a connection without TLS."""
         self._fenced = fenced
         self._log_begins = log_begins
         self._refuse = refuse
@@ -242,6 +246,10 @@ class Router(Dispatch):
 
     def on_request(self, frame: Frame) -> None:
         """Handles one request. A failure becomes the answer to this request and affects no other."""
+        if frame.header.code in self._over_tls_alone and not frame.path.secure:
+            why = "administrators' requests need TLS on this node (auth.admin_needs_tls)"
+            self._replies.refuse(frame, Refused(Reason.NO_PERMISSION, why))
+            return
         if self._access.judges:
             if not self._admission.admits(frame):
                 return

@@ -16,15 +16,29 @@ from typing import Any, Final, Literal, TextIO
 
 import msgspec
 
+from cluster.runtime.output_file import OutputFile
+
 PACKAGES: Final = ("raftlog", "statemachine", "cluster", "raftmq", "jepsen_like")
 """Packages whose log level [log_output] level sets; other libraries log from `warning` up."""
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def setup(level: str, form: str, node_id: int, stream: TextIO | None = None) -> None:
-    """Configures the process's logging, at first or again. `level` and `form` are those of [log_output]."""
-    handler = logging.StreamHandler(stream or sys.stderr)
+class _Handler(logging.StreamHandler[TextIO]):
+    def __init__(self, stream: TextIO, output: OutputFile | None) -> None:
+        super().__init__(stream)
+        self._output = output
+
+    def emit(self, record: logging.LogRecord) -> None:
+        super().emit(record)
+        if self._output is not None:
+            self._output.look()
+
+
+def setup(level: str, form: str, node_id: int, stream: TextIO | None = None, output: OutputFile | None = None) -> None:
+    """Configures the process's logging, at first or again. `level` and `form` are those of [log_output]. `output` is
+    the file behind stderr, if this process is to keep it within its size."""
+    handler = _Handler(stream or sys.stderr, output)
     handler.setFormatter(JsonFormatter(node_id) if form == "json" else TextFormatter(node_id))
     root = logging.getLogger()
     for old in [each for each in root.handlers if isinstance(each.formatter, TextFormatter | JsonFormatter)]:

@@ -51,7 +51,7 @@ def start_node(node: NodeRecord) -> int:
 
     `-P` keeps the working directory off the import path: a user's own cluster.py must not be started instead.
     """
-    command = [sys.executable, "-P", "-m", NODE_MODULE, "--config", str(node.config_path)]
+    command = [sys.executable, "-P", "-m", NODE_MODULE, "--config", str(node.config_path), "--log-file", node.log]
     with Path(node.log).open("ab") as log:
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, close_fds=True
@@ -243,11 +243,18 @@ def _free_range() -> tuple[int, int]:
 
 
 def log_tail(node: NodeRecord, lines: int = 8) -> list[str]:
-    """Returns the last lines of the node's log."""
+    """Returns the last lines of the node's log, those of the file before included if a new one has just begun."""
+    found = _tail(Path(node.log))
+    if len(found) < lines:
+        found = _tail(Path(f"{node.log}.1")) + found
+    return found[-lines:]
+
+
+def _tail(path: Path) -> list[str]:
     try:
-        with Path(node.log).open("rb") as file:
+        with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - 16384))
-            return file.read().decode("utf-8", "replace").splitlines()[-lines:]
+            return file.read().decode("utf-8", "replace").splitlines()
     except FileNotFoundError:
         return []

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 import msgpack
 
+from raftlog.format_versions import BASELINE
 from raftlog.work import charge
 from statemachine.access.rules import (
     RULES_OF_USER_MAX,
@@ -31,6 +32,7 @@ from statemachine.access.rules import (
     rule_row,
 )
 from statemachine.commands import (
+    OWNERS_LEVEL,
     CommandResult,
     InvalidCommandError,
     checked_bool,
@@ -52,6 +54,8 @@ SECRET_BYTES_MAX: Final = 512
 TEXT_LENGTH_MAX: Final = 256
 AUDIT_KEPT: Final = 100_000
 """The number of audit rows that are kept. Applying a change removes older ones."""
+AUDIT_OF_USER_KEPT: Final = 1_000
+"""The number of audit rows of each user who asked for changes that are kept beside those, from OWNERS_LEVEL on."""
 DIGEST_BYTES: Final = 32
 NOBODY: Final = 0
 """A user id that no user has."""
@@ -119,6 +123,10 @@ class AuditRow(NamedTuple):
     about: str
 
 
+AUDIT_FIELDS: Final = 5
+"""The fields of an AuditRow in its row; what follows them counts rows."""
+
+
 class Origin(NamedTuple):
     """The origin of a change: log time of the proposal in milliseconds, the user who asked, and the client's
     address."""
@@ -142,8 +150,10 @@ class Access:
     """All users, rules and tokens. The apply thread changes them; any thread may read `users`, `by_id`, `tokens` and
     the other public attributes."""
 
-    def __init__(self, kv: KV) -> None:
+    def __init__(self, kv: KV, level: Callable[[], int] = lambda: BASELINE) -> None:
+        """`level` returns the level of the cluster at the command that is being applied."""
         self._kv = kv
+        self._level = level
         row = kv.get(META, keys.ACCESS_KEY)
         common = _Common() if row is None else _Common(*msgpack.unpackb(row))
         self._mode, self._key, self._next_id = Mode(common.mode), common.key, common.next_id
@@ -183,7 +193,7 @@ class Access:
         """Yields up to `limit` changes from the audit whose numbers are below `before`, newest first."""
         start, end = keys.AUDIT[0], keys.audit_key(before)
         while limit > 0 and (row := self._kv.seek_last(META, start, end)) is not None:
-            yield AuditRow(keys.audit_number(row[0]), *msgpack.unpackb(row[1]))
+            yield AuditRow(keys.audit_number(row[0]), *msgpack.unpackb(row[1])[:AUDIT_FIELDS])
             end, limit = row[0], limit - 1
 
     # -- commands, the lane of apply alone
@@ -218,14 +228,17 @@ class Access:
         return done(user.id)
 
     def change_user(self, stage: Stage, origin: Any, user_id: Any, changes: Any) -> CommandResult:
-        """Changes `super`, `enabled` or `secret` ([bytes, key id]) of a user. The result's value is True if anything
-        changed."""
+        """Changes `super`, `enabled` or `secret` ([bytes, key id]) of a user. From OWNERS_LEVEL on, its tokens end with
+        the secret, except those whose labels `keep_tokens` lists. The result's value is True if anything changed."""
         asked = _checked_origin(origin)
         user = self._user(user_id)
         if user is None:
             return not_found(f"no user with the id {user_id}")
-        if type(changes) is not dict or not changes or not changes.keys() <= {"super", "enabled", "secret"}:
+        ends_tokens = self._level() >= OWNERS_LEVEL
+        known = {"super", "enabled", "secret"} | ({"keep_tokens"} if ends_tokens else set())
+        if type(changes) is not dict or not changes or not changes.keys() <= known:
             raise InvalidCommandError(f"changes of a user are super, enabled and secret, not {changes!r:.200}")
+        kept_labels = _checked_labels(changes.get("keep_tokens", []))
         is_super = checked_bool(changes.get("super", user.is_super), "super")
         enabled = checked_bool(changes.get("enabled", user.enabled), "enabled")
         after = replace(user, is_super=is_super, enabled=enabled)
@@ -241,6 +254,12 @@ class Access:
         says = [] if is_super == user.is_super else [_kind(after)]
         says += [] if enabled == user.enabled else ["enabled" if enabled else "disabled"]
         says += ["another secret"] if "secret" in changes else []
+        if "secret" in changes and ends_tokens:
+            ending = [each for each in user.tokens if self._label(each) not in kept_labels]
+            for digest in ending:
+                self._forget_token(stage, digest)
+            after = replace(after, tokens=tuple([each for each in user.tokens if each not in ending]))
+            says += [f"tokens ended: {len(ending)}"] if ending else []
         self._put(stage, asked, after, ", ".join(says))
         return done(True)
 
@@ -436,6 +455,10 @@ class Access:
     def _token(self, digest: bytes) -> Token | None:
         return self._tokens[digest] if digest in self._tokens else self.tokens.get(digest)
 
+    def _label(self, digest: bytes) -> str | None:
+        token = self._token(digest)
+        return None if token is None else token.label
+
     def _forget_token(self, stage: Stage, digest: bytes) -> None:
         self._tokens[digest] = None
         stage.delete(META, keys.token_key(digest))
@@ -456,20 +479,58 @@ class Access:
 
     def _note(self, stage: Stage, asked: Origin, about: str, says: str) -> None:
         """Writes a change into the audit, and the new version into the row "access"."""
-        number = self._next_audit
-        row = [asked.now_ms, asked.user, asked.address, says[:TEXT_LENGTH_MAX], about]
+        number, of_each = self._next_audit, self._level() >= OWNERS_LEVEL
+        row: list[Any] = [asked.now_ms, asked.user, asked.address, says[:TEXT_LENGTH_MAX], about]
+        if of_each:
+            row.append(self._counted(stage, asked.user))
         stage.put(META, keys.audit_key(number), msgpack.packb(row))
-        if number > AUDIT_KEPT:
+        if number > AUDIT_KEPT and not (of_each and self._stays(stage, number - AUDIT_KEPT)):
             stage.delete(META, keys.audit_key(number - AUDIT_KEPT))
         self._next_audit, self._version, self.changed = number + 1, self._version + 1, True
         common = _Common(self._mode.value, self._key, self._next_id, self._version, self._next_audit)
         stage.put(META, keys.ACCESS_KEY, msgpack.packb(list(common)))
+
+    def _counted(self, stage: Stage, user: str) -> int:
+        """Returns the number of a new audit row among those of the user, and removes the one that is too many."""
+        count = _audit_count(stage, user) + 1
+        stage.put(META, keys.audit_count_key(user), keys.U64.pack(count))
+        if count > AUDIT_OF_USER_KEPT:
+            late = keys.audit_kept_key(user, count - AUDIT_OF_USER_KEPT)
+            row = stage.get(META, late)
+            if row is not None:
+                stage.delete(META, late)
+                stage.delete(META, keys.audit_key(keys.U64.unpack(row)[0]))
+        return count
+
+    def _stays(self, stage: Stage, number: int) -> bool:
+        """Returns True if an audit row that is none of the newest of all is one of the newest of its user."""
+        row = stage.get(META, keys.audit_key(number))
+        fields = [] if row is None else msgpack.unpackb(row)
+        if len(fields) <= AUDIT_FIELDS:
+            return False  # written below the level
+        user, of_user = fields[1], fields[AUDIT_FIELDS]
+        if _audit_count(stage, user) - of_user >= AUDIT_OF_USER_KEPT:
+            return False
+        stage.put(META, keys.audit_kept_key(user, of_user), keys.U64.pack(number))
+        return True
 
     def _checked_key(self, key: Any) -> str:
         if key != self._key or not self._key:
             known = self._key or "(none yet)"
             raise InvalidCommandError(f"secrets are encrypted with the key {known}, not {key!r:.80}")
         return self._key
+
+
+def _audit_count(stage: Stage, user: str) -> int:
+    row = stage.get(META, keys.audit_count_key(user))
+    count: int = 0 if row is None else keys.U64.unpack(row)[0]
+    return count
+
+
+def _checked_labels(labels: Any) -> frozenset[str]:
+    if type(labels) is not list or len(labels) > TOKENS_OF_USER_MAX:
+        raise InvalidCommandError(f"the labels of tokens to keep are a list of at most {TOKENS_OF_USER_MAX}")
+    return frozenset([_checked_text(label, "label") for label in labels])
 
 
 def checked_user_name(name: Any) -> str:

@@ -32,7 +32,12 @@
              "rule" | 00 | user id u64 | policy u8 | resource, UTF-8       msgpack [policy, resource, actions, sources,
                                                                            allow], access/rules.py
              "token" | 00 | SHA-256 32                                     msgpack [user id, ends_ms, label]
-             "audit" | 00 | number u64                                     msgpack [time_ms, user, address, what, about]
+             "audit" | 00 | number u64                                     msgpack [time_ms, user, address, what,
+                                                                           about], and from level 13 on its number
+                                                                           among those of the user
+             "audit_count" | 00 | user, UTF-8                              u64, its rows of "audit" since level 13
+             "audit_kept" | 00 | user, UTF-8 | its number of the user u64  number u64 of a row of "audit" that is kept
+                                                                           for the user alone
     topics   topic_id u32                                                  msgpack array, topics.py
     groups   group name (ASCII)                                            msgpack array, groups.py
     offsets  group name | 00 | topic_id u32 | queue_id u32                 u64, next queue offset to consume
@@ -125,6 +130,8 @@ AUDIT_PREFIX = b"audit\0"
 USERS = USER_PREFIX, b"user\x01"
 RULES = RULE_PREFIX, b"rule\x01"
 TOKENS = TOKEN_PREFIX, b"token\x01"
+AUDIT_COUNT_PREFIX = b"audit_count\0"
+AUDIT_KEPT_PREFIX = b"audit_kept\0"
 AUDIT = AUDIT_PREFIX, b"audit\x01"
 SETTINGS = SETTING_PREFIX, b"setting\x01"
 SETTING_CHANGES = SETTING_CHANGE_PREFIX, b"setting_change\x01"
@@ -237,6 +244,16 @@ def audit_number(key: bytes) -> int:
     """Returns the number in the key of an audit row."""
     number: int = U64.unpack_from(key, len(AUDIT_PREFIX))[0]
     return number
+
+
+def audit_count_key(user: str) -> bytes:
+    """Returns the key of the number of audit rows that a user ever caused."""
+    return AUDIT_COUNT_PREFIX + user.encode()
+
+
+def audit_kept_key(user: str, number: int) -> bytes:
+    """Returns the key that finds an audit row by its number among those of a user."""
+    return AUDIT_KEPT_PREFIX + user.encode() + U64.pack(number)
 
 
 def removal_key(number: int) -> bytes:

@@ -56,6 +56,21 @@ def parts_of(port: str) -> list[str]:
     return port.split(":")
 
 
+@pytest.mark.parametrize("name", SERVICES)
+def test_the_log_of_every_container_is_bounded(name: str) -> None:
+    logging = SERVICES[name]["logging"]
+    assert logging["driver"] == "json-file"
+    assert {"max-size", "max-file"} <= logging["options"].keys()
+
+
+def test_the_unit_bounds_what_it_writes_into_the_journal() -> None:
+    unit = (ROOT / "deploy" / "systemd" / "raftmq.service").read_text().splitlines()
+    assert [line.partition("=")[0] for line in unit if line.startswith("LogRateLimit")] == [
+        "LogRateLimitIntervalSec",
+        "LogRateLimitBurst",
+    ]
+
+
 def test_three_nodes_wait_for_one_init() -> None:
     assert {name for name, service in SERVICES.items() if "profiles" not in service} == {
         "init",

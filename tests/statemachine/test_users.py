@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
+import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from statemachine.access.access_decision import ALLOWED, judge
 from statemachine.access.rules import RULES_OF_USER_MAX, Action, Kind, Need, Policy
 from statemachine.access.users import AUDIT_KEPT, Access, AuditRow, Mode, Token
 from statemachine.broker_state import BrokerState
-from statemachine.commands import ACCESS_LEVEL
+from statemachine.commands import ACCESS_LEVEL, FINALIZE, OWNERS_LEVEL
 from statemachine.rows import keys
 from statemachine.rows.digest import digest
 from statemachine.rows.kv import META
@@ -201,6 +203,116 @@ def test_the_oldest_rows_of_the_audit_go_by_count(broker: Broker, monkeypatch: p
     assert len(list(broker.kv.scan(META, *keys.AUDIT))) == 3
 
 
+def raise_level(broker: Broker, level: int = OWNERS_LEVEL) -> None:
+    assert broker.run([FINALIZE, level])[0].ok
+
+
+def by(user: str, number: int) -> list[Any]:
+    """A change of that user."""
+    return ["set_rules", [5_000, user, "10.0.0.9"], 1, [[1, f"Topic:{user}{number}", ["Pub"], [], number % 2 == 0]]]
+
+
+def kept(broker: Broker) -> list[int]:
+    numbers = [row.number for row in broker.access.audit(before=1 << 62, limit=1_000)]
+    assert numbers == [row.number for row in BrokerState(broker.kv).access.audit(before=1 << 62, limit=1_000)]
+    return numbers[::-1]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("statemachine.access.users.AUDIT_KEPT", 10)
+    monkeypatch.setattr("statemachine.access.users.AUDIT_OF_USER_KEPT", 3)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_user_with_many_changes_does_not_push_those_of_others_out(broker: Broker) -> None:
+    raise_level(broker)
+    broker.create("shop")
+    for number in range(5):
+        broker.run(by("ann", number))
+    for number in range(50):
+        broker.run(by("flood", number))
+    rows = list(broker.access.audit(before=99, limit=99))
+    assert [row.user for row in rows] == ["flood"] * 10 + ["ann"] * 3 + ["ops"]
+    assert [row.action for row in rows if row.user == "ann"] == [
+        f"rules set: {'ALLOW' if number % 2 == 0 else 'DENY'} Topic:ann{number}" for number in (4, 3, 2)
+    ]
+    assert kept(broker)[0] == 2, "row 1 is of below the level"
+    for number in range(5, 7):
+        broker.run(by("ann", number))
+    rows = list(broker.access.audit(before=99, limit=99))
+    assert [row.action[-1] for row in rows if row.user == "ann"] == ["6", "5", "4"], "the newest three of ann"
+    for number in range(50, 70):
+        broker.run(by("flood", number))
+    assert [row.user for row in broker.access.audit(before=99, limit=99)] == ["flood"] * 10 + ["ann"] * 3 + ["ops"]
+    left = list(broker.kv.scan(META, keys.AUDIT_KEPT_PREFIX, keys.AUDIT_KEPT_PREFIX + b"\xff"))
+    assert len(left) == 4, "nothing finds a row that is gone"
+
+
+@pytest.mark.usefixtures("small")
+def test_below_the_level_the_audit_goes_by_count_alone_and_after_it_rows_of_before_do(broker: Broker) -> None:
+    raise_level(broker, OWNERS_LEVEL - 1)
+    broker.create("shop")
+    for number in range(5):
+        broker.run(by("ann", number))
+    for number in range(20):
+        broker.run(by("flood", number))
+    assert [row.user for row in broker.access.audit(before=99, limit=99)] == ["flood"] * 10
+    assert not [key for key, _ in broker.kv.scan(META, b"audit_", b"audit`")], "rows of the version before"
+    assert {len(msgpack.unpackb(row)) for _, row in broker.kv.scan(META, *keys.AUDIT)} == {5}
+    raise_level(broker)
+    broker.run(by("ann", 7))
+    for number in range(20, 40):
+        broker.run(by("flood", number))
+    assert [row.user for row in broker.access.audit(before=99, limit=99)] == ["flood"] * 10 + ["ann"]
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("seed", range(10))
+def test_what_the_audit_keeps_is_what_a_model_keeps(broker: Broker, seed: int) -> None:
+    rng, model, level_at = Random(seed), [], 0
+    broker.create("shop")
+    for number in range(150):
+        if number == 40:
+            raise_level(broker)
+            level_at = next(iter(broker.access.audit(before=99, limit=1))).number
+        user = rng.choice(["ann", "bob", "bob", "flood", "flood", "flood", "flood"])
+        broker.run(by(user, number))
+        row = next(iter(broker.access.audit(before=1 << 62, limit=1)))
+        model.append((row.number, user))
+    newest = {number for number, _ in model[-10:]}
+    for name in ("ann", "bob", "flood"):
+        newest |= {number for number, user in [each for each in model if each[1] == name][-3:] if number > level_at}
+    assert set(kept(broker)) == newest
+
+
+def test_tokens_end_with_a_change_of_the_secret_unless_kept_by_name(broker: Broker) -> None:
+    broker.create("other")
+    broker.do("put_token", 1, b"o" * 32, 9_000, "laptop")
+    user_id = broker.create("shop").value
+    for number, label in enumerate(["laptop", "scrape", "login from 10.0.0.1"]):
+        broker.do("put_token", user_id, bytes([number]) * 32, 9_000, label)
+    raise_level(broker, OWNERS_LEVEL - 1)
+    assert broker.do("change_user", user_id, {"secret": [b"new", "key-1"]}).ok
+    assert len(broker.access.users["shop"].tokens) == 3, "today's rule"
+    with_names = {"secret": [b"newer", "key-1"], "keep_tokens": ["scrape"]}
+    assert broker.do("change_user", user_id, with_names).code == "invalid"
+    raise_level(broker)
+    assert broker.do("change_user", user_id, {"enabled": False}).ok
+    assert len(broker.access.users["shop"].tokens) == 3, "the secret is the same"
+    assert broker.do("change_user", user_id, with_names).ok
+    assert broker.access.users["shop"].tokens == (b"\1" * 32,)
+    assert set(broker.access.tokens) == {b"o" * 32, b"\1" * 32}
+    assert next(iter(broker.access.audit(99, 1))).action == "another secret, tokens ended: 2"
+    again = BrokerState(broker.kv).access
+    assert (again.users["shop"], again.tokens) == (broker.access.users["shop"], broker.access.tokens)
+    for wrong in ("scrape", [7], ["x"] * 101, ["x" * 300]):
+        assert broker.do("change_user", user_id, with_names | {"keep_tokens": wrong}).code == "invalid"
+    assert broker.do("change_user", user_id, {"secret": [b"newest", "key-1"]}).ok
+    assert broker.access.users["shop"].tokens == ()
+    assert len(list(broker.kv.scan(META, *keys.TOKENS))) == 1
+
+
 def test_rules_have_a_limit_for_one_user(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("statemachine.access.users.RULES_OF_USER_MAX", 3)
     user_id = broker.create("shop").value
@@ -249,16 +361,24 @@ _COMMANDS = st.one_of(
     st.tuples(st.just("put_token"), _IDS, st.sampled_from([TOKEN, b"u" * 32]), st.just(9), st.just("l")),
     st.tuples(st.just("remove_token"), st.sampled_from([TOKEN, b"u" * 32])),
     st.tuples(st.just("set_auth_mode"), st.sampled_from(list(Mode))),
+    st.tuples(st.just("change_user"), _IDS, st.just({"secret": [b"new", "key-1"]})),
+    st.just(("finalize",)),
 )
 
 
-@given(st.lists(_COMMANDS, max_size=20), st.integers(0, 99))
+def _entry(name: str, *arguments: Any) -> list[Any]:
+    return [FINALIZE, OWNERS_LEVEL] if name == "finalize" else [name, ORIGIN, *arguments]
+
+
+@pytest.mark.usefixtures("small")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(_COMMANDS, max_size=40), st.integers(0, 99))
 def test_any_grouping_of_entries_leaves_the_same_rows_and_a_super(
     new_log: Callable[[], Any], run: list[Any], grouping: int
 ) -> None:
     log = new_log()
     entries = [log.command(["set_auth_key", ORIGIN, "key-1"])]
-    entries += [log.command([str(name), ORIGIN, *arguments]) for name, *arguments in run]
+    entries += [log.command(_entry(str(name), *arguments)) for name, *arguments in run]
     (alone, kv), (grouped, pieces) = applied_in_groups(entries[:0], 0), applied_in_groups(entries, grouping)
     alone.apply(entries)
     assert list(kv.scan(META, keys.FIRST, keys.LAST)) == list(pieces.scan(META, keys.FIRST, keys.LAST))

@@ -8,7 +8,7 @@ ask for a change.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -21,6 +21,7 @@ from statemachine.commands import (
     ACCESS_LEVEL,
     CHANGE_USER,
     CREATE_USER,
+    OWNERS_LEVEL,
     PUT_TOKEN,
     REMOVE_RULES,
     REMOVE_TOKEN,
@@ -143,12 +144,16 @@ class UserAdmin:
         secret: str | None = None,
         is_super: bool | None = None,
         enabled: bool | None = None,
+        keep_tokens: Sequence[str] = (),
     ) -> None:
-        """Changes the properties that are not None."""
+        """Changes the properties that are not None. From OWNERS_LEVEL on, tokens end with the secret, except those with
+        a label in `keep_tokens`."""
         user = self.user(name)
         changes: dict[str, Any] = {}
         if secret is not None:
             changes["secret"] = [self._secrets.encrypted(user.id, secret), self._secrets.key_to_use]
+            if keep_tokens and self._services.state.level >= OWNERS_LEVEL:
+                changes["keep_tokens"] = list(keep_tokens)
         if is_super is not None:
             changes["super"] = is_super
         if enabled is not None:

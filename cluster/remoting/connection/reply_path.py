@@ -30,6 +30,7 @@ class ReplyPath:
         "on_close",
         "peer_address",
         "room",
+        "secure",
         "session",
     )
 
@@ -43,6 +44,8 @@ class ReplyPath:
         self.peer_address = peer_address
         self.listener = listener
         self.closed = False
+        self.secure = False
+        """True for a client's own connection over TLS."""
         self.on_close: list[Callable[[], None]] = []
         self.in_flight = BytesInFlight(above)
         self.born_host = pack_host(*peer_address)

@@ -214,6 +214,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         """Registers the connection of a client."""
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         self.opened_s = self._loop.time()
+        self.secure = transport.get_extra_info("sslcontext") is not None
         peer = transport.get_extra_info("peername")
         self.peer_address = (str(peer[0]), int(peer[1])) if peer else ("127.0.0.1", 0)
         self.born_host = pack_host(*self.peer_address)

@@ -21,7 +21,8 @@ PAGE_MAX = 200
 def audit(limit: int, data_dir: Path | None, data: str | None, admin: str | None, as_json: bool) -> None:
     """Show who changed users, rules, tokens and the mode, the newest first.
 
-    The user `operator` is somebody who has the cluster's secret. The newest 100,000 changes are kept.
+    The user `operator` is somebody who has the cluster's secret. The newest 100,000 changes are kept, and the newest
+    1,000 of each user.
     """
     asked = api(admin, data, data_dir, "raftmq audit")
     found: list[dict[str, Any]] = []

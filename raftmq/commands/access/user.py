@@ -108,20 +108,22 @@ def type_(name: str, kind: str, data_dir: Path | None, data: str | None, admin: 
 @user.command("password")
 @click.argument("name")
 @secret_options
+@click.option("--keep-token", "kept", multiple=True, metavar="LABEL", help="A token that stays; may be repeated.")
 @people_options
 def password(
     name: str,
     secret_file: Path | None,
     generate: bool,
+    kept: tuple[str, ...],
     data_dir: Path | None,
     data: str | None,
     admin: str | None,
     as_json: bool,
 ) -> None:
-    """Give the user NAME another secret; connections that signed with the old one end, tokens stay."""
+    """Give the user NAME another secret; connections that signed with the old one end, and so do its tokens."""
     asked = api(admin, data, data_dir)
     secret, made = new_secret(name, secret_file, generate=generate)
-    answer = asked.put(_path(name), {"secret": secret})
+    answer = asked.put(_path(name), {"secret": secret, **({"keep_tokens": list(kept)} if kept else {})})
     lines = [f"user {name} has another secret"]
     lines += [f"it is shown only now: {secret}"] if made else []
     show(as_json, {**answer, **({"secret": secret} if made else {})}, *lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Final, NamedTuple
 
 import click
 
@@ -34,7 +35,7 @@ def logs(node: int | None, follow: bool, lines: int, data: str | None, as_json: 
         else:
             click.echo(line if len(nodes) == 1 else f"n{node_id} | {line}")
 
-    ends = {each.id: _size(Path(each.log)) for each in nodes}
+    ends = {each.id: _end(Path(each.log)) for each in nodes}
     for each in nodes:
         for line in log_tail(each, lines) if lines else ():
             show(each.id, line)
@@ -46,17 +47,40 @@ def logs(node: int | None, follow: bool, lines: int, data: str | None, as_json: 
         time.sleep(_POLL_S)
 
 
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
+class _Place(NamedTuple):
+    """The end of what was read of a log."""
+
+    file: int
+    """The inode: another one begins when the file is full."""
+    offset: int
 
 
-def _read_from(path: Path, start: int) -> tuple[list[str], int]:
-    """Returns whole lines after byte `start`, and where the next read starts; reads from the top if the file became
-    shorter."""
-    if not path.exists():
-        return [], 0
+NOWHERE: Final = _Place(0, 0)
+
+
+def _end(path: Path) -> _Place:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return NOWHERE
+    return _Place(found.st_ino, found.st_size)
+
+
+def _read_from(path: Path, place: _Place) -> tuple[list[str], _Place]:
+    """Returns whole lines after a place, and where the next read starts. If another file began, these are the rest of
+    the one before and the lines of the new one; if the file became shorter, it is read from the top."""
+    now = _end(path)
+    if now == NOWHERE:
+        return [], NOWHERE
+    before: list[str] = []
+    if place.file not in (0, now.file):
+        older = path.with_name(f"{path.name}.1")
+        if _end(older).file == place.file:
+            before, _ = _read_from(older, place)
+        place = _Place(now.file, 0)
+    start = place.offset if place.offset <= now.offset else 0
     with path.open("rb") as file:
-        file.seek(start if start <= _size(path) else 0)
-        begin = file.tell()
+        file.seek(start)
         whole, newline, _ = file.read().rpartition(b"\n")
-    return whole.decode("utf-8", "replace").splitlines(), begin + len(whole) + len(newline)
+    lines = whole.decode("utf-8", "replace").splitlines()
+    return before + lines, _Place(now.file, start + len(whole) + len(newline))

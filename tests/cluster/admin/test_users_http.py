@@ -16,7 +16,7 @@ from cluster.broker.access.guesses import EVERY_MS as EVERY_MS_OF_GUESSES
 from cluster.broker.access.guesses import FREE, PAIRS_MAX, TOLD_FROM, WAITING_MAX, Guesses
 from cluster.broker.access.token_rate import AT_ONCE, EVERY_MS
 from cluster.broker.access.user_admin import LOGINS_MAX
-from statemachine.commands import PUT_TOKEN
+from statemachine.commands import FINALIZE, OWNERS_LEVEL, PUT_TOKEN
 from tests.support.fake_raw import CLUSTER
 
 SECRET = "secret of root"
@@ -498,6 +498,22 @@ async def test_a_token_with_an_absurd_end_is_shown_and_can_be_taken_away(
         assert shown[digest.hex()]["ended"] is (ends_ms == 0)
     assert (await client.delete(f"/v1/tokens/{digest.hex()}", headers=shop)).status == 200
     assert digest not in node.state.access.tokens
+
+
+@pytest.mark.parametrize("level", [OWNERS_LEVEL - 1, OWNERS_LEVEL])
+async def test_a_new_secret_ends_tokens_and_logins_unless_they_are_named(
+    client: Any, node: Any, root: dict[str, str], level: int
+) -> None:
+    node.apply([[FINALIZE, level]])
+    shop = bearer(node.add_user("shop", ("Cluster:*", ["Get"])))  # its label: for a test
+    login = bearer((await (await log_in(client, "shop", "secret of shop", answer="token")).json())["token"])
+    change = {"secret": "another secret", "keep_tokens": ["for a test"]}
+    assert (await client.put("/v1/users/shop", json=change, headers=root)).status == 200
+    status = {name: (await client.get("/v1/status", headers=each)).status for name, each in [("a", shop), ("b", login)]}
+    assert status == {"a": 200, "b": 401 if level == OWNERS_LEVEL else 200}
+    assert (await client.put("/v1/users/shop", json={"secret": "a third secret"}, headers=root)).status == 200
+    assert (await client.get("/v1/status", headers=shop)).status == (401 if level == OWNERS_LEVEL else 200)
+    assert (await client.get("/v1/status", headers=root)).status == 200
 
 
 def audited(node: Any) -> int:

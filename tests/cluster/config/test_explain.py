@@ -28,6 +28,7 @@ NO_UNIT = {
     "topics.default_queues": "",
     "backup.keep": "",
     "retention.delete_batch_files": "",
+    "log_output.files": "",
     "health.crash_loop_starts": "",
 }
 

@@ -104,3 +104,12 @@ async def test_but_not_before_what_waits_to_be_handed_over(made: tuple[RemotingC
     assert transport.calls == []
     await asyncio.sleep(0)
     assert transport.calls == [[b"an earlier one, answers"]]
+
+
+@pytest.mark.parametrize("secure", [True, False])
+async def test_a_connection_knows_if_it_is_one_of_tls(secure: bool) -> None:
+    connection = RemotingConnection(Quiet(), "broker", 1 << 20, asyncio.get_running_loop())
+    transport = Recorder()
+    transport._extra = {"sslcontext": object()} if secure else {}  # type: ignore[attr-defined]
+    connection.connection_made(transport)
+    assert connection.secure is secure

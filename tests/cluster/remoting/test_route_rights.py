@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from cluster.broker.refusal import Refused
-from cluster.remoting.request_rights import needs_of, super_alone
+from cluster.remoting.request_rights import is_administrative, needs_of, super_alone
 from raftmq_wire.codes import ABOUT_USERS, RequestCode
-from statemachine.access.rules import Need
+from statemachine.access.rules import Action, Need
 from tests.support.served_codes import served_codes
 
 SUPER_ONLY = ABOUT_USERS
@@ -121,6 +121,19 @@ def test_a_name_that_no_topic_has_is_refused_and_not_repeated(code: int, body: A
         told(code, body, **ext)
     assert len(caught.value.remark) < 100
     assert "characters; 256 are allowed" in caught.value.remark
+
+
+FIELDS = dict.fromkeys(["topic", "b", "group", "consumerGroup", "producerGroup", "srcGroup", "destGroup", "name"], "x")
+BODY = {**FIELDS, "groupName": "x", "mqSet": [{"topic": "x"}], "consumerDataSet": [{"groupName": "x"}]}
+CHANGES = {Action.CREATE, Action.UPDATE, Action.DELETE}
+
+
+@pytest.mark.parametrize("code", sorted(served_codes()))
+def test_administrators_codes_are_those_that_need_a_super_or_the_right_to_a_change(code: int) -> None:
+    codes = served_codes()
+    needs = needs_of(codes, code, FIELDS, json.dumps(BODY).encode(), "C")
+    changes = needs is None or any(set(need.actions) <= CHANGES for need in needs)
+    assert is_administrative(codes, code) is changes
 
 
 def test_a_body_that_is_too_long_is_not_decoded_to_be_judged() -> None:

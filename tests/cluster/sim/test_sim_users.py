@@ -17,9 +17,10 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.peer.keyring import OPEN
 from cluster.peer.wire import Kind
 from cluster.remoting.admission import HELD_MAX
+from cluster.remoting.request_rights import ADMINISTRATIVE
 from raftlog.types import NOBODY
 from raftmq_wire.codec import decode_header
-from raftmq_wire.codes import RequestCode
+from raftmq_wire.codes import ABOUT_USERS, RequestCode
 from raftmq_wire.signature import Credentials
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes
 from tests.support.sim_users import (
@@ -167,6 +168,32 @@ def test_what_was_signed_once_can_be_sent_again(sim: SimCluster) -> None:
     first.ask(frame := send(SHOP, 1))
     second.ask(frame)
     assert [answer(sim, path, 1) for path in (first, second)] == [0, 0]
+
+
+@pytest.mark.parametrize("mode", ["off", "enforce"])
+@pytest.mark.parametrize("place", ["leader", "follower"])
+def test_administrators_requests_need_tls_where_the_operator_says_so(tmp_path: Path, mode: str, place: str) -> None:
+    overrides: dict[str, Any] = {"auth.key_file": str(key_file(tmp_path)), "auth.admin_needs_tls": True}
+    with SimCluster(7, **overrides) as sim:
+        sim.create_topic("T")
+        begin(sim, mode)
+        node = sim.leader() if place == "leader" else sim.followers()[0]
+        plain, safe = node.connect(), node.connect()
+        safe.secure = True
+        seen = request(ROOT, RequestCode.GET_TOPIC_CONFIG, 1, {"topic": "T"})
+        plain.ask(seen)
+        assert answer(sim, plain, 1) == 0
+        codes_ = [code for code in RequestCode if code in ADMINISTRATIVE or code in ABOUT_USERS]
+        for opaque, code in enumerate(codes_, 10):  # what was read is sent again, as something else
+            plain.ask(request(ROOT, code, opaque, {"topic": "T"}))
+            assert answer(sim, plain, opaque) == 16
+            assert "auth.admin_needs_tls" in plain.replies[opaque][0][1]
+        assert "T" in sim.leader().state.topics
+        plain.ask(send(SHOP, 2))
+        assert answer(sim, plain, 2) == 0
+        safe.ask(request(ROOT, RequestCode.DELETE_TOPIC_IN_BROKER, 3, {"topic": "T"}))
+        assert answer(sim, safe, 3) == 0
+        assert "T" not in sim.leader().state.topics
 
 
 @pytest.mark.parametrize("minutes", [-10, 10])

@@ -54,6 +54,8 @@ class UserChange(msgspec.Struct, frozen=True, kw_only=True):
     secret: Secret | None = None
     type: Literal["Super", "Normal"] | None = None
     enabled: bool | None = None
+    keep_tokens: Annotated[list[Annotated[str, msgspec.Meta(max_length=200)]], msgspec.Meta(max_length=100)] = []
+    """Labels of tokens that do not end with the secret. All others do, logins too, from level 13 of the cluster on."""
 
 
 class UserChanged(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +129,13 @@ async def change_user(call: Call) -> UserChanged:
     asker = access.asker(call.caller)
     await changed(
         lambda done: access.users.change(
-            asker, user.name, done, secret=wanted.secret, is_super=is_super, enabled=wanted.enabled
+            asker,
+            user.name,
+            done,
+            secret=wanted.secret,
+            is_super=is_super,
+            enabled=wanted.enabled,
+            keep_tokens=wanted.keep_tokens,
         ),
         _hint(call),
     )
