@@ -237,9 +237,16 @@ class World:
             self._watch_marks(check)
             self.users = UserStories(host(), report, check)
             self.revocation = Revocation(host(), report, check, lambda: [machine.host for machine in self.members()])
-            self.requesters = requesters = Requesters(host(), report)
+            self.requesters = requesters = Requesters(host(), report, self._linked)
             leaks = Leaks(self.members, self._brought, OWN)
             self.attackers = Attackers(host(), report, leaks, requesters.client_ids, self._has_owners)
+
+    def _linked(self) -> bool:
+        """Returns True if no connection between nodes leads nowhere. After the heal, nodes find those out in time."""
+        hosts = {machine.host for machine in self.members()}
+        return not any(
+            end.own[0] in hosts and end.other[0] in hosts and end.leads_nowhere for end in self.network.endpoints
+        )
 
     def _has_owners(self) -> bool:
         """Returns True if every node has applied the level from which on what is stored has owners."""

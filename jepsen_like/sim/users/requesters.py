@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections.abc import Callable
 from functools import partial
 
 from jepsen_like.hostile.request_fields import send_fields
@@ -56,9 +57,10 @@ class RequesterConnection(RawConnection):
 class Requesters(Asker):
     """REQUESTERS requesters, and the service, which signs as the Super user."""
 
-    def __init__(self, host: ClientHost, report: Report) -> None:
+    def __init__(self, host: ClientHost, report: Report, linked: Callable[[], bool]) -> None:
+        """`linked`: returns True if every connection between nodes works."""
         super().__init__(host, report)
-        self.report = report
+        self.report, self._linked = report, linked
         self.got = 0
         """Number of replies that came."""
         self._signer = Signer(NAME, first_secret(NAME))
@@ -97,14 +99,19 @@ class Requesters(Asker):
     async def _ask_once(self, client_id: str, connection: RawConnection, rng: random.Random) -> None:
         self._count += 1
         correlation = f"question-{self._count}"
-        self.asked[correlation], calm = client_id, self.calm
+        self.asked[correlation], calm = client_id, self.calm and self._linked()
         properties = {"CORRELATION_ID": correlation, "REPLY_TO_CLIENT": client_id, "TTL": str(TTL_MS)}
         fields = send_fields(TOPIC, "".join(f"{name}\x01{value}\x02" for name, value in properties.items()))
         body = self.host.body(TOPIC, correlation)
         answer = await self._ask(connection, SEND_CODE, self._signer.signed(fields, body), body)
         if answer is not None and answer.code == ResponseCode.SUCCESS:
             lost = await self._reply(correlation, client_id, rng)
-            if lost and calm and not (connection.closed or connection.transport.leads_nowhere or self.stopped):
+            if (
+                lost
+                and calm
+                and self._linked()
+                and not (connection.closed or connection.transport.leads_nowhere or self.stopped)
+            ):
                 self.report(CHECKER, f"the reply to {correlation} does not reach {client_id}, who waits for it: {lost}")
 
     async def _reply(self, correlation: str, client_id: str, rng: random.Random) -> str:
