@@ -128,7 +128,9 @@ def changes(kv: KV, stage: Stage) -> list[tuple[str, int]]:
         for key, value in rows.items():
             if family == META and not counts(family, key):
                 continue
-            before = known[key] if key in known else kv.get(family, key)
+            if key not in known:  # kept, because a run with several markers comes by again
+                known[key] = kv.get(family, key)
+            before = known[key]
             of_key: int = crc32c(key, seed)  # `row_sum` of both, here because every entry changes a dozen rows
             if before is not None:
                 of_row: int = crc32c(before, of_key)
