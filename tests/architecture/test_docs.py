@@ -175,6 +175,7 @@ REFERENCES = {
     "access-table",
     "architecture",
     "cli",
+    "compatibility-tested",
     "configuration",
     "disk-format",
     "disk-format-rows",
