@@ -18,7 +18,7 @@ KEPT_MAX: Final = 256
 TEXT_MAX: Final = 256
 """The most characters that are kept and logged of the reason of a denial."""
 LINE_EVERY_MS: Final = 1_000
-LINES_MAX: Final = 10
+LINES_MAX: Final = 100
 """The most lines in LINE_EVERY_MS for all users and addresses together."""
 PAIRS_MAX: Final = 1_024
 

@@ -45,7 +45,7 @@ def test_what_a_node_makes_is_for_its_user_alone(tmp_path: Path, monkeypatch: py
         return await helper.wait()
 
     monkeypatch.setattr(process, "run", run)
-    monkeypatch.setattr(logs, "setup", lambda *_: None)
+    monkeypatch.setattr(logs, "setup", lambda *_, **__: None)
     before = os.umask(0o022)
     try:
         assert process.main(["--config", str(config)]) == 0

@@ -60,7 +60,7 @@ def test_every_request_that_a_node_handles_is_fuzzed() -> None:
 
 def test_every_operation_of_the_http_api_is_fuzzed() -> None:
     draw = operations().draw
-    drawn = Counter(draw().handler for _ in range(DRAWS))
+    drawn = Counter(draw().handler for _ in range(3 * DRAWS))
     assert set(drawn) | {http.RAW} == set(operations().handlers)
     assert {f"{route.method} {route.path}" for route in ROUTES} == set(drawn)
     assert set(http.UNACCEPTABLE) | http.SELDOM <= set(drawn)
