@@ -246,7 +246,7 @@ class Router(Dispatch):
 
     def on_request(self, frame: Frame) -> None:
         """Handles one request. A failure becomes the answer to this request and affects no other."""
-        if frame.header.code in self._over_tls_alone and not frame.path.secure:
+        if self._over_tls_alone and not frame.path.secure and frame.header.code in self._over_tls_alone:
             why = "administrators' requests need TLS on this node (auth.admin_needs_tls)"
             self._replies.refuse(frame, Refused(Reason.NO_PERMISSION, why))
             return
