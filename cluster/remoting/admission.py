@@ -316,7 +316,8 @@ class Admission:
         try:
             needs = self._needs(frame.header.code, ext, frame.body)
         except Refused as refused:
-            return refused
+            # Its traceback holds the callers' frames, and these hold it: the request would stay until a collection.
+            return refused.with_traceback(None)
         if needs is None and not user.is_super:
             return Refused(Reason.NO_PERMISSION, f"only a Super may do this, and user {user.name} is none")
         if client is None:

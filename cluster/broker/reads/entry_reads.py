@@ -79,7 +79,7 @@ class _Lane(NeverIdle):
         try:
             return runs_of(positions, self._entry_at)
         except RaftLogError as error:
-            return error
+            return error.with_traceback(None)
 
 
 def runs_of(positions: Sequence[int], entry_at: EntryAt) -> bytes:
