@@ -10,18 +10,19 @@ from pathlib import Path
 import pytest
 
 import raftmq
+from raftmq.client.errors import Denied
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 from tests.compat.matrix.programs import Program, is_installed, why_absent
 from tests.compat.matrix.run import SETTINGS
-from tests.compat.matrix.users import denials, make_users
+from tests.compat.matrix.users import denials, make_users, wait_for_users
 from tests.support.compat_judges import JUDGES
 from tests.support.tools import lack
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(420)]
 FEATURES = ("tag", "orderly", "transaction", "request")
 QUEUES, RATE, SENDING_S, COME_S = 4, 10, 15.0, 60.0
-USERS = ("one", "two")
+USERS, STRANGER = ("one", "two"), "stranger"
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def test_two_users_with_one_client_id_do_not_meet(secured: LocalCluster, tmp_pat
         for prefix in prefixes:
             for feature in features:
                 root.admin.create_topic(f"{prefix}-{feature}", QUEUES)
-            make_users(root, prefix, features, f"the-secret-of-{prefix}")
+            make_users(secured, root, prefix, features, f"the-secret-of-{prefix}")
     programs = [_start(client, tmp_path / prefix, secured, prefix, features) for prefix in prefixes]
     try:
         for program in programs:
@@ -63,7 +64,20 @@ def test_two_users_with_one_client_id_do_not_meet(secured: LocalCluster, tmp_pat
         for program in programs:
             program.finish()
     assert complaints == []
-    assert denials(secured.data) == {}
+    assert [user for user in denials(secured.data) if user != STRANGER] == []
+
+
+def test_what_is_denied_is_seen(secured: LocalCluster) -> None:
+    with raftmq.connect(secured.servers, **secured.client_options) as root:
+        root.admin.create_topic("others", 1)
+        root.admin.create_user(STRANGER, "the-secret-of-a-stranger")
+    wait_for_users(secured)
+    with (
+        raftmq.connect(secured.servers, access_key=STRANGER, secret_key="the-secret-of-a-stranger", tls=False) as mq,
+        pytest.raises(Denied),
+    ):
+        mq.send("others", b"x")
+    assert STRANGER in denials(secured.data)
 
 
 def _start(client: str, home: Path, cluster: LocalCluster, prefix: str, features: list[str]) -> Program:

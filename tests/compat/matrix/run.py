@@ -161,7 +161,7 @@ class Run:
             admin.post("/v1/groups", {"name": f"{self._prefix}-{feature}-readers", "retry_max_times": RETRIES})
         plan = self.plan
         if plan.secured:
-            make_users(mq, self._prefix, plan.features, self._secret)
+            make_users(self._live, mq, self._prefix, plan.features, self._secret)
         arguments = (self._live.servers, self._prefix, str(plan.rate), *plan.features)
         program = Program(plan.client, self._home, "run", *arguments, secret=self._secret)
         try:

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import raftmq
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.http.admin_http import AdminApi
+from raftmq.local.http.credentials import address_of
 
 REPLIES = "Topic:DefaultCluster_REPLY_TOPIC"
 """The topic that replies are sent to."""
@@ -20,8 +23,8 @@ def user_of(prefix: str, feature: str, role: str) -> str:
     return f"{prefix}-{feature}-{role}"
 
 
-def make_users(mq: raftmq.Client, prefix: str, features: Sequence[str], secret: str) -> None:
-    """Makes a sender and a reader for each feature, all with the same secret."""
+def make_users(live: LocalCluster, mq: raftmq.Client, prefix: str, features: Sequence[str], secret: str) -> None:
+    """Makes a sender and a reader for each feature, all with the same secret, and waits until every node knows them."""
     for feature in features:
         topic = f"Topic:{prefix}-{feature}"
         sender, reader = user_of(prefix, feature, "sender"), user_of(prefix, feature, "reader")
@@ -32,13 +35,20 @@ def make_users(mq: raftmq.Client, prefix: str, features: Sequence[str], secret: 
         mq.admin.set_rule(reader, f"Group:{prefix}-{feature}-readers", ["Sub"])
         if feature == "request":
             mq.admin.set_rule(reader, REPLIES, ["Pub"])
+    wait_for_users(live)
+
+
+def wait_for_users(live: LocalCluster) -> None:
+    """Has each node read what is committed; until then it may deny a new user."""
+    for node in live.nodes:
+        assert list(AdminApi([address_of(node)], "raftmq user list").pages("/v1/users"))
 
 
 def denials(data: Path) -> dict[str, list[str]]:
     """Returns what the nodes of the cluster in that directory denied: user, or "" for none -> requests and reasons.
     A node logs what it denies to a user once in 10 s."""
     found: dict[str, set[str]] = {}
-    for log in data.glob("n*/node.log"):
+    for log in data.glob("n*/node.log*"):
         for line in log.read_text(errors="replace").splitlines():
             if match := _DENIED.search(line):
                 user = _USER.search(match[3])
