@@ -95,7 +95,11 @@ class Remoting:
         config, state, handed = context.config, services.state, Signal[[Frame]]()
         rooms = ConnectionMemory(config.limits, context.loop.call_soon, context.in_flight.clients)
         sends = SendHandler(
-            broker.sends, replies, partial(make_intake, proposals, broker.sends, retries), config.limits
+            broker.sends,
+            replies,
+            partial(make_intake, proposals, broker.sends, retries),
+            config.limits,
+            RequesterNotes(broker.reply_notes).note,
         )
         self.forwarder = Forwarder(
             config,
@@ -149,7 +153,6 @@ class Remoting:
             forwarder=self.forwarder,
             codes=codes,
             members=broker.members,
-            notes=RequesterNotes(broker.reply_notes),
             admission=self.admission,
             parked=broker.pulls.long_polls.has,
             costly=(

@@ -20,7 +20,6 @@ from cluster.remoting.connection.stuck_clients import IdleClients, StuckClients
 from cluster.remoting.costly_requests import CostlyRequests
 from cluster.remoting.forward.forwarder import WRITES, ForwardedPath, Forwarder
 from cluster.remoting.forward.requesting_clients import name_committers, name_standing
-from cluster.remoting.handlers.request_reply import REPLY_TO_CLIENT_BYTES, RequesterNotes
 from cluster.remoting.handlers.send import SendHandler
 from cluster.remoting.handlers.send_reply import SendReplyWriter
 from cluster.remoting.request import Request
@@ -109,7 +108,6 @@ class Router(Dispatch):
         forwarder: Forwarder,
         codes: Codes,
         members: Members,
-        notes: RequesterNotes,
         admission: Admission,
         parked: Callable[[RemotingConnection], bool],
         costly: Sequence[CostlyRequests],
@@ -144,7 +142,6 @@ class Router(Dispatch):
         """The open connections, oldest first."""
         self.closings = closings
         self._members = members
-        self._notes = notes
         self._admission = admission
         admission.proven.add(self._on_proven)
         admission.released.add(self.on_request)
@@ -255,8 +252,6 @@ class Router(Dispatch):
                 return
         elif frame.header.code in ABOUT_USERS and not self._admission.names(frame):
             return
-        if frame.header.code in SENDS and REPLY_TO_CLIENT_BYTES in frame.header_bytes:
-            self._notes.note(frame)
         line = frame.path.line
         if line is not None and self._proposals.open:
             if line.waits and frame.header.code in IN_LINE:

@@ -82,7 +82,7 @@ class Node:
         )
         replies: Any = SimpleNamespace(refuse=lambda frame, refused: self.refused.append(refused.reason))
         self.intake = make_intake(proposals, self.sends, self.retries, self.limits)
-        self.handler = SendHandler(self.sends, replies, lambda _: self.intake, self.limits)
+        self.handler = SendHandler(self.sends, replies, lambda _: self.intake, self.limits, lambda *_: None)
         self.session = ConnectionSession(INCARNATION + bytes(8))
         self.session.issue()  # the first send of a connection goes the long way
         self.session_max[self.session.producer_id] = 1

@@ -18,7 +18,7 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.broker.rights import PUB
 from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.remoting.answers import refuse, refusing
-from cluster.remoting.handlers.send import SendHeader, decode_send_header, send_header_of
+from cluster.remoting.handlers.send import SendHeader, send_header_of
 from cluster.remoting.request import party_of
 from cluster.remoting.request_rights import Code, Codes, row
 from raftmq_wire.codec import CodecError
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from cluster.remoting.request import Request
 
 REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
-REPLY_TO_CLIENT_BYTES = b"REPLY_TO_CLIENT"
 CORRELATION_ID = "CORRELATION_ID"
 TTL = "TTL"
 TOPIC_SUFFIX = "_REPLY_TOPIC"
@@ -45,14 +44,11 @@ class RequesterNotes:
     def __init__(self, notes: ReplyNotes) -> None:
         self._notes = notes
 
-    def note(self, frame: Frame) -> None:
-        """Notes the requester if the send asks for a reply. A send that cannot be read is refused elsewhere."""
+    def note(self, frame: Frame, text: str) -> None:
+        """Notes the requester if a send of this node's own client asks for a reply. `text`: its properties."""
         if frame.path.forwarded:
             return
-        try:
-            properties = parse_properties(decode_send_header(frame.header).properties)
-        except (CodecError, ValueError):
-            return
+        properties = parse_properties(text)
         client_id = properties.get(REPLY_TO_CLIENT)
         if client_id:
             correlation_id, ttl_ms = properties.get(CORRELATION_ID, ""), ttl_of(properties.get(TTL, ""))

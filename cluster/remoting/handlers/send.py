@@ -122,6 +122,8 @@ def decode_send_header(header: Header) -> SendHeader:
     return fields
 
 
+ASKS = "REPLY_TO"
+"""Begins the name of the property by which a send asks for a reply."""
 V3_4_9 = 121
 """Protocol version of the first RocketMQ whose consumers send their own maximum of redeliveries (MQVersion.V3_4_9)."""
 
@@ -135,7 +137,10 @@ class SendHandler:
         replies: SendReplyWriter,
         make_intake: Callable[[LimitsSection], Intake],
         limits: LimitsSection,
+        note_requester: Callable[[Frame, str], None],
     ) -> None:
+        """`note_requester` is told of sends whose properties may ask for a reply."""
+        self._note_requester = note_requester
         self._sends = sends
         self._replies = replies
         self._make_intake = make_intake
@@ -164,6 +169,8 @@ class SendHandler:
         wish = decode_send_header(header)
         if header.version < V3_4_9:
             wish.max_reconsume_times = None
+        if ASKS in wish.properties:
+            self._note_requester(frame, wish.properties)
         try:
             self._sends.send(frame, wish, oneway=header.flag & FLAG_ONEWAY != 0)
         except Refused as refused:
@@ -176,6 +183,8 @@ class SendHandler:
         """Returns the identity under which this node forwards a client's send to one leader after the other. None if
         the client has set one, or if the send is oneway. Raises CodecError if its header is malformed."""
         wish = decode_send_header(frame.header)
+        if ASKS in wish.properties:
+            self._note_requester(frame, wish.properties)
         return None if frame.header.flag & FLAG_ONEWAY else self._sends.name_held(frame, wish)
 
     def remember_held(self, frame: Frame, identity: Identity) -> None:
