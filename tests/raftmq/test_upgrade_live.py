@@ -222,7 +222,7 @@ def once_settled(acked: set[Any], read: Callable[[], Iterator[Any]], topic: str)
 
 def judge(servers: str, load: Load) -> None:
     """Each acknowledged message is there once; nothing that was rolled back is."""
-    assert load.errors[:3] == []
+    assert not load.errors, str(load.errors[:3])
     with connect(servers) as mq:
         for topic, acked in load.acked.items():
             there = once_settled(acked, partial(bodies, mq, topic), topic)
@@ -243,7 +243,7 @@ def judge_repeats(same: list[Message], sent: dict[str, Any]) -> None:
 
 def judge_java(servers: str, load: JavaLoad, seconds: float) -> Iterator[str]:
     """Each acknowledged message is there once, or as often as the client sent it. Yields what was found."""
-    assert load.errors[:3] == []
+    assert not load.errors, str(load.errors[:3])
     plain = len(load.acked["java-plain"])
     yield f"{len(load.sends)} sends of Java, 0 errors; {plain / seconds:.0f} plain ones a second"
     sends = {line["key"]: line for line in load.sends}
