@@ -18,8 +18,11 @@ KEPT_MAX: Final = 256
 TEXT_MAX: Final = 256
 """The most characters that are kept and logged of the reason of a denial."""
 LINE_EVERY_MS: Final = 1_000
+"""Milliseconds within which a user at an address leaves at most one line."""
+SAME_EVERY_MS: Final = 10_000
+"""Milliseconds within which it leaves at most one line with the same reason as the line before."""
 LINES_MAX: Final = 100
-"""The most lines in LINE_EVERY_MS for all users and addresses together."""
+"""The most lines in a second for all users and addresses together."""
 PAIRS_MAX: Final = 1_024
 
 
@@ -37,6 +40,15 @@ class Denial(NamedTuple):
     """The wall clock at the last request."""
 
 
+class _Said(NamedTuple):
+    """The last line about a user at an address."""
+
+    at_ms: int
+    why: str
+    unsaid: int
+    """Denials since that line."""
+
+
 class Denials:
     """Counts denials by address and reason. The newest KEPT_MAX pairs are kept, for an hour after the last one."""
 
@@ -45,11 +57,10 @@ class Denials:
         self._wall_ms = wall_ms
         self._counted = counted
         self._kept: OrderedDict[tuple[str, str], Denial] = OrderedDict()
-        self._unsaid: OrderedDict[tuple[int, str], int] = OrderedDict()
-        """(user id, address) -> denials since its last line."""
-        self._said: dict[tuple[int, str], int] = {}
-        """(user id, address) -> wall clock of its last line, of the present LINE_EVERY_MS."""
-        self._since_ms = 0
+        self._pairs: OrderedDict[tuple[int, str], _Said] = OrderedDict()
+        """(user id, address) -> its last line, the pair with the newest denial last."""
+        self._since_ms, self._lines = 0, 0
+        """The second that is counted, and the lines in it."""
 
     def note(self, user: int, address: str, why: str, what: str, *, enforced: bool) -> None:
         """Counts a denied request. `user`: id of the user who is proven, 0 if none is; `what`: the request."""
@@ -63,18 +74,20 @@ class Denials:
         self._log((user, address), why, what, now_ms, "denied" if enforced else "would be denied")
 
     def _log(self, pair: tuple[int, str], why: str, what: str, now_ms: int, outcome: str) -> None:
+        said = self._pairs.pop(pair, None) or _Said(-SAME_EVERY_MS, "", 0)
         if not 0 <= now_ms - self._since_ms < LINE_EVERY_MS:
-            self._since_ms = now_ms
-            self._said.clear()
-        unsaid = self._unsaid.pop(pair, 0) + 1
-        if pair in self._said or len(self._said) == LINES_MAX:
-            self._unsaid[pair] = unsaid
-            if len(self._unsaid) > PAIRS_MAX:
-                self._unsaid.popitem(last=False)
-            return
-        self._said[pair] = now_ms
-        more = f" (the last of {unsaid})" if unsaid > 1 else ""
-        logger.warning("client %s: %s %s: %s%s", pair[1], what, outcome, ascii(why), more)
+            self._since_ms, self._lines = now_ms, 0
+        wait_ms = SAME_EVERY_MS if why == said.why else LINE_EVERY_MS
+        if 0 <= now_ms - said.at_ms < wait_ms or self._lines == LINES_MAX:
+            said = said._replace(unsaid=said.unsaid + 1)
+        else:
+            self._lines += 1
+            more = f" (the last of {said.unsaid + 1})" if said.unsaid else ""
+            logger.warning("client %s: %s %s: %s%s", pair[1], what, outcome, ascii(why), more)
+            said = _Said(now_ms, why, 0)
+        self._pairs[pair] = said
+        if len(self._pairs) > PAIRS_MAX:
+            self._pairs.popitem(last=False)
 
     def last_hour(self) -> list[Denial]:
         """Returns the denials of the last hour, the newest first."""

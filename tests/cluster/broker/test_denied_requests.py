@@ -41,6 +41,6 @@ def test_names_of_two_megabytes_and_ever_new_addresses_take_little_memory(caplog
     kept = denials.last_hour()
     assert len(kept) == KEPT_MAX
     assert max(len(each.why) for each in kept) == TEXT_MAX
-    assert len(denials._unsaid) <= PAIRS_MAX
+    assert len(denials._pairs) <= PAIRS_MAX
     assert len(caplog.messages) == LINES_MAX
     assert max(map(len, caplog.messages)) < 10 * TEXT_MAX + 100
