@@ -6,8 +6,10 @@ noted such a request (`cluster.broker.groups.reply_notes`), all at once:
 - One user's client waits for it: the reply goes to the connection of the note, or, when that has closed, to another one
   of the same user and client id, on any node. Not if another user's client of that id may have waited first, whose note
   was lost: somebody who has read its request can note the same.
-- Nobody is noted, because the node that knew it was restarted: the reply goes to the client of that id if exactly one
-  user has one. It does not if that client waits for other replies only, and no note of it can be lost.
+- Nobody is noted, because the node that knew it was lost: the reply goes to the client of that id if exactly one user
+  has one. It does not if that client waits for other replies only, and no note of it can be lost.
+- Nobody is noted, but a connected node does not answer and may have the note: the reply is refused as BUSY, and may be
+  sent again.
 - Otherwise it goes to nobody, and the node has a finding: several users may have asked for it.
 
 So a reply never goes to whoever names a client id last. Where denials are not enforced, the reply goes to any client of
@@ -154,6 +156,10 @@ class ReplyDelivery:
             why = "a request of another user with the same client id may be forgotten"
         elif noted:
             why = "two users wait under the same client id and correlation id"
+        elif users and asked.peers and self._rights.enforces:
+            silent = ", ".join(str(peer) for peer in sorted(asked.peers))
+            done(Refused(Reason.BUSY, f"node {silent} does not say whether client {reply.client_id} waits for it"))
+            return
         elif len(users) > 1:
             why = "nobody is known to wait for it, and several users have a client of this id"
         elif not users:

@@ -208,6 +208,11 @@ class AccessCheck:
         low = min((heard.low(from_s, self._now()) for heard in self._heard.values()), default=0)
         return self.model.states(low, self.model.index)
 
+    def was_open_since(self, node: NodeId, from_s: float) -> bool:
+        """Returns True if from this time in seconds on the node may have let everybody do everything: it was restarted,
+        and had applied less than the switch to enforce (seed 760000070)."""
+        return self.model.is_open(self._heard[node].low(from_s, self._now()))
+
     def judge_all(self) -> None:
         """Judges all requests that are still open, at the end of a run."""
         while self._open:
@@ -255,7 +260,9 @@ class AccessCheck:
             self._tell(request, f"is denied, and every state from {low} to {high} allows it")
 
     def _allowed(self, request: Request, low: int, high: int) -> bool:
-        return any(is_allowed(users, request.who, request.wants) for users in self.model.states(low, high))
+        return self.model.is_open(low) or any(
+            is_allowed(users, request.who, request.wants) for users in self.model.states(low, high)
+        )
 
     def _tell(self, request: Request, what: str) -> None:
         who = request.who.name or "nobody"

@@ -16,6 +16,7 @@ from statemachine.commands import (
     CREATE_USER,
     REMOVE_RULES,
     REMOVE_USER,
+    SET_AUTH_MODE,
     SET_RULES,
     Command,
 )
@@ -113,6 +114,8 @@ class AccessModel:
         self._next_id = 1
         self.index = 0
         """Index of the last entry that the model has learned."""
+        self.enforced_at = 0
+        """Index of the entry from which on denials are enforced. Before it, everybody may do everything."""
         self._changed_at = [0]
         self._users: list[Users] = [{}]
         """The users as of each index in `_changed_at`."""
@@ -134,6 +137,10 @@ class AccessModel:
         end = bisect_right(self._changed_at, max(low, high))
         yield from self._users[at:end]
 
+    def is_open(self, low: int) -> bool:
+        """Returns True if a node that has applied no more than this index lets everybody do everything."""
+        return low < self.enforced_at
+
     def id_of(self, who: Who) -> int:
         """Returns the id of the user who at any index had the signer's name and secret; 0 if no user had."""
         found = [users[who.name] for users in self._users if who.name in users]
@@ -151,7 +158,9 @@ class AccessModel:
 
     def _change(self, users: Users, command: Command) -> None:
         name, *arguments = command
-        if name == CREATE_USER:
+        if name == SET_AUTH_MODE and arguments[1] == "enforce" and not self.enforced_at:
+            self.enforced_at = self.index
+        elif name == CREATE_USER:
             self._create(users, *arguments[1:])
         elif name in (CHANGE_USER, REMOVE_USER, SET_RULES, REMOVE_RULES):
             found = [each for each in users if users[each].id == arguments[1]]

@@ -5,10 +5,14 @@ A connection proves a user by a request with a right signature, by the check's o
 be given what that user may read: messages of topics that the user may subscribe to or look at, half messages of topics
 to which the user may send, and replies to the user. What the user was allowed in any state of the last GRACE_S
 seconds counts, because an answer may have been made then. Connections of a Super are not read further.
+
+The node may know a changed secret before the model does. So requests with a signature that nobody can have made yet are
+kept, and looked at again before anything is reported (seed 760000144).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
@@ -18,6 +22,7 @@ from jepsen_like.sim.clients.raw_client import Report
 from jepsen_like.sim.machines.network import Address
 from jepsen_like.sim.users.access_check import AccessCheck
 from jepsen_like.sim.users.access_model import ModelUser, Users, Want
+from raftlog.types import NodeId
 from raftmq_wire.codec import CodecError, Header, ext_of
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.signature import ACCESS_KEY, SIGNATURE, content, is_right
@@ -27,6 +32,8 @@ GRACE_S: Final = 2.0
 """Time in seconds for which a right that is gone may still show."""
 REPLY_TO: Final = "reply-to/"
 """Prefix of the marks of replies, which are in no topic; the name of the user who asked follows."""
+UNPROVEN_MAX: Final = 200
+"""The most requests of a connection that are kept because nobody can have signed them yet."""
 _GROUP_TOPICS: Final = ("%RETRY%", "%DLQ%")
 
 
@@ -40,7 +47,8 @@ class MarkCheck:
 
     def watch(self, client: Address, node: Address) -> ClientStream:
         """Returns what a new connection between a client and a node tells of its bytes."""
-        return ClientStream(self, client[0], f"{client[0]}:{client[1]} at {node[0]}:{node[1]}")
+        node_id = NodeId(int(node[0].rpartition(".")[2]))
+        return ClientStream(self, client[0], node_id, f"{client[0]}:{client[1]} at {node[0]}:{node[1]}")
 
     def proves(self, header: Header, body: bytes) -> Iterator[ModelUser]:
         """Yields the users, as of any index of the log, who may have signed this request."""
@@ -62,14 +70,18 @@ class MarkCheck:
 
     def found(self, stream: ClientStream, header: Header | None, topics: Iterable[str]) -> None:
         """Judges the marks of one frame that a node has written to a client."""
-        states = list(self._access.states_since(self._now() - GRACE_S))
+        since_s = self._now() - GRACE_S
+        if self._access.was_open_since(stream.node, since_s):
+            return
+        states = list(self._access.states_since(since_s))
         is_half = header is not None and header.code == RequestCode.CHECK_TRANSACTION_STATE
         actions = ("Pub",) if is_half else ("Sub", "Get")
         for topic in topics:
-            if any(
-                _may_read(users, user_id, topic, stream.source, actions) for users in states for user_id in stream.users
-            ):
+            if self._may_read(stream, states, topic, actions):
                 self.read += 1
+                continue
+            stream.look_again()
+            if stream.is_super or self._may_read(stream, states, topic, actions):
                 continue
             names = sorted({name for users in states for name, user in users.items() if user.id in stream.users})
             what = "bytes that are no frame" if header is None else f"a frame of code {header.code}"
@@ -78,40 +90,58 @@ class MarkCheck:
             )
             return
 
+    def _may_read(self, stream: ClientStream, states: list[Users], topic: str, actions: tuple[str, ...]) -> bool:
+        return any(
+            _may_read(users, user_id, topic, stream.source, actions) for users in states for user_id in stream.users
+        )
+
 
 class ClientStream:
     """The bytes of one connection of a client, as its node reads and writes them."""
 
-    def __init__(self, check: MarkCheck, source: str, name: str) -> None:
-        self._check, self.source, self.name = check, source, name
+    def __init__(self, check: MarkCheck, source: str, node: NodeId, name: str) -> None:
+        self._check, self.source, self.node, self.name = check, source, node, name
         self.users: set[int] = set()
         """Ids of the users that are proven on the connection."""
-        self._is_super = False
+        self.is_super = False
+        """True once a Super is proven on the connection."""
+        self._unproven: deque[tuple[Header, bytes]] = deque(maxlen=UNPROVEN_MAX)
+        """Requests that nobody can have signed, as far as the model knew when they came."""
         self._asked: bytearray | None = bytearray()
         self._given = MarkedStream()
 
     def received(self, data: bytes) -> None:
         """Records bytes that the node is about to read."""
-        if self._is_super or self._asked is None:
+        if self.is_super or self._asked is None:
             return
         self._asked += data
         try:
             for header, body in frames_of(self._asked):
-                for user in self._check.proves(header, body):
-                    self.users.add(user.id)
-                    self._is_super |= user.is_super
+                if not self._proves(header, body):
+                    self._unproven.append((header, body))
         except CodecError:
             self._asked = None  # the node closes the connection
 
+    def look_again(self) -> None:
+        """Finds users who signed a request of which the model did not know the secret yet."""
+        for header, body in self._unproven:
+            self._proves(header, body)
+
+    def _proves(self, header: Header, body: bytes) -> bool:
+        found = list(self._check.proves(header, body))
+        self.users.update(user.id for user in found)
+        self.is_super |= any(user.is_super for user in found)
+        return bool(found)
+
     def sent(self, data: bytes) -> None:
         """Judges bytes that the node has written."""
-        if not self._is_super:
+        if not self.is_super:
             for header, topics in self._given.take(data):
                 self._check.found(self, header, topics)
 
     def ended(self) -> None:
         """Judges the beginning of a frame that was never finished."""
-        if not self._is_super and (topics := self._given.rest()):
+        if not self.is_super and (topics := self._given.rest()):
             self._check.found(self, None, topics)
 
 

@@ -187,6 +187,24 @@ def test_a_node_that_says_nothing_is_not_waited_for(sim: SimCluster, mode: str) 
     sim.mend()
 
 
+def test_the_node_with_the_note_says_nothing_for_a_while(sim: SimCluster) -> None:
+    """It is not lost: whoever took the client id elsewhere does not get the reply (seed 760000069)."""
+    with_users(sim)
+    leader, (near, silent) = sim.leader(), sim.followers()
+    client, thief = producer(sim, silent, ANN), producer(sim, near, EVE)
+    client.wants_reply("id-1")
+    sim.isolate(silent)
+    replier = UsersClient(sim, leader, REPLIER, "r")
+    code, remark = replier.reply("c", "id-1", b"early")
+    assert code != 0
+    assert f"node {silent.node_id} does not say" in remark
+    sim.mend()
+    sim.settle()
+    assert replier.reply("c", "id-1", b"secret")[0] == 0
+    assert client.bodies[-1:] == [b"secret"]
+    assert not thief.asked
+
+
 @pytest.mark.parametrize("mode", ["", "enforce"])
 def test_below_the_level_a_reply_goes_to_the_client_id(sim: SimCluster, mode: str) -> None:
     with_users(sim, mode, OWNERS_LEVEL - 1)

@@ -143,6 +143,29 @@ def test_a_right_that_is_gone_counts_for_a_moment() -> None:
     assert "of ann" in judged.violations[0]
 
 
+def test_a_node_may_know_a_new_secret_before_the_model() -> None:
+    """Seed 760000144."""
+    judged = Judged()
+    judged.allows("Topic:t", "Sub")
+    judged.signs(Credentials("ann", "second"))
+    assert not judged.gets("t")
+    judged.learn(["change_user", ORIGIN, 1, {"secret": [b"second", "key"]}])
+    assert judged.gets("t")
+    assert not judged.gets("u")
+
+
+def test_a_node_that_has_not_applied_the_switch_to_enforce_is_open() -> None:
+    """Seed 760000070."""
+    judged = Judged()
+    assert not judged.gets("t")
+    judged.learn(["set_auth_mode", ORIGIN, "enforce"])
+    assert judged.gets("t"), "it was made a moment ago"
+    judged.now_s = 0.1 + GRACE_S
+    judged.learn(["set_rules", ORIGIN, 1, [[1, "Topic:x", ["Sub"], [], True]]])
+    judged.now_s += 0.1 + GRACE_S
+    assert not judged.gets("t")
+
+
 def test_attacks_that_wait_for_the_product_are_only_made_by_name() -> None:
     assert {attack.name for attack in attacks_of(())} == {attack.name for attack in ATTACKS if not attack.waits_for}
     assert [attack.name for attack in attacks_of(["recall", "stage"])] == ["recall", "stage"]
