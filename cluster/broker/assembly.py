@@ -118,7 +118,7 @@ class Broker:
         self.members = members = Members(services, self.rights, self.shared_ids)
         self.early_routes = EarlyRoutes(services, members, unreached)
         self.reply_notes = ReplyNotes(services)
-        self.relay = ClientRelay(services, members, transport, relay_metrics, self.rights, self.reply_notes)
+        self.relay = ClientRelay(services, members, transport, self.rights, self.reply_notes, relay_metrics)
         self.reply_delivery = ReplyDelivery(
             services, members, self.reply_notes, self.relay, transport, self.rights, self.shared_ids
         )

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from statemachine.commands import Command, CommandResult
 
 
-HOUR_MS: Final = 3_600_000
 LOOKED_AT: Final = 200
 """The most recent changes that are searched, once after each change."""
 _NEWEST: Final = (1 << 63) - 1

@@ -28,7 +28,7 @@ from cluster.broker.groups.relay_frame import (
     names_fit,
 )
 from cluster.broker.refusal import Reason, Refused
-from cluster.broker.rights import Party, Rights
+from cluster.broker.rights import Party
 from cluster.broker.services import HANDED_OVER, ClientAnswer, ClientRequest
 from cluster.peer.wire import Kind
 from cluster.runtime.service_lifecycle import Part
@@ -37,6 +37,7 @@ from statemachine.commands import OWNERS_LEVEL
 
 if TYPE_CHECKING:
     from cluster.broker.groups.reply_notes import ReplyNotes
+    from cluster.broker.rights import Rights
     from cluster.broker.services import Client, Services
     from statemachine.access.rules import Need
 
@@ -105,13 +106,13 @@ class ClientRelay:
         services: Services,
         members: Members,
         transport: RelayLinks,
+        rights: Rights,
+        notes: ReplyNotes,
         metrics: RelayMetrics | None = None,
-        rights: Rights | None = None,
-        notes: ReplyNotes | None = None,
     ) -> None:
         self._metrics = metrics
         self._notes = notes
-        self._rights = rights if rights is not None else Rights(services.state.access)
+        self._rights = rights
         self._services = services
         self._members = members
         self._transport = transport
@@ -188,7 +189,7 @@ class ClientRelay:
     def _find(self, relayed: Relayed) -> Client | None:
         """Returns a client of this node that may get the request."""
         client_id, correlation_id = relayed.client_id, relayed.correlation_id
-        if self._notes is not None and client_id is not None and correlation_id is not None:
+        if client_id is not None and correlation_id is not None:
             note = self._notes.find(client_id, correlation_id)
             if note is not None and not note.connection.closed and note.user == relayed.user:
                 return note.connection

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from cluster.broker.filters.subscription import Subscription, check_text
 from cluster.broker.groups.group_notices import Budget, GroupNotices
 from cluster.broker.refusal import Reason, Refused
-from cluster.broker.rights import SUB, Party, Rights, group_need
+from cluster.broker.rights import SUB, Party, group_need
 from cluster.broker.services import Client, Services
 from cluster.runtime.resource_budget import Room, Share
 from raftlog.work import ITEM_UNITS, charge
@@ -28,6 +28,7 @@ from statemachine.rows.sorted_map import SortedMap
 
 if TYPE_CHECKING:
     from cluster.broker.groups.shared_ids import SharedIds
+    from cluster.broker.rights import Rights
 
 EXPIRY_MS = 120_000
 SCAN_MS = 10_000
@@ -211,10 +212,10 @@ class ConsumerGroup:
 class Members:
     """All groups of this node. A scan runs periodically while there is any member that can expire."""
 
-    def __init__(self, services: Services, rights: Rights | None = None, shared: SharedIds | None = None) -> None:
+    def __init__(self, services: Services, rights: Rights, shared: SharedIds) -> None:
         """`shared` is told of client ids that two users have in one consumer group."""
         self._services = services
-        self._rights = rights if rights is not None else Rights(services.state.access)
+        self._rights = rights
         self._shared = shared
         self._notices = GroupNotices(services)
         self.consumers: SortedMap[str, ConsumerGroup] = SortedMap()
@@ -414,8 +415,7 @@ class Members:
         why = f"client id {member.client_id} of group {group} is that of another user's client"
         if not self._rights.denies(party, why, "HEART_BEAT"):
             return False
-        if self._shared is not None:
-            self._shared.refused(group, member.client_id, there.user, member.user)
+        self._shared.refused(group, member.client_id, there.user, member.user)
         return True
 
     def remove(

@@ -158,10 +158,9 @@ class OffsetResets:
 
     def _written(self) -> None:
         """Begins the next reset once the rows of one are applied, lost or undecided."""
-        self._writing = False
-        if self._to_write:
+        self._writing = bool(self._to_write)
+        if self._writing:
             self._services.call_later(0, self._write_next)
-            self._writing = True
 
     def _checked(self, wish: ResetWish) -> TopicConfig:
         """Returns the topic of a reset that is possible. Raises Refused."""

@@ -218,10 +218,10 @@ class FakeNode:
         self._ids = itertools.count()
         self._cancelled: set[int] = set()
         self._on_applied: list[Callable[[set[tuple[int, int]]], None]] = []
-        self.members = Members(self)
-        locks, groups = QueueLocks(self), Groups(self, self.members)
         self.reply_notes, self.shared_ids = ReplyNotes(self), SharedIds(lambda: self.now_ms)
         rights = Rights(self.state.access)
+        self.members = Members(self, rights, self.shared_ids)
+        locks, groups = QueueLocks(self), Groups(self, self.members)
         relay = ClientRelay(self, self.members, Alone(), rights=rights, notes=self.reply_notes)
         delivery = ReplyDelivery(self, self.members, self.reply_notes, relay, Alone(), rights, self.shared_ids)
         self.early_routes = EarlyRoutes(self, self.members, lambda: self.unreached)
