@@ -232,27 +232,27 @@ class HttpAccess:
 
     def admit(self, caller: Caller, needs: Needs, params: Any, body: Any, what: str) -> None:
         """Judges a request; `what` is its name in the log. Raises ApiError if it is denied."""
-        if needs.is_open or (self.state.mode is Mode.OFF and not needs.always):
-            return
-        refused = self._refused(caller, needs, params, body)
-        if refused is None:
-            return
-        enforced = needs.always or self.state.mode is Mode.ENFORCE
-        if refused.code != "cannot_judge":
-            self._note(caller, refused, what, enforced)
-        if enforced:
+        refused = None if needs.is_open else self._denied(caller, needs, params, body, what)
+        if refused is not None:
             raise refused
 
     def may_read(self, caller: Caller, topic: str, what: str) -> bool:
         """Returns True if the caller may have a stored message whose row is of the topic. `what` is the name of the
         request in the log; "" if the caller has not asked for this message, so that a denial is not noted."""
+        needs = Needs("", lambda *_: iter([topic_need(topic, READ)]))
+        return self._denied(caller, needs, {}, None, what) is None
+
+    def _denied(self, caller: Caller, needs: Needs, params: Any, body: Any, what: str) -> ApiError | None:
+        """Judges a request and notes a denial, unless `what` is "". Returns the refusal; None also if denials are only
+        observed."""
         mode = self.state.mode
-        if mode is Mode.OFF:
-            return True
-        refused = self._refused(caller, Needs("", lambda *_: iter([topic_need(topic, READ)])), {}, None)
+        if mode is Mode.OFF and not needs.always:
+            return None
+        refused = self._refused(caller, needs, params, body)
+        enforced = needs.always or mode is Mode.ENFORCE
         if refused is not None and what and refused.code != "cannot_judge":
-            self._note(caller, refused, what, mode is Mode.ENFORCE)
-        return refused is None or mode is not Mode.ENFORCE
+            self._note(caller, refused, what, enforced)
+        return refused if enforced else None
 
     def goes_on(self, caller: Caller, needs: Needs, params: Any) -> bool:
         """Judges again the author of an answer that is still being sent; returns False if the answer must end. The

@@ -16,6 +16,7 @@ from cluster.broker.name_rules import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from statemachine.access.access_decision import Denied, judge
 from statemachine.access.rules import Action, Kind, Need
 from statemachine.access.users import NOBODY, Mode
+from statemachine.commands import is_same
 
 if TYPE_CHECKING:
     from statemachine.access.users import Access
@@ -90,7 +91,7 @@ class Rights:
 
     def is_allowed(self, party: Party, needs: Sequence[Need]) -> bool:
         """Returns True as `allows` does, for a party that has asked for nothing: a denial is not noted."""
-        return self._access.mode is not Mode.ENFORCE or not self._denied(party, needs)
+        return not self.enforces or not self._denied(party, needs)
 
     def denies(self, party: Party, why: str, what: str) -> bool:
         """Notes a denial for a reason that is no right, such as a name that somebody else has. Returns True if denials
@@ -103,7 +104,7 @@ class Rights:
     def is_user(self, owner: int, user: int) -> bool:
         """Returns True if what belongs to `owner` is the user's. Unless denials are enforced, a client may not have
         proven who it is."""
-        return owner == user or (self._access.mode is not Mode.ENFORCE and NOBODY in (owner, user))
+        return owner == user or (not self.enforces and is_same(owner, user))
 
     def _denied(self, party: Party, needs: Sequence[Need]) -> str:
         user = self._access.by_id.get(party.user) if party.user != NOBODY else None

@@ -62,7 +62,6 @@ class Names(NamedTuple):
     is only looked at."""
 
 
-@lru_cache(_NAMES_MAX)
 def names_of(kind: SessionKind, owner: int, brought: bytes, level: int) -> Names:
     """Returns the ids of the session that a client names with the 16 bytes `brought`, in a cluster of that level."""
     if level < OWNERS_LEVEL:

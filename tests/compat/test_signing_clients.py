@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -12,12 +11,12 @@ import pytest
 
 import raftmq
 from raftmq.local.cluster import LocalCluster
-from raftmq.local.process import free_base_port
 from tests.compat.conftest import INSTALLED, Start
 from tests.support.tools import lack
+from tests.support.user_cluster import ROOT, cluster_with_users
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(300)]
-ROOT, SHOP = ("root", "the-secret-of-root"), ("shop", "the-secret-of-shop")
+SHOP = "shop", "the-secret-of-shop"
 MQADMIN = "5.5.0"
 COUNT = 400
 Ask = Callable[..., str]
@@ -25,20 +24,8 @@ Ask = Callable[..., str]
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
-    """Three nodes with a key, and a file with the first Super."""
-    for name, variable, data in (
-        ("key", "RAFTMQ_AUTH__KEY_FILE", base64.b64encode(os.urandom(32))),
-        ("first", "RAFTMQ_AUTH__FIRST_USER_FILE", "\n".join(ROOT).encode()),
-    ):
-        (tmp_path / name).write_bytes(data + b"\n")
-        (tmp_path / name).chmod(0o600)
-        monkeypatch.setenv(variable, str(tmp_path / name))
-    made = LocalCluster(tmp_path / "data")
-    try:
-        made.up(3, free_base_port(12))
+    with cluster_with_users(tmp_path, monkeypatch) as made:
         yield made
-    finally:
-        made.down()
 
 
 @pytest.fixture
