@@ -242,10 +242,16 @@ class World:
             self.attackers = Attackers(host(), report, leaks, requesters.client_ids, self._has_owners)
 
     def _linked(self) -> bool:
-        """Returns True if no connection between nodes leads nowhere. After the heal, nodes find those out in time."""
+        """Returns True if every node reaches all others, and no connection between them leads nowhere. After the heal,
+        nodes find those out in time, and connect again (seed 41650136)."""
         hosts = {machine.host for machine in self.members()}
-        return not any(
-            end.own[0] in hosts and end.other[0] in hosts and end.leads_nowhere for end in self.network.endpoints
+        nodes = self._running()
+        return (
+            len(nodes) == len(hosts)
+            and all(node.transport.reaches_all() for node in nodes)
+            and not any(
+                end.own[0] in hosts and end.other[0] in hosts and end.leads_nowhere for end in self.network.endpoints
+            )
         )
 
     def _has_owners(self) -> bool:

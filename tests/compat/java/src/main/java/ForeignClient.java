@@ -221,8 +221,13 @@ public final class ForeignClient {
     } catch (InterruptedException error) {
       throw error;
     } catch (Exception error) {
-      say("send", "key", key, "started", started, "ended", now(), "error", error);
+      say("send", "key", key, "started", started, "ended", now(), "error", whole(error));
     }
+  }
+
+  /** An error with its cause: the client's own text does not say which answer it got. */
+  private static String whole(Exception error) {
+    return error.getCause() == null ? error.toString() : error + ", caused by " + error.getCause();
   }
 
   /** To a chosen queue: the client does not repeat such a send, so the broker name that failed is told. */
@@ -241,7 +246,7 @@ public final class ForeignClient {
     } catch (InterruptedException error) {
       throw error;
     } catch (Exception error) {
-      say("send", "key", key(number), "started", started, "ended", now(), "broker", broker[0], "error", error);
+      say("send", "key", key(number), "started", started, "ended", now(), "broker", broker[0], "error", whole(error));
     }
   }
 
