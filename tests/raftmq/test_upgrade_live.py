@@ -1,14 +1,16 @@
 """From the build that docs/levels.toml names to this tree, back, and forward again, under load, with nodes that die.
 
-No send may end in an error. Nothing acknowledged may be lost, and nothing may be there twice: messages, timers,
+No send of ours may end in an error. Nothing acknowledged may be lost, and nothing may be there twice: messages, timers,
 transactions, offsets, tier. RocketMQ's Java client sends and consumes beside ours; it may store twice what it sends
-twice (docs/adr/0011). After `finalize`, the older build refuses directory, snapshot, backup and tier.
+twice (docs/adr/0011), and it gives up some sends that no node can save (EXCUSES): its application sends those again.
+After `finalize`, the older build refuses directory, snapshot, backup and tier.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import re
 import sys
 import threading
 import time
@@ -34,6 +36,7 @@ PATIENCE_S = 120.0
 PLAIN, TIMED, BOTH = "plain", "timed", "both"
 DECISIONS = "COMMIT_MESSAGE,COMMIT_MESSAGE,ROLLBACK_MESSAGE"
 PATIENT = ("--timeout-ms", "60000")
+ANEW = ("--timeout-ms", "10000", "--again", "12")
 SENDERS = (
     (
         "java-plain",
@@ -46,7 +49,7 @@ SENDERS = (
         "64",
         "--rate",
         "1000",
-        *PATIENT,
+        *ANEW,
     ),
     (
         "java-timed",
@@ -59,12 +62,18 @@ SENDERS = (
         "3000",
         "--pace-ms",
         "50",
-        *PATIENT,
+        *ANEW,
     ),
     ("java-both", "java-transactions", "java-both", "both", "100000", DECISIONS, "DECIDED", "100", "60000", "45000"),
 )
 """Topic, kind and arguments of the Java clients that send. Java ends a transaction with a oneway request, which a
 killed node loses: the client is asked again after `transaction.check_interval_ms`, 30 s."""
+EXCUSES = ("RemotingConnectException", "RemotingSendRequestException", "call timeout")
+"""What Java may say of a send that it gives up: its three tries met nodes that were down, or a connection was closed
+while another of its threads made the next one: then it never ends the requests on the first (`channelInactive` of its
+`NettyRemotingClient` fails only those of a connection that stands in its table)."""
+CLOSED = re.compile(r"(?:channelInactive|exceptionCaught)\b.*\bid=(\w+)\]")
+TIMED_OUT = re.compile(r"close socket because of timeout,.*\bid=(\w+)\]")
 REFUSES = "a newer RaftMQ was finalized there"
 """In the older build's error about a file of the newer level."""
 PEERS_REFUSE = "so it would misread the log: start it with the newer version"
@@ -181,6 +190,7 @@ class JavaLoad:
         self.acked: dict[str, set[str]] = {}
         self.errors: list[dict[str, Any]] = []
         self.sends: list[dict[str, Any]] = []
+        self.given_up: list[dict[str, Any]] = []
         self.rolled_back: set[str] = set()
 
     def _start(self, kind: str, what: str, topic: str, *arguments: str) -> ForeignClient:
@@ -191,11 +201,20 @@ class JavaLoad:
     def stop(self) -> None:
         """Ends the senders, and notes their answers."""
         for topic, sender in self.senders.items():
-            sends = [line for line in sender.finish(timeout_s=120) if line["event"] == "send"]
+            lines = sender.finish(timeout_s=120)
+            sends = [line for line in lines if line["event"] == "send"]
+            self.given_up += [line for line in lines if line["event"] == "gave up"]
             self.sends += sends
             self.errors += [line for line in sends if line.get("error") or line.get("status", "SEND_OK") != "SEND_OK"]
             self.rolled_back |= {line["key"] for line in sends if line.get("state") == "ROLLBACK_MESSAGE"}
             self.acked[topic] = {line["key"] for line in sends} - self.rolled_back
+
+    def unexcused(self) -> list[str]:
+        """The sends that Java gave up although a node could have answered."""
+        logs = [path.read_text(errors="replace") for path in self._home.glob("logs/rocketmqlogs/*.log")]
+        closed = {name for log in logs for name in CLOSED.findall(log)}
+        silent = [name for log in logs for name in TIMED_OUT.findall(log) if name not in closed]
+        return silent + [line["error"] for line in self.given_up if not any(map(line["error"].__contains__, EXCUSES))]
 
 
 def bodies(mq: Client, topic: str) -> Iterator[bytes]:
@@ -246,6 +265,8 @@ def judge_java(servers: str, load: JavaLoad, seconds: float) -> Iterator[str]:
     assert not load.errors, str(load.errors[:3])
     plain = len(load.acked["java-plain"])
     yield f"{len(load.sends)} sends of Java, 0 errors; {plain / seconds:.0f} plain ones a second"
+    yield f"{len(load.given_up)} tries that Java gave up: {Counter(line['error'][-90:] for line in load.given_up)}"
+    assert not (unexcused := load.unexcused()), unexcused[:3]
     sends = {line["key"]: line for line in load.sends}
     with connect(servers) as mq:
         for topic, acked in load.acked.items():

@@ -494,19 +494,6 @@ class Forwarder:
             if self._early_fits(len(frame)):
                 self._put_early(peer, header, frame)
             return
-        # The request is for the leader of that term. If it arrives late, after a partition, it was forwarded to another
-        # leader since. A commit of an offset, which has no identity, would then be carried out a second time over a
-        # newer one.
-        if term != self._term() or not (self._leads() or self._opens_soon(len(frame))):
-            self._transport.send_frame(peer, Kind.FORWARD_REPLY, [forward_id, False], b"")
-            return
-        self._admit_early()  # what came while writes were not open goes first
-        if not self._leads():
-            self._put_early(peer, header, frame)
-            return
-        end = 4 + int.from_bytes(frame[1:4], "big")
-        header_bytes = frame[4:end]
-        request = decode_header(frame[0], header_bytes)
         path = ForwardedPath(
             self._transport,
             peer,
@@ -518,17 +505,37 @@ class Forwarder:
             self.in_flight.clients,
             self._open,
         )
-        if request.code in COSTLY:
-            self._open[peer, forward_id] = path
+        # The request is for the leader of that term. If it arrives late, after a partition, it was forwarded to another
+        # leader since. A commit of an offset, which has no identity, would then be carried out a second time over a
+        # newer one.
+        if term != self._term() or self._leader() != self._own_id:
+            path.hand_back()
+            return
+        self._admit_early()  # what came while writes were not open goes first
+        leads = self._leads()
+        if not leads and self._early_fits(len(frame)):
+            self._put_early(peer, header, frame)
+            return
+        end = 4 + int.from_bytes(frame[1:4], "big")
+        header_bytes = frame[4:end]
+        request = decode_header(frame[0], header_bytes)
+        if not leads and request.code not in SENDS:
+            path.hand_back()
+            return
         named = user if self._trusted() else 0
         passed_on = Frame(path, frame[0], request, header_bytes, frame[end:], len(frame) - 4, identity, named)
+        if not leads:
+            # A later send of its connection may be kept already. If this one came back, it would be stored behind that
+            # one, and its client would not learn of it (seed 762000023).
+            over = over_limit(self._limits, path, len(frame), self.in_flight.early.bytes)
+            _answer(passed_on, ResponseCode.SYSTEM_BUSY, over)
+            return
+        if request.code in COSTLY:
+            self._open[peer, forward_id] = path
         if self._works[path.owner] >= WORKS_MAX:
             _answer(passed_on, ResponseCode.SYSTEM_BUSY, _TOO_MUCH)
         else:
             self._local(passed_on)
-
-    def _opens_soon(self, size: int) -> bool:
-        return self._leader() == self._own_id and self._early_fits(size)
 
     def _early_fits(self, size: int) -> bool:
         return self.in_flight.early.bytes + size <= self._limits.node_inflight_bytes_max

@@ -32,7 +32,7 @@ import org.apache.rocketmq.remoting.RPCHook;
  * `--access-key N --secret-key S`: requests are signed.
  * `--timeout-ms N`: a send and a request for a route may take so long. `--threads N`: so many threads share one
  * producer; each waits `--pace-ms` between its sends. `--rate N`: together they send N messages a second; once they are
- * late they do not wait.
+ * late they do not wait. `--again N`: what ends in an error is sent again, up to N times; each such error is a line "gave up".
  * `--delay-level N` and `--delay-ms N`: messages are to be delivered later. `--recall N`: every Nth is recalled, twice.
  */
 public final class ForeignClient {
@@ -45,6 +45,7 @@ public final class ForeignClient {
   private int timeoutMs = 3000;
   private double paceMs = 0;
   private double rate = 0;
+  private int again = 0;
   private boolean same = false;
   private int fail = 0;
   private int maxTimes = -1;
@@ -80,6 +81,7 @@ public final class ForeignClient {
         case "--threads": threads = Integer.parseInt(args[++at]); break;
         case "--pace-ms": paceMs = Double.parseDouble(args[++at]); break;
         case "--rate": rate = Double.parseDouble(args[++at]); break;
+        case "--again": again = Integer.parseInt(args[++at]); break;
         case "--same": same = true; break;
         case "--fail": fail = Integer.parseInt(args[++at]); break;
         case "--broker-assigns": brokerAssigns = true; break;
@@ -207,21 +209,32 @@ public final class ForeignClient {
 
   private void send(DefaultMQProducer producer, Message message, String key) throws InterruptedException {
     double started = now();
-    try {
-      SendResult result = producer.send(message);
-      say("send", "key", key, "started", started, "ended", now(), "msg_id", result.getMsgId(),
-          "queue_id", result.getMessageQueue().getQueueId(), "queue_offset", result.getQueueOffset(),
-          "status", result.getSendStatus());
-      if (recall > 0 && sent++ % recall == 0) {
-        for (int time = 0; time < 2; time++) {
-          String id = producer.recallMessage(message.getTopic(), result.getRecallHandle());
-          say("recall", "key", key, "id", id, "msg_id", result.getMsgId());
+    for (int left = again; ; left--) {
+      try {
+        SendResult result = producer.send(message);
+        say("send", "key", key, "started", started, "ended", now(), "msg_id", result.getMsgId(),
+            "queue_id", result.getMessageQueue().getQueueId(), "queue_offset", result.getQueueOffset(),
+            "status", result.getSendStatus());
+        if (recall > 0 && sent++ % recall == 0) {
+          recallTwice(producer, message.getTopic(), key, result);
         }
+        return;
+      } catch (InterruptedException error) {
+        throw error;
+      } catch (Exception error) {
+        say(left > 0 ? "gave up" : "send", "key", key, "started", started, "ended", now(), "error", whole(error));
+        if (left <= 0) {
+          return;
+        }
+        TimeUnit.MILLISECONDS.sleep(100);
       }
-    } catch (InterruptedException error) {
-      throw error;
-    } catch (Exception error) {
-      say("send", "key", key, "started", started, "ended", now(), "error", whole(error));
+    }
+  }
+
+  private void recallTwice(DefaultMQProducer producer, String topic, String key, SendResult result) throws Exception {
+    for (int time = 0; time < 2; time++) {
+      String id = producer.recallMessage(topic, result.getRecallHandle());
+      say("recall", "key", key, "id", id, "msg_id", result.getMsgId());
     }
   }
 
