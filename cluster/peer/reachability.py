@@ -4,8 +4,10 @@
 Every node judges its own links, but only the leader's judgement counts: two nodes on different sides of a partition
 must not give clients different routes. The leader sends its judgement in PING (docs/wire-protocol.md), at once when it
 changes. A link that flaps moves a name only once: away after the peer was unreachable for a while, back only after a
-calm period. A peer that announces that it is leaving (it is drained, in maintenance, or stops) counts as away at once:
-clients move at their next route poll, while the peer still serves them.
+calm period. But names of several nodes are not kept on the few that are left: a client that has only their addresses
+would reach nobody if they stop next, until its next route poll. A peer that announces that it is leaving (it is
+drained, in maintenance, or stops) counts as away at once: clients move at their next route poll, while the peer still
+serves them.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ logger = logging.getLogger(__name__)
 AWAY_MS = 1000
 """Milliseconds out of reach after which the node's name moves."""
 BACK_MS = 3000
-"""Milliseconds in reach, without a silence of half of AWAY_MS, after which the name moves back."""
+"""Milliseconds in reach, without a silence of half of AWAY_MS, after which the name moves back. While more than one
+peer counts as away, one that is reached again moves back at once."""
 DRAINED, STOPPING, MAINTAINED = "drain", "stop", "maintenance"
 LEAVING = frozenset((DRAINED, STOPPING, MAINTAINED))
 """The holds on campaigns (`RawNode.hold_campaigns`) with which a node announces that it is leaving."""
@@ -77,6 +80,9 @@ class Reach:
                     self._well_since[peer] = now_ms
                 elif now_ms - since >= BACK_MS:
                     del self._well_since[peer]
+        for peer in [peer for peer, since in self._well_since.items() if since is not None]:
+            if len(self._well_since) > 1:
+                del self._well_since[peer]
         return self.away != before
 
     # --- the leader's word ---------------------------------------------------------------------------------------

@@ -63,6 +63,20 @@ def test_a_peer_that_leaves_is_away_at_once_and_back_after_a_calm_time() -> None
     assert reach.away == set()
 
 
+def test_names_of_several_nodes_are_not_kept_on_one_that_is_left() -> None:
+    """Nodes were restarted one after the other, within 3 s each: every name led to the last, which then stopped, and a
+    Java client that had asked just then reached nobody until its next poll."""
+    reach, now_ms = Reach(), 50_000
+    assert reach.judge({TWO: AWAY_MS, THREE: 0}, now_ms)
+    assert not reach.judge({TWO: 0, THREE: 0}, now_ms + STEP_MS), "it waits for a calm time"
+    assert reach.judge({TWO: 0, THREE: 0}, now_ms + 2 * STEP_MS, [THREE])
+    assert reach.away == {THREE}
+    assert reach.judge({TWO: AWAY_MS, THREE: 0}, now_ms + 3 * STEP_MS, [THREE])
+    assert reach.away == {TWO, THREE}, "neither is reached"
+    assert reach.judge({TWO: 0, THREE: 0}, now_ms + 4 * STEP_MS)
+    assert len(reach.away) == 1, "both are reached again, and one may come back at once"
+
+
 def test_who_is_no_member_any_more_is_not_away() -> None:
     reach = Reach()
     assert reach.judge({TWO: AWAY_MS}, 1)

@@ -226,7 +226,7 @@ public final class ForeignClient {
         if (left <= 0) {
           return;
         }
-        TimeUnit.MILLISECONDS.sleep(100);
+        TimeUnit.MILLISECONDS.sleep(200);
       }
     }
   }

@@ -1,6 +1,7 @@
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.util.concurrent.atomic.AtomicBoolean;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
@@ -12,8 +13,8 @@ import org.apache.rocketmq.common.message.MessageExt;
  * A Java producer of transactions: one process, one JSON object per line out. Arguments: a word, name servers, topic, group,
  * prefix of the keys, how many messages, what it decides about message n (names of states, used in turn), and what it
  * answers when it is asked (DECIDED: what it has decided); then, if given, how many milliseconds it waits between two
- * messages, how many a request may take, and how many it answers questions after its input has ended. Uses only what
- * RocketMQ 4.9 has, so that one build runs on every version.
+ * messages, how many a request may take, how many it answers questions after its input has ended, and how often a send
+ * that ends in an error is made again. Uses only what RocketMQ 4.9 has, so that one build runs on every version.
  */
 public final class TransactionClient {
   private TransactionClient() {
@@ -50,6 +51,7 @@ public final class TransactionClient {
       producer.setMqClientApiTimeout(Integer.parseInt(args[9]));
     }
     producer.start();
+    int again = args.length > 11 ? Integer.parseInt(args[11]) : 0;
     long paceMs = args.length > 8 ? Long.parseLong(args[8]) : 0;
     AtomicBoolean ended = new AtomicBoolean();
     Thread input = new Thread(() -> {
@@ -60,9 +62,20 @@ public final class TransactionClient {
     for (int number = 0; number < Integer.parseInt(args[5]) && !ended.get(); number++) {
       Thread.sleep(paceMs);
       String key = args[4] + "-" + number;
-      Message message = new Message(topic, "tag", key, key.getBytes(StandardCharsets.UTF_8));
-      TransactionSendResult result = producer.sendMessageInTransaction(message, decisions[number % decisions.length]);
-      say("send", key, result.getTransactionId(), result.getLocalTransactionState().name());
+      for (int left = again; ; left--) {
+        Message message = new Message(topic, "tag", key, key.getBytes(StandardCharsets.UTF_8));
+        try {
+          TransactionSendResult result = producer.sendMessageInTransaction(message, decisions[number % decisions.length]);
+          say("send", key, result.getTransactionId(), result.getLocalTransactionState().name());
+          break;
+        } catch (MQClientException error) {
+          if (left <= 0) {
+            throw error;
+          }
+          say("gave up", key, String.valueOf(error.getCause()).replaceAll("[^ -!#-\\[\\]-~]", " "), "");
+          Thread.sleep(200);
+        }
+      }
     }
     say("ready", "", "", "");
     input.join();
