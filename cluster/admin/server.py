@@ -51,6 +51,10 @@ PLAIN_REFUSAL: Final = (
     b'{"error":{"code":"bad_request","message":"this port takes https alone","hint":"ask https://"}}\n'
 )
 """The answer to a request in plain text where `admin.tls` is enforcing."""
+LINGER_S: Final = 0.5
+"""Seconds for which the rest of a request that is answered already is read and thrown away, so that its client reads
+the answer. aiohttp waits so long even if the connection is gone: with its own 10 s, strangers who began 1,800 requests
+a second and ended none took 136 MiB."""
 OPENS_S: Final = 2.0
 """Seconds that a request waits for a node that has just been elected, until an entry of its term is applied."""
 WebHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -71,7 +75,7 @@ class AdminServer:
         guard = _guard_of(self._port)
         watch = FindingsWatch(self._port)
         app = build_app(self._port, guard, watch)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, lingering_time=LINGER_S)
         await self._runner.setup()
         assert self._runner.server is not None
         security = self._port.tls.security("admin", admin.tls, PLAIN_REFUSAL)
