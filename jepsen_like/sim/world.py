@@ -527,7 +527,7 @@ class World:
         return self.monitor.tier is None or self.monitor.tier.is_complete(self._running())
 
     def _running(self) -> list[Node]:
-        return [m.node for m in self.members() if m.node is not None and hasattr(m.node, "raw")]
+        return [node for m in self.members() if (node := m.readable) is not None and hasattr(node, "raw")]
 
     def _healthy(self) -> bool:
         if not self._writable():

@@ -19,7 +19,7 @@ def floors(machines: Iterable[Machine], topics: Iterable[str]) -> Floors:
     """Returns the first offset of each queue, taken over all running nodes."""
     found: Floors = {}
     for topic in topics:
-        for state in [machine.node.state for machine in machines if machine.node is not None]:
+        for state in [node.state for machine in machines if (node := machine.readable) is not None]:
             known = state.topics.get(topic)
             for queue in range(known.queues if known is not None else 0):
                 assert known is not None

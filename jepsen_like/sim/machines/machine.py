@@ -165,6 +165,7 @@ class Machine:
         self.apply_factor = 1.0
         """Factor by which apply is slower, on top of the factor of all lanes."""
         self.node: Node | None = None
+        self._is_closed = False
         self.process: Process | None = None
         self.life: NodeRuns | None = None
         self.processes: list[Process] = []
@@ -209,6 +210,12 @@ class Machine:
     def up(self) -> bool:
         """True if a process runs here, also while it opens its directory, fetches its state, or is paused."""
         return self.process is not None and self.process.alive
+
+    @property
+    def readable(self) -> Node | None:
+        """The node whose rows may be read; None if none runs, or it is closed and its process waits to open it again
+        (seed 780000039)."""
+        return None if self._is_closed else self.node
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -303,12 +310,13 @@ class Machine:
     def _opened(self, node: Node) -> None:
         self.watcher.opened(self)
         self.was_installing = self.was_installing or node.storage.directory.installed is not None
-        self.node = node
+        self.node, self._is_closed = node, False
         self.nodes.append(node)
 
     def _closed(self, node: Node) -> None:
         self._look_for_install()
         self.watcher.closed(self, node)
+        self._is_closed = True
         self.kv = self.kv.crash(self.kv.unsynced)  # the store that the next life opens
 
     def _look_for_install(self) -> None:
