@@ -57,10 +57,13 @@ class RequesterConnection(RawConnection):
 class Requesters(Asker):
     """REQUESTERS requesters, and the service, which signs as the Super user."""
 
-    def __init__(self, host: ClientHost, report: Report, linked: Callable[[], bool]) -> None:
-        """`linked`: returns True if every connection between nodes works."""
+    def __init__(
+        self, host: ClientHost, report: Report, linked: Callable[[], bool], shared: Callable[[str], bool]
+    ) -> None:
+        """`linked`: returns True if every connection between nodes works. `shared`: returns True if clients of several
+        users have this client id."""
         super().__init__(host, report)
-        self.report, self._linked = report, linked
+        self.report, self._linked, self._is_shared = report, linked, shared
         self.got = 0
         """Number of replies that came."""
         self._signer = Signer(NAME, first_secret(NAME))
@@ -110,6 +113,7 @@ class Requesters(Asker):
                 lost
                 and calm
                 and self._linked()
+                and not self._is_shared(client_id)
                 and not (connection.closed or connection.transport.leads_nowhere or self.stopped)
             ):
                 self.report(CHECKER, f"the reply to {correlation} does not reach {client_id}, who waits for it: {lost}")
