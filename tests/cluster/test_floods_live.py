@@ -36,6 +36,9 @@ RULES = 500
 """Rules of the user who floods, besides those for her own topic and group; each of the others has half as many."""
 WIDE = 1_024
 
+LIKE_S = 20.0
+"""Seconds for which harmless requests are played, as many a second as a flood made."""
+
 Act = Callable[[list[NodeRecord]], Awaitable[object]]
 """Plays a flood on the nodes, of which the first leads."""
 
@@ -116,7 +119,7 @@ async def beside(cluster: LocalCluster, act: Act, like: Act | None = None) -> No
 
 
 async def compared(cluster: LocalCluster, parts: list[tuple[Who, Flood]], *, seconds: float = SECONDS) -> None:
-    """Plays these floods, each on all nodes in turn, and then as many harmless requests as they made."""
+    """Plays these floods, each on all nodes in turn, and then as many harmless requests a second as they made."""
     bursts: list[int] = []
 
     async def act(nodes: list[NodeRecord]) -> None:
@@ -130,7 +133,7 @@ async def compared(cluster: LocalCluster, parts: list[tuple[Who, Flood]], *, sec
         ports = [nodes[at % len(nodes)].broker_port for at in range(len(parts))]
         each = zip(ports, parts, bursts, strict=True)
         await asyncio.gather(
-            *(play(port, harmless(who, flood), seconds, every_s=seconds / n) for port, (who, flood), n in each)
+            *(play(port, harmless(who, flood), LIKE_S, every_s=seconds / n) for port, (who, flood), n in each)
         )
 
     await beside(cluster, act, like)
