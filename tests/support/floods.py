@@ -36,6 +36,8 @@ class Flood(NamedTuple):
     """Requests of one burst."""
     count: int
     """Bursts on one connection; then it is closed, and the next one made."""
+    permitted: bytes = b""
+    """One request of the same code that the user may make; b"" if there is none as harmless."""
 
 
 class Seen(NamedTuple):
@@ -56,15 +58,31 @@ def signed(who: Who, code: int, ext: dict[str, str], body: bytes = b"") -> bytes
 def wide_heartbeat(who: Who) -> Flood:
     """Heartbeats of 20,000 topics, in 400 KB."""
     topics = [{"topic": f"t{number}", "subString": "*"} for number in range(20_000)]
-    data = {"clientID": "e", "consumerDataSet": [{"groupName": who[0], "subscriptionDataSet": topics}]}
-    return Flood([signed(who, Code.HEART_BEAT, {}, json.dumps(data).encode())], 1, 5)
+
+    def of(topics: list[dict[str, str]], **more: str) -> bytes:
+        data = {"clientID": "e", "consumerDataSet": [{"groupName": who[0], "subscriptionDataSet": topics}], **more}
+        return signed(who, Code.HEART_BEAT, {}, json.dumps(data).encode())
+
+    wide = of(topics)
+    own = [{"topic": f"{who[0]}-{number}", "subString": "*"} for number in range(1_000)]
+    return Flood([wide], 1, 5, of(own, pad="x" * (len(wide) - len(of(own, pad="")))))
 
 
 def wide_lock(who: Who) -> Flood:
     """Locks of 20,000 queues."""
-    queues = [{"brokerName": "b", "topic": f"t{number}", "queueId": 0} for number in range(20_000)]
-    data = {"consumerGroup": who[0], "clientId": "e", "mqSet": queues}
-    return Flood([signed(who, Code.LOCK_BATCH_MQ, {}, json.dumps(data).encode())], 1, 5)
+    queues: list[dict[str, object]] = [
+        {"brokerName": "b", "topic": f"t{number}", "queueId": 0} for number in range(20_000)
+    ]
+
+    def of(queues: list[dict[str, object]], **more: str) -> bytes:
+        data = {"consumerGroup": who[0], "clientId": "e", "mqSet": queues, **more}
+        return signed(who, Code.LOCK_BATCH_MQ, {}, json.dumps(data).encode())
+
+    wide = of(queues)
+    own: list[dict[str, object]] = [
+        {"brokerName": "b", "topic": who[0], "queueId": number % 4} for number in range(1_000)
+    ]
+    return Flood([wide], 1, 5, of(own, pad="x" * (len(wide) - len(of(own, pad="")))))
 
 
 def long_names(who: Who) -> Flood:
@@ -86,7 +104,8 @@ def denied_names(who: Who) -> Flood:
         fields = {str(key): str(value) for key, value in send_fields(topic, "").items()}
         return signed(who, Code.SEND_MESSAGE_V2, fields, b"x")
 
-    return Flood([b"".join(one(f"no-{burst}-{at}") for at in range(200)) for burst in range(VARIANTS)], 200, 1)
+    bursts = [b"".join(one(f"no-{burst}-{at}") for at in range(200)) for burst in range(VARIANTS)]
+    return Flood(bursts, 200, 1, one(who[0]))
 
 
 def guesses(who: Who) -> Flood:
@@ -114,6 +133,8 @@ KINDS: dict[str, Callable[[Who], Flood]] = {
 
 def harmless(who: Who, like: Flood) -> Flood:
     """Requests that the user may make, as many and as large as those of a flood."""
+    if like.permitted:
+        return like._replace(bursts=[like.permitted * like.requests])
     size = len(like.bursts[0]) // like.requests
     ext = {"topic": who[0], "queueId": "0"}
     bare = len(signed(who, Code.GET_MAX_OFFSET, ext))
