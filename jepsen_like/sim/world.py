@@ -53,7 +53,7 @@ from jepsen_like.sim.judge import Judge, levels
 from jepsen_like.sim.locks.ordered_consumers import Ordered
 from jepsen_like.sim.machines.loop import EventBudgetError, Process, SimLoop, StuckError
 from jepsen_like.sim.machines.machine import LISTENERS, PEER_PORT, Machine
-from jepsen_like.sim.machines.network import EdgeConditions, Network
+from jepsen_like.sim.machines.network import Address, EdgeConditions, Network
 from jepsen_like.sim.machines.tier_store import CALM, QUICK, STORMY, SimStore
 from jepsen_like.sim.machines.turn_bounds import TURN_BOUND
 from jepsen_like.sim.operator import Operator, Task, tasks
@@ -251,14 +251,22 @@ class World:
             leaks = Leaks(self.members, self._brought, OWN)
             self.attackers = Attackers(host(), report, leaks, requesters.client_ids, self._has_owners)
             self.registrations = Registrations(host(), report, self.users.users.signer)
-            self.guessers = Guessers(host(), report)
+            self.guessers = Guessers(host(), report, self._is_calm)
             self.token_owners = TokenOwners(host(), self.nemesis_leader, self.users.users.new_secret)
             self._watch_shared(check)
 
     def _watch_shared(self, check: AccessCheck) -> None:
         """Looks at what users share every LOOK_S, from now on to the end."""
-        now, clients = (lambda: self.loop.now), (lambda: {end.own for end in self.network.endpoints})
-        shared = self.shared = SharedCheck(self.monitor.report, now, self.members, check.model, clients, self._linked)
+        ports = set(LISTENERS.values())
+
+        def clients() -> set[Address]:
+            """Returns the addresses of clients that some node still has a connection to: one that has stopped reading
+            it does not see its end."""
+            return {end.other for end in self.network.endpoints if end.own[1] in ports}
+
+        shared = self.shared = SharedCheck(
+            self.monitor.report, lambda: self.loop.now, self.members, check.model, clients, self._is_calm
+        )
 
         def look() -> None:
             shared.look()
@@ -280,6 +288,11 @@ class World:
                 for end in self.network.endpoints
             )
         )
+
+    def _is_calm(self) -> bool:
+        """Returns True if nodes reach each other, and no link loses or delays what is sent."""
+        links = self.network.links
+        return not (links.cuts or links.slow or links.down) and self._linked()
 
     def _has_owners(self) -> bool:
         """Returns True if every node has applied the level from which on what is stored has owners."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 
 from jepsen_like.sim.clients.client_machines import ClientHost
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
@@ -28,8 +29,10 @@ ROUND_S = 2.5
 class Guessers(Asker):
     """The guessers and the other user, on one machine."""
 
-    def __init__(self, host: ClientHost, report: Report) -> None:
+    def __init__(self, host: ClientHost, report: Report, is_calm: Callable[[], bool]) -> None:
+        """`is_calm` returns True if what nodes send to each other arrives."""
         super().__init__(host, report)
+        self._is_calm = is_calm
         self.calm = False
         """True once all faults are healed. Before that, nobody guesses: an answer may be late for any reason."""
         self.rounds = 0
@@ -39,7 +42,7 @@ class Guessers(Asker):
         rng = random.Random(self.rng.random())
         while not self.stopped:
             await asyncio.sleep(rng.uniform(*PAUSE_S))
-            if self.calm:
+            if self.calm and self._is_calm():
                 await self._round(rng, rng.choice(self.host.nodes))
 
     async def _round(self, rng: random.Random, node: str) -> None:
@@ -61,9 +64,9 @@ class Guessers(Asker):
         signed = Signer(NEIGHBOUR, first_secret(NEIGHBOUR)).signed({}, BEAT)
         answer = await self._ask(connection, RequestCode.HEART_BEAT, signed, BEAT)
         took_s = self.host.loop.now - began_s
-        if answer is not None:
+        if answer is not None and self._is_calm():
             self.rounds += 1
-            if answer.code != ResponseCode.SUCCESS:
+            if answer.code == ResponseCode.SYSTEM_BUSY:  # a node that has just started may say that it cannot tell
                 what = f"is answered {answer.code} {answer.remark[:100]}"
                 self._report(CHECKER, f"{NEIGHBOUR}, whom nobody guesses, {what} at {node}")
             elif took_s > SOON_S:

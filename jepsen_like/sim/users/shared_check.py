@@ -31,6 +31,7 @@ from jepsen_like.sim.machines.network import Address
 from jepsen_like.sim.users.access_model import AccessModel, ModelUser, Want
 from jepsen_like.sim.users.audit_check import AuditCheck
 from raftlog.types import NodeId
+from raftmq_wire.codec import FLAG_ONEWAY
 from statemachine.commands import OWNERS_LEVEL
 
 if TYPE_CHECKING:
@@ -67,12 +68,12 @@ class SharedCheck:
         machines: Callable[[], Iterable[Machine]],
         model: AccessModel,
         clients: Callable[[], Collection[Address]],
-        linked: Callable[[], bool],
+        is_calm: Callable[[], bool],
     ) -> None:
-        """`clients` returns the addresses of all open connections. `linked` returns True if every connection between
-        nodes works."""
+        """`clients` returns the addresses of clients to which any node has a connection. `is_calm` returns True if
+        what nodes send to each other arrives."""
         self._report, self._now, self._machines, self._model = report, now, machines, model
-        self._clients, self._linked = clients, linked
+        self._clients, self._is_calm = clients, is_calm
         self._audit = AuditCheck(report)
         self._wrong: dict[Wrong, int] = {}
         """Number of looks, one after the other, in which each finding was made."""
@@ -86,14 +87,14 @@ class SharedCheck:
         """Looks at all nodes that run."""
         self._looks += 1
         before, self._wrong = self._wrong, {}
-        clients, linked = frozenset(self._clients()), self._linked()
+        clients, calm = frozenset(self._clients()), self._is_calm()
         for machine in self._machines():
             node, process = machine.node, machine.process
             if node is None or process is None or not process.alive or process.paused or process.stalls:
                 continue
             if not hasattr(node, "router"):
                 continue  # it is being opened
-            costly = self._costly(node, clients if linked else None)
+            costly = self._costly(node, clients if calm else None)
             for checker, what in (*self._standing(node), *costly, *self._tokens(node)):
                 wrong = checker, machine.node_id, what
                 self._wrong[wrong] = before.get(wrong, 0) + 1
@@ -141,6 +142,8 @@ class SharedCheck:
             for request in (*costly._running, *waiting):
                 self.seen["costly"] += 1
                 client = request.connection.peer_address
+                if request.connection.forwarded and request.flag & FLAG_ONEWAY:
+                    continue  # the node with the client has forgotten it
                 if client not in clients:
                     yield "costly", f"requests of the client at {client} go on although it is gone"
 

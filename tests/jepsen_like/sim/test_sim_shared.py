@@ -103,7 +103,7 @@ def test_many_lines_about_one_address_are_too_many() -> None:
         machines=lambda: (),
         model=Model().model,
         clients=lambda: (),
-        linked=lambda: True,
+        is_calm=lambda: True,
     )
     node = Process("node1", "10.0.0.1")
     with check.hears_lines():
