@@ -110,7 +110,8 @@ remake SECONDS                  topics are made, changed and deleted (`nodes` sa
 demand SECONDS                  clients that know one thing each (`nodes` says waits=1, seekers=1, repeats=1, ordered=1,
                                 transactions=1, delayed=1, failures=1, resets=1, legacies=1, writes=1, users=1)
 malice SECONDS [ATTACK ...]     users try to read and change what others have (`nodes` says users=1): all attacks of
-                                jepsen_like/sim/users/attackers.py, or those named
+                                jepsen_like/sim/users/attackers.py, or those named; also `register`, `guess` and
+                                `tokens`, the clients of registrations.py, guessers.py and token_owners.py there
 garbage N                       somebody sends malformed bytes to N, one connection for each kind
 load SECONDS                    the clients of a random run work for so long
 reader                          a consumer group reads from now on

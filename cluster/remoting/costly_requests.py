@@ -92,13 +92,15 @@ class CostlyRequests:
 
     def _in_turn(self, handler: Handler) -> Handler:
         def handle(request: Request) -> None:
-            asker: Hashable = request.user or request.connection.peer_address[0]
+            path = request.connection
+            if path.closed:
+                return  # it has been told to all who listened: nothing would end this request, or give its place back
+            asker: Hashable = request.user or path.peer_address[0]
             queue = self._waiting.setdefault(asker, deque())
             if len(queue) >= WAITING_MAX or self.waiting >= ALL_WAITING_MAX:
                 refuse(request, Refused(Reason.BUSY, _BUSY))
                 return
             queue.append((request, handler))
-            path = request.connection
             if path not in self._paths:
                 self._paths[path] = None
                 path.on_close.append(lambda: self._on_close(path))

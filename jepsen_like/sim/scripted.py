@@ -277,10 +277,17 @@ class Stage(World, Interpreter):
         self._revoked()
 
     def do_malice(self, seconds: str, *names: str) -> None:
-        if self.attackers is None or self.requesters is None:
+        if self.attackers is None or self.requesters is None or self.guessers is None:
             raise ValueError("`nodes` says users=1")
-        self.attackers.attacks, self.requesters.calm = attacks_of(names), True
-        self._start([self.requesters, self.attackers])
+        others: dict[str, Any] = {
+            "register": self.registrations,
+            "guess": self.guessers,
+            "tokens": self.token_owners,
+        }
+        attacks = [name for name in names if name not in others]
+        self.attackers.attacks, self.requesters.calm, self.guessers.calm = attacks_of(attacks), True, True
+        self._start([others[name] for name in names if name in others])
+        self._start([self.requesters, self.attackers] if attacks or not names else [])
         self._pass_time(float(seconds))
 
     def do_answered(self) -> None:

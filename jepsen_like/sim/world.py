@@ -8,6 +8,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 from zlib import crc32
 
@@ -52,7 +53,7 @@ from jepsen_like.sim.judge import Judge, levels
 from jepsen_like.sim.locks.ordered_consumers import Ordered
 from jepsen_like.sim.machines.loop import EventBudgetError, Process, SimLoop, StuckError
 from jepsen_like.sim.machines.machine import LISTENERS, PEER_PORT, Machine
-from jepsen_like.sim.machines.network import EdgeConditions, Network
+from jepsen_like.sim.machines.network import Address, EdgeConditions, Network
 from jepsen_like.sim.machines.tier_store import CALM, QUICK, STORMY, SimStore
 from jepsen_like.sim.machines.turn_bounds import TURN_BOUND
 from jepsen_like.sim.operator import Operator, Task, tasks
@@ -60,11 +61,16 @@ from jepsen_like.sim.options import Options, draw, stream
 from jepsen_like.sim.upgrades import Upgrades
 from jepsen_like.sim.users.access_check import AccessCheck
 from jepsen_like.sim.users.attackers import OWN, Attackers
+from jepsen_like.sim.users.audit_check import small_audit
 from jepsen_like.sim.users.first_users import attempt, reveal, steps
+from jepsen_like.sim.users.guessers import Guessers
 from jepsen_like.sim.users.leaks import Leaks
 from jepsen_like.sim.users.mark_check import MarkCheck
+from jepsen_like.sim.users.registrations import Registrations
 from jepsen_like.sim.users.requesters import Requesters
 from jepsen_like.sim.users.revocation import Revocation
+from jepsen_like.sim.users.shared_check import LOOK_S, SharedCheck
+from jepsen_like.sim.users.token_owners import TokenOwners
 from jepsen_like.sim.users.user_clients import UserStories
 from raftlog.types import NodeId
 from statemachine.commands import OWNERS_LEVEL
@@ -225,6 +231,10 @@ class World:
         self.attackers: Attackers | None = None
         self.marks: MarkCheck | None = None
         self.revocation: Revocation | None = None
+        self.registrations: Registrations | None = None
+        self.guessers: Guessers | None = None
+        self.token_owners: TokenOwners | None = None
+        self.shared: SharedCheck | None = None
         self.upgrades: Upgrades | None = None
         if options.levels:
             now = lambda: self.loop.now  # noqa: E731
@@ -240,6 +250,29 @@ class World:
             self.requesters = requesters = Requesters(host(), report, self._linked, self._is_shared)
             leaks = Leaks(self.members, self._brought, OWN)
             self.attackers = Attackers(host(), report, leaks, requesters.client_ids, self._has_owners)
+            self.registrations = Registrations(host(), report, self.users.users.signer)
+            self.guessers = Guessers(host(), report, self._is_calm)
+            self.token_owners = TokenOwners(host(), self.nemesis_leader, self.users.users.new_secret)
+            self._watch_shared(check)
+
+    def _watch_shared(self, check: AccessCheck) -> None:
+        """Looks at what users share every LOOK_S, from now on to the end."""
+        ports = set(LISTENERS.values())
+
+        def clients() -> set[Address]:
+            """Returns the addresses of clients that some node still has a connection to: one that has stopped reading
+            it does not see its end."""
+            return {end.other for end in self.network.endpoints if end.own[1] in ports}
+
+        shared = self.shared = SharedCheck(
+            self.monitor.report, lambda: self.loop.now, self.members, check.model, clients, self._is_calm
+        )
+
+        def look() -> None:
+            shared.look()
+            self.loop.call_outside(LOOK_S, look)
+
+        self.loop.call_outside(LOOK_S, look)
 
     def _linked(self) -> bool:
         """Returns True if every node reaches all others, and no connection that one has made to another leads nowhere.
@@ -261,6 +294,11 @@ class World:
         no reply within its TTL, which is longer than a run (seed 780000116)."""
         found = [node.broker.members.producer_users(client_id).keys() for node in self._running()]
         return len(set().union(*found)) > 1
+
+    def _is_calm(self) -> bool:
+        """Returns True if nodes reach each other, and no link loses or delays what is sent."""
+        links = self.network.links
+        return not (links.cuts or links.slow or links.down) and self._linked()
 
     def _has_owners(self) -> bool:
         """Returns True if every node has applied the level from which on what is stored has owners."""
@@ -318,7 +356,11 @@ class World:
         collects = gc.isenabled()
         gc.disable()
         try:
-            self._phases()
+            with ExitStack() as while_it_runs:
+                if self.shared is not None:
+                    while_it_runs.enter_context(self.shared.hears_lines())
+                    while_it_runs.enter_context(small_audit())
+                self._phases()
         except EventBudgetError as error:
             self.monitor.report("event-budget", str(error))
         except StuckError as error:
@@ -349,6 +391,8 @@ class World:
 
     def _make_users(self) -> None:
         """Creates the first users. Each change is asked for again until the log has it."""
+        if self.registrations is not None:
+            self.registrations.come_early()
         for step in steps():
             done: list[bool] = []
             while not done and not self.monitor.violations:
@@ -396,6 +440,8 @@ class World:
         """Runs the phase after the heal in which only hostile clients disturb the cluster."""
         if self.requesters is not None and self._wait(self._healthy, PROGRESS_S, "no progress after the heal"):
             self.requesters.calm = True
+            assert self.guessers is not None
+            self.guessers.calm = True
         if self.hostile is not None:
             # The last fault may have begun an election that is not over yet.
             self._pass_time(2 * self.options.election_ticks * self.options.tick_ms / 1000)
@@ -465,7 +511,8 @@ class World:
     def _clients(self) -> list[Client]:
         some = (self.hostile, self.remakes, self.waits, self.seeker, self.repeater, self.ordered, self.transactors)
         later = self.delayed, self.failures, self.resets, self.legacies, self.writers, self.users, self.requesters
-        more: list[Client] = [one for one in (*some, *later, self.attackers) if one is not None]
+        of_users = self.attackers, self.registrations, self.guessers, self.token_owners
+        more: list[Client] = [one for one in (*some, *later, *of_users) if one is not None]
         others: list[Client] = [self.reader, self.register, self.catalogue, self.vandal]
         return [*self.producers, *self.foreign, *others, *more, *self.tides]
 

@@ -331,8 +331,12 @@ class Forwarder:
         for forward_id, held in self._held.items():
             if held.frame.path in closed:
                 self._remember(held)
-                if held.frame.header.code in COSTLY and held.sent_to != NOBODY and self._level() >= OWNERS_LEVEL:
-                    self._transport.send_frame(held.sent_to, Kind.FORWARD, [forward_id], b"")
+                self._nobody_waits(forward_id, held)
+
+    def _nobody_waits(self, forward_id: int, held: Held) -> None:
+        """Tells the leader that nobody waits for the answer to a costly request any more."""
+        if held.frame.header.code in COSTLY and held.sent_to != NOBODY and self._level() >= OWNERS_LEVEL:
+            self._transport.send_frame(held.sent_to, Kind.FORWARD, [forward_id], b"")
 
     def peer_closed(self, peer: NodeId) -> None:
         """Takes back the requests that this peer had received, which may be lost, and drops those that it forwarded,
@@ -365,6 +369,7 @@ class Forwarder:
         for forward_id, held in list(self._held.items()):
             wait_over = not held.was_sent and now >= held.came_ms + self._leader_wait_ms
             if now >= held.deadline_ms or (wait_over and not held.waits_for_leader):
+                self._nobody_waits(forward_id, held)
                 self._drop(forward_id)
                 self._answer_expired(held)
             elif held.sent_to == NOBODY or held.sent_to != leader:  # the way to the leader may be open now
@@ -530,7 +535,7 @@ class Forwarder:
             over = over_limit(self._limits, path, len(frame), self.in_flight.early.bytes)
             _answer(passed_on, ResponseCode.SYSTEM_BUSY, over)
             return
-        if request.code in COSTLY:
+        if request.code in COSTLY and not request.flag & FLAG_ONEWAY:  # no answer would take it out again
             self._open[peer, forward_id] = path
         if self._works[path.owner] >= WORKS_MAX:
             _answer(passed_on, ResponseCode.SYSTEM_BUSY, _TOO_MUCH)

@@ -14,7 +14,11 @@ from typing import Any, NamedTuple
 from statemachine.commands import (
     CHANGE_USER,
     CREATE_USER,
+    FINALIZE,
+    OWNERS_LEVEL,
+    PUT_TOKEN,
     REMOVE_RULES,
+    REMOVE_TOKEN,
     REMOVE_USER,
     SET_AUTH_MODE,
     SET_RULES,
@@ -106,6 +110,21 @@ class ModelUser(NamedTuple):
 Users = dict[str, ModelUser]
 
 
+class ModelToken(NamedTuple):
+    """A token of a user."""
+
+    user_id: int
+    label: str
+    given_at: int
+    """Index of the entry that gave it."""
+    ended_at: int = 0
+    """Index of the entry that ended it; 0: none did."""
+
+    def is_there(self, index: int) -> bool:
+        """Returns True if the token is there at this index of the log."""
+        return self.given_at <= index and not (self.ended_at and self.ended_at <= index)
+
+
 class AccessModel:
     """The users and rules that the log describes, at every index, learned entry by entry."""
 
@@ -116,6 +135,10 @@ class AccessModel:
         """Index of the last entry that the model has learned."""
         self.enforced_at = 0
         """Index of the entry from which on denials are enforced. Before it, everybody may do everything."""
+        self.level = 0
+        """The level of the cluster at `index`."""
+        self.tokens: dict[bytes, ModelToken] = {}
+        """Digest -> token, of all that were ever given."""
         self._changed_at = [0]
         self._users: list[Users] = [{}]
         """The users as of each index in `_changed_at`."""
@@ -126,6 +149,7 @@ class AccessModel:
         users = dict(self._users[-1])
         before = dict(users)
         for command in commands:
+            self._change_tokens(users, command)
             self._change(users, command)
         if users != before:
             self._changed_at.append(index)
@@ -168,6 +192,31 @@ class AccessModel:
                 user = users.pop(each)
                 if name != REMOVE_USER:
                     users[each] = self._changed(user, name, arguments[2:])
+
+    def _change_tokens(self, users: Users, command: Command) -> None:
+        """Gives and ends tokens as the command says, whose effect on `users` is still to come."""
+        name, *arguments = command
+        ids = {user.id for user in users.values()}
+        if name == FINALIZE:
+            self.level = max(self.level, arguments[0])
+        elif name == PUT_TOKEN:
+            user_id, digest, _, label = arguments[1:]
+            if user_id in ids and digest not in self.tokens:
+                self.tokens[digest] = ModelToken(user_id, label, self.index)
+        elif name == REMOVE_TOKEN:
+            self._end([arguments[1]])
+        elif name == REMOVE_USER:
+            self._end([digest for digest, token in self.tokens.items() if token.user_id == arguments[1]])
+        elif name == CHANGE_USER and "secret" in arguments[2] and self.level >= OWNERS_LEVEL:
+            kept = arguments[2].get("keep_tokens", [])
+            own = [(digest, token) for digest, token in self.tokens.items() if token.user_id == arguments[1]]
+            self._end([digest for digest, token in own if token.label not in kept])
+
+    def _end(self, digests: Sequence[bytes]) -> None:
+        for digest in digests:
+            token = self.tokens.get(digest)
+            if token is not None and not token.ended_at:
+                self.tokens[digest] = token._replace(ended_at=self.index)
 
     def _create(
         self, users: Users, user_id: int, name: str, is_super: bool, enabled: bool, secret: bytes, key: str

@@ -12,6 +12,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from jepsen_like.hostile.request_fields import beat_body, pull_fields, send_fields
@@ -20,6 +21,7 @@ from jepsen_like.sim.clients.client_machines import ORDERED_GROUP, SEND_CODE, Cl
 from jepsen_like.sim.clients.client_machines import TOPIC as ORDERED
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.single_request import Asker, connects
+from jepsen_like.sim.users import greedy_attacks
 from jepsen_like.sim.users.leaks import Leaks, unique_key_of
 from jepsen_like.sim.users.user_clients import Signer, first_secret
 from raftmq_wire.codec import FLAG_RESPONSE, Header, ext_of
@@ -80,6 +82,7 @@ class Attackers(Asker):
         """`asked`: returns the client ids of those who wait for replies. `ready`: returns True if
         the cluster has the level from which on it withstands every attack."""
         super().__init__(host, report)
+        self.report = report
         self._ready = ready
         self._leaks, self.asked = leaks, asked
         self._next: dict[str, int] = {RETRY: 0, DEAD: 0}
@@ -87,27 +90,33 @@ class Attackers(Asker):
         """"attack code" -> number of answers."""
         self.attacks = attacks_of(())
 
-    async def _work(self) -> None:
+    def start(self) -> None:
+        """Starts the attacks as tasks: those on what others have, and those on what all share."""
+        for client, is_greedy in ((CLIENT, False), (f"{CLIENT}-greedy", True)):
+            if kinds := [attack for attack in self.attacks if attack.is_greedy is is_greedy]:
+                self._spawn(partial(self._attack, client, kinds))
+
+    async def _attack(self, client: str, kinds: Sequence[Kind]) -> None:
         rng = random.Random(self.rng.random())
         connection: AttackerConnection | None = None
         while not self.stopped:
             await asyncio.sleep(rng.uniform(*PAUSE_S))
             if connection is None or connection.closed or rng.random() < 0.05:
-                connection = await self._connect(rng)
+                connection = await self._connect(client, rng)
             if connection is not None and self._ready():
-                attack = rng.choice(self.attacks)
+                attack = rng.choice(kinds)
                 await attack.act(Attack(self, attack.name, connection, rng))
         if connection is not None:
             connection.transport.abort()
 
-    async def _connect(self, rng: random.Random) -> AttackerConnection | None:
+    async def _connect(self, client: str, rng: random.Random) -> AttackerConnection | None:
         """Opens a connection and registers the attacker's own consumer and producer on it."""
         made = AttackerConnection("an attacker", self.host.loop, self._report)
         if not await connects(made, rng.choice(self.host.nodes)):
             return None
         own = Attack(self, "joins", made, rng)
         made.on_check = own.answers_check
-        await own.ask(RequestCode.HEART_BEAT, {}, beat_body(CLIENT, [GROUP], [TOPIC, RETRY]))
+        await own.ask(RequestCode.HEART_BEAT, {}, beat_body(client, [GROUP], [TOPIC, RETRY]))
         return None if made.closed else made
 
     async def ask_as(
@@ -124,58 +133,66 @@ class Attack:
     """One attack on one connection."""
 
     def __init__(self, attackers: Attackers, name: str, connection: RawConnection, rng: random.Random) -> None:
-        self._all, self._name, self._connection, self._rng = attackers, name, connection, rng
-        self._host, self._leaks = attackers.host, attackers._leaks
+        self.all, self._name, self.connection, self.rng = attackers, name, connection, rng
+        self.host, self.report, self.own = attackers.host, attackers.report, OWN
+        self._leaks = attackers._leaks
 
     async def ask(self, code: int, ext: dict[str, str], body: bytes = b"", *, name: str = OWN) -> Answer | None:
         """Sends a request signed by the attacker, or by the user `name`."""
-        return await self._all.ask_as(name, self._name, self._connection, code, ext, body)
+        return await self.all.ask_as(name, self._name, self.connection, code, ext, body)
 
     # --- reads -------------------------------------------------------------------------------------------------------
 
     async def sends_back(self) -> None:
         """Sends somebody else's message back (36) to the own group, and reads what that group gets."""
-        message = self._leaks.message(self._rng)
+        message = self._leaks.message(self.rng)
         if message is not None:
             fields = {"group": GROUP, "offset": str(message.position), "unitMode": "false"}
-            fields |= {"delayLevel": self._rng.choice(("1", "-1")), "originMsgId": "x"}
-            if self._rng.random() < 0.3:
-                fields["originTopic"] = self._rng.choice((TOPIC, RETRY, message.topic))
+            fields |= {"delayLevel": self.rng.choice(("1", "-1")), "originMsgId": "x"}
+            if self.rng.random() < 0.3:
+                fields["originTopic"] = self.rng.choice((TOPIC, RETRY, message.topic))
             await self.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
         for topic in (RETRY, DEAD):
             await self._pull(topic)
 
     async def _pull(self, topic: str) -> None:
-        answer = await self.ask(RequestCode.PULL_MESSAGE, pull_fields(GROUP, topic, 0, self._all._next[topic]))
+        answer = await self.ask(RequestCode.PULL_MESSAGE, pull_fields(GROUP, topic, 0, self.all._next[topic]))
         if answer is not None and answer.code == ResponseCode.PULL_OFFSET_MOVED:
-            self._all._next[topic] = int(answer.ext["nextBeginOffset"])
+            self.all._next[topic] = int(answer.ext["nextBeginOffset"])
         elif answer is not None and answer.code == ResponseCode.SUCCESS:
-            self._all._next[topic] = max(message.queue_offset + 1 for message in decode_messages(answer.body))
+            self.all._next[topic] = max(message.queue_offset + 1 for message in decode_messages(answer.body))
 
     async def consumes_directly(self) -> None:
         """Asks for somebody else's message to be sent to the own consumer (309)."""
-        message = self._leaks.message(self._rng)
+        message = self._leaks.message(self.rng)
         if message is not None:
             fields = {"consumerGroup": GROUP, "clientId": CLIENT, "brokerName": "broker-a"}
             fields["msgId"] = encode_message_id(message.store_host, message.position)
             # The own consumer never says what became of it.
             code = RequestCode.CONSUME_MESSAGE_DIRECTLY
-            self._connection.write(self._frame(code, fields))
+            self.connection.write(self.frame(code, fields))
 
-    def _frame(self, code: int, ext: dict[str, str], body: bytes = b"", *, oneway: bool = False) -> bytes:
+    def frame(self, code: int, ext: dict[str, str], body: bytes = b"", *, oneway: bool = False) -> bytes:
+        """Returns a request signed by the attacker, whose answer nobody waits for."""
+        return self.frame_on(self.connection, code, ext, body, oneway=oneway)
+
+    def frame_on(
+        self, connection: RawConnection, code: int, ext: dict[str, str], body: bytes = b"", *, oneway: bool = False
+    ) -> bytes:
+        """Returns the same request for another connection."""
         signed = Signer(OWN, first_secret(OWN)).signed(ext, body)
-        return self._connection.frame(code, signed, body, oneway=oneway, parked_s=20.0)
+        return connection.frame(code, signed, body, oneway=oneway, parked_s=20.0)
 
     async def looks_up(self) -> None:
         """Looks for somebody else's message by its position (33) and its keys (12)."""
-        message = self._leaks.message(self._rng)
+        message = self._leaks.message(self.rng)
         if message is None:
             return
         await self.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(message.position)})
-        key = self._rng.choice((unique_key_of(message), encode_message_id(message.store_host, message.position)))
-        fields = {"topic": self._rng.choice((TOPIC, RETRY, message.topic)), "key": key or "none", "maxNum": "8"}
+        key = self.rng.choice((unique_key_of(message), encode_message_id(message.store_host, message.position)))
+        fields = {"topic": self.rng.choice((TOPIC, RETRY, message.topic)), "key": key or "none", "maxNum": "8"}
         fields |= {"beginTimestamp": "0", "endTimestamp": str(1 << 50)}
-        if self._rng.random() < 0.5:
+        if self.rng.random() < 0.5:
             fields["_UNIQUE_KEY_QUERY"] = "true"
         await self.ask(RequestCode.QUERY_MESSAGE, fields)
 
@@ -183,7 +200,7 @@ class Attack:
 
     async def recalls(self) -> None:
         """Recalls somebody else's waiting message (370) by a handle of the own making."""
-        found = self._leaks.handle(self._rng, TOPIC)
+        found = self._leaks.handle(self.rng, TOPIC)
         if found is not None:
             fields = {"topic": found.topic, "recallHandle": found.encode()}
             await self.ask(RequestCode.RECALL_MESSAGE, fields)
@@ -192,20 +209,20 @@ class Attack:
 
     async def joins_producers(self) -> None:
         """Says that the own client is a producer of somebody else's group (34)."""
-        found = self._leaks.client(self._rng, is_producer=True)
+        found = self._leaks.client(self.rng, is_producer=True)
         if found is not None:
             body = {"clientID": CLIENT, "producerDataSet": [{"groupName": found.group}, {"groupName": GROUP}]}
             await self.ask(RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
 
     def answers_check(self, ext: dict[str, str]) -> None:
         """Answers the question about a half message (39) with its end."""
-        fields = {"producerGroup": GROUP, "commitOrRollback": self._rng.choice((COMMIT, ROLLBACK))}
+        fields = {"producerGroup": GROUP, "commitOrRollback": self.rng.choice((COMMIT, ROLLBACK))}
         fields |= {name: ext[name] for name in ("tranStateTableOffset", "commitLogOffset", "msgId") if name in ext}
-        self._connection.write(self._frame(RequestCode.END_TRANSACTION, fields, oneway=True))
+        self.connection.write(self.frame(RequestCode.END_TRANSACTION, fields, oneway=True))
 
     async def ends_transactions(self) -> None:
         """Commits or rolls back somebody else's half message (37), with and without the name of a topic."""
-        found = self._leaks.half(self._rng)
+        found = self._leaks.half(self.rng)
         if found is None:
             return
         half, message = found
@@ -214,10 +231,10 @@ class Attack:
             "producerGroup": properties.get("PGROUP", GROUP),
             "tranStateTableOffset": str(half.position),
             "commitLogOffset": str(half.position),
-            "commitOrRollback": self._rng.choice((COMMIT, ROLLBACK)),
+            "commitOrRollback": self.rng.choice((COMMIT, ROLLBACK)),
             "msgId": unique_key_of(message),
         }
-        topic = self._rng.choice((None, TOPIC, properties.get("REAL_TOPIC", TOPIC)))
+        topic = self.rng.choice((None, TOPIC, properties.get("REAL_TOPIC", TOPIC)))
         await self.ask(RequestCode.END_TRANSACTION, fields if topic is None else fields | {"topic": topic})
 
     # --- staged writes -----------------------------------------------------------------------------------------------
@@ -225,29 +242,29 @@ class Attack:
     async def stages(self) -> None:
         """Stages slices for somebody else's attempt (700002) as soon as it is opened, and takes its sequences and those
         of the next attempts by plain sends."""
-        before = self._leaks.attempt(self._rng)
+        before = self._leaks.attempt(self.rng)
         attempt = before
         for _ in range(LOOKS):
             if before is None or attempt is None or attempt.number != before.number:
                 break
             await asyncio.sleep(LOOK_S)
-            attempt = self._leaks.attempt(self._rng)
+            attempt = self._leaks.attempt(self.rng)
         if attempt is None:
             return
         for sequence in (1, 2, 3):
             fields = {"attempt": str(attempt.number), "sequence": str(sequence), "topic": TOPIC}
-            items = [BatchItem(0, self._host.marked(TOPIC, "theft"), b"")] * self._rng.randint(1, 3)
-            frame = self._frame(RequestCode.STAGE_MESSAGES, fields, build_batch(items))
-            self._connection.write(frame)
+            items = [BatchItem(0, self.host.marked(TOPIC, "theft"), b"")] * self.rng.randint(1, 3)
+            frame = self.frame(RequestCode.STAGE_MESSAGES, fields, build_batch(items))
+            self.connection.write(frame)
         for number in range(attempt.number, attempt.number + 3):  # the next ones are not opened yet
-            await self._send_named(b"raftmq-w" + number.to_bytes(8, "big"), str(self._rng.choice((1, 2))))
+            await self._send_named(b"raftmq-w" + number.to_bytes(8, "big"), str(self.rng.choice((1, 2))))
 
     async def ends_writes(self) -> None:
         """Commits or discards somebody else's write (700003, 700004)."""
-        attempt = self._leaks.attempt(self._rng)
+        attempt = self._leaks.attempt(self.rng)
         if attempt is not None:
             fields = {"name": attempt.name, "write": str(attempt.write)}
-            if self._rng.random() < 0.5:
+            if self.rng.random() < 0.5:
                 winners = json.dumps([[attempt.number, attempt.count]]).encode()
                 await self.ask(RequestCode.COMMIT_WRITE, fields, winners)
             else:
@@ -257,24 +274,24 @@ class Attack:
 
     async def takes_sessions(self) -> None:
         """Sends to the own topic in somebody else's session: the sequences that its owner uses next."""
-        found = self._leaks.session(self._rng)
+        found = self._leaks.session(self.rng)
         if found is not None:
             session, following = found
             for sequence in sorted({1, 2, 3, *range(following, following + 3)}):
                 await self._send_named(session, str(sequence))
 
     async def _send_named(self, session: bytes, sequence: str, low: str = "1") -> None:
-        fields = foreign_send(TOPIC, f"taken-{self._rng.random()}", 0)
+        fields = foreign_send(TOPIC, f"taken-{self.rng.random()}", 0)
         fields |= {"raftmqPid": session.hex(), "raftmqSeq": sequence, "raftmqLow": low}
-        await self.ask(SEND_CODE, fields, self._host.marked(TOPIC, "taken"))
+        await self.ask(SEND_CODE, fields, self.host.marked(TOPIC, "taken"))
 
     async def forgets_sessions(self) -> None:
         """Commits an offset of the own group in somebody else's session (15): in place of a send that comes next, or
         with a huge sequence."""
-        found = self._leaks.session(self._rng)
+        found = self._leaks.session(self.rng)
         if found is not None:
             session, following = found
-            number = HUGE if self._rng.random() < HUGE_SHARE else following + self._rng.randrange(4)
+            number = HUGE if self.rng.random() < HUGE_SHARE else following + self.rng.randrange(4)
             fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "0"}
             fields |= {"raftmqPid": session.hex(), "raftmqSeq": str(number)}
             fields["raftmqLow"] = str(number if number == HUGE else 1)
@@ -284,9 +301,9 @@ class Attack:
 
     async def unregisters(self) -> None:
         """Unregisters somebody else's client (35), at times after saying that the own connection is that client's."""
-        found = self._leaks.client(self._rng, is_producer=self._rng.random() < 0.7)
+        found = self._leaks.client(self.rng, is_producer=self.rng.random() < 0.7)
         if found is not None:
-            if found.is_producer and self._rng.random() < 0.5:
+            if found.is_producer and self.rng.random() < 0.5:
                 beat = {"clientID": found.client_id, "producerDataSet": [{"groupName": found.group}]}
                 await self.ask(RequestCode.HEART_BEAT, {}, json.dumps(beat).encode())
             fields = {"clientID": found.client_id}
@@ -296,19 +313,19 @@ class Attack:
     async def forges_replies(self) -> None:
         """Replies (324, 325) to somebody else's client. Who knows a correlation id has read the request and may reply:
         it is guessed here."""
-        asked = self._all.asked()
+        asked = self.all.asked()
         if asked:
-            client_id = self._rng.choice(asked)
-            guess = self._rng.choice(("", f"question-{self._rng.randrange(1 << 30, 1 << 31)}", client_id))
+            client_id = self.rng.choice(asked)
+            guess = self.rng.choice(("", f"question-{self.rng.randrange(1 << 30, 1 << 31)}", client_id))
             properties = {"REPLY_TO_CLIENT": client_id, "CORRELATION_ID": guess, "MSG_TYPE": "reply"}
             text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items() if value)
             fields = send_fields(TOPIC, text)
-            self._connection.write(self._frame(RequestCode.SEND_REPLY_MESSAGE_V2, fields, b"forged"))
+            self.connection.write(self.frame(RequestCode.SEND_REPLY_MESSAGE_V2, fields, b"forged"))
 
     async def takes_client_ids(self) -> None:
         """Says that somebody else's client id is a consumer of the own group, and a producer of the own group and of
         the client's (34)."""
-        found = self._leaks.client(self._rng)
+        found = self._leaks.client(self.rng)
         if found is not None:
             body = json.loads(beat_body(found.client_id, [GROUP], [TOPIC]))
             body["producerDataSet"] = [{"groupName": GROUP}, {"groupName": found.group}]
@@ -317,9 +334,9 @@ class Attack:
     async def takes_locks(self) -> None:
         """Joins a common group under another consumer's client id (34), and unlocks that consumer's queues (42)."""
         group = ORDERED_GROUP
-        found = self._leaks.client(self._rng, is_producer=False, of_group=group)
+        found = self._leaks.client(self.rng, is_producer=False, of_group=group)
         if found is not None:
-            if self._rng.random() < 0.7:
+            if self.rng.random() < 0.7:
                 beat = beat_body(found.client_id, [group], [ORDERED])
                 await self.ask(RequestCode.HEART_BEAT, {}, beat, name=NEIGHBOUR)
             queues = [{"topic": ORDERED, "brokerName": "broker-a", "queueId": number} for number in range(4)]
@@ -334,6 +351,8 @@ class Kind(NamedTuple):
     act: Callable[[Attack], Awaitable[None]]
     waits_for: str = ""
     """Name of what the product lacks to withstand it; the attack is left out until then."""
+    is_greedy: bool = False
+    """True if it is an attack on what all users share."""
 
 
 ATTACKS: Final = (
@@ -351,6 +370,11 @@ ATTACKS: Final = (
     Kind("forge-replies", Attack.forges_replies),
     Kind("take-client-ids", Attack.takes_client_ids),
     Kind("take-locks", Attack.takes_locks),
+    Kind("many-names", greedy_attacks.names_many, is_greedy=True),
+    Kind("long-names", greedy_attacks.names_long, is_greedy=True),
+    Kind("denied", greedy_attacks.is_denied, is_greedy=True),
+    Kind("ask-and-leave", greedy_attacks.asks_and_leaves, is_greedy=True),
+    Kind("ask-on-many", greedy_attacks.asks_on_many, is_greedy=True),
 )
 
 

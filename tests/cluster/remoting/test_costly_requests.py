@@ -44,6 +44,7 @@ class Path:
 
     def __init__(self, address: str) -> None:
         self.peer_address = address, 1
+        self.closed = False
         self.on_close: list[Callable[[], None]] = []
 
 
@@ -165,3 +166,14 @@ def test_one_write_is_under_way_at_once(world: World) -> None:
     first.reply(0)
     world.turn()
     assert world.began == [first, second]
+
+
+def test_what_is_handled_after_the_client_has_gone_takes_no_place(world: World) -> None:
+    """Seed 770000038: it was never answered, as nobody waits for an answer, and its user had no turn for a minute."""
+    path = world.path()
+    path.closed = True
+    world.ask(OF_ONE_MAX + 1, user=7, path=path)
+    assert world.began == []
+    assert world.costly.waiting == 0
+    (next_one,) = world.ask(1, user=7)
+    assert world.began == [next_one]

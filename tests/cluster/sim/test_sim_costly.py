@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from raftlog.types import Entry
-from raftmq_wire.codec import encode_frame
+from raftmq_wire.codec import FLAG_ONEWAY, encode_frame
 from raftmq_wire.codes import RequestCode
 from statemachine import commands
 from statemachine.commands import FINALIZE, OWNERS_LEVEL
@@ -81,4 +81,24 @@ def test_a_node_that_is_gone_leaves_nothing_behind(sim: SimCluster) -> None:
     sim.loop.run_until(lambda: under_way(sim) > 1, 20, "they have come to the leader")
     follower.kill(power=False)
     sim.loop.run_until(lambda: not under_way(sim), 20, "nothing waits")
+    assert not sim.leader().running.forwarder._open
+
+
+def test_what_a_follower_has_given_up_is_not_carried_out(sim: SimCluster) -> None:
+    """Seed 770000022: the client was answered and had gone, and the leader went on with its requests."""
+    for each in sim.leader().running.router._costly:
+        each._at_once_max = 0
+    path = flood(sim, sim.followers()[0])
+    sim.loop.run_until(lambda: under_way(sim) > 1, 20, "they have come to the leader")
+    sim.loop.run_until(lambda: len(path.replies) == FLOOD, 60, "the follower's answers")
+    sim.loop.run_until(lambda: not under_way(sim), 5, "nothing waits")
+    assert not sim.leader().running.forwarder._open
+
+
+def test_a_oneway_request_that_was_forwarded_leaves_nothing_behind(sim: SimCluster) -> None:
+    path = sim.followers()[0].connect()
+    for opaque in range(1, 5):
+        path.ask(encode_frame(RequestCode.GET_TOPIC_STATS_INFO, opaque, FLAG_ONEWAY, ext={"topic": "T"}))
+    sim.loop.run_for(2)
+    assert not under_way(sim)
     assert not sim.leader().running.forwarder._open

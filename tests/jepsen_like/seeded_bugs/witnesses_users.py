@@ -99,3 +99,43 @@ def witness_AU23() -> None:
 
 def witness_AU24() -> None:
     holds("AU24")
+
+
+def witness_AU25() -> None:
+    holds("AU25")
+
+
+def witness_AU26() -> None:
+    holds("AU26")
+
+
+def witness_AU27() -> None:
+    holds("AU27")
+
+
+def witness_AU28() -> None:
+    holds("AU28")
+
+
+def witness_AU29() -> None:
+    holds("AU29")
+
+
+def witness_AU30() -> None:
+    holds("AU30")
+
+
+def witness_AU31() -> None:
+    holds("AU31")
+
+
+def witness_AU32() -> None:
+    holds("AU32")
+
+
+def witness_AU33() -> None:
+    holds("AU33")
+
+
+def witness_AU34() -> None:
+    holds("AU34")

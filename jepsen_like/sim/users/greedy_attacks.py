@@ -1,0 +1,113 @@
+"""Attacks of a user who wants more than a share of what all users share: the judge's work, what nodes remember of
+denied requests, the lines of their logs, and the places of requests that each cost much.
+
+Nothing here is wrong to ask for. What it may cost others, the check of shared things (`shared_check`) says, and the
+bounds of work in one turn (`jepsen_like.sim.machines.turn_bounds`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from functools import partial
+from typing import Final, Protocol
+
+from jepsen_like.hostile.request_fields import send_fields, topic_fields
+from jepsen_like.hostile.wire import Answer
+from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost
+from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.clients.single_request import connects
+from raftmq_wire.codes import RequestCode
+
+NAMES: Final = 7_000
+"""Topics of one heartbeat: judging them all in one piece would be more work than a turn may have. Parsing it is not."""
+LONG, LONG_EACH = 50_000, 3
+"""Characters of a long name, of four bytes each, and heartbeats with one in a row."""
+DENIED: Final = 40
+"""Denied sends in one write."""
+WIDE_QUEUES, RESETS = 16, 60
+"""Queues of the topic whose offsets are reset, and resets in one write."""
+CONNECTIONS, LISTS_EACH = 4, 8
+STAYS_S = 0.15
+"""Time in seconds for which the client of many costly requests stays."""
+
+
+class Attack(Protocol):
+    """Attributes of an attack (`jepsen_like.sim.users.attackers`) that the attacks of this module use."""
+
+    own: str
+    """Name of the attacker, and prefix of what he has a right to."""
+    rng: random.Random
+    host: ClientHost
+    report: Report
+    connection: RawConnection
+
+    async def ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> Answer | None:
+        """Sends a request signed by the attacker."""
+
+    def frame(self, code: int, ext: dict[str, str], body: bytes = b"") -> bytes:
+        """Returns a request signed by the attacker, whose answer nobody waits for."""
+
+    def frame_on(self, connection: RawConnection, code: int, ext: dict[str, str]) -> bytes:
+        """Returns the same request for another connection."""
+
+
+async def names_many(attack: Attack) -> None:
+    """Sends a heartbeat with very many topics, to all of which the attacker has a right (34)."""
+    topics = [{"topic": f"{attack.own}-{number}"} for number in range(NAMES)]
+    body = {"clientID": "c", "consumerDataSet": [{"groupName": f"{attack.own}-many", "subscriptionDataSet": topics}]}
+    await attack.ask(RequestCode.HEART_BEAT, {}, json.dumps(body, separators=(",", ":")).encode())
+
+
+async def names_long(attack: Attack) -> None:
+    """Sends heartbeats with very long names of groups, each another one (34)."""
+    for _ in range(LONG_EACH):
+        name = f"{attack.rng.random()}" + "\N{GRINNING FACE}" * LONG
+        body = json.dumps({"clientID": "c", "consumerDataSet": [{"groupName": name}]}, ensure_ascii=False)
+        await attack.ask(RequestCode.HEART_BEAT, {}, body.encode())
+
+
+async def is_denied(attack: Attack) -> None:
+    """Sends to many topics of others at once, each another one (310)."""
+    new = attack.rng.random()
+    frames = [attack.frame(SEND_CODE, send_fields(f"no-{new}-{at}"), b"denied") for at in range(DENIED)]
+    attack.connection.write(b"".join(frames))
+    await asyncio.sleep(0)
+
+
+async def asks_and_leaves(attack: Attack) -> None:
+    """Resets the offsets of the own group many times in one write (222), and is gone before most of it is done."""
+    await _make_wide(attack)
+    connection = await _dial(attack)
+    if connection is not None:
+        fields = {"group": f"{attack.own}-group", "topic": _wide(attack), "timestamp": "-1", "isForce": "true"}
+        code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+        connection.write(b"".join(attack.frame_on(connection, code, fields) for _ in range(RESETS)))
+        await asyncio.sleep(STAYS_S)
+        connection.transport.abort()
+
+
+async def asks_on_many(attack: Attack) -> None:
+    """Asks for the figures of the own topic many times on each of several connections (202)."""
+    await _make_wide(attack)
+    connections = [made for made in [await _dial(attack) for _ in range(CONNECTIONS)] if made is not None]
+    for connection in connections:
+        frame = partial(attack.frame_on, connection, RequestCode.GET_TOPIC_STATS_INFO, {"topic": _wide(attack)})
+        connection.write(b"".join(frame() for _ in range(LISTS_EACH)))
+    await asyncio.sleep(STAYS_S)
+    for connection in connections:
+        connection.transport.close()
+
+
+def _wide(attack: Attack) -> str:
+    return f"{attack.own}-wide"
+
+
+async def _make_wide(attack: Attack) -> None:
+    await attack.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(_wide(attack), WIDE_QUEUES))
+
+
+async def _dial(attack: Attack) -> RawConnection | None:
+    made = RawConnection("a greedy client", attack.host.loop, attack.report)
+    return made if await connects(made, attack.rng.choice(attack.host.nodes)) else None
