@@ -114,7 +114,10 @@ class RemotingRequest(Untracked):
 
     def promise(self, size: int) -> None:
         if self._promised is None:
-            self._promised = self.connection.room.share()
+            path = self.connection
+            self._promised = promised = path.room.share()
+            if path.forwarded:  # its room is the node's: it does not go with the client, as that of a connection does
+                path.on_close.append(lambda: promised.hold(0))
         self._promised.hold(size)
 
     def reply(self, code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
