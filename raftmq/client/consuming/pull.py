@@ -63,9 +63,8 @@ class PullResult(NamedTuple):
     staleness_ms: int | None = None
     """Time in ms since the follower had applied all that its leader had then committed. None if the leader answered, or
     if the follower never had."""
-    unreadable: tuple[tuple[Message, str], ...] = ()
-    """Messages whose bodies cannot be decompressed, in their stored form, each with the reason; filled only for a
-    consumer."""
+    unreadable: tuple[Message, ...] = ()
+    """Messages whose bodies cannot be decompressed, apart from the others; filled only for a consumer."""
 
 
 class PulledFrames(NamedTuple):
@@ -118,13 +117,11 @@ class PullRequest(NamedTuple):
 
 async def pull_once(link: Connection, request: PullRequest) -> PullResult:
     """Sends a consumer's pull and decodes its reply. Raises OSError from the connection, RaftMQError from the reply."""
-    unreadable: dict[int, str] = {}
-    result = read_reply(request, await ask(link, request), unreadable)
-    if not unreadable:
+    result = read_reply(request, await ask(link, request))
+    apart = tuple(message for message in result.messages if message.undecoded)
+    if not apart:
         return result
-    apart = tuple((m, unreadable[m.position]) for m in result.messages if m.position in unreadable)
-    readable = [m for m in result.messages if m.position not in unreadable]
-    return result._replace(messages=readable, unreadable=apart)
+    return result._replace(messages=[each for each in result.messages if not each.undecoded], unreadable=apart)
 
 
 async def ask(link: Connection, request: PullRequest) -> Reply:
@@ -149,10 +146,10 @@ def read_frames(request: PullRequest, reply: Reply) -> PulledFrames:
     return PulledFrames(status, frames, next_offset, min_offset, max_offset, *_who(reply.ext))
 
 
-def read_reply(request: PullRequest, reply: Reply, unreadable: dict[int, str] | None = None) -> PullResult:
-    """Decodes and checks a pull reply. `unreadable` is passed to `decode_messages`. Raises RaftMQError."""
+def read_reply(request: PullRequest, reply: Reply, *, as_stored: bool = False) -> PullResult:
+    """Decodes and checks a pull reply. `as_stored` is passed to `decode_messages`. Raises RaftMQError."""
     pulled = read_frames(request, reply)
-    messages = decode_messages(pulled.frames, unreadable)
+    messages = decode_messages(pulled.frames, as_stored=as_stored)
     _check_order(request, messages, pulled.next_offset, _what(request))
     tags = request.subscription.tags
     if tags is not None:  # the server compares hashes, and other tags may have the same

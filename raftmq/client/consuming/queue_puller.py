@@ -155,8 +155,9 @@ class QueuePuller:
             return False
         idle = result.status is PullStatus.END or result.next_offset <= feed.next_offset
         if not idle:
-            for message, why in result.unreadable:
-                _log.warning("group %s: message %s goes back: %s", self._group, message.message_id, why)
+            for message in result.unreadable:
+                where, why = message.place, message.undecoded
+                _log.warning("group %s: message %s goes back: %s %s", self._group, message.message_id, where, why)
                 await self._give_back(message)
             messages = result.messages
             if feed.topic.startswith(RETRY_PREFIX):

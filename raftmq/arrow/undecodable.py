@@ -1,0 +1,43 @@
+"""What a read of a table does with a message whose body cannot be decompressed: such a body is other people's data, and
+whether it may stop the reader is for the reader to say."""
+
+from __future__ import annotations
+
+import logging
+
+from raftmq.arrow.ranges import Unreadable
+
+logger = logging.getLogger(__name__)
+
+FAIL = "fail"
+"""The read fails, and the error names topic, queue and offset."""
+RAW = "raw"
+"""The row has the body as it is stored."""
+SKIP = "skip"
+"""The row is left out."""
+CHOICES = (FAIL, RAW, SKIP)
+
+
+class Undecodable:
+    """Carries out the choice, one of CHOICES, and counts the messages that it met."""
+
+    def __init__(self, choice: str = FAIL) -> None:
+        """Raises ValueError for a word that is none of CHOICES."""
+        if choice not in CHOICES:
+            raise ValueError(f"on_undecodable={choice!r} is not one of {', '.join(CHOICES)}")
+        self.choice = choice
+        self.count = 0
+
+    def met(self, place: str, why: str) -> bool:
+        """Takes note of the message at `place`; returns True if its row stays, with the body as stored. Raises
+        Unreadable if the read is to fail."""
+        if self.choice == FAIL:
+            raise Unreadable(
+                f"the body of {place} cannot be decoded",
+                f"the message {why}",
+                f"to go on, set onUndecodable (on_undecodable in Python) to {RAW}, the body as stored, or to {SKIP}",
+            )
+        if not self.count:
+            logger.warning("%s %s; %s", place, why, "left out" if self.choice == SKIP else "the row has it as stored")
+        self.count += 1
+        return self.choice == RAW
