@@ -65,7 +65,9 @@ def read_arrow(
 
     with connect(servers, access_key=access_key, secret_key=secret_key, tls=tls) as mq:
         selection = select(mq, topic, start, end, columns=columns, read_from=read_from)
-        batches = list(read_batches(mq, selection, Undecodable(on_undecodable)))
+        undecodable = Undecodable(on_undecodable)
+        batches = list(read_batches(mq, selection, undecodable))
+        undecodable.tell(topic)
         return pa.Table.from_batches(batches, arrow_schema(selection.columns))
 
 

@@ -27,6 +27,7 @@ class Undecodable:
             raise ValueError(f"on_undecodable={choice!r} is not one of {', '.join(CHOICES)}")
         self.choice = choice
         self.count = 0
+        self._first = ""
 
     def met(self, place: str, why: str) -> bool:
         """Takes note of the message at `place`; returns True if its row stays, with the body as stored. Raises
@@ -38,6 +39,14 @@ class Undecodable:
                 f"to go on, set onUndecodable (on_undecodable in Python) to {RAW}, the body as stored, or to {SKIP}",
             )
         if not self.count:
-            logger.warning("%s %s; %s", place, why, "left out" if self.choice == SKIP else "the row has it as stored")
+            self._first = f"{place} {why}"
         self.count += 1
         return self.choice == RAW
+
+    def tell(self, what: str) -> None:
+        """Logs, once a read of `what` is complete, how many messages it met and which was the first."""
+        if self.count:
+            done = "left out" if self.choice == SKIP else "with the body as stored"
+            logger.warning(
+                "%s: messages that cannot be decoded are %s: %d, first %s", what, done, self.count, self._first
+            )
