@@ -1,5 +1,5 @@
-"""What a read of a table does with a message whose body cannot be decompressed: such a body is other people's data, and
-whether it may stop the reader is for the reader to say."""
+"""The choice of a read about messages whose bodies cannot be decompressed: they are other people's data, and the reader
+says whether they may stop it."""
 
 from __future__ import annotations
 

@@ -57,6 +57,7 @@ NO_ROOM: Final = "properties that leave no room"
 """The one message that nobody can copy: its copy has to name its origin, too."""
 ODD: Final = {
     "a body that is no text": Item(b"\xff\xfe\x00"),
+    "a body that inflates": Item(zlib.compress(b"long " * 99), sys_flag=COMPRESSED | ZLIB),
     "properties that are no text": with_properties(b"name\x01\xff\xfe\x02", in_batch=True),
     "a name that is no text": with_properties(b"\xff\x01value\x02", in_batch=True),
     "a value with a separator": with_properties(b"odd\x01a\x01b\x02"),

@@ -39,7 +39,7 @@ class LeftOut(NamedTuple):
 
 
 class Copied(NamedTuple):
-    """What `send_copies` did."""
+    """The result of `send_copies`."""
 
     sent: int
     left_out: list[LeftOut]
