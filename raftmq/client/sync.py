@@ -363,6 +363,11 @@ class Consumer:
         return self._consumer.topics
 
     @property
+    def undecoded(self) -> int:
+        """The number of messages that went back to the group because their bodies cannot be decompressed."""
+        return self._consumer.undecoded
+
+    @property
     def trimmed(self) -> int:
         """The number of offsets that retention removed before they were read."""
         return self._consumer.trimmed

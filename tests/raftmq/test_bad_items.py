@@ -79,7 +79,7 @@ def by_consume_json(place: Place) -> bytes:
 
 
 def by_consume_group(place: Place) -> bytes:
-    return place.run("consume", TOPIC, "--group", "among-strangers").stdout_bytes
+    return place.told("consume", TOPIC, "--group", "among-strangers")
 
 
 def by_terminal(place: Place) -> bytes:
@@ -170,7 +170,9 @@ def by_pull(place: Place) -> bytes:
 
 def by_consumer(place: Place) -> bytes:
     with place.mq.consumer("other-strangers", TOPIC, follow=False) as consumer:
-        return b"".join(one.body for one in consumer)
+        found = b"".join(one.body for one in consumer)
+        assert consumer.undecoded == len(UNDECODABLE)
+        return found
 
 
 def by_http_page(place: Place) -> bytes:

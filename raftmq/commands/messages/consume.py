@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.commands.messages.printing import FormatType, Printer
+from raftmq.commands.messages.printing import FormatType, Printer, counted
 from raftmq.commands.messages.start_positions import START, Start, StartType, walk
 from raftmq.commands.name_completion import TOPIC, complete_groups, with_near_miss
 from raftmq.commands.shared_options import INTERRUPTED, connect, json_option, servers_option
@@ -121,16 +121,18 @@ def consume(
         raise click.UsageError(f"'{group}' is no name of a group: it may hold only letters, digits and % | _ -")
     if ordered and not group:
         raise click.UsageError("--ordered needs --group: order is kept among the members of a group")
-    printed = Printer(as_json=as_json, form=form)
+    printed, gone_back = Printer(as_json=as_json, form=form), 0
     with connect(servers) as mq, with_near_miss(topic, mq.admin.topics):
         if group:
             options: dict[str, Any] = {"start": start, "filter": expression, "ordered": ordered, "follow": follow}
             with Stop() as stop, mq.consumer(group, topic, **options) as member:
                 _print_and_commit(member, most, stop, printed)
-            interrupted = stop.asked
+            interrupted, gone_back = stop.asked, member.undecoded
         else:
             interrupted = _print_all(walk(mq, topic, start, expression=expression, follow=follow), most, printed)
     what = printed.told()
+    if gone_back:
+        what += f"; {counted(gone_back)} could not be decoded and went back to {group}"
     if most is not None and printed.count == most:
         click.echo(f"stopped after {what} (--max {most})", err=True)
     elif interrupted or follow:
