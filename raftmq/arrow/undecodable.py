@@ -36,7 +36,7 @@ class Undecodable:
             raise Unreadable(
                 f"the body of {place} cannot be decoded",
                 f"the message {why}",
-                f"to go on, set onUndecodable (on_undecodable in Python) to {RAW}, the body as stored, or to {SKIP}",
+                f"to go on, say {RAW} (the body as stored) or {SKIP}: onUndecodable, on_undecodable, --on-undecodable",
             )
         if not self.count:
             self._first = f"{place} {why}"

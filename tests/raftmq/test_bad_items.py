@@ -141,6 +141,10 @@ def by_dlq_list_json(place: Place) -> bytes:
 def by_export(place: Place) -> bytes:
     file = place.folder / "all.parquet"
     assert json.loads(place.told("export", TOPIC, "--to", str(file), "--json"))["undecoded"] == len(UNDECODABLE)
+    failed = CliRunner().invoke(
+        cli, ["export", TOPIC, "--to", str(file), "--on-undecodable", "fail", "--servers", place.live.servers]
+    )
+    assert f"the body of {TOPIC} queue 0 offset 1 cannot be decoded" in failed.stderr
     bodies = pq.read_table(file)["body"].to_pylist()
     assert len(bodies) == len(SOUND) + len(BAD)
     return b"".join(bodies)

@@ -66,6 +66,7 @@ def export(
     Needs the extra arrow: pip install 'raftmq[arrow]'. The file appears when it is complete.
     """
     from raftmq.arrow.columns import require_arrow
+    from raftmq.arrow.ranges import Unreadable
     from raftmq.arrow.tables import FOLLOWER, LEADER, select
     from raftmq.arrow.undecodable import SKIP, Undecodable
 
@@ -80,7 +81,10 @@ def export(
             raise LocalError(
                 what, "--columns takes names of columns", f"raftmq export {topic} --to {to}", ExitCode.USAGE
             ) from None
-        count = _write(mq, selection, undecodable, to, quiet=as_json)
+        try:
+            count = _write(mq, selection, undecodable, to, quiet=as_json)
+        except Unreadable as error:
+            raise LocalError(error.what, error.why, error.hint) from None
     bad = undecodable.count
     answer = {"file": str(to), "topic": topic, "messages": count, "queues": len(selection.ranges), "undecoded": bad}
     show(as_json, answer, f"{to}: {counted(count)} of {topic}")
