@@ -178,8 +178,7 @@ def encode_properties(
                 why = f"property {name} is set by the client; use key= or tag="
                 raise Refused(why, code=ResponseCode.MESSAGE_ILLEGAL)
             text += _pair(name, value)
-    check_encodable("a property", text)
-    return _within_bytes(text)
+    return _checked(text)
 
 
 def encode_copied(message_id: str, properties: Mapping[str, str]) -> str:
@@ -187,10 +186,12 @@ def encode_copied(message_id: str, properties: Mapping[str, str]) -> str:
     checked: they were stored before, and a value with \\x01 inside is read again as it was. Raises Refused if they
     take too many bytes."""
     copied = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
-    return _within_bytes(f"UNIQ_KEY\x01{message_id}\x02WAIT\x01true\x02{copied}")
+    return _checked(f"UNIQ_KEY\x01{message_id}\x02WAIT\x01true\x02{copied}")
 
 
-def _within_bytes(text: str) -> str:
+def _checked(text: str) -> str:
+    """Returns the properties, if they are Unicode text and not too long."""
+    check_encodable("a property", text)
     if len(text) * 3 > PROPERTIES_BYTES_MAX and len(text.encode()) > PROPERTIES_BYTES_MAX:
         raise Refused(
             f"the properties take {len(text.encode())} bytes, at most {PROPERTIES_BYTES_MAX} are possible",
