@@ -17,6 +17,7 @@ from raftmq.arrow.columns import COLUMNS, DEFAULT_COLUMNS
 from raftmq.arrow.log_copy import FILES, TIER, CopySource
 from raftmq.arrow.ranges import EARLIEST, LATEST, Bound
 from raftmq.arrow.tables import FOLLOWER, LEADER
+from raftmq.arrow.undecodable import CHOICES, FAIL
 from raftmq.client.discovery import parse_servers
 
 DEFAULT_BATCH_ROWS = 8192
@@ -40,6 +41,7 @@ OPTIONS = (
     "path",
     "cluster",
     "failOnDataLoss",
+    "onUndecodable",
     "filterPushdown",
     "maxBytesPerSecond",
     "minPartitions",
@@ -86,6 +88,8 @@ class ReadOptions(NamedTuple):
     filter_pushdown: bool = False
     max_bytes_per_second: int | None = None
     """The most bytes that one task reads per second; None: no limit."""
+    on_undecodable: str = FAIL
+    """The choice about messages whose bodies cannot be decompressed, one of `raftmq.arrow.undecodable.CHOICES`."""
     login: Login = Login()
 
     def connect(self) -> raftmq.Client:
@@ -125,6 +129,7 @@ def parse_options(options: Mapping[str, str], *, stream: bool | None = None) -> 
         copy=copy,
         filter_pushdown=_word(given, "filterPushdown", ("false", "true")) == "true",
         max_bytes_per_second=whole_number(given, "maxBytesPerSecond"),
+        on_undecodable=_word(given, "onUndecodable", CHOICES),
         login=parse_login(given),
     )
 

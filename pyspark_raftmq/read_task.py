@@ -18,6 +18,7 @@ from raftmq.arrow.log_copy import CopyPart, CopySource, LogCopy
 from raftmq.arrow.ranges import QueueRange, Unreadable
 from raftmq.arrow.read_rate import Pace
 from raftmq.arrow.tables import FOLLOWER, followers_of, node_for
+from raftmq.arrow.undecodable import Undecodable
 from raftmq.server_home import use_formats
 from raftmq_wire.errors import LocalError
 
@@ -44,8 +45,8 @@ class PartPartition(InputPartition):  # type: ignore[misc]
 def read_partition(
     options: ReadOptions, columns: tuple[str, ...], partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """Yields all rows of the partition, in order. Raises ReadError; messages that retention removed are left out only
-    if the options say so."""
+    """Yields all rows of the partition, in order. Raises ReadError; messages that retention removed, or whose bodies
+    cannot be decompressed, are left out only if the options say so."""
     end_quietly()
     # Spark makes a plain partition of its own when there are none.
     if isinstance(partition, RangePartition):
@@ -67,7 +68,9 @@ def read_part(options: ReadOptions, columns: tuple[str, ...], part: CopyPart) ->
     with _opened(options.copy, ReadError) as copy:
         from raftmq.copies.part_rows import part_batches
 
-        yield from part_batches(copy, part, columns, options.batch_rows, Pace(options.max_bytes_per_second))
+        pace, undecodable = Pace(options.max_bytes_per_second), Undecodable(options.on_undecodable)
+        yield from part_batches(copy, part, columns, options.batch_rows, pace, undecodable)
+        undecodable.tell(copy.name)
 
 
 @contextmanager
@@ -96,8 +99,11 @@ def read_range(options: ReadOptions, columns: tuple[str, ...], planned: QueueRan
             followers = followers_of(mq) if options.read_from == FOLLOWER else []
             node = node_for(planned.queue_id, followers)
             pace = Pace(options.max_bytes_per_second)
-            reader = RangeReader(mq, planned, node=node, skip_lost=not options.fail_on_data_loss, pace=pace)
+            undecodable = Undecodable(options.on_undecodable)
+            skip_lost = not options.fail_on_data_loss
+            reader = RangeReader(mq, planned, node=node, skip_lost=skip_lost, pace=pace, undecodable=undecodable)
             yield from reader.batches(columns, options.batch_rows)
+            undecodable.tell(str(planned))
         except Unreadable as error:
             raise ReadError(error.what, error.why, error.hint) from error
         except raftmq.RaftMQError as error:

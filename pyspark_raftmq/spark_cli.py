@@ -52,6 +52,13 @@ spark.add_command(audit_command)
 @click.option(
     "--accept-loss", is_flag=True, help="Go on although retention removed messages before they were exported."
 )
+@click.option(
+    "--on-undecodable",
+    type=click.Choice(["fail", "raw"]),
+    default="fail",
+    show_default=True,
+    help="A body that cannot be decompressed: fail and name the message, or write the body as stored.",
+)
 @session_options
 @servers_option
 @json_option
@@ -61,6 +68,7 @@ def export_command(
     form: str,
     columns: str | None,
     accept_loss: bool,
+    on_undecodable: str,
     master: str | None,
     memory: str,
     servers: str | None,
@@ -75,7 +83,8 @@ def export_command(
 
     given = {"topic": ",".join(topics), "columns": columns or ",".join(DEFAULT_COLUMNS)}
     with explained():
-        options = _options(given, servers, failOnDataLoss=str(not accept_loss).lower())
+        more = {"failOnDataLoss": str(not accept_loss).lower(), "onUndecodable": on_undecodable}
+        options = _options(given, servers, **more)
         missing = [name for name in NEEDED if name not in options.columns]
         if missing:
             raise SourceError(

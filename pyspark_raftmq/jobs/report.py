@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import raftmq
 from pyspark_raftmq.options import ReadOptions
 from pyspark_raftmq.read_plan import no_plan, topics_of
+from raftmq.arrow.undecodable import RAW
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,8 +19,8 @@ _HOUR_MS = 3_600_000
 
 
 class TopicLine(NamedTuple):
-    """The line of a topic. Bytes are those of decompressed bodies; `keys` is the approximate number of different keys
-    (within 5 %)."""
+    """The line of a topic. Bytes are those of decompressed bodies, as far as they can be decompressed; `keys` is the
+    approximate number of different keys (within 5 %)."""
 
     topic: str
     messages: int
@@ -66,7 +67,8 @@ def report(spark: SparkSession, options: ReadOptions, given: dict[str, str]) -> 
         groups = _groups(mq, options, topics)
     if not topics:
         return LogReport([], [], [])
-    frame = spark.read.format("raftmq").options(**{**given, "columns": "topic,store_ms,body,keys"}).load()
+    wanted = {**given, "columns": "topic,store_ms,body,keys", "onUndecodable": RAW}  # only sizes of bodies are shown
+    frame = spark.read.format("raftmq").options(**wanted).load()
     size = f.length("body")
     rows = (
         frame.withColumn("hour_ms", f.col("store_ms") - f.col("store_ms") % _HOUR_MS)

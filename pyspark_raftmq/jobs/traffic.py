@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark_raftmq.options import ReadOptions
 from pyspark_raftmq.read_plan import topics_of
+from raftmq.arrow.undecodable import RAW
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,7 +79,7 @@ def traffic(spark: SparkSession, options: ReadOptions, given: dict[str, str]) ->
     with options.connect() as mq:
         if not topics_of(mq, options):
             return TrafficReport([], [], [], -1, -1)
-    wanted = {**given, "columns": "topic,queue_id,store_ms,body,keys"}
+    wanted = {**given, "columns": "topic,queue_id,store_ms,body,keys", "onUndecodable": RAW}  # their size is used
     frame = spark.read.format("raftmq").options(**wanted).load().withColumn("size", f.length("body")).drop("body")
     frame = frame.cache()
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,14 @@ import pyarrow as pa
 from raftmq.arrow.columns import arrow_schema
 from raftmq.arrow.frames import Frames
 from raftmq.arrow.properties import MapParts, Texts, as_text, map_column, spans, split_properties, text_column
-from raftmq.client.message import COMPRESSED, plain_body
+from raftmq.arrow.undecodable import Undecodable
+from raftmq.client.message import COMPRESSED, UnreadableError, plain_body
 from raftmq_wire.message_format import parse_properties
 
 _US = 1000
+MAX_BODIES_BYTES = 64 << 20
+"""A batch is closed when its decompressed bodies reach this many bytes: a few KiB of stored messages may inflate to
+GiB."""
 _PROPERTY = {"tag": b"TAGS", "keys": b"KEYS", "message_id": b"UNIQ_KEY"}
 """Column -> the message property that it shows."""
 
@@ -22,9 +26,10 @@ _PROPERTY = {"tag": b"TAGS", "keys": b"KEYS", "message_id": b"UNIQ_KEY"}
 class _Rows:
     """The frames of one batch; values that several columns need are computed once."""
 
-    def __init__(self, frames: Frames, topic: str, names: Sequence[str]) -> None:
+    def __init__(self, frames: Frames, topic: str, names: Sequence[str], bodies: Sequence[bytes] | None) -> None:
         self.frames = frames
         self.topic = topic
+        self.bodies = bodies
         self.buffer = pa.py_buffer(frames.data)
         wanted = tuple(_PROPERTY[name] for name in names if name in _PROPERTY)
         self.values: dict[bytes, Texts] = {}
@@ -35,16 +40,54 @@ class _Rows:
             self.values = dict(zip(wanted, found, strict=True))
 
 
-def to_batch(frames: Frames, topic: str, names: Sequence[str]) -> pa.RecordBatch:
-    """Returns a batch with one row per frame, in order, and the columns `names`. All frames are of `topic`; the frames
-    have `index` and `term` if these are among the columns.
+def to_batches(
+    frames: Frames, topic: str, names: Sequence[str], undecodable: Undecodable | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yields batches with one row per frame, in order, and the columns `names`: one batch, unless bodies inflate to
+    more than MAX_BODIES_BYTES. All frames are of `topic`; they have `index` and `term` if these are among the columns.
 
-    Raises Failed for a body whose compression this client cannot read.
+    Bodies are decompressed only if `body` is among the columns. `undecodable` decides about one that cannot be; without
+    it, and if it says so, Unreadable is raised.
     """
+    if "body" not in names or not (frames.head["sys_flag"] & COMPRESSED).any():
+        yield _batch(frames, topic, names)
+        return
+    for part, bodies in _decoded(frames, topic, undecodable or Undecodable()):
+        yield _batch(part, topic, names, bodies)
+
+
+def _decoded(frames: Frames, topic: str, undecodable: Undecodable) -> Iterator[tuple[Frames, list[bytes]]]:
+    """Yields the frames in parts, each with its bodies, which take about MAX_BODIES_BYTES at most."""
+    bodies: list[bytes] = []
+    kept: list[int] = []
+    size = 0
+    head = frames.head
+    places = zip(frames.body_at.tolist(), frames.body_end.tolist(), head["sys_flag"].tolist(), strict=True)
+    for row, (at, end, flag) in enumerate(places):
+        body = frames.data[at:end]
+        try:
+            body = plain_body(body, flag)
+        except UnreadableError as error:
+            if not undecodable.met(
+                f"{topic} queue {head['queue_id'][row]} offset {head['queue_offset'][row]}", str(error)
+            ):
+                continue
+        bodies.append(body)
+        kept.append(row)
+        size += len(body)
+        if size >= MAX_BODIES_BYTES:
+            yield frames.take(np.array(kept)), bodies
+            bodies, kept, size = [], [], 0
+    if kept:
+        yield frames.take(np.array(kept)), bodies
+
+
+def _batch(frames: Frames, topic: str, names: Sequence[str], bodies: Sequence[bytes] | None = None) -> pa.RecordBatch:
+    """Returns a batch with one row per frame. `bodies`: those that are not simply what the frames hold."""
     schema = arrow_schema(names)
     if not len(frames.head):
         return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
-    rows = _Rows(frames, topic, names)
+    rows = _Rows(frames, topic, names, bodies)
     return pa.RecordBatch.from_arrays([_COLUMN[name](rows) for name in names], schema=schema)
 
 
@@ -53,22 +96,9 @@ def _topic(rows: _Rows) -> pa.Array:
 
 
 def _body(rows: _Rows) -> pa.Array:
-    frames = rows.frames
-    if not (frames.head["sys_flag"] & COMPRESSED).any():
-        return spans(rows.buffer, frames.body_at, frames.body_end)
-    stored = zip(
-        frames.body_at.tolist(),
-        frames.body_end.tolist(),
-        frames.head["sys_flag"].tolist(),
-        frames.head["queue_id"].tolist(),
-        frames.head["queue_offset"].tolist(),
-        strict=True,
-    )
-    plain = [
-        plain_body(frames.data[at:end], flag, f"{rows.topic} queue {queue_id} offset {offset}")
-        for at, end, flag, queue_id, offset in stored
-    ]
-    return pa.array(plain, pa.binary())
+    if rows.bodies is None:
+        return spans(rows.buffer, rows.frames.body_at, rows.frames.body_end)
+    return pa.array(rows.bodies, pa.binary())
 
 
 def _property(name: str) -> Callable[[_Rows], pa.Array]:

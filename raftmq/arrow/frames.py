@@ -64,6 +64,11 @@ class Frames(NamedTuple):
     likewise."""
     term: Any = None
 
+    def take(self, rows: Any) -> Frames:
+        """Returns some of the messages; `rows` is a slice, or an array of their numbers."""
+        data, *columns = self
+        return Frames(data, *(None if column is None else column[rows] for column in columns))
+
 
 @twin
 def message_starts(data: bytes) -> bytes | None:

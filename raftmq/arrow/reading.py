@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from raftmq.arrow.batches import to_batch
+from raftmq.arrow.batches import to_batches
 from raftmq.arrow.columns import ENTRY_COLUMNS
 from raftmq.arrow.frames import Frames, are_of_topic, parse_frames
 from raftmq.arrow.ranges import QueueRange, Unreadable
 from raftmq.arrow.read_rate import Pace
+from raftmq.arrow.undecodable import Undecodable
 from raftmq.client.consuming.pull import PulledFrames, PullStatus
 from raftmq.client.errors import Failed, RaftMQError
 from raftmq_wire.message_format import MessageFormatError
@@ -67,6 +68,7 @@ class RangeReader:
     """Reads one range once. `node` ("host:port") is asked first; None: the leader.
 
     With `skip_lost`, messages that retention removed are skipped with a warning, instead of raising Unreadable.
+    `undecodable` decides about bodies that cannot be decompressed; without it, they raise Unreadable.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class RangeReader:
         node: str | None = None,
         skip_lost: bool = False,
         pace: Pace | None = None,
+        undecodable: Undecodable | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._mq = mq
@@ -84,6 +87,7 @@ class RangeReader:
         self._node = node
         self._skip_lost = skip_lost
         self._pace = pace or Pace(None)
+        self._undecodable = undecodable or Undecodable()
         self._clock = clock
 
     @property
@@ -93,17 +97,18 @@ class RangeReader:
         return self._node
 
     def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
-        """Yields batches of at most `batch_rows` consecutive messages, together exactly the range. Raises
-        Unreadable."""
+        """Yields batches of at most `batch_rows` messages in order, together exactly the range without those that
+        `undecodable` leaves out. Raises Unreadable."""
         with_entries = not ENTRY_COLUMNS.isdisjoint(columns)
         for first, next_offset, data in self._runs(batch_rows):
             frames = self._parse(first, next_offset, data)
             if with_entries:
                 frames = self._with_entries(first, frames)
-            batch = to_batch(frames, self._planned.topic, columns)
-            wanted = min(batch.num_rows, self._planned.end - first)
-            for at in range(0, wanted, batch_rows):
-                yield batch.slice(at, min(batch_rows, wanted - at))
+            if next_offset > self._planned.end:
+                frames = frames.take(slice(0, self._planned.end - first))
+            for batch in to_batches(frames, self._planned.topic, columns, self._undecodable):
+                for at in range(0, batch.num_rows, batch_rows):
+                    yield batch.slice(at, batch_rows)
 
     def _runs(self, batch_rows: int) -> Iterator[tuple[int, int, bytes]]:
         """Yields (first offset, the offset after the last, frames of all between), each about as long as a batch may

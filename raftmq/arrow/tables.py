@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from raftmq.arrow.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema, require_arrow
 from raftmq.arrow.ranges import EARLIEST, LATEST, QueueRange, bounds_of, plan_topic
+from raftmq.arrow.undecodable import RAW, Undecodable
 from raftmq.client.sync import Client, connect
 from raftmq.client.tls import Tls
 
@@ -46,21 +47,28 @@ def read_arrow(
     secret_key: str = "",
     tls: Tls | bool | None = None,
     read_from: str = FOLLOWER,
+    on_undecodable: str = RAW,
 ) -> pa.Table:
     """Reads messages of `topic` into a table: queue by queue, in the order of their offsets.
 
     `start` is inclusive and `end` exclusive; each is one position for all queues, or a dict by queue id. Both are fixed
     before the first message is read, and everything acknowledged by then is included. `servers`, `access_key`,
-    `secret_key` and `tls` are those of `connect`. `read_from`: "follower" spares the leader. Raises ValueError for
-    arguments that are not understood, NotFound if there is no such topic, Unreadable if an offset does not exist, or no
-    longer, other RaftMQErrors, and LocalError if pyarrow is missing.
+    `secret_key` and `tls` are those of `connect`. `read_from`: "follower" spares the leader. `on_undecodable` says what
+    becomes of a message whose body cannot be decompressed: "raw", the body is as stored, "skip", there is no row, or
+    "fail", the read raises Unreadable, which names the message; without the column `body` nothing is decompressed.
+
+    Raises ValueError for arguments that are not understood, NotFound if there is no such topic, Unreadable if an offset
+    does not exist, or no longer, other RaftMQErrors, and LocalError if pyarrow is missing.
     """
     require_arrow()
     import pyarrow as pa
 
     with connect(servers, access_key=access_key, secret_key=secret_key, tls=tls) as mq:
         selection = select(mq, topic, start, end, columns=columns, read_from=read_from)
-        return pa.Table.from_batches(list(read_batches(mq, selection)), arrow_schema(selection.columns))
+        undecodable = Undecodable(on_undecodable)
+        batches = list(read_batches(mq, selection, undecodable))
+        undecodable.tell(topic)
+        return pa.Table.from_batches(batches, arrow_schema(selection.columns))
 
 
 def read_pandas(
@@ -74,6 +82,7 @@ def read_pandas(
     secret_key: str = "",
     tls: Tls | bool | None = None,
     read_from: str = FOLLOWER,
+    on_undecodable: str = RAW,
 ) -> pd.DataFrame:
     """Reads like `read_arrow` and returns a data frame of pandas, which has to be installed."""
     table = read_arrow(
@@ -86,6 +95,7 @@ def read_pandas(
         secret_key=secret_key,
         tls=tls,
         read_from=read_from,
+        on_undecodable=on_undecodable,
     )
     return table.to_pandas()
 
@@ -111,14 +121,14 @@ def select(
     return Selection(names, tuple(each for each in planned if each.start < each.end), read_from)
 
 
-def read_batches(mq: Client, selection: Selection) -> Iterator[pa.RecordBatch]:
-    """Yields the batches of the selection, queue by queue. Raises Unreadable."""
+def read_batches(mq: Client, selection: Selection, undecodable: Undecodable | None = None) -> Iterator[pa.RecordBatch]:
+    """Yields the batches of the selection, queue by queue. `undecodable` is that of RangeReader. Raises Unreadable."""
     from raftmq.arrow.reading import RangeReader
 
     followers = followers_of(mq) if selection.read_from == FOLLOWER else []
     for planned in selection.ranges:
         node = node_for(planned.queue_id, followers)
-        reader = RangeReader(mq, planned, node=node)
+        reader = RangeReader(mq, planned, node=node, undecodable=undecodable)
         yield from reader.batches(selection.columns, BATCH_ROWS)
         if node is not None and reader.node is None:
             followers.remove(node)  # it failed or lags: the next queues need not find that out again

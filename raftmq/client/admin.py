@@ -218,7 +218,8 @@ class AsyncAdmin(Offsets):
         return await self._members()
 
     async def view_message(self, topic: str, position: int) -> Message:
-        """Returns the message whose first byte is at `position` in the commit log. Raises NotFound."""
+        """Returns the message whose first byte is at `position` in the commit log; a body that cannot be decompressed
+        is as stored, with the reason in `Message.undecoded`. Raises NotFound."""
         what = f"message at position {position}"
         ext = {"topic": topic, "offset": str(position)}
         reply = await self._call(RequestCode.VIEW_MESSAGE_BY_ID, ext, what=what, accept=(0, 1))
@@ -236,12 +237,14 @@ class AsyncAdmin(Offsets):
         begin_ms: int = 0,
         end_ms: int = _TIME_MAX,
         count_max: int = 32,
+        as_stored: bool = False,
     ) -> list[Message]:
         """Returns the newest messages that have `key` as their message id or as a word of their key, newest first; []
         if there are none.
 
         With `unique`, `key` is compared with message ids only. `begin_ms` and `end_ms` (inclusive) bound the time of
-        storing in log time. The server returns at most 64 messages. Raises NotFound if there is no such topic.
+        storing in log time. The server returns at most 64 messages. With `as_stored` no body is decompressed, and
+        `Message.decoded` decompresses one. Raises NotFound if there is no such topic.
         """
         what = f"messages of {topic} with key {key}"
         ext = {
@@ -255,7 +258,7 @@ class AsyncAdmin(Offsets):
             ext["_UNIQUE_KEY_QUERY"] = "true"
         accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
         reply = await self._call(RequestCode.QUERY_MESSAGE, ext, what=what, accept=accept)
-        return decode_messages(reply.body) if reply.code == ResponseCode.SUCCESS else []
+        return decode_messages(reply.body, as_stored=as_stored) if reply.code == ResponseCode.SUCCESS else []
 
     async def _read(self, code: int, ext: dict[str, str], what: str) -> Reply:
         return await self._call(code, ext, what=what)

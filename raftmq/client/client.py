@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TypeVar, Unpack
 
@@ -194,15 +195,18 @@ class AsyncClient:
         filter: str | None = None,
         wait_s: float = 0.0,
         timeout_s: float = 10.0,
+        as_stored: bool = False,
     ) -> PullResult:
         """Pulls messages of one queue once. With `node` ("host:port"), only that node is asked, and it answers from the
         entries that it has applied itself.
 
-        Without `node` the leader is asked, and the new leader if it changes. Raises RaftMQError.
+        Without `node` the leader is asked, and the new leader if it changes. A body that cannot be decompressed is
+        returned as stored, with the reason in `Message.undecoded`; with `as_stored` every body is returned as stored,
+        and `Message.decoded` decompresses one. Raises RaftMQError.
         """
         wanted = subscription(tags, filter)
         request = PullRequest(topic, queue_id, offset, max_messages=max_messages, subscription=wanted, wait_s=wait_s)
-        return await self._pull(request, node, timeout_s, read_reply)
+        return await self._pull(request, node, timeout_s, partial(read_reply, as_stored=as_stored))
 
     async def pull_frames(
         self,

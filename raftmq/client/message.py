@@ -57,14 +57,19 @@ def _read_by_arrow(body: bytes, codec: str) -> bytes:
         raise UnreadableError(f"{why} (pip install 'raftmq[arrow]')") from None
     try:
         with pyarrow.CompressedInputStream(pyarrow.BufferReader(body), codec) as stream:
-            return bytes(stream.read(MAX_INFLATED_BYTES + 1))
+            plain = bytes(stream.read(MAX_INFLATED_BYTES + 1))
     except (OSError, ValueError) as error:  # Arrow's errors are one of them
         raise UnreadableError(f"does not inflate: {error}") from error
+    if not body:  # Arrow takes no bytes at all for a frame of no bytes
+        raise UnreadableError("is cut short inside its compressed body")
+    return plain
 
 
 COMPRESSED = 0x1
 _COMPRESSION_SHIFT = 8
 _COMPRESSION_MASK = 0x7
+COMPRESSION_FLAGS = COMPRESSED | _COMPRESSION_MASK << _COMPRESSION_SHIFT
+"""The bits of a message's flags that describe how its body is compressed."""
 MAX_BODY_BYTES = 15 << 20
 """The largest body that fits a 16 MiB frame with its header, however the server is configured; a larger one would end
 the connection. The server's own limit for a message and for a batch is 4 MiB by default; its refusal (code 13) names
@@ -112,7 +117,9 @@ class SendResult(NamedTuple):
 
 class Message(msgspec.Struct, frozen=True, gc=False):
     """A stored message. Times are milliseconds since the epoch: `born` by the producer's clock, `stored` in log
-    time."""
+    time.
+
+    `body` is plain, as the producer was given it, except while `compression` is not 0: then it is as stored."""
 
     topic: str
     queue_id: int
@@ -127,11 +134,30 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     born_ms: int
     store_ms: int
     reconsume_times: int = 0
+    compression: int = 0
+    """The flags that say how `body` is compressed; 0 for a plain body."""
+    undecoded: str = ""
+    """Why `body` could not be decompressed and is as stored, worded to follow the message's name; "" otherwise."""
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys of the message, one by one."""
         return tuple(self.key.split()) if self.key else ()
+
+    @property
+    def place(self) -> str:
+        """Topic, queue and offset, as errors and logs name a message."""
+        return f"{self.topic} queue {self.queue_id} offset {self.queue_offset}"
+
+    def decoded(self) -> Message:
+        """Returns the message with a plain body, or with the reason in `undecoded` if the body cannot be decompressed:
+        other people's data must not stop a reader."""
+        if not self.compression or self.undecoded:
+            return self
+        try:
+            return msgspec.structs.replace(self, body=plain_body(self.body, self.compression), compression=0)
+        except UnreadableError as error:
+            return msgspec.structs.replace(self, undecoded=str(error))
 
 
 def encode_properties(
@@ -152,6 +178,19 @@ def encode_properties(
                 why = f"property {name} is set by the client; use key= or tag="
                 raise Refused(why, code=ResponseCode.MESSAGE_ILLEGAL)
             text += _pair(name, value)
+    return _checked(text)
+
+
+def encode_copied(message_id: str, properties: Mapping[str, str]) -> str:
+    """Returns the properties of a copy in the protocol's form, with keys and tag among them. Their values are not
+    checked: they were stored before, and a value with \\x01 inside is read again as it was. Raises Refused if they
+    take too many bytes."""
+    copied = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+    return _checked(f"UNIQ_KEY\x01{message_id}\x02WAIT\x01true\x02{copied}")
+
+
+def _checked(text: str) -> str:
+    """Returns the properties, if they are Unicode text and not too long."""
     check_encodable("a property", text)
     if len(text) * 3 > PROPERTIES_BYTES_MAX and len(text.encode()) > PROPERTIES_BYTES_MAX:
         raise Refused(
@@ -197,47 +236,34 @@ def _pair(name: str, value: str) -> str:
     return f"{name}\x01{value}\x02"
 
 
-def decode_messages(data: bytes, unreadable: dict[int, str] | None = None) -> list[Message]:
+def decode_messages(data: bytes, *, as_stored: bool = False) -> list[Message]:
     """Decodes all messages in the body of a pull reply. Raises Failed for bytes that are not complete, sound stored
-    messages.
+    messages; a body that cannot be decompressed is a message with `undecoded`.
 
-    With `unreadable`, a message whose body cannot be decompressed is returned in its stored form, and its position and
-    the reason are added to `unreadable`; without it, such a message raises Failed.
+    With `as_stored`, no body is decompressed: a reader that shows or needs only some bodies calls `Message.decoded`.
     """
     try:
-        return [_read(stored, unreadable) for stored in message_format.decode_messages(data, hosts=False)]
+        found = [_read(stored) for stored in message_format.decode_messages(data, hosts=False)]
     except MessageFormatError as error:
         raise Failed(f"a reply holds what is not a stored message: {error}") from error
+    return found if as_stored else [one.decoded() if one.compression else one for one in found]
 
 
-def plain_body(body: bytes, sys_flag: int, where: str) -> bytes:
-    """Returns a stored body as it was before its producer compressed it. Raises Failed; `where` names the message in
-    the error."""
+def plain_body(body: bytes, sys_flag: int) -> bytes:
+    """Returns a stored body as it was before its producer compressed it. Raises UnreadableError."""
     if not sys_flag & COMPRESSED:
         return body
-    try:
-        return decompress(body, sys_flag >> _COMPRESSION_SHIFT & _COMPRESSION_MASK)
-    except UnreadableError as error:
-        raise Failed(f"{where} {error}") from error
+    return decompress(body, sys_flag >> _COMPRESSION_SHIFT & _COMPRESSION_MASK)
 
 
-def _read(stored: message_format.Message, unreadable: dict[int, str] | None) -> Message:
-    body = stored.body
-    if stored.sys_flag & COMPRESSED:
-        try:
-            where = f"{stored.topic} queue {stored.queue_id} offset {stored.queue_offset}"
-            body = plain_body(body, stored.sys_flag, where)
-        except Failed as error:
-            if unreadable is None:
-                raise
-            unreadable[stored.position] = str(error)
+def _read(stored: message_format.Message) -> Message:
     properties = parse_properties(stored.properties)
     return Message(
         stored.topic,
         stored.queue_id,
         stored.queue_offset,
         stored.position,
-        body,
+        stored.body,
         properties.get("KEYS"),
         properties.get("TAGS"),
         properties,
@@ -245,6 +271,7 @@ def _read(stored: message_format.Message, unreadable: dict[int, str] | None) -> 
         stored.born_ms,
         stored.store_ms,
         stored.reconsume_times,
+        stored.sys_flag & COMPRESSION_FLAGS if stored.sys_flag & COMPRESSED else 0,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar, Unpack
 
@@ -20,7 +20,14 @@ from raftmq.client.message import Message, MessageOptions, SendOptions, SendResu
 from raftmq.client.producing.delivery_delay import Delay
 from raftmq.client.producing.pipeline import FlushResult
 from raftmq.client.producing.producer import ATTEMPT_S, DEFAULT_GROUP, MAX_BYTES, MAX_MESSAGES, AsyncProducer
-from raftmq.client.producing.send_frame import SendRequest, Submission, build_batch, build_single, in_users_words
+from raftmq.client.producing.send_frame import (
+    SendRequest,
+    Submission,
+    build_batch,
+    build_copy,
+    build_single,
+    in_users_words,
+)
 from raftmq.client.producing.staged_writes_client import StagedWrites
 from raftmq.client.retries import OnRetry
 from raftmq.client.sync_admin import Admin
@@ -196,9 +203,10 @@ class Client:
         filter: str | None = None,
         wait_s: float = 0.0,
         timeout_s: float = 10.0,
+        as_stored: bool = False,
     ) -> PullResult:
         """Pulls messages of one queue once. With `node` ("host:port"), only that node is asked, and it answers from the
-        entries that it has applied itself."""
+        entries that it has applied itself; see AsyncClient.pull for `as_stored`."""
         return self._thread.run(
             self._client.pull(
                 topic,
@@ -210,6 +218,7 @@ class Client:
                 filter=filter,
                 wait_s=wait_s,
                 timeout_s=timeout_s,
+                as_stored=as_stored,
             )
         )
 
@@ -288,6 +297,16 @@ class Producer:
         self._submit(request, future)
         return future
 
+    def send_copy(
+        self, topic: str, original: Message, properties: Mapping[str, str], *, queue_id: int | None = None
+    ) -> SendResult:
+        """Sends a copy of a stored message and waits; see AsyncProducer.send_copy."""
+        self._thread.check_may_wait()
+        request = build_copy(self._ids, topic, original, properties, queue_id=queue_id)
+        future: concurrent.futures.Future[SendResult] = concurrent.futures.Future()
+        self._submit(request, future)
+        return future.result()
+
     def send_batch(self, topic: str, bodies: Sequence[bytes], **options: Unpack[SendOptions]) -> list[SendResult]:
         """Sends several messages to one queue, consecutively, either all or none, and waits."""
         self._thread.check_may_wait()
@@ -342,6 +361,11 @@ class Consumer:
     def topics(self) -> tuple[str, ...]:
         """The topics that the consumer reads."""
         return self._consumer.topics
+
+    @property
+    def undecoded(self) -> int:
+        """The number of messages that went back to the group because their bodies cannot be decompressed."""
+        return self._consumer.undecoded
 
     @property
     def trimmed(self) -> int:

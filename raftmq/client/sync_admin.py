@@ -123,8 +123,11 @@ class Admin:
         begin_ms: int = 0,
         end_ms: int = (1 << 63) - 1,
         count_max: int = 32,
+        as_stored: bool = False,
     ) -> list[Message]:
-        """Returns the newest messages that have `key` as their message id or as a word of their key, newest first."""
-        return self._run(
-            self._admin.query_messages(topic, key, unique=unique, begin_ms=begin_ms, end_ms=end_ms, count_max=count_max)
+        """Returns the newest messages that have `key` as their message id or as a word of their key, newest first; see
+        AsyncAdmin.query_messages for `as_stored`."""
+        work = self._admin.query_messages(
+            topic, key, unique=unique, begin_ms=begin_ms, end_ms=end_ms, count_max=count_max, as_stored=as_stored
         )
+        return self._run(work)

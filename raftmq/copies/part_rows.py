@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cluster.broker.reads.pull_bodies import body_of
-from raftmq.arrow.batches import to_batch
+from raftmq.arrow.batches import to_batches
 from raftmq.arrow.columns import ENTRY_COLUMNS
 from raftmq.arrow.frames import Frames, are_of_topic, parse_checked
 from raftmq.arrow.log_copy import CopyError, CopyPart, LogCopy, Place, place_of
 from raftmq.arrow.read_rate import Pace
+from raftmq.arrow.undecodable import Undecodable
 from raftmq.copies.entry_finder import EntryFinder
 from raftmq_wire.message_format import MessageFormatError
 from statemachine.payload import ITEM
@@ -72,9 +73,15 @@ class _Wanted:
 
 
 def part_batches(
-    copy: LogCopy, part: CopyPart, columns: Sequence[str], batch_rows: int, pace: Pace | None = None
+    copy: LogCopy,
+    part: CopyPart,
+    columns: Sequence[str],
+    batch_rows: int,
+    pace: Pace | None = None,
+    undecodable: Undecodable | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yields batches of at most `batch_rows` messages, together exactly those of the part. Raises CopyError."""
+    """Yields batches of at most `batch_rows` messages, together exactly those of the part without those that
+    `undecodable` leaves out. Raises CopyError, and Unreadable for a body that cannot be decompressed."""
     wanted, pace = _Wanted(copy, part), pace or Pace(None)
     topics = [span.topic for span in part.spans]
     topic_of = np.array([topics.index(topic) for topic in topics])
@@ -92,7 +99,7 @@ def part_batches(
                 if entries is not None:
                     index, term = entries.of(wanted.starts[rows])
                     frames = frames._replace(index=index, term=term)
-                yield to_batch(frames, topics[number], columns)
+                yield from to_batches(frames, topics[number], columns, undecodable)
 
 
 def _reads(wanted: _Wanted, places: Sequence[Place], size: int) -> Iterator[tuple[int, int, Place]]:

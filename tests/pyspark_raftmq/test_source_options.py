@@ -31,8 +31,12 @@ def test_what_is_left_out() -> None:
     assert (options.starting, options.ending) == (TopicBounds("earliest"), TopicBounds("latest"))
     assert options.batch_rows == 8192
     assert (options.read_from, options.fail_on_data_loss) == ("follower", True)
-    assert {*options[8:-3], options.max_bytes_per_second} == {None}
+    assert {*options[8:-4], options.max_bytes_per_second} == {None}
     assert options.filter_pushdown is False
+    assert options.on_undecodable == "fail"
+    assert parse_options({**NEEDED, "onUndecodable": "Raw"}).on_undecodable == "raw"
+    with pytest.raises(OptionError, match="it must be fail or raw or skip"):
+        parse_options({**NEEDED, "onUndecodable": "ignore"})
     assert parse_options(NEEDED, stream=True).starting == TopicBounds("latest")
 
 

@@ -88,6 +88,11 @@ class QueueShare:
         self._puller = QueuePuller(view, links, group, wanted, inbox, on_change, follow=follow, give_back=give_back)
 
     @property
+    def undecoded(self) -> int:
+        """The number of messages that went back because their bodies cannot be decompressed."""
+        return self._puller.undecoded
+
+    @property
     def trimmed(self) -> int:
         """The number of offsets that retention removed before they were read."""
         return self._puller.trimmed

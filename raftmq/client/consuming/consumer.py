@@ -119,6 +119,11 @@ class AsyncConsumer:
     # -- reading
 
     @property
+    def undecoded(self) -> int:
+        """The number of messages that went back to the group because their bodies cannot be decompressed."""
+        return self._share.undecoded
+
+    @property
     def trimmed(self) -> int:
         """The number of offsets that retention removed before they were read."""
         return self._share.trimmed

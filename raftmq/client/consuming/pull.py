@@ -9,7 +9,7 @@ from typing import NamedTuple
 from raftmq.client.connection import Connection, Reply
 from raftmq.client.consuming.subscription import ALL, Subscription
 from raftmq.client.errors import Failed, error_of
-from raftmq.client.message import Message, decode_messages
+from raftmq.client.message import MAX_INFLATED_BYTES, Message, decode_messages
 from raftmq_wire.codes import RequestCode, ResponseCode
 
 _SUSPEND = 2
@@ -63,9 +63,8 @@ class PullResult(NamedTuple):
     staleness_ms: int | None = None
     """Time in ms since the follower had applied all that its leader had then committed. None if the leader answered, or
     if the follower never had."""
-    unreadable: tuple[tuple[Message, str], ...] = ()
-    """Messages whose bodies cannot be decompressed, in their stored form, each with the reason; filled only for a
-    consumer."""
+    unreadable: tuple[Message, ...] = ()
+    """Messages whose bodies cannot be decompressed, apart from the others; filled only for a consumer."""
 
 
 class PulledFrames(NamedTuple):
@@ -118,13 +117,11 @@ class PullRequest(NamedTuple):
 
 async def pull_once(link: Connection, request: PullRequest) -> PullResult:
     """Sends a consumer's pull and decodes its reply. Raises OSError from the connection, RaftMQError from the reply."""
-    unreadable: dict[int, str] = {}
-    result = read_reply(request, await ask(link, request), unreadable)
-    if not unreadable:
+    result = read_reply(request, await ask(link, request))
+    apart = tuple(message for message in result.messages if message.undecoded)
+    if not apart:
         return result
-    apart = tuple((m, unreadable[m.position]) for m in result.messages if m.position in unreadable)
-    readable = [m for m in result.messages if m.position not in unreadable]
-    return result._replace(messages=readable, unreadable=apart)
+    return result._replace(messages=[each for each in result.messages if not each.undecoded], unreadable=apart)
 
 
 async def ask(link: Connection, request: PullRequest) -> Reply:
@@ -149,24 +146,42 @@ def read_frames(request: PullRequest, reply: Reply) -> PulledFrames:
     return PulledFrames(status, frames, next_offset, min_offset, max_offset, *_who(reply.ext))
 
 
-def read_reply(request: PullRequest, reply: Reply, unreadable: dict[int, str] | None = None) -> PullResult:
-    """Decodes and checks a pull reply. `unreadable` is passed to `decode_messages`. Raises RaftMQError."""
+def read_reply(request: PullRequest, reply: Reply, *, as_stored: bool = False) -> PullResult:
+    """Decodes and checks a pull reply. With `as_stored`, no body is decompressed. Raises RaftMQError."""
     pulled = read_frames(request, reply)
-    messages = decode_messages(pulled.frames, unreadable)
+    messages = decode_messages(pulled.frames, as_stored=True)
     _check_order(request, messages, pulled.next_offset, _what(request))
     tags = request.subscription.tags
     if tags is not None:  # the server compares hashes, and other tags may have the same
         messages = [message for message in messages if message.tag in tags]
+    next_offset = pulled.next_offset
+    if not as_stored:
+        messages, next_offset = _decoded(messages, next_offset)
     return PullResult(
         pulled.status,
         messages,
-        pulled.next_offset,
+        next_offset,
         pulled.min_offset,
         pulled.max_offset,
         pulled.ask_next,
         pulled.served_by,
         pulled.staleness_ms,
     )
+
+
+def _decoded(messages: list[Message], next_offset: int) -> tuple[list[Message], int]:
+    """Returns the messages with plain bodies, and the offset at which to continue. Once the bodies have inflated to
+    MAX_INFLATED_BYTES, the rest is left to the next pull: a reply of 1 MiB may inflate to more than 1 GiB."""
+    if not any(message.compression for message in messages):
+        return messages, next_offset
+    plain: list[Message] = []
+    size = 0
+    for message in messages:
+        if size >= MAX_INFLATED_BYTES:
+            return plain, message.queue_offset
+        plain.append(message.decoded())
+        size += len(plain[-1].body)
+    return plain, next_offset
 
 
 def _what(request: PullRequest) -> str:

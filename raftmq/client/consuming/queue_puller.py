@@ -37,7 +37,7 @@ _log = logging.getLogger("raftmq")
 
 class QueuePuller:
     """Pulls the queues of one consumer and fills its inbox. `trimmed` counts offsets that retention removed before they
-    were read."""
+    were read, `undecoded` the messages that went back because their bodies cannot be decompressed."""
 
     def __init__(
         self,
@@ -54,6 +54,7 @@ class QueuePuller:
         """`subscriptions`: topic -> the subscription that its pulls carry. `on_news` runs when the inbox or a feed has
         changed. `give_back` sends a message that cannot be read back to the cluster."""
         self.trimmed = 0
+        self.undecoded = 0
         self._view = view
         self._links = links
         self._group = group
@@ -155,9 +156,11 @@ class QueuePuller:
             return False
         idle = result.status is PullStatus.END or result.next_offset <= feed.next_offset
         if not idle:
-            for message, why in result.unreadable:
-                _log.warning("group %s: message %s goes back: %s", self._group, message.message_id, why)
+            for message in result.unreadable:
+                where, why = message.place, message.undecoded
+                _log.warning("group %s: message %s goes back: %s %s", self._group, message.message_id, where, why)
                 await self._give_back(message)
+                self.undecoded += 1
             messages = result.messages
             if feed.topic.startswith(RETRY_PREFIX):
                 messages = [_of_first_topic(message) for message in messages]

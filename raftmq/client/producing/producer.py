@@ -4,18 +4,19 @@ unknown."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar, Unpack
 
 from raftmq.client.cluster_view import ClusterView
-from raftmq.client.message import MessageOptions, SendOptions, SendResult
+from raftmq.client.message import Message, MessageOptions, SendOptions, SendResult
 from raftmq.client.producing.pipeline import FlushResult, SendPipeline
 from raftmq.client.producing.send_frame import (
     MessageIds,
     SendRequest,
     Submission,
     build_batch,
+    build_copy,
     build_single,
     in_users_words,
 )
@@ -72,6 +73,16 @@ class AsyncProducer:
         future: asyncio.Future[SendResult] = self.pipeline.loop.create_future()
         await self._submit(request, future)
         return future
+
+    async def send_copy(
+        self, topic: str, original: Message, properties: Mapping[str, str], *, queue_id: int | None = None
+    ) -> SendResult:
+        """Sends a copy of a stored message to a topic and waits, as `send` does. Its body goes on as it is, also one
+        that is still compressed; `properties` are all that it has, KEYS and TAGS among them."""
+        request = build_copy(self.ids, topic, original, properties, queue_id=queue_id)
+        future: asyncio.Future[SendResult] = self.pipeline.loop.create_future()
+        await self._submit(request, future)
+        return await future
 
     async def send_batch(self, topic: str, bodies: Sequence[bytes], **options: Unpack[SendOptions]) -> list[SendResult]:
         """Sends several messages to one queue, consecutively; either all or none are stored."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from raftmq.client.message import MAX_BODY_BYTES, check_encodable, encode_properties
+from raftmq.client.message import MAX_BODY_BYTES, Message, check_encodable, encode_copied, encode_properties
 from raftmq.client.producing.delivery_delay import Delay, DeliverAt, with_delay
 from raftmq.client.producing.send_window import AnyFuture, too_large
 from raftmq_wire import message_format
@@ -37,6 +37,8 @@ class SendRequest(NamedTuple):
     queue_id: int | None
     ordering_key: str | None
     batch: bool
+    sys_flag: int = 0
+    """The flags of the message; a copy of a compressed message has those of its original."""
 
     @property
     def size(self) -> int:
@@ -85,6 +87,22 @@ def build_single(
         raise too_large(f"message to {topic}", len(body), MAX_BODY_BYTES, (message_id,))
     text = encode_properties(message_id, key, tag, with_delay(properties, delay, deliver_at))
     return SendRequest(topic, body, text, (message_id,), queue_id, ordering_key, False)
+
+
+def build_copy(
+    ids: MessageIds, topic: str, original: Message, properties: Mapping[str, str], *, queue_id: int | None = None
+) -> SendRequest:
+    """Encodes a copy of a stored message: its body and compression as they are, with these properties instead of its
+    own. Raises Refused (too large), ValueError.
+
+    The values of the properties are not checked as those of a user are: whatever was stored once can be stored again.
+    """
+    _check(topic, queue_id, None)
+    message_id = ids.next()
+    if len(original.body) > MAX_BODY_BYTES:
+        raise too_large(f"message to {topic}", len(original.body), MAX_BODY_BYTES, (message_id,))
+    text = encode_copied(message_id, properties)
+    return SendRequest(topic, original.body, text, (message_id,), queue_id, None, False, original.compression)
 
 
 def build_batch(
@@ -159,13 +177,14 @@ class FrameWriter:
         self._credentials = credentials
         self._group = group
         self._producer_id = producer_id.hex()
-        self._templates: dict[tuple[str, bool], bytes] = {}
+        self._templates: dict[tuple[str, bool, int], bytes] = {}
 
     def frame(self, request: SendRequest, queue_id: int, sequence: int, low: int, born_ms: int) -> bytes:
         """Returns the whole frame. A retry sends the same bytes again."""
         if self._credentials is not None:
             return self._signed(request, queue_id, sequence, low, born_ms, self._credentials)
-        template = self._templates.get((request.topic, request.batch)) or self._template(request.topic, request.batch)
+        kind = (request.topic, request.batch, request.sys_flag)
+        template = self._templates.get(kind) or self._template(*kind)
         header = template % (queue_id, born_ms, _json(request.properties), sequence, low, sequence & 0x7FFFFFFF)
         body = request.body
         return b"".join((_PREFIX.pack(4 + len(header) + len(body), len(header)), header, body))
@@ -179,7 +198,7 @@ class FrameWriter:
             "c": "TBW102",
             "d": "8",
             "e": str(queue_id),
-            "f": "0",
+            "f": str(request.sys_flag),
             "g": str(born_ms),
             "h": "0",
             "i": request.properties,
@@ -194,10 +213,11 @@ class FrameWriter:
         body = request.body
         return encode_frame(code, sequence & 0x7FFFFFFF, 0, ext=credentials.signed(ext, body), body=body)
 
-    def _template(self, topic: str, batch: bool) -> bytes:
+    def _template(self, topic: str, batch: bool, sys_flag: int) -> bytes:
         def quoted(text: str) -> bytes:
             return _json(text).replace(b"%", b"%%")
 
+        numbers = b',"c":"TBW102","d":"8","e":"%%d","f":"%d","g":"%%d","h":"0","i":%%s,"j":"0","k":"false","m":"'
         template = b"".join(
             (
                 b'{"code":%d' % (RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2),
@@ -205,7 +225,7 @@ class FrameWriter:
                 quoted(self._group),
                 b',"b":',
                 quoted(topic),
-                b',"c":"TBW102","d":"8","e":"%d","f":"0","g":"%d","h":"0","i":%s,"j":"0","k":"false","m":"',
+                numbers % sys_flag,
                 b"true" if batch else b"false",
                 b'","raftmqPid":"',
                 self._producer_id.encode(),
@@ -217,7 +237,7 @@ class FrameWriter:
         )
         if len(self._templates) >= 1024:
             self._templates.clear()
-        self._templates[topic, batch] = template
+        self._templates[topic, batch, sys_flag] = template
         return template
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from raftmq.client.cluster_view import Backoff, ClusterView
 from raftmq.client.consuming.heartbeat import Heartbeats
-from raftmq.client.errors import RaftMQError, Unreachable, error_of
+from raftmq.client.errors import Failed, RaftMQError, Unreachable, error_of
 from raftmq.client.message import Message, decode_messages
 from raftmq.client.producing.transaction_end import Half, Resolution, TransactionEnds
 from raftmq_wire.codec import Header, ext_of
@@ -146,5 +146,7 @@ def _parse(header: Header, body: bytes) -> _Check:
     """Decodes a check request. Raises KeyError, ValueError, Failed."""
     ext = ext_of(header)
     (message,) = decode_messages(body)
+    if message.undecoded:  # the user's check decides by the body, so it must not see another one
+        raise Failed(f"{message.place} {message.undecoded}")
     half = Half(message.topic, ext["msgId"], int(ext["tranStateTableOffset"]), int(ext["commitLogOffset"]))
     return _Check(half, message)

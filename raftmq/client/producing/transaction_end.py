@@ -75,7 +75,7 @@ class TransactionEnds:
     async def _look_up(self, half: Half) -> str:
         """Looks the message up; returns the outcome of a transaction that is over. Raises RaftMQError."""
         try:
-            found = await self._admin.query_messages(half.topic, half.message_id, unique=True)
+            found = await self._admin.query_messages(half.topic, half.message_id, unique=True, as_stored=True)
         except NotFound:
             return "dropped"
         return _COMMITTED if found else "not committed"

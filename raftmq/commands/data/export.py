@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.runtime.host.private_files import as_the_user_has_it
+from raftmq.commands.messages.printing import counted
 from raftmq.commands.messages.start_positions import START, Start, StartType
 from raftmq.commands.shared_options import connect, console, json_option, servers_option, show
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
     from raftmq.arrow.tables import Selection
+    from raftmq.arrow.undecodable import Undecodable
     from raftmq.client import Client
 
 _ROW_GROUP_ROWS = 1 << 17
@@ -37,6 +39,13 @@ _ROW_GROUP_BYTES = 64 << 20
 @click.option(
     "--columns", metavar="NAMES", help="Columns to write, separated by commas (default: all but index and term)."
 )
+@click.option(
+    "--on-undecodable",
+    type=click.Choice(["raw", "skip", "fail"]),
+    default="raw",
+    show_default=True,
+    help="A body that cannot be decompressed: write it as stored, leave the row out, or fail.",
+)
 @click.option("--leader", is_flag=True, help="Read from the leader; without it followers are read.")
 @servers_option
 @json_option
@@ -45,18 +54,24 @@ def export(
     to: Path,
     start: Start,
     columns: str | None,
+    on_undecodable: str,
     leader: bool,
     servers: str | None,
     as_json: bool,
 ) -> None:
     """Write the messages of TOPIC to a Parquet file, up to where the topic ends when the command begins.
 
+    A body that cannot be decompressed is written as stored, unless --on-undecodable says otherwise, and counted.
+
     Needs the extra arrow: pip install 'raftmq[arrow]'. The file appears when it is complete.
     """
     from raftmq.arrow.columns import require_arrow
+    from raftmq.arrow.ranges import Unreadable
     from raftmq.arrow.tables import FOLLOWER, LEADER, select
+    from raftmq.arrow.undecodable import SKIP, Undecodable
 
     require_arrow()
+    undecodable = Undecodable(on_undecodable)
     names = [name.strip() for name in columns.split(",")] if columns else None
     with connect(servers) as mq:
         try:
@@ -66,20 +81,28 @@ def export(
             raise LocalError(
                 what, "--columns takes names of columns", f"raftmq export {topic} --to {to}", ExitCode.USAGE
             ) from None
-        _write(mq, selection, to, quiet=as_json)
-    count = selection.messages
-    answer = {"file": str(to), "topic": topic, "messages": count, "queues": len(selection.ranges)}
-    show(as_json, answer, f"{to}: {count} message{'' if count == 1 else 's'} of {topic}")
+        try:
+            count = _write(mq, selection, undecodable, to, quiet=as_json)
+        except Unreadable as error:
+            raise LocalError(error.what, error.why, error.hint) from None
+    bad = undecodable.count
+    answer = {"file": str(to), "topic": topic, "messages": count, "queues": len(selection.ranges), "undecoded": bad}
+    show(as_json, answer, f"{to}: {counted(count)} of {topic}")
+    if bad:
+        done = "left out" if on_undecodable == SKIP else "written with the body as stored"
+        click.echo(f"{counted(bad)} could not be decoded: {done}", err=True)
 
 
-def _write(mq: Client, selection: Selection, to: Path, *, quiet: bool) -> None:
-    """Writes a file beside `to` and renames it, so that an interrupted command leaves no file under that name."""
+def _write(mq: Client, selection: Selection, undecodable: Undecodable, to: Path, *, quiet: bool) -> int:
+    """Writes a file beside `to` and renames it, so that an interrupted command leaves no file under that name; returns
+    the number of rows."""
     import pyarrow.parquet as pq
 
     from raftmq.arrow.columns import arrow_schema
     from raftmq.arrow.tables import read_batches
 
     fresh = to.with_name(to.name + ".tmp")
+    written = 0
     try:
         with (
             as_the_user_has_it(),
@@ -87,13 +110,15 @@ def _write(mq: Client, selection: Selection, to: Path, *, quiet: bool) -> None:
             _progress(selection.messages, quiet=quiet) as advance,
         ):
             group: list[Any] = []
-            for batch in read_batches(mq, selection):
+            for batch in read_batches(mq, selection, undecodable):
                 group.append(batch)
+                written += batch.num_rows
                 advance(batch.num_rows)
                 if _is_full(group):
                     _flush(writer, group)
             _flush(writer, group)
         fresh.replace(to)
+        return written
     except OSError as error:
         raise LocalError(
             f"{to} cannot be written", error.strerror or str(error), "raftmq export TOPIC --to FILE"

@@ -6,13 +6,13 @@ import contextlib
 import itertools
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.commands.messages.printing import FormatType, printer
+from raftmq.commands.messages.printing import FormatType, Printer, counted
 from raftmq.commands.messages.start_positions import START, Start, StartType, walk
 from raftmq.commands.name_completion import TOPIC, complete_groups, with_near_miss
 from raftmq.commands.shared_options import INTERRUPTED, connect, json_option, servers_option
@@ -114,23 +114,26 @@ def consume(
     """Print the messages of TOPIC, one per line, and stop at the end.
 
     A terminal gets time, queue, offset, key, tag and body, a pipe or file bodies only. Without --group no offsets are
-    committed. With --json each message is one JSON object with its queue, offset, key and tag.
+    committed. With --json each message is one JSON object with its queue, offset, key and tag. A body that cannot be
+    decompressed is printed as stored, and such messages are counted at the end; with --group they go back to the group.
     """
     if group and not NAME.fullmatch(group):
         raise click.UsageError(f"'{group}' is no name of a group: it may hold only letters, digits and % | _ -")
     if ordered and not group:
         raise click.UsageError("--ordered needs --group: order is kept among the members of a group")
-    show = printer(as_json=as_json, form=form)
+    printed, gone_back = Printer(as_json=as_json, form=form), 0
     with connect(servers) as mq, with_near_miss(topic, mq.admin.topics):
         if group:
             options: dict[str, Any] = {"start": start, "filter": expression, "ordered": ordered, "follow": follow}
             with Stop() as stop, mq.consumer(group, topic, **options) as member:
-                count = _print_and_commit(member, most, stop, show)
-            interrupted = stop.asked
+                _print_and_commit(member, most, stop, printed)
+            interrupted, gone_back = stop.asked, member.undecoded
         else:
-            count, interrupted = _print_all(walk(mq, topic, start, expression=expression, follow=follow), most, show)
-    what = f"{count} message{'' if count == 1 else 's'}"
-    if most is not None and count == most:
+            interrupted = _print_all(walk(mq, topic, start, expression=expression, follow=follow), most, printed)
+    what = printed.told()
+    if gone_back:
+        what += f"; {counted(gone_back)} could not be decoded and went back to {group}"
+    if most is not None and printed.count == most:
         click.echo(f"stopped after {what} (--max {most})", err=True)
     elif interrupted or follow:
         click.echo(f"stopped after {what}", err=True)
@@ -139,35 +142,30 @@ def consume(
     return INTERRUPTED if interrupted else 0
 
 
-def _print_and_commit(member: Consumer, most: int | None, stop: Stop, show: Callable[[Message], None]) -> int:
-    """Prints messages until the end, `most` or a signal; returns their number. Printed messages are committed after a
-    second at most, even if no further message comes.
+def _print_and_commit(member: Consumer, most: int | None, stop: Stop, printed: Printer) -> None:
+    """Prints messages until the end, `most` or a signal. Printed messages are committed after a second at most, even if
+    no further message comes.
 
     Any other exception passes through, so that the consumer does not commit a message that was not printed.
     """
-    count = committed = 0
-    committed_at = time.monotonic()
-    while count != most and not stop.asked:
+    committed, committed_at = 0, time.monotonic()
+    while printed.count != most and not stop.asked:
         message = member.poll(_TICK_S)
         if message is not None:
             with stop.at_once():
-                show(message)
-            count += 1
+                printed.show(message)
         elif member.at_end:
             break
-        if count > committed and time.monotonic() - committed_at >= _COMMIT_S:
+        if printed.count > committed and time.monotonic() - committed_at >= _COMMIT_S:
             member.commit()
-            committed, committed_at = count, time.monotonic()
-    return count
+            committed, committed_at = printed.count, time.monotonic()
 
 
-def _print_all(messages: Iterator[Message], most: int | None, show: Callable[[Message], None]) -> tuple[int, bool]:
-    """Prints messages until the end, `most` or Ctrl-C; returns their number, and True after Ctrl-C."""
-    count = 0
+def _print_all(messages: Iterator[Message], most: int | None, printed: Printer) -> bool:
+    """Prints messages until the end, `most` or Ctrl-C; returns True after Ctrl-C."""
     try:
         for message in itertools.islice(messages, most):
-            show(message)
-            count += 1
+            printed.show(message)
     except KeyboardInterrupt:
-        return count, True
-    return count, False
+        return True
+    return False

@@ -36,7 +36,7 @@ def list_(group: str, most: int, servers: str | None, as_json: bool) -> None:
     with connect(servers) as mq:
         letters, kept = dead_letters(mq, group, None, most)
     if as_json:
-        print_json({"schema": 1, "group": group, "kept": kept, "letters": [_to_json(one) for one in letters]})
+        print_json({"schema": 1, "group": group, "kept": kept, "letters": [_to_json(one.decoded()) for one in letters]})
         return
     rows: list[list[object]] = [
         [one.queue_offset, _stored(one), one.properties.get("RETRY_TOPIC", ""), one.reconsume_times, one.key or ""]
@@ -56,8 +56,11 @@ def list_(group: str, most: int, servers: str | None, as_json: bool) -> None:
 @json_option
 def resend(
     group: str, offsets: tuple[int, ...], everything: bool, again: bool, servers: str | None, as_json: bool
-) -> None:
+) -> int:
     """Send dead letters to GROUP again, as if they had not failed before. They stay among the dead letters.
+
+    Bodies go on as they are stored. A letter that the cluster does not take is named, the others are sent, and the exit
+    code is 1.
 
     Each carries its place among the dead letters as the property RAFTMQ_ORIGIN. A letter that was resent before is left
     out, unless --again is given.
@@ -73,10 +76,13 @@ def resend(
                 "nothing was sent; retention may have removed it",
                 f"raftmq dlq list {group}",
             )
-        sent = send_copies(mq, producer, RETRY_PREFIX + group, letters, again=again, queue_id=0)
-    left = len(letters) - sent
+        copied = send_copies(mq, producer, RETRY_PREFIX + group, letters, again=again, queue_id=0)
+    sent = copied.sent
+    left = len(letters) - sent - len(copied.left_out)
     rest = f"; {left} were resent before (--again sends them too)" if left else ""
-    show(as_json, {"group": group, "sent": sent}, f"sent {counted(sent)} to {RETRY_PREFIX}{group}{rest}")
+    answer = {"group": group, "sent": sent, **copied.to_json()}
+    show(as_json, answer, f"sent {counted(sent)} to {RETRY_PREFIX}{group}{rest}")
+    return copied.tell()
 
 
 @dlq.command("purge")
@@ -101,8 +107,9 @@ def purge(group: str, yes: bool, dry_run: bool, servers: str | None, as_json: bo
 
 
 def dead_letters(mq: Client, group: str, wanted: set[int] | None, most: int | None) -> tuple[list[Message], int]:
-    """Returns the oldest dead letters, or those at the offsets `wanted`, and how many are kept. Raises LocalError if
-    there is no such group. A group without dead letters has no topic for them, and none are returned."""
+    """Returns the oldest dead letters, or those at the offsets `wanted`, with bodies as stored, and how many are kept.
+    Raises LocalError if there is no such group. A group without dead letters has no topic for them, and none are
+    returned."""
     from raftmq.client.errors import NotFound
 
     topic = PREFIX + group
@@ -120,7 +127,7 @@ def dead_letters(mq: Client, group: str, wanted: set[int] | None, most: int | No
     found: list[Message] = []
     offset = low
     while offset < high and (most is None or len(found) < most) and wanted != set():
-        pulled = mq.pull(topic, 0, offset)
+        pulled = mq.pull(topic, 0, offset, as_stored=True)
         found += [one for one in pulled.messages if wanted is None or one.queue_offset in wanted]
         if pulled.next_offset <= offset:
             break
@@ -153,4 +160,5 @@ def _to_json(one: Message) -> dict[str, Any]:
         "key": one.key,
         "tag": one.tag,
         "body": one.body.decode(errors="backslashreplace"),
+        **({"undecoded": one.undecoded} if one.undecoded else {}),
     }

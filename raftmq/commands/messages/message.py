@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from raftmq.commands.messages.printing import to_json
+from raftmq.commands.messages.printing import remark_on, to_json, undecoded
 from raftmq.commands.shared_options import connect, console, json_option, print_json, servers_option
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -60,7 +60,9 @@ def message(
     with connect(servers) as mq:
         if key is not None and topic:
             begin_ms, end_ms = _ms(since, 0), _ms(until, (1 << 63) - 1)
-            found = mq.admin.query_messages(topic, key, begin_ms=begin_ms, end_ms=end_ms, count_max=most)
+            found = mq.admin.query_messages(
+                topic, key, begin_ms=begin_ms, end_ms=end_ms, count_max=most, as_stored=True
+            )
             nothing = f"no message of {topic} has the key {key}"
         elif message_id is not None:
             found = _by_id(mq, topic, message_id)
@@ -70,11 +72,15 @@ def message(
     if not found:
         why = "a majority confirmed that no such message is stored now"
         raise LocalError(nothing, why, f"raftmq consume {topic} --json" if topic else "raftmq topic list")
-    for one in found:
+    count = 0
+    for one in (each.decoded() for each in found):
+        count += bool(one.undecoded)
         if as_json:
             print_json({"schema": 1, **to_json(one), "position": one.position, "properties": one.properties})
         else:
             _print(one)
+    if count:
+        click.echo(undecoded(count).removeprefix("; "), err=True)
 
 
 def _by_id(mq: Client, topic: str | None, message_id: str) -> list[Message]:
@@ -82,7 +88,7 @@ def _by_id(mq: Client, topic: str | None, message_id: str) -> list[Message]:
     topic), and one that encodes the message's position in the log."""
     from raftmq.client.message import position_of
 
-    found = mq.admin.query_messages(topic, message_id, unique=True) if topic else []
+    found = mq.admin.query_messages(topic, message_id, unique=True, as_stored=True) if topic else []
     position = position_of(message_id)
     if found or position < 0:
         if not topic:
@@ -116,6 +122,8 @@ def _print(one: Message) -> None:
     console().print(f"{place}, position {one.position}, stored {stored}", markup=False)
     for name, value in one.properties.items():
         console().print(f"  {name}: {value}", markup=False)
+    if one.undecoded:
+        console().print(f"  ({remark_on(one)})", markup=False)
     console().print(f"  {one.body.decode(errors='backslashreplace')}", markup=False)
 
 

@@ -8,22 +8,51 @@ log do not.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
 
 from raftmq.commands.messages.start_positions import walk
+from raftmq.commands.shared_options import plain
+from raftmq_wire.codes import ResponseCode
+from raftmq_wire.errors import ExitCode
 
 if TYPE_CHECKING:
     from raftmq.client import Client, Message, Producer
 
 ORIGIN = "RAFTMQ_ORIGIN"
 NOT_COPIED = frozenset(
-    ("UNIQ_KEY", "KEYS", "TAGS", "WAIT", "DELAY", "MSG_REGION", "TRACE_ON", "CLUSTER", "REAL_TOPIC", "REAL_QID", ORIGIN)
+    ("UNIQ_KEY", "WAIT", "DELAY", "MSG_REGION", "TRACE_ON", "CLUSTER", "REAL_TOPIC", "REAL_QID", ORIGIN)
 )
 """Properties that are not copied, because the client or the broker sets them anew."""
 TIMERS = "TIMER_"
 _CLOCKS_MS = 60_000
 """Milliseconds subtracted from the time of the oldest original when copies are searched. Log time never goes back, but
 the times of two messages may be equal; a minute costs nothing."""
+
+
+class LeftOut(NamedTuple):
+    """A message that cannot be copied, and the reason."""
+
+    original: Message
+    why: str
+
+
+class Copied(NamedTuple):
+    """The result of `send_copies`."""
+
+    sent: int
+    left_out: list[LeftOut]
+
+    def to_json(self) -> dict[str, int]:
+        """Returns the field of the command's JSON that counts what was left out."""
+        return {"left_out": len(self.left_out)}
+
+    def tell(self) -> int:
+        """Names on stderr each message that was left out; returns the command's exit code."""
+        for original, why in self.left_out:
+            click.echo(f"{original.place} was not sent: {plain(why)}", err=True)
+        return ExitCode.FAILED if self.left_out else ExitCode.OK
 
 
 def origin_of(one: Message) -> str:
@@ -50,19 +79,28 @@ def copied_before(mq: Client, to: str, originals: Iterable[Message]) -> set[str]
 
 def send_copies(
     mq: Client, producer: Producer, to: str, originals: list[Message], *, again: bool, queue_id: int | None = None
-) -> int:
+) -> Copied:
     """Sends copies of the originals that have none in the topic `to` yet, or of all with `again`; returns the number of
-    copies. Raises RaftMQError; a repetition then sends the rest."""
+    copies, and the originals that no copy can be made of. Bodies go on as they are stored. Raises RaftMQError; a
+    repetition then sends the rest."""
+    from raftmq.client.errors import Refused
+
     known = set() if again else copied_before(mq, to, originals)
-    sent = 0
+    sent, left_out = 0, []
     for one in originals:
         origin = origin_of(one)
         if origin in known:
             continue
         kept = {name: value for name, value in one.properties.items() if is_copied(name)}
-        producer.send(to, one.body, queue_id=queue_id, key=one.key, tag=one.tag, properties=kept | {ORIGIN: origin})
+        try:
+            producer.send_copy(to, one, kept | {ORIGIN: origin}, queue_id=queue_id)
+        except Refused as error:
+            if error.code != ResponseCode.MESSAGE_ILLEGAL:
+                raise
+            left_out.append(LeftOut(one, str(error)))  # this message alone is at fault, so the others go on
+            continue
         sent += 1
-    return sent
+    return Copied(sent, left_out)
 
 
 def is_copied(name: str) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raftmq.commands.messages.message_copies import send_copies
-from raftmq.commands.messages.printing import FormatType, counted, printer
+from raftmq.commands.messages.printing import FormatType, Printer, counted
 from raftmq.commands.messages.start_positions import START, MomentType, Start, StartType, walk
 from raftmq.commands.name_completion import TOPIC, with_near_miss
 from raftmq.commands.shared_options import connect, json_option, servers_option, show
@@ -78,15 +78,17 @@ def browse(
     servers: str | None,
     as_json: bool,
 ) -> None:
-    """Show messages of TOPIC by queue, offset and time, queue by queue. Nothing is committed."""
+    """Show messages of TOPIC by queue, offset and time, queue by queue. Nothing is committed.
+
+    A body that cannot be decompressed is shown as stored; --body looks at what is shown.
+    """
     with connect(servers) as mq:
         found = itertools.islice(_selected(mq, topic, queues, start, until, pattern, expression), most)
-        show_one, count = printer(as_json=as_json, form=form), 0
+        printed = Printer(as_json=as_json, form=form)
         for message in found:
-            show_one(message)
-            count += 1
-    more = f"; --max {most} shows no more" if count == most else ""
-    click.echo(f"{counted(count)}{more}", err=True)
+            printed.show(message)
+    more = f"; --max {most} shows no more" if printed.count == most else ""
+    click.echo(f"{printed.told()}{more}", err=True)
 
 
 @messages.command("republish")
@@ -109,8 +111,11 @@ def republish(
     dry_run: bool,
     servers: str | None,
     as_json: bool,
-) -> None:
+) -> int:
     """Send messages of TOPIC again, with body, key, tag and properties.
+
+    A compressed body goes on as it is stored, also one that cannot be decompressed. A message that the cluster does not
+    take is named, the others are sent, and the exit code is 1.
 
     Each copy names its origin in the property RAFTMQ_ORIGIN. What has a copy in the target topic already is left out:
     the same command, repeated, sends nothing twice, unless --again is given. Copies are not copied.
@@ -131,12 +136,13 @@ def republish(
         if dry_run:
             answer = {"topic": topic, "to": target, "selected": len(chosen), "sent": 0}
             show(as_json, answer, f"nothing was sent; {len(chosen)} messages of {topic} fit")
-            return
-        sent = send_copies(mq, producer, target, chosen, again=again)
-    left = len(chosen) - sent
+            return ExitCode.OK
+        copied = send_copies(mq, producer, target, chosen, again=again)
+    left = len(chosen) - copied.sent - len(copied.left_out)
     rest = f"; {left} had a copy there already (--again sends them too)" if left else ""
-    answer = {"topic": topic, "to": target, "selected": len(chosen), "sent": sent}
-    show(as_json, answer, f"sent {counted(sent)} of {topic} to {target}{rest}")
+    answer = {"topic": topic, "to": target, "selected": len(chosen), "sent": copied.sent}
+    show(as_json, answer | copied.to_json(), f"sent {counted(copied.sent)} of {topic} to {target}{rest}")
+    return copied.tell()
 
 
 def _selected(
@@ -159,5 +165,7 @@ def _selected(
         )
     before_ms = None if until is None else int(until.timestamp() * 1000)
     for one in walk(mq, topic, start, queues=queues, expression=expression):
-        if (before_ms is None or one.store_ms < before_ms) and (pattern is None or pattern.search(one.body)):
+        if before_ms is not None and one.store_ms >= before_ms:
+            continue
+        if pattern is None or pattern.search(one.decoded().body):
             yield one

@@ -58,17 +58,32 @@ def counted(count: int) -> str:
     return f"{count} message{'' if count == 1 else 's'}"
 
 
-def printer(*, as_json: bool, form: str | None) -> Callable[[Message], None]:
-    """Returns a function that prints one message as a line and flushes it, so that a reader at the other end of a pipe
-    sees it at once."""
-    out = sys.stdout.buffer
-    line = _line(as_json, form)
+def undecoded(count: int) -> str:
+    """Returns the end of a sentence about messages, if the bodies of `count` of them cannot be decompressed."""
+    return f"; {counted(count)} could not be decoded: body as stored" if count else ""
 
-    def show(message: Message) -> None:
-        out.write(line(message) + b"\n")
-        out.flush()
 
-    return show
+class Printer:
+    """Prints messages, one as a line, and counts them. A body that cannot be decompressed is printed as stored."""
+
+    def __init__(self, *, as_json: bool, form: str | None) -> None:
+        self.count = 0
+        self.undecoded = 0
+        """The number of printed messages whose bodies cannot be decompressed."""
+        self._out = sys.stdout.buffer
+        self._line = _line(as_json, form)
+
+    def show(self, message: Message) -> None:
+        """Prints one message and flushes it, so that a reader at the other end of a pipe sees it at once."""
+        shown = message.decoded()
+        self._out.write(self._line(shown) + b"\n")
+        self._out.flush()
+        self.count += 1
+        self.undecoded += bool(shown.undecoded)
+
+    def told(self) -> str:
+        """Returns "3 messages", with the number of those that could not be decoded."""
+        return counted(self.count) + undecoded(self.undecoded)
 
 
 def _line(as_json: bool, form: str | None) -> Callable[[Message], bytes]:
@@ -95,15 +110,27 @@ def _columns(one: Message) -> bytes:
     when = stored(one)[:23]
     place = f"{when}  {one.queue_id:>3} {one.queue_offset:>8}"
     body = plain(one.body.decode(errors="backslashreplace")).replace("\n", "\\n")
-    return f"{place}  {plain(one.key or '-'):<12}  {plain(one.tag or '-'):<8}  {body}".encode()
+    remark = f"  ({remark_on(one)})" if one.undecoded else ""
+    return f"{place}  {plain(one.key or '-'):<12}  {plain(one.tag or '-'):<8}  {body}{remark}".encode()
+
+
+def remark_on(one: Message) -> str:
+    """Returns the remark that a message has whose body is shown as stored."""
+    return f"as stored: the body {one.undecoded}"
+
+
+def body_to_json(one: Message) -> dict[str, str]:
+    """Returns the JSON fields of a body: `body` if it is UTF-8, else `body_base64`; and `undecoded`, the reason, if it
+    is as stored because it cannot be decompressed."""
+    remark = {"undecoded": one.undecoded} if one.undecoded else {}
+    try:
+        return {"body": one.body.decode(), **remark}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(one.body).decode(), **remark}
 
 
 def to_json(message: Message) -> dict[str, Any]:
-    """Returns the JSON form of a message; its body as text if it is UTF-8, else as `body_base64`."""
-    try:
-        body = {"body": message.body.decode()}
-    except UnicodeDecodeError:
-        body = {"body_base64": base64.b64encode(message.body).decode()}
+    """Returns the JSON form of a message."""
     return {
         "topic": message.topic,
         "queue_id": message.queue_id,
@@ -112,5 +139,5 @@ def to_json(message: Message) -> dict[str, Any]:
         "key": message.key,
         "tag": message.tag,
         "store_ms": message.store_ms,
-        **body,
+        **body_to_json(message),
     }

@@ -79,7 +79,8 @@ def walk(
     follow: bool = False,
 ) -> Iterator[Message]:
     """Yields the messages of all queues, or of `queues`, in turn, each queue in its own order: up to the queues' ends
-    when this began, or with `follow` without end. Raises NotFound."""
+    when this began, or with `follow` without end. Bodies are as stored: whoever shows one decodes it, so that no more
+    than one inflated body is in memory. Raises NotFound."""
     known = [each for each in mq.admin.describe_topic(topic).queues if not queues or each.queue_id in queues]
     following = {queue.queue_id: _begin(mq, topic, queue, start) for queue in known}
     ends = {queue.queue_id: queue.max_offset for queue in known}
@@ -89,7 +90,7 @@ def walk(
             if not follow and offset >= ends[queue_id]:
                 del following[queue_id]
                 continue
-            pulled = mq.pull(topic, queue_id, offset, _PULL_MESSAGES, filter=expression)
+            pulled = mq.pull(topic, queue_id, offset, _PULL_MESSAGES, filter=expression, as_stored=True)
             yield from (m for m in pulled.messages if follow or m.queue_offset < ends[queue_id])
             idle = idle and pulled.next_offset == offset
             following[queue_id] = pulled.next_offset

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import datetime
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raftmq.arrow.batches import to_batch
+from raftmq.arrow import batches
+from raftmq.arrow.batches import to_batches
 from raftmq.arrow.columns import DEFAULT_COLUMNS, arrow_schema
-from raftmq.arrow.frames import are_of_topic, parse_frames
+from raftmq.arrow.frames import Frames, are_of_topic, parse_frames
+from raftmq.arrow.ranges import Unreadable
+from raftmq.arrow.undecodable import FAIL, RAW, SKIP, Undecodable
 from raftmq.client import message as rows
 from raftmq.client.errors import Failed, RaftMQError
 from raftmq_wire.message_format import Message, MessageFormatError, encode_message
@@ -74,11 +79,15 @@ def by_rows(data: bytes) -> list[dict[str, Any]]:
     ]
 
 
+def table(frames: Frames, names: Sequence[str], undecodable: Undecodable | None = None) -> pa.Table:
+    return pa.Table.from_batches(to_batches(frames, TOPIC, names, undecodable), arrow_schema(names))
+
+
 def by_columns(data: bytes) -> list[dict[str, Any]]:
     frames = parse_frames(data)
     if not are_of_topic(frames, TOPIC).all():
         raise MessageFormatError("another topic")
-    found: list[dict[str, Any]] = to_batch(frames, TOPIC, DEFAULT_COLUMNS).to_pylist()
+    found: list[dict[str, Any]] = table(frames, DEFAULT_COLUMNS, Undecodable(RAW)).to_pylist()
     return found
 
 
@@ -120,24 +129,56 @@ def test_both_versions_of_the_format_are_read() -> None:
     assert are_of_topic(frames, TOPIC).tolist() == [True, False]
     assert are_of_topic(frames, long_topic).tolist() == [False, True]
     assert are_of_topic(frames, "others").tolist() == [False, False]
-    assert to_batch(frames, TOPIC, ("body",)).column("body").to_pylist() == [b"one", b"two"]
+    assert table(frames, ("body",)).column("body").to_pylist() == [b"one", b"two"]
 
 
 def test_no_frames_are_a_batch_without_rows() -> None:
-    batch = to_batch(parse_frames(b""), TOPIC, ("tag", "body", "properties"))
+    batch = table(parse_frames(b""), ("tag", "body", "properties"))
     assert batch.num_rows == 0
     assert batch.schema == arrow_schema(("tag", "body", "properties"))
 
 
 def test_columns_are_those_asked_for_in_that_order() -> None:
     data = encode_message(Message(TOPIC, b"x", b"TAGS\x01new\x02", queue_offset=7))
-    assert to_batch(parse_frames(data), TOPIC, ("tag", "queue_offset")).to_pydict() == {
+    assert table(parse_frames(data), ("tag", "queue_offset")).to_pydict() == {
         "tag": ["new"],
         "queue_offset": [7],
     }
 
 
-def test_a_body_compressed_in_an_unknown_way_is_an_error() -> None:
-    data = encode_message(Message(TOPIC, b"zzz", sys_flag=rows.COMPRESSED | 2 << 8, queue_offset=9))
-    with pytest.raises(Failed, match="orders queue 0 offset 9"):
-        to_batch(parse_frames(data), TOPIC, ("body",))
+def sent_with_one_bad() -> bytes:
+    good = zlib.compress(b"good")
+    return b"".join(
+        encode_message(Message(TOPIC, body, b"TAGS\x01t%d\x02" % at, sys_flag=flag, queue_offset=at))
+        for at, (body, flag) in enumerate(
+            [(b"plain", 0), (good, rows.COMPRESSED), (b"bad", rows.COMPRESSED | 5 << 8), (good, rows.COMPRESSED)]
+        )
+    )
+
+
+def test_a_body_that_cannot_be_decompressed_is_an_error_with_its_place() -> None:
+    frames = parse_frames(sent_with_one_bad())
+    for undecodable in (None, Undecodable(FAIL)):
+        with pytest.raises(Unreadable, match="orders queue 0 offset 2") as found:
+            list(to_batches(frames, TOPIC, ("body",), undecodable))
+        assert "onUndecodable" in (found.value.hint or "")
+    assert table(frames, ("tag",)).num_rows == 4, "only what is shown is decompressed"
+
+
+@pytest.mark.parametrize("most", [1, 9, 1000])
+def test_such_a_body_is_raw_or_its_row_is_left_out(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if bodies are so large that each takes a batch of its own."""
+    monkeypatch.setattr(batches, "MAX_BODIES_BYTES", most)
+    frames = parse_frames(sent_with_one_bad())
+    for choice, bodies in ((RAW, [b"plain", b"good", b"bad", b"good"]), (SKIP, [b"plain", b"good", b"good"])):
+        undecodable = Undecodable(choice)
+        found = table(frames, ("queue_offset", "body", "tag"), undecodable)
+        assert found["body"].to_pylist() == bodies
+        assert found["tag"].to_pylist() == [f"t{at}" for at in found["queue_offset"].to_pylist()]
+        assert undecodable.count == 1
+        assert len(found["body"].chunks) == {1: len(bodies), 9: 2, 1000: 1}[most]
+
+
+def test_another_word_than_the_choices_is_refused() -> None:
+    with pytest.raises(ValueError, match="on_undecodable='ignore' is not one of fail, raw, skip"):
+        Undecodable("ignore")

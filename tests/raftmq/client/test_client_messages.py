@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from raftmq.client import message as m
 from raftmq.client import message as messages_of_users
 from raftmq.client.errors import Failed, RaftMQError
-from raftmq.client.producing.send_frame import FrameWriter, MessageIds, build_batch, build_single
+from raftmq.client.producing.send_frame import FrameWriter, MessageIds, build_batch, build_copy, build_single
 from raftmq_wire.codec import decode_header, ext_of
 from raftmq_wire.message_format import Message as StoredMessage
 from raftmq_wire.message_format import encode_message, parse_properties
+from raftmq_wire.signature import Credentials
 
 VECTOR = bytes.fromhex(
     "00000065daa320a758932aac000000030000000000000000000000050000000000001000000000000000018bcfe568000a0000020000c350"
@@ -78,14 +79,23 @@ def test_a_body_in_lz4_or_zstd_is_inflated(
     flags = m.COMPRESSED | kind << 8
     assert m.decode_messages(stored("T", 0, 0, stored_message(packed, "", 1, flags)))[0].body == body
     for damaged in (packed[: len(packed) // 2], b"neither"):
-        with pytest.raises(Failed, match="does not inflate"):
-            m.decode_messages(stored("T", 0, 0, stored_message(damaged, "", 1, flags)))
+        kept(m.decode_messages(stored("T", 0, 0, stored_message(damaged, "", 1, flags))), damaged, "does not inflate")
+    found = m.decode_messages(stored("T", 0, 0, stored_message(b"", "", 1, flags)))
+    kept(found, b"", "cut short")
     monkeypatch.setattr(messages_of_users, "MAX_INFLATED_BYTES", 1000)
-    with pytest.raises(Failed, match="more than 1000 bytes"):
-        m.decode_messages(stored("T", 0, 0, stored_message(packed, "", 1, flags)))
+    kept(m.decode_messages(stored("T", 0, 0, stored_message(packed, "", 1, flags))), packed, "more than 1000 bytes")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(Failed, match=f"compressed with {codec}, which this client reads where pyarrow is installed"):
-        m.decode_messages(stored("T", 0, 0, stored_message(packed, "", 1, flags)))
+    found = m.decode_messages(stored("T", 0, 0, stored_message(packed, "", 1, flags)))
+    kept(found, packed, f"compressed with {codec}, which this client reads where pyarrow is installed")
+
+
+def kept(found: list[m.Message], body: bytes, why: str) -> None:
+    """Checks that the message has its body as stored, and says why."""
+    (one,) = found
+    assert one.body == body
+    assert why in one.undecoded
+    assert one.compression & m.COMPRESSED
+    assert one.decoded() is one, "it is not tried again"
 
 
 def test_properties_that_are_not_utf_8_do_not_hide_the_message() -> None:
@@ -103,12 +113,33 @@ def test_properties_that_are_not_utf_8_do_not_hide_the_message() -> None:
         (b"no zlib", "does not inflate"),
     ],
 )
-def test_a_bad_or_huge_compressed_body_is_failed(
+def test_a_bad_or_huge_compressed_body_is_kept_as_stored(
     stored: Any, stored_message: Any, body: bytes, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(messages_of_users, "MAX_INFLATED_BYTES", 1000)
-    with pytest.raises(Failed, match=why):
-        m.decode_messages(stored("T", 0, 0, stored_message(body, "", 1, m.COMPRESSED)))
+    kept(m.decode_messages(stored("T", 0, 0, stored_message(body, "", 1, m.COMPRESSED))), body, why)
+
+
+def test_a_body_is_inflated_when_it_is_asked_for(stored: Any, stored_message: Any) -> None:
+    packed = zlib.compress(b"a long story")
+    (one,) = m.decode_messages(stored("T", 0, 0, stored_message(packed, "", 1, m.COMPRESSED)), as_stored=True)
+    assert (one.body, one.compression, one.undecoded) == (packed, m.COMPRESSED, "")
+    plain = one.decoded()
+    assert (plain.body, plain.compression, plain.undecoded) == (b"a long story", 0, "")
+
+
+def test_a_copy_has_the_body_and_flags_of_its_original(stored: Any, stored_message: Any) -> None:
+    """And properties that no send would take: whatever is stored can be sent again."""
+    flags = m.COMPRESSED | 5 << 8
+    text = "KEYS\x01a\x01b\x02odd\x01\x01x\x02"
+    (one,) = m.decode_messages(stored("T", 0, 0, stored_message(b"?", text, 1, flags)), as_stored=True)
+    request = build_copy(MessageIds(bytes(10)), "T", one, one.properties)
+    for credentials in (None, Credentials("user", "secret")):
+        frame = FrameWriter("g", bytes(16), credentials).frame(request, 7, 5, 3, 11)
+        size = int.from_bytes(frame[5:8], "big")
+        ext = ext_of(decode_header(0, frame[8 : 8 + size]))
+        assert (ext["f"], ext["e"], frame[8 + size :]) == (str(flags), "7", b"?")
+        assert one.properties.items() <= parse_properties(ext["i"]).items()
 
 
 @given(st.dictionaries(st.text('abc%"\\ é', min_size=1), st.text('xyz\n"%\\ü', min_size=1), max_size=5))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import zlib
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
@@ -489,8 +490,28 @@ async def test_what_cannot_be_read_nor_given_back_is_not_committed(fake: Any, ba
     assert fake.offsets.get((GROUP, TOPIC, 0), 0) == 0
 
 
-async def test_a_pull_names_the_message_that_it_cannot_read(fake: Any, backs: SendBacks) -> None:
+async def test_a_pull_inflates_so_many_bytes_and_leaves_the_rest_to_the_next(
+    fake: Any, backs: SendBacks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reply of 1 MiB may hold a thousand bodies that inflate to 1 MiB each."""
+    monkeypatch.setattr("raftmq.client.consuming.pull.MAX_INFLATED_BYTES", 25)
+    fake.fill(TOPIC, 0, [zlib.compress(b"%d" % number * 10) for number in range(8)])
+    queue = fake.queues[TOPIC][0]
+    queue[:] = [each._replace(sys_flag=0x1) for each in queue]
+    async with aconnect(fake.servers) as mq:
+        pulled = await mq.pull(TOPIC, 0, 0)
+        assert ([one.body[:1] for one in pulled.messages], pulled.next_offset) == ([b"0", b"1", b"2"], 3)
+        assert len((await mq.pull(TOPIC, 0, 0, as_stored=True)).messages) == 8
+        async with mq.consumer(GROUP, TOPIC) as c:
+            read = await asyncio.wait_for(take(c, 8), 20)
+    assert [one.body for one in read] == [b"%d" % number * 10 for number in range(8)]
+
+
+async def test_a_pull_says_which_message_it_cannot_read_and_has_it_as_stored(fake: Any, backs: SendBacks) -> None:
     fill_with_one_unreadable(fake)
     async with aconnect(fake.servers) as mq:
-        with pytest.raises(Failed, match=f"{TOPIC} queue 0 offset 1 is compressed in a way"):
-            await mq.pull(TOPIC, 0, 0)
+        found = (await mq.pull(TOPIC, 0, 0)).messages
+    assert [message.body for message in found] == [b"before", b"?", b"after"]
+    assert [bool(message.undecoded) for message in found] == [False, True, False]
+    assert found[1].undecoded.startswith("is compressed in a way")
+    assert found[1].place == f"{TOPIC} queue 0 offset 1"

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from raftmq.client.message import Message
 from raftmq.commands.messages import consume
 from raftmq.commands.messages.consume import Stop
+from raftmq.commands.messages.printing import Printer
 
 
 def message(offset: int) -> Message:
@@ -67,10 +68,17 @@ def stop() -> Iterator[Stop]:
         yield made
 
 
-def read(
-    member: Member, stop: Stop, most: int | None = None, show: Callable[[Message], None] = lambda message: None
-) -> int:
-    return consume._print_and_commit(member, most, stop, show)  # type: ignore[arg-type]
+class Interrupting(Printer):
+    """A printer whose reader is stuck until the signal comes."""
+
+    def show(self, message: Message) -> None:
+        send(signal.SIGTERM)()
+
+
+def read(member: Member, stop: Stop, most: int | None = None, printer: type[Printer] = Printer) -> int:
+    printed = printer(as_json=False, form="")
+    consume._print_and_commit(member, most, stop, printed)  # type: ignore[arg-type]
+    return printed.count
 
 
 def test_what_was_printed_is_committed_though_nothing_more_comes(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +101,7 @@ def test_a_signal_ends_it_between_two_messages(stop: Stop, number: signal.Signal
 def test_a_signal_while_a_message_is_printed_interrupts(stop: Stop) -> None:
     """Its reader may be stuck; the message is not committed and comes again."""
     with pytest.raises(KeyboardInterrupt):
-        read(Member(0, 1), stop, show=lambda message: send(signal.SIGTERM)())
+        read(Member(0, 1), stop, printer=Interrupting)
 
 
 def test_a_second_signal_does_not_wait(stop: Stop) -> None:

@@ -1,0 +1,52 @@
+"""The choice of a read about messages whose bodies cannot be decompressed: they are other people's data, and the reader
+says whether they may stop it."""
+
+from __future__ import annotations
+
+import logging
+
+from raftmq.arrow.ranges import Unreadable
+
+logger = logging.getLogger(__name__)
+
+FAIL = "fail"
+"""The read fails, and the error names topic, queue and offset."""
+RAW = "raw"
+"""The row has the body as it is stored."""
+SKIP = "skip"
+"""The row is left out."""
+CHOICES = (FAIL, RAW, SKIP)
+
+
+class Undecodable:
+    """Carries out the choice, one of CHOICES, and counts the messages that it met."""
+
+    def __init__(self, choice: str = FAIL) -> None:
+        """Raises ValueError for a word that is none of CHOICES."""
+        if choice not in CHOICES:
+            raise ValueError(f"on_undecodable={choice!r} is not one of {', '.join(CHOICES)}")
+        self.choice = choice
+        self.count = 0
+        self._first = ""
+
+    def met(self, place: str, why: str) -> bool:
+        """Takes note of the message at `place`; returns True if its row stays, with the body as stored. Raises
+        Unreadable if the read is to fail."""
+        if self.choice == FAIL:
+            raise Unreadable(
+                f"the body of {place} cannot be decoded",
+                f"the message {why}",
+                f"to go on, say {RAW} (the body as stored) or {SKIP}: onUndecodable, on_undecodable, --on-undecodable",
+            )
+        if not self.count:
+            self._first = f"{place} {why}"
+        self.count += 1
+        return self.choice == RAW
+
+    def tell(self, what: str) -> None:
+        """Logs, once a read of `what` is complete, how many messages it met and which was the first."""
+        if self.count:
+            done = "left out" if self.choice == SKIP else "with the body as stored"
+            logger.warning(
+                "%s: messages that cannot be decoded are %s: %d, first %s", what, done, self.count, self._first
+            )

@@ -1,0 +1,273 @@
+"""One bad item stops no reader: each brings the sound messages around it, says what it could not decode, and ends well.
+
+The readers are a table here. Whatever reads messages in the code and is in no row fails the last test.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+import raftmq
+from raftmq.cli import cli
+from raftmq.client.message import COMPRESSION_FLAGS
+from raftmq.commands.messages import printing
+from raftmq.commands.messages.start_positions import walk
+from tests.support.bad_items import BAD, KEY, SOUND, UNDECODABLE, fill
+
+ROOT = Path(__file__).parents[2]
+live = pytest.mark.live
+GROUP, TOPIC = "strangers", "filled-by-strangers"
+DEAD = f"%DLQ%{GROUP}"
+
+
+class Place(NamedTuple):
+    """Where the items are: in a topic, and as dead letters of a group."""
+
+    live: Any
+    mq: raftmq.Client
+    folder: Path
+
+    def run(self, *words: str, code: int = 0) -> Result:
+        """Runs `raftmq` with these words, which must end with this code."""
+        done = CliRunner().invoke(cli, [*words, "--servers", self.live.servers], standalone_mode=False)
+        assert done.exception is None, (words, done.exception)
+        assert (done.return_value or 0) == code, (words, done.stderr)
+        return done
+
+    def told(self, *words: str, **more: Any) -> bytes:
+        """Returns the output of such a command, which says how many bodies it could not decode."""
+        done = self.run(*words, **more)
+        assert f"{len(UNDECODABLE)} messages could not be decoded" in done.stderr, (words, done.stderr)
+        return done.stdout_bytes
+
+    def copies(self, topic: str) -> Counter[tuple[bytes, int]]:
+        """Returns the bodies of a topic as they are stored, each with how it is compressed."""
+        queues = self.mq.admin.describe_topic(topic).queues
+        pulled = [self.mq.pull(topic, queue.queue_id, 0, as_stored=True) for queue in queues]
+        return Counter((one.body, one.compression) for each in pulled for one in each.messages)
+
+
+@pytest.fixture(scope="module")
+def place(live_cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with raftmq.connect(live_cluster.servers) as mq:
+        mq.admin.create_topic(TOPIC, queues=1)
+        mq.admin.create_group(GROUP)
+        mq.send(DEAD, b"makes the topic", queue_id=0)
+        for topic in (TOPIC, DEAD):
+            fill(mq, topic)
+        yield Place(live_cluster, mq, tmp_path_factory.mktemp("bad"))
+
+
+def by_consume(place: Place) -> bytes:
+    return place.told("consume", TOPIC)
+
+
+def by_consume_json(place: Place) -> bytes:
+    out = place.told("consume", TOPIC, "--json")
+    assert sum("undecoded" in json.loads(line) for line in out.splitlines()) == len(UNDECODABLE)
+    return out
+
+
+def by_consume_group(place: Place) -> bytes:
+    return place.told("consume", TOPIC, "--group", "among-strangers")
+
+
+def by_terminal(place: Place) -> bytes:
+    lines = [printing._columns(one.decoded()) for one in walk(place.mq, TOPIC, "earliest")]
+    assert sum(b"(as stored: the body " in line for line in lines) == len(UNDECODABLE)
+    return b"\n".join(lines)
+
+
+def by_browse(place: Place) -> bytes:
+    return place.told("messages", "browse", TOPIC, "--max", "1000")
+
+
+def by_browse_of_bodies(place: Place) -> bytes:
+    return place.run("messages", "browse", TOPIC, "--max", "1000", "--body", "^sound").stdout_bytes
+
+
+def by_message(place: Place) -> bytes:
+    return place.told("message", "--topic", TOPIC, "--key", KEY, "--max", "64")
+
+
+def by_message_json(place: Place) -> bytes:
+    return place.told("message", "--topic", TOPIC, "--key", KEY, "--max", "64", "--json")
+
+
+def by_republish(place: Place) -> bytes:
+    target = f"{TOPIC}-copies"
+    place.mq.admin.create_topic(target, queues=1)
+    done = place.run("messages", "republish", TOPIC, "--to", target, "--json", code=1)
+    return as_they_are(place, done, target)
+
+
+def by_resend(place: Place) -> bytes:
+    done = place.run("dlq", "resend", GROUP, "--all", "--json", code=1)
+    return as_they_are(place, done, f"%RETRY%{GROUP}")
+
+
+def as_they_are(place: Place, done: Result, target: str) -> bytes:
+    """Checks that all went there as it was, but the one message that has no room for its origin, which is named."""
+    assert json.loads(done.stdout)["left_out"] == 1
+    assert "was not sent: " in done.stderr
+    copies = place.copies(target)
+    assert {(bad.body, bad.sys_flag & COMPRESSION_FLAGS) for bad in BAD.values()} <= set(copies)
+    assert json.loads(done.stdout)["sent"] == copies.total()
+    return b"".join(body for body, _ in copies)
+
+
+def by_dlq_list(place: Place) -> bytes:
+    done = place.run("dlq", "list", GROUP, "--max", "1000")
+    assert f"{len(SOUND) + len(BAD) + 1} dead letters" in done.stdout
+    return b"".join(SOUND)  # the table shows no bodies
+
+
+def by_dlq_list_json(place: Place) -> bytes:
+    out = place.run("dlq", "list", GROUP, "--max", "1000", "--json").stdout_bytes
+    assert sum("undecoded" in each for each in json.loads(out)["letters"]) == len(UNDECODABLE)
+    return out
+
+
+def by_export(place: Place) -> bytes:
+    file = place.folder / "all.parquet"
+    assert json.loads(place.told("export", TOPIC, "--to", str(file), "--json"))["undecoded"] == len(UNDECODABLE)
+    failed = CliRunner().invoke(
+        cli, ["export", TOPIC, "--to", str(file), "--on-undecodable", "fail", "--servers", place.live.servers]
+    )
+    assert f"the body of {TOPIC} queue 0 offset 1 cannot be decoded" in failed.stderr
+    bodies = pq.read_table(file)["body"].to_pylist()
+    assert len(bodies) == len(SOUND) + len(BAD)
+    return b"".join(bodies)
+
+
+def by_read_arrow(place: Place) -> bytes:
+    whole = raftmq.read_arrow(TOPIC, servers=place.live.servers)
+    assert whole.num_rows == len(SOUND) + len(BAD)
+    less = raftmq.read_arrow(TOPIC, servers=place.live.servers, on_undecodable="skip")
+    assert less.num_rows == len(SOUND) + len(BAD) - len(UNDECODABLE)
+    with pytest.raises(raftmq.Failed, match=f"{TOPIC} queue 0 offset 1 cannot be decoded"):
+        raftmq.read_arrow(TOPIC, servers=place.live.servers, on_undecodable="fail")
+    return b"".join(less["body"].to_pylist())
+
+
+def by_read_pandas(place: Place) -> bytes:
+    frame = raftmq.read_pandas(TOPIC, servers=place.live.servers)
+    assert len(frame) == len(SOUND) + len(BAD)
+    return b"".join(frame["body"])
+
+
+def by_pull(place: Place) -> bytes:
+    found = place.mq.pull(TOPIC, 0, 0).messages
+    assert sum(bool(one.undecoded) for one in found) == len(UNDECODABLE)
+    return b"".join(one.body for one in found)
+
+
+def by_consumer(place: Place) -> bytes:
+    with place.mq.consumer("other-strangers", TOPIC, follow=False) as consumer:
+        found = b"".join(one.body for one in consumer)
+        assert consumer.undecoded == len(UNDECODABLE)
+        return found
+
+
+def by_http_page(place: Place) -> bytes:
+    found, at, node = b"", 0, place.live.leader()
+    while True:
+        page = place.live.ask(node, f"/v1/topics/{TOPIC}/queues/0/messages?offset={at}")
+        assert page["unreadable"] == []
+        found += json.dumps(page["messages"]).encode()
+        if page["next_offset"] >= page["max_offset"]:
+            return found
+        at = page["next_offset"]
+
+
+def by_http_dead_letters(place: Place) -> bytes:
+    page = f"/v1/topics/{quote(DEAD)}/queues/0/messages?offset="
+    node = place.live.leader()
+    return b"".join(json.dumps(place.live.ask(node, f"{page}{at}")["messages"]).encode() for at in range(0, 60, 8))
+
+
+READERS: dict[Callable[[Place], bytes], tuple[str, ...]] = {
+    by_consume: ("raftmq/commands/messages/consume.py", "raftmq/commands/messages/start_positions.py"),
+    by_consume_json: (),
+    by_consume_group: (),
+    by_terminal: (),
+    by_browse: ("raftmq/commands/messages/messages.py",),
+    by_browse_of_bodies: (),
+    by_message: ("raftmq/commands/messages/message.py",),
+    by_message_json: (),
+    by_republish: ("raftmq/commands/messages/message_copies.py",),
+    by_resend: (),
+    by_dlq_list: ("raftmq/commands/messages/dlq.py",),
+    by_dlq_list_json: (),
+    by_export: ("raftmq/commands/data/export.py",),
+    by_read_arrow: ("raftmq/arrow/tables.py", "raftmq/arrow/reading.py"),
+    by_read_pandas: (),
+    by_pull: ("raftmq/client/sync.py", "raftmq/client/consuming/pull.py"),
+    by_consumer: (),
+    by_http_page: (),
+    by_http_dead_letters: (),
+}
+"""A reader, which returns what it showed -> the modules that read messages for it."""
+ELSEWHERE = {
+    "raftmq/arrow/frames.py": "the reference that it falls back to",
+    "raftmq/client/message.py": "the parser itself",
+    "raftmq/client/admin.py": "what `message` uses",
+    "raftmq/client/sync_admin.py": "what `message` uses",
+    "raftmq/client/producing/transaction_end.py": "only whether a message is there",
+    "raftmq/client/producing/transaction_check.py": "one message of the producer's own",
+    "raftmq/copies/part_rows.py": "tests/pyspark_raftmq/test_spark_bad_items.py",
+    "pyspark_raftmq/read_task.py": "tests/pyspark_raftmq/test_spark_bad_items.py",
+    "pyspark_raftmq/jobs/export.py": "tests/pyspark_raftmq/test_spark_bad_items.py",
+    "pyspark_raftmq/stream.py": "only the sizes of frames",
+}
+"""A module that reads messages -> where that is tested, or why it need not be."""
+READS = {
+    "pull",
+    "pull_frames_soon",
+    "decode_messages",
+    "query_messages",
+    "view_message",
+    "walk",
+    "dead_letters",
+    "read_batches",
+    "to_batches",
+    "part_batches",
+    "read_range",
+    "read_part",
+}
+"""The functions that return messages of others, or rows of them."""
+
+
+@live
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.__name__)
+def test_a_reader_brings_every_sound_message(place: Place, reader: Callable[[Place], bytes]) -> None:
+    shown = reader(place)
+    missing = [body for body in SOUND if body not in shown and body.hex().encode() not in shown]
+    behind = [[*BAD][SOUND.index(body) - 1] for body in missing]
+    assert not missing, f"{len(missing)} of {len(SOUND)} are missing, the first behind {behind[0]}"
+
+
+def test_every_module_that_reads_messages_is_in_the_table() -> None:
+    named = {module for modules in READERS.values() for module in modules} | ELSEWHERE.keys()
+    assert {str(file.relative_to(ROOT)) for file in sources() if reads(ast.parse(file.read_text()))} == named
+
+
+def sources() -> Iterator[Path]:
+    for package in ("raftmq", "pyspark_raftmq"):
+        yield from (ROOT / package).rglob("*.py")
+
+
+def reads(tree: ast.AST) -> bool:
+    """Returns True if a call in this module reads messages."""
+    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return any(getattr(each, "attr", getattr(each, "id", "")) in READS for each in calls)
