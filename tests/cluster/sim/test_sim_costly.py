@@ -105,8 +105,8 @@ def test_a_oneway_request_that_was_forwarded_leaves_nothing_behind(sim: SimClust
 
 
 def test_the_room_for_an_answer_that_nobody_waits_for_is_given_back(sim: SimCluster) -> None:
-    """The room of a forwarded request is the node's. What such requests had reserved was lost to it for ever: in the end
-    a large answer never found room, and all answers wait behind it (seed 770000022)."""
+    """The room of a forwarded request is the node's. What such requests had reserved was lost to it for ever: at last
+    a large answer never found room, and all answers waited behind it (seed 770000022)."""
     leader = sim.leader().running
     leader.services.turns._share = 1
     path = sim.followers()[0].connect()
