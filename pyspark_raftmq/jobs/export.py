@@ -22,6 +22,7 @@ from pyspark_raftmq.options import ReadOptions
 from pyspark_raftmq.read_plan import no_plan, split, topics_of
 from pyspark_raftmq.read_task import read_range
 from raftmq.arrow.ranges import QueueRange
+from raftmq_wire.local_path import check_local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,8 +64,10 @@ def export(
     """Exports all messages up to the topics' ends at its beginning. `options.starting` applies to queues that the table
     lacks.
 
-    The driver and all executors must see `folder`. Raises PlanError, TableError, and Spark's error of a task.
+    The driver and all executors must see `folder`. Raises PlanError, TableError, LocalError for a URL, and Spark's
+    error of a task.
     """
+    check_local(folder, "the folder of an export")
     ends = _ends(options)
     report = ExportReport(0, 0, 0, 0, 0, 0, None)
     total: int | None = None
