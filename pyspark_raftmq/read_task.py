@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -20,9 +21,12 @@ from raftmq.arrow.read_rate import Pace
 from raftmq.arrow.tables import FOLLOWER, followers_of, node_for
 from raftmq.server_home import use_formats
 from raftmq_wire.errors import LocalError
+from raftmq_wire.topic_identity import why_another
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+logger = logging.getLogger(__name__)
 
 
 class RangePartition(InputPartition):  # type: ignore[misc]
@@ -87,17 +91,43 @@ def _opened(source: CopySource, kind: type[SourceError]) -> Iterator[LogCopy]:
         raise kind(error.what, error.why, error.hint) from error
 
 
+def _current(mq: raftmq.Client, planned: QueueRange, node: str | None) -> str | None:
+    """Returns the node if it has the topic in which the range was planned; None, the leader, if it lags behind, and has
+    another one of this name still."""
+    try:
+        if node is None or not why_another(planned.counted_in, mq.admin.identity(planned.topic, node)):
+            return node
+    except raftmq.RaftMQError as error:
+        logger.info("%s: %s failed, the leader is asked instead: %s", planned, node, error)
+    return None
+
+
+def _other_topic(planned: QueueRange, why: str) -> ReadError:
+    return ReadError(
+        f"{planned} cannot be read, it was planned in another topic of this name",
+        why,
+        "plan the read again: load() in a batch; a stream goes on with failOnDataLoss set to false",
+    )
+
+
 def read_range(options: ReadOptions, columns: tuple[str, ...], planned: QueueRange) -> Iterator[pa.RecordBatch]:
     """Yields the rows of a range, as `read_partition` does."""
     from raftmq.arrow.reading import RangeReader
 
     with options.connect() as mq:
         try:
+            if another := why_another(planned.counted_in, mq.admin.identity(planned.topic)):
+                if options.fail_on_data_loss:
+                    raise _other_topic(planned, another)
+                logger.warning("%s is left out: %s", planned, another)
+                return
             followers = followers_of(mq) if options.read_from == FOLLOWER else []
-            node = node_for(planned.queue_id, followers)
+            node = _current(mq, planned, node_for(planned.queue_id, followers))
             pace = Pace(options.max_bytes_per_second)
             reader = RangeReader(mq, planned, node=node, skip_lost=not options.fail_on_data_loss, pace=pace)
             yield from reader.batches(columns, options.batch_rows)
+            if another := why_another(planned.counted_in, mq.admin.identity(planned.topic)):
+                raise _other_topic(planned, another)  # some of the rows may be the other topic's
         except Unreadable as error:
             raise ReadError(error.what, error.why, error.hint) from error
         except raftmq.RaftMQError as error:

@@ -1,6 +1,7 @@
-"""The identity of a topic, which is what an offset counts in. A topic that is deleted and created again begins at offset 0 under the same name, and every
-cluster may have a topic of that name, so an offset that is kept anywhere is kept together with the identity of its
-topic.
+"""The identity of a topic, in which its offsets count.
+
+A topic that is deleted and created again begins at offset 0 under the same name, and every cluster may have a topic of
+that name. So an offset that is kept anywhere is kept together with the identity of its topic.
 """
 
 from __future__ import annotations
@@ -42,6 +43,16 @@ def why_another(kept: TopicIdentity | None, met: TopicIdentity | None) -> str:
         return f"it counts in a topic of cluster {kept.cluster}, and cluster {met.cluster} answers"
     if kept.group != met.group:
         return f"it counts in a topic of group {kept.group}, and the topic is in group {met.group}"
-    return (
-        f"it counts in the topic with id {kept.topic_id}, which is gone; the one with id {met.topic_id} is another"
-    )
+    return f"it counts in the topic with id {kept.topic_id}, which is gone; the one with id {met.topic_id} is another"
+
+
+class Position(NamedTuple):
+    """An offset as it is kept: with the topic in which it counts. `counted_in` is None in what earlier releases
+    kept."""
+
+    offset: int
+    counted_in: TopicIdentity | None = None
+
+    def why_not_in(self, met: TopicIdentity | None) -> str:
+        """Returns why this position means nothing in the topic that is there now; "" if it may be used."""
+        return why_another(self.counted_in, met)

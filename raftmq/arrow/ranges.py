@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from raftmq.client.admin import QueueInfo
 from raftmq.client.errors import Failed
+from raftmq_wire.topic_identity import TopicIdentity
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -38,6 +39,8 @@ class QueueRange(NamedTuple):
     queue_id: int
     start: int
     end: int
+    counted_in: TopicIdentity | None = None
+    """The identity of the topic in which the offsets count; None if it is not known."""
 
     def __str__(self) -> str:
         return f"{self.topic} queue {self.queue_id} [{self.start}, {self.end})"
@@ -63,6 +66,10 @@ class Described(Protocol):
     def queues(self) -> list[QueueInfo]:
         """The bounds of each queue, in order of queue ids."""
 
+    @property
+    def identity(self) -> TopicIdentity | None:
+        """The identity of the topic; None if it is not known."""
+
 
 class Catalog(Protocol):
     """A source of the bounds of topics: raftmq's Admin, or a copy of the log."""
@@ -85,10 +92,12 @@ def plan_topic(
     for errors. Raises NotFound if there is no such topic, Unreadable for a queue or offset that does not exist, and
     other RaftMQErrors.
     """
-    queues = admin.describe_topic(topic).queues
+    described = admin.describe_topic(topic)
+    queues = described.queues
     _check_queues(topic, words[0], starting, queues)
     _check_queues(topic, words[1], ending, queues)
-    return [_range(admin, topic, queue, starting, ending, words, clamp=clamp) for queue in queues]
+    ranges = [_range(admin, topic, queue, starting, ending, words, clamp=clamp) for queue in queues]
+    return [each._replace(counted_in=described.identity) for each in ranges]
 
 
 def _check_queues(topic: str, word: str, bounds: Bounds, queues: list[QueueInfo]) -> None:

@@ -56,8 +56,8 @@ class TopicInfo(NamedTuple):
     perm: int
     attributes: dict[str, str]
     identity: TopicIdentity | None = None
-    """The identity in which the offsets of its queues count: keep it with every offset that you keep. None if the node is of a
-    release that tells none."""
+    """The identity in which the offsets of its queues count: keep it with every offset that you keep. None if the node
+    is of a release that tells none."""
 
     @property
     def messages(self) -> int:
