@@ -18,10 +18,9 @@ from pyspark_raftmq.read_plan import plan_copy
 from raftmq.arrow.log_copy import CopyPart, CopySource, LogCopy
 from raftmq.arrow.ranges import QueueRange, Unreadable
 from raftmq.arrow.read_rate import Pace
-from raftmq.arrow.tables import FOLLOWER, followers_of, node_for
+from raftmq.arrow.tables import FOLLOWER, check_counted, followers_of, node_for, why_other_topic
 from raftmq.server_home import use_formats
 from raftmq_wire.errors import LocalError
-from raftmq_wire.topic_identity import why_another
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,43 +90,22 @@ def _opened(source: CopySource, kind: type[SourceError]) -> Iterator[LogCopy]:
         raise kind(error.what, error.why, error.hint) from error
 
 
-def _current(mq: raftmq.Client, planned: QueueRange, node: str | None) -> str | None:
-    """Returns the node if it has the topic in which the range was planned; None, the leader, if it lags behind, and has
-    another one of this name still."""
-    try:
-        if node is None or not why_another(planned.counted_in, mq.admin.identity(planned.topic, node)):
-            return node
-    except raftmq.RaftMQError as error:
-        logger.info("%s: %s failed, the leader is asked instead: %s", planned, node, error)
-    return None
-
-
-def _other_topic(planned: QueueRange, why: str) -> ReadError:
-    return ReadError(
-        f"{planned} cannot be read, it was planned in another topic of this name",
-        why,
-        "plan the read again: load() in a batch; a stream goes on with failOnDataLoss set to false",
-    )
-
-
 def read_range(options: ReadOptions, columns: tuple[str, ...], planned: QueueRange) -> Iterator[pa.RecordBatch]:
     """Yields the rows of a range, as `read_partition` does."""
     from raftmq.arrow.reading import RangeReader
 
     with options.connect() as mq:
         try:
-            if another := why_another(planned.counted_in, mq.admin.identity(planned.topic)):
-                if options.fail_on_data_loss:
-                    raise _other_topic(planned, another)
+            if not options.fail_on_data_loss and (another := why_other_topic(mq, planned)):
                 logger.warning("%s is left out: %s", planned, another)
                 return
+            check_counted(mq, planned)
             followers = followers_of(mq) if options.read_from == FOLLOWER else []
-            node = _current(mq, planned, node_for(planned.queue_id, followers))
+            node = node_for(mq, planned, followers)
             pace = Pace(options.max_bytes_per_second)
             reader = RangeReader(mq, planned, node=node, skip_lost=not options.fail_on_data_loss, pace=pace)
             yield from reader.batches(columns, options.batch_rows)
-            if another := why_another(planned.counted_in, mq.admin.identity(planned.topic)):
-                raise _other_topic(planned, another)  # some of the rows may be the other topic's
+            check_counted(mq, planned)  # else some of the rows may be another topic's
         except Unreadable as error:
             raise ReadError(error.what, error.why, error.hint) from error
         except raftmq.RaftMQError as error:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import datetime
+import logging
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from raftmq.client.admin import QueueInfo
 from raftmq.client.errors import Failed
-from raftmq_wire.topic_identity import TopicIdentity
+from raftmq_wire.topic_identity import Position, TopicIdentity
+
+logger = logging.getLogger(__name__)
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -21,8 +24,8 @@ class AtTime(NamedTuple):
     ms: int
 
 
-Bound = int | str | AtTime
-"""A bound of a read: an offset, EARLIEST, LATEST, or a time."""
+Bound = int | str | AtTime | Position
+"""A bound of a read: an offset, EARLIEST, LATEST, a time, or an offset that was kept with its topic."""
 
 
 class Bounds(NamedTuple):
@@ -96,8 +99,29 @@ def plan_topic(
     queues = described.queues
     _check_queues(topic, words[0], starting, queues)
     _check_queues(topic, words[1], ending, queues)
+    starting, ending = (
+        _counted(topic, described.identity, word, bounds, clamp=clamp)
+        for word, bounds in zip(words, (starting, ending), strict=True)
+    )
     ranges = [_range(admin, topic, queue, starting, ending, words, clamp=clamp) for queue in queues]
     return [each._replace(counted_in=described.identity) for each in ranges]
+
+
+def _counted(topic: str, met: TopicIdentity | None, word: str, bounds: Bounds, *, clamp: bool) -> Bounds:
+    """Returns the bounds with plain offsets in place of kept positions. Raises Unreadable for a position in another
+    topic; with `clamp` it becomes the first offset that is kept."""
+
+    def plain(bound: Bound) -> Bound:
+        if not isinstance(bound, Position):
+            return bound
+        another = bound.why_not_in(met)
+        if another and not clamp:
+            raise Unreadable(f"{word} asks for offset {bound.offset} of another topic {topic}", another, "leave it out")
+        if another:
+            logger.warning("%s asked for offset %d of %s: %s", word, bound.offset, topic, another)
+        return EARLIEST if another else bound.offset
+
+    return Bounds(plain(bounds.default), {queue: plain(bound) for queue, bound in bounds.by_queue.items()})
 
 
 def _check_queues(topic: str, word: str, bounds: Bounds, queues: list[QueueInfo]) -> None:
@@ -143,6 +167,8 @@ def offset_of(admin: Catalog, topic: str, queue: QueueInfo, bound: Bound) -> int
         return min(max(admin.offset_at(topic, queue.queue_id, bound.ms), queue.min_offset), queue.max_offset)
     if isinstance(bound, int):
         return bound
+    if isinstance(bound, Position):
+        return bound.offset
     return {EARLIEST: queue.min_offset, LATEST: queue.max_offset}[bound]
 
 
@@ -165,6 +191,8 @@ def _bound(word: str, value: object) -> Bound:
         if value.tzinfo is None:
             raise ValueError(f"{word}={value} has no time zone; use datetime.now(timezone.utc) or .astimezone()")
         return AtTime(int(value.timestamp() * 1000))
+    if isinstance(value, Position):
+        return value
     if value in (EARLIEST, LATEST):
         return str(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
