@@ -24,8 +24,8 @@ BATCH_ROWS = 8192
 FOLLOWER = "follower"
 LEADER = "leader"
 Where = str | int | datetime.datetime | Position
-"""A bound as a user writes it: earliest, latest, a queue offset, a time (aware datetime), or an offset with the topic in
-which it counts."""
+"""A bound as a user writes it: earliest, latest, a queue offset, a time (aware datetime), or an offset with the topic
+in which it counts."""
 
 
 class Selection(NamedTuple):
