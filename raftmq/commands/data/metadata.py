@@ -64,7 +64,8 @@ def export(to: Path | None, data: str | None, admin: str | None, as_json: bool) 
 def import_(file: Path, dry_run: bool, yes: bool, data: str | None, admin: str | None, as_json: bool) -> None:
     """Create or change topics, groups and offsets to match FILE; shows the changes first and asks.
 
-    Nothing is removed, and importing again changes nothing. Offsets beyond the end of a queue are skipped.
+    Nothing is removed, and importing again changes nothing. Offsets beyond the end of a queue are skipped, and those
+    of a topic that was deleted and created again, or that belongs to another cluster.
     """
     from cluster.backup.metadata import plan, read
 
