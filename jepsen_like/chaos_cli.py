@@ -12,6 +12,7 @@ import click
 from jepsen_like.big_history_cli import check_history_command
 from jepsen_like.check_cli import check_command
 from jepsen_like.fuzz_cli import fuzz_command
+from raftmq.local_path import LocalPath
 
 if TYPE_CHECKING:
     from jepsen_like.live.outcome import Outcome
@@ -62,7 +63,7 @@ chaos.add_command(fuzz_command)
 )
 @click.option("--rate", type=click.IntRange(min=1), help="Sends per second (raftmq 2000, pysyncobj 6000).")
 @click.option("--secured", is_flag=True, help="Over TLS between nodes too, the load as a user with few rights.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="The run's new folder.")
+@click.option("--out", type=LocalPath(path_type=Path), metavar="DIR", help="The run's new folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def run_command(
     scenario: str | None,

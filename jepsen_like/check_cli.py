@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from raftmq.local_path import LocalPath
+
 HISTORY = "history.jsonl"
 
 
@@ -24,13 +26,13 @@ def main() -> None:
 
 
 @main.command("check")
-@click.argument("history", type=click.Path(exists=True, path_type=Path))
+@click.argument("history", type=LocalPath(exists=True, path_type=Path))
 @click.option("--workload", metavar="NAME", help="Judge by this workload, not by the one the file names.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--shown", default=3, show_default=True, metavar="N", help="Number of anomalies of each kind to show in full."
 )
-@click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Also write the HTML page of the run.")
+@click.option("--report", type=LocalPath(path_type=Path), metavar="FILE", help="Also write the HTML page of the run.")
 @click.pass_context
 def check_command(
     context: click.Context, history: Path, workload: str | None, as_json: bool, shown: int, report: Path | None

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from raftmq.local_path import LocalPath
+
 if TYPE_CHECKING:
     from jepsen_like.checker_log import LogVerdict
     from jepsen_like.demo_story import Story
@@ -94,11 +96,11 @@ class Outcome(NamedTuple):
     help="Number of messages to send.",
 )
 @click.option(
-    "--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Send the lines of this file instead."
+    "--file", type=LocalPath(exists=True, dir_okay=False, path_type=Path), help="Send the lines of this file instead."
 )
 @click.option("--tier", metavar="URL", help="Upload the log to this object store, or to a directory, and read it back.")
 @click.option("--secured", is_flag=True, help="Over TLS, as a user: up --tls --auth.")
-@click.option("--data", type=click.Path(path_type=Path), help="Use this new directory and keep it.")
+@click.option("--data", type=LocalPath(path_type=Path), help="Use this new directory and keep it.")
 @click.option("--keep", is_flag=True, help="Keep the temporary directory.")
 @click.option("--json", "as_json", is_flag=True, help="Print only the last line.")
 def demo(

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from raftmq.local_path import LocalPath
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -36,7 +38,7 @@ segments."""
 @click.option("--time", "time_s", type=click.FloatRange(min=1), metavar="S", help="Send no more after S seconds.")
 @click.option(
     "--resume",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=LocalPath(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Send what the runs in FILE have left over, and add this run to it.",
 )
@@ -47,11 +49,11 @@ segments."""
 @click.option("--secured", is_flag=True, help="As a Super where rules are enforced; every other connection over TLS.")
 @click.option(
     "--replay",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=LocalPath(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Send the recorded requests of an earlier run one at a time until the defect shows.",
 )
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="The run's new folder.")
+@click.option("--out", type=LocalPath(path_type=Path), metavar="DIR", help="The run's new folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def fuzz_command(
     requests: int,

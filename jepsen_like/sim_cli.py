@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from raftmq.local_path import LocalPath
+
 if TYPE_CHECKING:
     from jepsen_like.sim.world import SimResult
 
@@ -76,7 +78,7 @@ def _show_violations(verdict: SimResult) -> None:
 @click.option("--core", is_flag=True, help="A seed of the core-only simulator.")
 @click.option(
     "--trace",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=LocalPath(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Write the events to this file instead of the terminal.",
 )

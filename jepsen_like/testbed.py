@@ -20,6 +20,8 @@ from urllib.parse import quote
 
 import click
 
+from raftmq.local_path import LocalPath
+
 if TYPE_CHECKING:
     from jepsen_like.live.subjects.processes import Processes
 
@@ -32,7 +34,7 @@ class TestbedError(Exception):
 
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("folder", type=LocalPath(path_type=Path, file_okay=False))
 @click.option("--nodes", default=3, show_default=True, type=click.IntRange(1, 7), help="How many.")
 @click.option("--secured", is_flag=True, help="Nodes take TLS alone, and enforce users and rules.")
 def testbed(folder: Path, nodes: int, secured: bool) -> None:

@@ -9,6 +9,7 @@ import click
 
 from pyspark_raftmq.job_running import explained, job_session, session_options
 from raftmq.commands.shared_options import json_option, print_table, show
+from raftmq.local_path import LocalPath
 
 if TYPE_CHECKING:
     from pyspark_raftmq.jobs.audit import AuditReport
@@ -34,7 +35,7 @@ def source_of(where: str, cluster: str | None) -> CopySource:
 @click.option("--log", "log", required=True, metavar="COPY", help="Where segments are read: a backup, DATA or a URL.")
 @click.option("--verify", "rows", required=True, metavar="COPY", help="Whose checkpoint is compared: a backup or DATA.")
 @click.option(
-    "--to", metavar="DIR", type=click.Path(file_okay=False, path_type=Path), help="Write the rows as Parquet files."
+    "--to", metavar="DIR", type=LocalPath(file_okay=False, path_type=Path), help="Write the rows as Parquet files."
 )
 @_CLUSTER
 @session_options

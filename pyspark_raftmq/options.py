@@ -19,6 +19,8 @@ from raftmq.arrow.ranges import EARLIEST, LATEST, Bound
 from raftmq.arrow.tables import FOLLOWER, LEADER
 from raftmq.arrow.undecodable import CHOICES, FAIL
 from raftmq.client.discovery import parse_servers
+from raftmq_wire.errors import LocalError
+from raftmq_wire.local_path import check_local
 
 DEFAULT_BATCH_ROWS = 8192
 MAX_BATCH_ROWS = 1 << 20
@@ -155,7 +157,13 @@ def _copy(given: Mapping[str, str], *, stream: bool | None) -> CopySource | None
     if kind == FILES and "cluster" in given:
         raise OptionError("the option cluster was given, and files are read", "it is for a tier", "leave it out")
     example = "/backups/20260131T000000Z-…" if kind == FILES else "s3://bucket/prefix"
-    return CopySource(kind, required(given, "path", example), given.get("cluster"))
+    path = required(given, "path", example)
+    if kind == FILES:
+        try:
+            check_local(path, "the option path")
+        except LocalError as error:
+            raise OptionError(error.what, "readFrom=files reads a folder; readFrom=tier a URL", error.fix) from error
+    return CopySource(kind, path, given.get("cluster"))
 
 
 def check_known(name: str, known: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -17,13 +18,15 @@ from pyspark_raftmq.read_plan import plan_copy
 from raftmq.arrow.log_copy import CopyPart, CopySource, LogCopy
 from raftmq.arrow.ranges import QueueRange, Unreadable
 from raftmq.arrow.read_rate import Pace
-from raftmq.arrow.tables import FOLLOWER, followers_of, node_for
+from raftmq.arrow.tables import FOLLOWER, check_counted, followers_of, node_for, why_other_topic
 from raftmq.arrow.undecodable import Undecodable
 from raftmq.server_home import use_formats
 from raftmq_wire.errors import LocalError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+logger = logging.getLogger(__name__)
 
 
 class RangePartition(InputPartition):  # type: ignore[misc]
@@ -96,13 +99,18 @@ def read_range(options: ReadOptions, columns: tuple[str, ...], planned: QueueRan
 
     with options.connect() as mq:
         try:
+            if not options.fail_on_data_loss and (another := why_other_topic(mq, planned)):
+                logger.warning("%s is left out: %s", planned, another)
+                return
+            check_counted(mq, planned)
             followers = followers_of(mq) if options.read_from == FOLLOWER else []
-            node = node_for(planned.queue_id, followers)
+            node = node_for(mq, planned, followers)
             pace = Pace(options.max_bytes_per_second)
             undecodable = Undecodable(options.on_undecodable)
             skip_lost = not options.fail_on_data_loss
             reader = RangeReader(mq, planned, node=node, skip_lost=skip_lost, pace=pace, undecodable=undecodable)
             yield from reader.batches(columns, options.batch_rows)
+            check_counted(mq, planned)  # else some of the rows may be another topic's
             undecodable.tell(str(planned))
         except Unreadable as error:
             raise ReadError(error.what, error.why, error.hint) from error

@@ -15,7 +15,16 @@ from pyspark_raftmq.copy_commands import audit_command, rebuild_command
 from pyspark_raftmq.errors import SourceError
 from pyspark_raftmq.job_running import explained, job_session, progress, session_options
 from raftmq.arrow.columns import DEFAULT_COLUMNS
-from raftmq.commands.shared_options import given_tls, is_context, json_option, print_table, servers_option, show
+from raftmq.commands.shared_options import (
+    given_tls,
+    is_context,
+    json_option,
+    named_cluster,
+    print_table,
+    servers_option,
+    show,
+)
+from raftmq.local_path import LocalPath
 from raftmq_wire.user_file import USER_VARIABLES
 
 _DAY_MS = 86_400_000
@@ -37,9 +46,7 @@ spark.add_command(audit_command)
 
 @spark.command("export")
 @click.argument("topics", nargs=-1, required=True)
-@click.option(
-    "--to", metavar="DIR", required=True, type=click.Path(file_okay=False, path_type=Path), help="The folder."
-)
+@click.option("--to", metavar="DIR", required=True, type=LocalPath(file_okay=False, path_type=Path), help="The folder.")
 @click.option(
     "--format",
     "form",
@@ -106,7 +113,7 @@ def export_command(
 @spark.command("report")
 @click.argument("topics", nargs=-1)
 @click.option(
-    "--plot", "to", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="An SVG or PNG file."
+    "--plot", "to", metavar="FILE", type=LocalPath(dir_okay=False, path_type=Path), help="An SVG or PNG file."
 )
 @session_options
 @servers_option
@@ -136,7 +143,7 @@ def report_command(
 @spark.command("traffic")
 @click.argument("topics", nargs=-1)
 @click.option(
-    "--limits", "to", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write the limits as JSON."
+    "--limits", "to", metavar="FILE", type=LocalPath(dir_okay=False, path_type=Path), help="Write the limits as JSON."
 )
 @click.option(
     "--valid-days", default=7, show_default=True, type=click.IntRange(min=1), metavar="N", help="When they expire."
@@ -217,9 +224,10 @@ def _options(given: dict[str, str], servers: str | None, **more: str) -> ReadOpt
             found = tuple(context.servers)
             tls = tls or (Tls(context.tls_ca) if context.tls_ca else None)
         else:
-            found = find_servers(servers)
-            user = local_file(found, LOCAL_USER, os.environ, Path.cwd())
-            tls = tls or Tls(local_file(found, LOCAL_CA, os.environ, Path.cwd()))
+            environ = named_cluster(servers) or os.environ
+            found = find_servers(servers, environ=environ)
+            user = local_file(found, LOCAL_USER, environ, Path.cwd())
+            tls = tls or Tls(local_file(found, LOCAL_CA, environ, Path.cwd()))
     except ValueError as error:
         raise SourceError("the servers are not understood", str(error), 'raftmq … --servers "host:9876"') from error
     files = dict(zip(("tlsCa", "tlsCert", "tlsKey"), tls or (), strict=False))

@@ -9,7 +9,7 @@ describe` shows the lag of the stream. The stream never reads these offsets.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -30,6 +30,7 @@ from pyspark_raftmq.read_task import RangePartition, read_partition
 from pyspark_raftmq.stream_offset import Queue, StreamOffset, ranges_between, read_offset, share
 from pyspark_raftmq.topic_bounds import TopicBounds
 from raftmq.arrow.ranges import LATEST
+from raftmq_wire.topic_identity import TopicIdentity, why_another
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,10 +41,16 @@ _SAMPLE_MESSAGES = 32
 
 
 class _Kept(NamedTuple):
-    """The messages that a queue keeps: offsets from `first` up to, not including, `end`."""
+    """The messages that a queue keeps: offsets from `first` up to, not including, `end`, of the topic `counted_in`."""
 
     first: int
     end: int
+    counted_in: TopicIdentity | None = None
+
+
+def _ids(kept: Mapping[Queue, _Kept]) -> dict[str, TopicIdentity]:
+    """Returns the identity of each topic that is there, as far as it is known."""
+    return {topic: found.counted_in for (topic, _), found in kept.items() if found.counted_in is not None}
 
 
 class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -66,7 +73,8 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         Raises PlanError."""
         mq = self._connected()
         ranges = plan_topics(mq.admin, self._options, topics_of(mq, self._options), TopicBounds(LATEST))
-        return StreamOffset({(each.topic, each.queue_id): each.start for each in ranges}).to_json()
+        ids = {each.topic: each.counted_in for each in ranges if each.counted_in is not None}
+        return StreamOffset({(each.topic, each.queue_id): each.start for each in ranges}, ids=ids).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fixes the end of the query at the messages that are stored now."""
@@ -92,8 +100,9 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         query.
         """
         done = read_offset(start)
-        self._commit(done)
         kept = self._kept_to_target()
+        self._commit(done, kept)
+        ids = {**done.ids, **_ids(kept)}
         first = {queue: done.next.get(queue, found.first) for queue, found in kept.items()}
         began = {queue: found.first for queue, found in kept.items() if queue not in done.next}
         jumps = self._jumps(done, kept)
@@ -101,14 +110,20 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         began.update(jumps)
         lags = {queue: found.end - first[queue] for queue, found in kept.items()}
         taken = self._within(limit, first, lags)
-        if not jumps and not any(taken.values()):
+        if not jumps and not any(taken.values()) and ids == done.ids:
             return start
         read = {queue: first[queue] + taken.get(queue, 0) for queue in kept}
-        return StreamOffset({**done.next, **read}, began).to_json()
+        left = {
+            queue: offset
+            for queue, offset in done.next.items()
+            if not why_another(done.ids.get(queue[0]), ids.get(queue[0]))
+        }
+        return StreamOffset({**left, **read}, began, ids).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Returns the present ends of the queues, for the query's progress reports."""
-        return StreamOffset({queue: found.end for queue, found in self._kept().items()}).to_json()
+        kept = self._kept()
+        return StreamOffset({queue: found.end for queue, found in kept.items()}, ids=_ids(kept)).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:
         """Returns the exact ranges between two offsets, without asking the cluster."""
@@ -142,47 +157,60 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         found = {}
         for topic in topics_of(mq, self._options):
             try:
-                queues = mq.admin.describe_topic(topic).queues
+                described = mq.admin.describe_topic(topic)
             except raftmq.NotFound as error:
                 if self._options.fail_on_data_loss:
                     raise no_plan(self._options, topic, error) from error
                 continue
             except raftmq.RaftMQError as error:
                 raise no_plan(self._options, topic, error) from error
-            for queue in queues:
+            for queue in described.queues:
                 if self._options.topics.has(topic, queue.queue_id):
-                    found[topic, queue.queue_id] = _Kept(queue.min_offset, queue.max_offset)
+                    found[topic, queue.queue_id] = _Kept(queue.min_offset, queue.max_offset, described.identity)
         return found
 
     def _kept_to_target(self) -> dict[Queue, _Kept]:
         """Returns the offsets that may be read. If a query ends at a target, the beginning of each queue is still the
-        present one, because retention goes on meanwhile."""
+        present one, because retention goes on meanwhile; a topic that is created again meanwhile ends where it ends
+        when that is seen first."""
         if self._target is None:
             return self._kept()
         if self._options.fail_on_data_loss:
             return self._target
         now = self._kept()
+        again = {
+            topic
+            for (topic, queue_id), found in self._target.items()
+            if (topic, queue_id) in now and why_another(found.counted_in, now[topic, queue_id].counted_in)
+        }
+        if again:
+            self._target = {queue: found for queue, found in self._target.items() if queue[0] not in again}
+            self._target |= {queue: found for queue, found in now.items() if queue[0] in again}
         return {
-            queue: _Kept(min(max(found.first, now[queue].first), found.end), found.end)
+            queue: found._replace(first=min(max(found.first, now[queue].first), found.end))
             for queue, found in self._target.items()
             if queue in now
         }
 
     def _jumps(self, done: StreamOffset, kept: dict[Queue, _Kept]) -> dict[Queue, int]:
-        """Returns new offsets for queues that now end before the offset that was read already, or whose unread messages
-        were removed. Such a queue jumps to its new offset at once, not in steps of a batch. The offset that Spark
-        records then lies past the loss, so each loss is reported once. Raises PlanError if the options do not accept
-        losses."""
+        """Returns new offsets for queues that now end before the offset that was read already, whose unread messages
+        were removed, or whose topic is another one of the same name. Such a queue jumps to its new offset at once, not
+        in steps of a batch. The offset that Spark records then lies past the loss, so each loss is reported once.
+        Raises PlanError if the options do not accept losses."""
         jumps = {}
         for queue, offset in done.next.items():
             found = kept.get(queue)
-            if found is None or found.first <= offset <= found.end:
+            if found is None:
+                continue
+            another = done.position(queue).why_not_in(found.counted_in)
+            if not another and found.first <= offset <= found.end:
                 continue
             where = f"{queue[0]} queue {queue[1]}"
-            why = f"it keeps offsets {found.first} up to, not including, {found.end}"
+            why = another or f"it keeps offsets {found.first} up to, not including, {found.end}"
             if self._options.fail_on_data_loss:
+                place = "in another topic of this name" if another else "which is not there"
                 raise PlanError(
-                    f"the stream is at offset {offset} of {where}, which is not there",
+                    f"the stream is at offset {offset} of {where}, {place}",
                     why,
                     "messages were lost to the stream; to go on without them, set failOnDataLoss to false",
                 )
@@ -219,9 +247,9 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         total = sum(lags.values())
         return lags if size <= most else share(lags, max(1, int(total * most / size)))
 
-    def _commit(self, done: StreamOffset) -> None:
-        """Commits offsets for the group. A failure is logged only, since an offset that is merely shown must not stop
-        the stream."""
+    def _commit(self, done: StreamOffset, kept: dict[Queue, _Kept]) -> None:
+        """Commits offsets for the group, of topics that are still the ones in which they count. A failure is logged
+        only, since an offset that is merely shown must not stop the stream."""
         group = self._options.group
         if group is None or done == self._committed:
             return
@@ -229,7 +257,9 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         before = self._committed.next if self._committed is not None else {}
         try:
             for (topic, queue_id), offset in done.next.items():
-                if before.get((topic, queue_id)) == offset:
+                found = kept.get((topic, queue_id))
+                gone = found is not None and done.position((topic, queue_id)).why_not_in(found.counted_in)
+                if gone or before.get((topic, queue_id)) == offset:
                     continue
                 try:
                     admin.commit(group, topic, queue_id, offset)

@@ -1,10 +1,11 @@
 """The offset of a stream, in the form in which Spark keeps it in checkpoints (docs/adr/0063). ::
 
-    {"v": 1, "topics": {"orders": {"0": 120, "1": 97}}, "began": {"orders": {"1": 90}}}
+    {"v": 1, "topics": {"orders": {"0": 120, "1": 97}}, "began": {"orders": {"1": 90}}, "ids": {"orders": "UUID/0/17"}}
 
 `topics` has for each queue the offset to read next. `began` has the first offset of queues whose batch does not begin
 where the offset before it ended: new queues, and those that were created again. Start and end together therefore name
-exact ranges, whatever the cluster keeps when the batch is run again.
+exact ranges, whatever the cluster keeps when the batch is run again. `ids` has the identity of each topic in which the
+offsets count. It is absent from checkpoints of earlier releases, and added by the first batch.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 
 from pyspark_raftmq.errors import PlanError
 from raftmq.arrow.ranges import QueueRange
+from raftmq_wire.topic_identity import Position, TopicIdentity, parse_identity
 
 VERSION = 1
 Queue = tuple[str, int]
@@ -21,17 +23,24 @@ Queue = tuple[str, int]
 
 
 class StreamOffset(NamedTuple):
-    """The offset of a stream. `next`: the offset to read next in each queue; `began`: described in the module's
-    docstring."""
+    """The offset of a stream. `next`: the offset to read next in each queue; `began` and `ids`: described in the
+    module's docstring."""
 
     next: Mapping[Queue, int]
     began: Mapping[Queue, int] = {}
+    ids: Mapping[str, TopicIdentity] = {}
+
+    def position(self, queue: Queue) -> Position:
+        """Returns the position to read next in a queue that the offset has."""
+        return Position(self.next[queue], self.ids.get(queue[0]))
 
     def to_json(self) -> dict[str, Any]:
         """Returns the JSON form, sorted, because Spark compares offsets as text."""
         told: dict[str, Any] = {"v": VERSION, "topics": _nested(self.next)}
         if self.began:
             told["began"] = _nested(self.began)
+        if self.ids:
+            told["ids"] = {topic: str(self.ids[topic]) for topic in sorted(self.ids)}
         return told
 
 
@@ -40,7 +49,8 @@ def read_offset(told: Mapping[str, Any]) -> StreamOffset:
     try:
         if told["v"] != VERSION:
             raise ValueError(f"it has version {told['v']}, and this release writes version {VERSION}")
-        return StreamOffset(_flat(told["topics"]), _flat(told.get("began", {})))
+        ids = {topic: parse_identity(text) for topic, text in told.get("ids", {}).items()}
+        return StreamOffset(_flat(told["topics"]), _flat(told.get("began", {})), ids)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise PlanError(
             f"the checkpoint's offset is not understood: {dict(told)}",
@@ -56,7 +66,7 @@ def ranges_between(start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
     for (topic, queue_id), stop in sorted(end.next.items()):
         first = end.began.get((topic, queue_id), start.next.get((topic, queue_id), stop))
         if first < stop:
-            found.append(QueueRange(topic, queue_id, first, stop))
+            found.append(QueueRange(topic, queue_id, first, stop, end.ids.get(topic)))
     return found
 
 

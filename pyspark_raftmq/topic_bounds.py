@@ -10,7 +10,10 @@ from typing import Any, NamedTuple, NoReturn
 from pyspark_raftmq.errors import OptionError, write
 from pyspark_raftmq.subscription_options import Topics
 from raftmq.arrow.ranges import EARLIEST, LATEST, AtTime, Bound, Bounds
+from raftmq_wire.topic_identity import Position, TopicIdentity, parse_identity
 
+IDENTITY = "id"
+"""The key of the topic's identity, beside the queue ids."""
 _KAFKAS = {-2: EARLIEST, -1: LATEST}
 
 
@@ -29,8 +32,9 @@ def parse_offsets(name: str, text: str, unlisted: Bound, topics: Topics) -> Topi
     """Parses `earliest`, `latest`, or a JSON object: topic -> queue id -> offset; for a single topic, queue id ->
     offset.
 
-    An offset is a number, one of those words, or Kafka's -2 (earliest) and -1 (latest). `unlisted` is the bound of
-    queues that are not listed. Raises OptionError.
+    An offset is a number, one of those words, or Kafka's -2 (earliest) and -1 (latest). In place of a queue id, `id`
+    has the identity of the topic in which the offsets count. `unlisted` is the bound of queues that are not listed.
+    Raises OptionError.
     """
     if text.strip().lower() in (EARLIEST, LATEST):
         return TopicBounds(text.strip().lower())
@@ -84,10 +88,25 @@ def _by_topic(
             _refuse(name, text, f'"{topic}" has no object of queues')
         if topics.names and topic not in topics.names:
             _refuse(name, text, f"the topic {topic} is not read")
-        found[topic] = Bounds(
-            unlisted, {_queue(name, text, topics, topic, queue): parse(name, text, queues[queue]) for queue in queues}
-        )
+        bounds = {
+            _queue(name, text, topics, topic, queue): parse(name, text, queues[queue])
+            for queue in queues
+            if queue != IDENTITY or parse is not _offset
+        }
+        if IDENTITY in queues and parse is _offset:
+            identity = _identity(name, text, queues[IDENTITY])
+            bounds = {
+                queue: Position(bound, identity) if isinstance(bound, int) else bound for queue, bound in bounds.items()
+            }
+        found[topic] = Bounds(unlisted, bounds)
     return found
+
+
+def _identity(name: str, text: str, value: object) -> TopicIdentity:
+    try:
+        return parse_identity(str(value))
+    except ValueError as error:
+        _refuse(name, text, str(error), error)
 
 
 def _queue(name: str, text: str, topics: Topics, topic: str, queue: str) -> int:

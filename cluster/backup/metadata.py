@@ -30,12 +30,13 @@ from cluster.runtime.request_limits import (
 from raftlog.format_versions import is_known, why_unknown
 from raftmq_wire.errors import ExitCode, LocalError
 from raftmq_wire.json_text import MALFORMED
+from raftmq_wire.topic_identity import TopicIdentity, why_another
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CREATE_TOPIC, PUT_GROUP, SUBSCRIBE, Command
 from statemachine.consuming.groups import GroupConfig
 from statemachine.topics import TopicConfig
 
-SCHEMA = 10
+SCHEMA = 11
 KIND = "raftmq metadata"
 
 
@@ -96,9 +97,18 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ends: dict[str, list[int]]
     """Topic -> the offset after the last message of each queue. It is not imported, but tells which consumer offsets
     are valid."""
+    group_id: int = 0
+    """The Raft group; with `cluster_uuid` and `topic_ids` it says in which topics the offsets count."""
+    topic_ids: dict[str, int] = {}
+    """Topic -> its id, which no other topic of the cluster ever gets. Documents of format 10 have none."""
+
+    def identity(self, topic: str) -> TopicIdentity | None:
+        """Returns the identity of the topic of that name; None if the document does not say."""
+        found = self.topic_ids.get(topic)
+        return None if found is None else TopicIdentity(self.cluster_uuid, self.group_id, found)
 
 
-def export(state: BrokerState, cluster_uuid: str) -> Metadata:
+def export(state: BrokerState, cluster_uuid: str, group_id: int = 0) -> Metadata:
     """Returns the metadata that the state holds. Entries that are applied during the call may be reflected in a part of
     it."""
     applied = state.applied.index
@@ -111,6 +121,8 @@ def export(state: BrokerState, cluster_uuid: str) -> Metadata:
         groups=[group_record(group) for group in groups],
         offsets=[offset for group in groups for offset in _offsets(state, group.name)],
         ends={topic.name: [state.max_offset(topic.id, queue) for queue in range(topic.queues)] for topic in topics},
+        group_id=group_id,
+        topic_ids={topic.name: topic.id for topic in topics},
     )
 
 
@@ -210,8 +222,8 @@ def _fields(old: Record, new: Record) -> str:
 
 
 def _offset_changes(wanted: Metadata, present: Metadata, changes: list[Change]) -> list[OffsetRecord]:
-    """Returns the offsets to set, and adds their lines to `changes`. Leaves out offsets beyond a queue's end, because a
-    consumer that starts there would miss the next messages."""
+    """Returns the offsets to set, and adds their lines to `changes`. Leaves out offsets beyond a queue's end, and those
+    that count in another topic of the same name, because a consumer that starts there would miss messages."""
     has = {(each.group, each.topic, each.queue_id): each.offset for each in present.offsets}
     taken = []
     for record in wanted.offsets:
@@ -223,6 +235,9 @@ def _offset_changes(wanted: Metadata, present: Metadata, changes: list[Change]) 
             continue
         if record.offset > end:
             changes.append(Change("!", f"{where}: {record.offset} is left out, the queue ends at {end} here"))
+            continue
+        if another := why_another(wanted.identity(record.topic), present.identity(record.topic)):
+            changes.append(Change("!", f"{where}: {record.offset} is left out, {another}"))
             continue
         taken.append(record)
         back = f" (back: {now - record.offset} again)" if now is not None and now > record.offset else ""

@@ -103,6 +103,9 @@ class Services(Protocol):
     def cluster_uuids(self) -> tuple[str, ...]:
         """Returns the cluster's uuid, then the uuids of the clusters that it continues, newest first."""
 
+    def topic_identity(self, topic: str) -> dict[str, str]:
+        """Returns the ext field with the identity of the topic, as this node has applied it; {} if there is none."""
+
     def broker_addresses(self, listener: str) -> dict[NodeId, str]:
         """Returns node id -> "ip:port" that the named listener of each node advertises."""
 

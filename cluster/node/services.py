@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from cluster.config.loading import addresses_behind
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.turns.stalled_loop import AwakeClock
+from raftmq_wire.topic_identity import IDENTITY_FIELD, TopicIdentity
 from statemachine.commands import CHANGES_LEVEL, LEVELS, level_of
 
 if TYPE_CHECKING:
@@ -119,6 +120,13 @@ class NodeServices:
         """Returns the cluster's uuid, then those of the former clusters that it continues, newest first."""
         identity = self._directory.identity
         return (str(identity.cluster_uuid), *(str(each.cluster_uuid) for each in reversed(identity.origin)))
+
+    def topic_identity(self, topic: str) -> dict[str, str]:
+        """Returns the ext field with the identity of the topic, as this node has applied it; {} if there is none."""
+        config, identity = self.state.topics.get(topic), self._directory.identity
+        if config is None:
+            return {}
+        return {IDENTITY_FIELD: str(TopicIdentity(str(identity.cluster_uuid), identity.group_id, config.id))}
 
     def broker_addresses(self, listener: str) -> dict[NodeId, str]:
         """Returns node id -> the "ip:port" that the named listener of each node advertises."""

@@ -2,14 +2,18 @@
 Delta log.
 
 For each queue the Delta log holds a transaction (`txn` in Delta's protocol): its application names the topic and queue,
-its version is the offset to read next. A commit is made on the snapshot from which the offsets were read. If another
-writer has moved one of these transactions meanwhile, the commit fails, and nothing of it is visible.
+its version is the offset to read next. Four more say in which topic this offset counts: their versions are the topic's
+id, the number of the Raft group, and the two halves of the cluster's uuid. A commit is made on the snapshot from which
+the offsets were read. If another writer has moved one of these transactions meanwhile, the commit fails, and nothing of
+it is visible.
 """
 
 from __future__ import annotations
 
 import json
+import struct
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +22,11 @@ from pyspark_raftmq.errors import SourceError
 from pyspark_raftmq.jobs.day_files import DayFile
 from raftmq.arrow.columns import arrow_schema
 from raftmq.arrow.ranges import QueueRange
+from raftmq_wire.topic_identity import Position, TopicIdentity
 
 DAY = "day"
+_IDENTITY = ("topic-id", "group", "cluster-high", "cluster-low")
+"""The last parts of the applications that together say in which topic a queue's offset counts."""
 
 
 class TableError(SourceError):
@@ -60,13 +67,18 @@ class DeltaTarget:
                 "export to another folder, or with the columns of this table",
             )
 
-    def next_offset(self, topic: str, queue_id: int) -> int | None:
-        """Returns the offset to read next; None if the table has no rows of this queue."""
-        version: int | None = self._table.transaction_version(_application(topic, queue_id))
-        return version
+    def reached(self, topic: str, queue_id: int, met: TopicIdentity | None = None) -> Position | None:
+        """Returns the position to read next; None if the table has no rows of this queue. `met`, the topic that is
+        there now, makes no difference: a table goes on in one topic."""
+        application = _application(topic, queue_id)
+        offset: int | None = self._table.transaction_version(application)
+        if offset is None:
+            return None
+        parts = [self._table.transaction_version(f"{application}/{name}") for name in _IDENTITY]
+        return Position(offset, None if None in parts else _identity(parts))
 
-    def commit(self, files: Sequence[DayFile], reached: Mapping[tuple[str, int], int]) -> int:
-        """Adds the files and records the offsets `reached`; returns the table's version. Raises LostRace."""
+    def commit(self, files: Sequence[DayFile], reached: Mapping[tuple[str, int], Position]) -> int:
+        """Adds the files and records the positions `reached`; returns the table's version. Raises LostRace."""
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction
@@ -76,9 +88,14 @@ class DeltaTarget:
             AddAction(file.path, file.bytes, {DAY: file.day}, now_ms, data_change=True, stats=_stats(file))
             for file in files
         ]
-        transactions = [
-            Transaction(_application(topic, queue_id), offset) for (topic, queue_id), offset in reached.items()
-        ]
+        transactions = []
+        for (topic, queue_id), position in reached.items():
+            application, before = _application(topic, queue_id), self.reached(topic, queue_id)
+            transactions.append(Transaction(application, position.offset))
+            now = position.counted_in
+            if now is not None and (before is None or before.counted_in != now):
+                parts = zip(_IDENTITY, _parts(now), strict=True)
+                transactions += [Transaction(f"{application}/{name}", version) for name, version in parts]
         try:
             self._table.create_write_transaction(
                 adds,
@@ -145,6 +162,17 @@ def check_continues(files: Sequence[DayFile], ranges: Sequence[QueueRange]) -> N
                 f"they hold {parts}",
                 "run the export again; report this defect",
             )
+
+
+def _parts(identity: TopicIdentity) -> tuple[int, ...]:
+    """Returns the identity as versions of transactions, which are signed and have 64 bits."""
+    high, low = struct.unpack(">qq", uuid.UUID(identity.cluster).bytes)
+    return identity.topic_id, identity.group, high, low
+
+
+def _identity(parts: Sequence[int]) -> TopicIdentity:
+    topic_id, group, high, low = parts
+    return TopicIdentity(str(uuid.UUID(bytes=struct.pack(">qq", high, low))), group, topic_id)
 
 
 def _application(topic: str, queue_id: int) -> str:

@@ -1,6 +1,7 @@
 """Plain Parquet files of an export, in folders by day: the names of the files are the record of what was exported.
 
-The name of a visible file has the topic, the queue and the file's first offset; its footer says how many rows follow.
+The name of a visible file has the topic, the queue, the file's first offset, and the identity of the topic in which the
+offset counts; its footer says how many rows follow.
 Tasks write files under hidden names, which readers of such folders ignore. The driver makes each visible with a hard
 link, which fails if the name is taken, in the order of the offsets. So the visible files of a queue always contain each
 message below some offset once, and the next run continues there.
@@ -19,13 +20,22 @@ from urllib.parse import quote, unquote
 from pyspark_raftmq.jobs.day_files import DayFile, sync_folder
 from pyspark_raftmq.jobs.delta_table import LostRace, TableError
 from raftmq.arrow.columns import arrow_schema
+from raftmq_wire.topic_identity import Position, TopicIdentity, parse_identity
 
 HIDDEN = "_"
 """The prefix of hidden files: Spark, pyarrow and others take no file for data whose name begins with it."""
 _VISIBLE = "part-"
+_IN = "@"
+"""The character before the identity in a file's name; no name of a topic has it."""
 _LOCK = "_raftmq.lock"
 Queue = tuple[str, int]
 """(topic, queue_id)."""
+
+
+def _name(queue: Queue, start: int, identity: TopicIdentity | None) -> str:
+    """Returns the name of a visible file."""
+    counted_in = "" if identity is None else f"{_IN}{identity}".replace("/", ".")
+    return f"{_VISIBLE}{quote(queue[0], safe='')}-{queue[1]}-{start}{counted_in}.parquet"
 
 
 class ParquetTarget:
@@ -46,23 +56,30 @@ class ParquetTarget:
         self._reached = self._ends()
         self._check_columns(columns)
 
-    def next_offset(self, topic: str, queue_id: int) -> int | None:
-        """Returns the offset to read next; None if the folder has no messages of this queue."""
-        return self._reached.get((topic, queue_id))
+    def reached(self, topic: str, queue_id: int, met: TopicIdentity | None = None) -> Position | None:
+        """Returns the position to read next in the topic `met`, the one that is there now; if the folder has no
+        messages of that one, the position in another topic of the same name. None if there are no messages at all."""
+        ends = self._reached.get((topic, queue_id), {})
+        if met is None or met not in ends:  # unnamed files lie before the first one with an identity
+            named = [identity for identity in ends if identity is not None]
+            met = max(named, key=lambda each: each.topic_id, default=None)
+        return Position(ends[met], met) if met in ends else None
 
-    def commit(self, files: Sequence[DayFile], reached: Mapping[Queue, int]) -> None:
-        """Makes the files visible, one by one. Raises LostRace if another export was faster with a queue; its `kept`
-        are the files that became visible nevertheless."""
+    def commit(self, files: Sequence[DayFile], reached: Mapping[Queue, Position]) -> None:
+        """Makes the files visible, one by one. Files of an earlier release have no identity in their names: where a
+        queue of `reached` gets no new file, its last one is given the name that it would have today. Raises LostRace if
+        another export was faster with a queue; its `kept` are the files that became visible nevertheless."""
         kept: list[DayFile] = []
         with self._locked():
             now = self._ends()
             lost = {queue for queue in reached if now.get(queue) != self._reached.get(queue)}
             for file in sorted(files, key=lambda each: each[2:5]):
                 queue = file.topic, file.queue_id
-                if queue in lost or not self._show(file):
+                if queue in lost or not self._show(file, reached[queue].counted_in):
                     lost.add(queue)
                 else:
                     kept.append(file)
+            self._complete({queue: reached[queue] for queue in reached.keys() - lost - {each[2:4] for each in files}})
         if lost:
             raise LostRace(f"another export wrote {', '.join(f'{each[0]}/{each[1]}' for each in sorted(lost))}", kept)
 
@@ -71,30 +88,47 @@ class ParquetTarget:
         for file in files:
             (self._folder / file.path).unlink(missing_ok=True)
 
-    def _show(self, file: DayFile) -> bool:
+    def _show(self, file: DayFile, identity: TopicIdentity | None) -> bool:
         """Makes a file visible; returns False if there is a file that begins at the same offset."""
         written = self._folder / file.path
-        name = f"{_VISIBLE}{quote(file.topic, safe='')}-{file.queue_id}-{file.start}.parquet"
         try:
-            os.link(written, written.with_name(name))
+            os.link(written, written.with_name(_name((file.topic, file.queue_id), file.start, identity)))
         except FileExistsError:
             return False
         sync_folder(written.parent)
         written.unlink()
         return True
 
-    def _ends(self) -> dict[Queue, int]:
-        """Returns, for each queue, the offset after the last message in a visible file. Only the last file is
-        opened."""
+    def _complete(self, reached: Mapping[Queue, Position]) -> None:
+        """Gives the last file of each queue, which has no identity in its name, that of the position. A rename: a
+        reader sees the rows once at any time."""
+        last = self._last() if reached else {}
+        for queue, position in reached.items():
+            start, path = last.get(queue, {}).get(None, (0, None))
+            if path is not None and position.counted_in is not None:
+                path.rename(path.with_name(_name(queue, start, position.counted_in)))
+                sync_folder(path.parent)
+
+    def _ends(self) -> dict[Queue, dict[TopicIdentity | None, int]]:
+        """Returns, for each queue and each topic that it was a queue of, the offset after the last message in a visible
+        file. Only the last file is opened."""
         import pyarrow.parquet as pq
 
-        last: dict[Queue, tuple[int, Path]] = {}
+        return {
+            queue: {each: start + pq.read_metadata(path).num_rows for each, (start, path) in files.items()}
+            for queue, files in self._last().items()
+        }
+
+    def _last(self) -> dict[Queue, dict[TopicIdentity | None, tuple[int, Path]]]:
+        """Returns the first offset and the path of the last visible file of each queue and each topic."""
+        last: dict[Queue, dict[TopicIdentity | None, tuple[int, Path]]] = {}
         for path in self._visible():
-            topic, queue_id, start = path.stem.removeprefix(_VISIBLE).rsplit("-", 2)
-            queue = unquote(topic), int(queue_id)
-            if queue not in last or int(start) > last[queue][0]:
-                last[queue] = int(start), path
-        return {queue: start + pq.read_metadata(path).num_rows for queue, (start, path) in last.items()}
+            place, _, identity = path.stem.removeprefix(_VISIBLE).partition(_IN)
+            topic, queue_id, start = place.rsplit("-", 2)
+            of_queue = last.setdefault((unquote(topic), int(queue_id)), {})
+            counted_in = parse_identity(identity.replace(".", "/")) if identity else None
+            of_queue[counted_in] = max(of_queue.get(counted_in, (-1, path)), (int(start), path))
+        return last
 
     def _visible(self) -> Iterator[Path]:
         return self._folder.glob(f"day=*/{_VISIBLE}*.parquet")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import datetime
+import logging
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from raftmq.client.admin import QueueInfo
 from raftmq.client.errors import Failed
+from raftmq_wire.topic_identity import Position, TopicIdentity
+
+logger = logging.getLogger(__name__)
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -20,8 +24,8 @@ class AtTime(NamedTuple):
     ms: int
 
 
-Bound = int | str | AtTime
-"""A bound of a read: an offset, EARLIEST, LATEST, or a time."""
+Bound = int | str | AtTime | Position
+"""A bound of a read: an offset, EARLIEST, LATEST, a time, or an offset that was kept with its topic."""
 
 
 class Bounds(NamedTuple):
@@ -38,6 +42,8 @@ class QueueRange(NamedTuple):
     queue_id: int
     start: int
     end: int
+    counted_in: TopicIdentity | None = None
+    """The identity of the topic in which the offsets count; None if it is not known."""
 
     def __str__(self) -> str:
         return f"{self.topic} queue {self.queue_id} [{self.start}, {self.end})"
@@ -63,6 +69,10 @@ class Described(Protocol):
     def queues(self) -> list[QueueInfo]:
         """The bounds of each queue, in order of queue ids."""
 
+    @property
+    def identity(self) -> TopicIdentity | None:
+        """The identity of the topic; None if it is not known."""
+
 
 class Catalog(Protocol):
     """A source of the bounds of topics: raftmq's Admin, or a copy of the log."""
@@ -85,10 +95,33 @@ def plan_topic(
     for errors. Raises NotFound if there is no such topic, Unreadable for a queue or offset that does not exist, and
     other RaftMQErrors.
     """
-    queues = admin.describe_topic(topic).queues
+    described = admin.describe_topic(topic)
+    queues = described.queues
     _check_queues(topic, words[0], starting, queues)
     _check_queues(topic, words[1], ending, queues)
-    return [_range(admin, topic, queue, starting, ending, words, clamp=clamp) for queue in queues]
+    starting, ending = (
+        _counted(topic, described.identity, word, bounds, clamp=clamp)
+        for word, bounds in zip(words, (starting, ending), strict=True)
+    )
+    ranges = [_range(admin, topic, queue, starting, ending, words, clamp=clamp) for queue in queues]
+    return [each._replace(counted_in=described.identity) for each in ranges]
+
+
+def _counted(topic: str, met: TopicIdentity | None, word: str, bounds: Bounds, *, clamp: bool) -> Bounds:
+    """Returns the bounds with plain offsets in place of kept positions. Raises Unreadable for a position in another
+    topic; with `clamp` it becomes the first offset that is kept."""
+
+    def plain(bound: Bound) -> Bound:
+        if not isinstance(bound, Position):
+            return bound
+        another = bound.why_not_in(met)
+        if another and not clamp:
+            raise Unreadable(f"{word} asks for offset {bound.offset} of another topic {topic}", another, "leave it out")
+        if another:
+            logger.warning("%s asked for offset %d of %s: %s", word, bound.offset, topic, another)
+        return EARLIEST if another else bound.offset
+
+    return Bounds(plain(bounds.default), {queue: plain(bound) for queue, bound in bounds.by_queue.items()})
 
 
 def _check_queues(topic: str, word: str, bounds: Bounds, queues: list[QueueInfo]) -> None:
@@ -134,6 +167,8 @@ def offset_of(admin: Catalog, topic: str, queue: QueueInfo, bound: Bound) -> int
         return min(max(admin.offset_at(topic, queue.queue_id, bound.ms), queue.min_offset), queue.max_offset)
     if isinstance(bound, int):
         return bound
+    if isinstance(bound, Position):
+        return bound.offset
     return {EARLIEST: queue.min_offset, LATEST: queue.max_offset}[bound]
 
 
@@ -156,6 +191,8 @@ def _bound(word: str, value: object) -> Bound:
         if value.tzinfo is None:
             raise ValueError(f"{word}={value} has no time zone; use datetime.now(timezone.utc) or .astimezone()")
         return AtTime(int(value.timestamp() * 1000))
+    if isinstance(value, Position):
+        return value
     if value in (EARLIEST, LATEST):
         return str(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import datetime
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from raftmq.arrow.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema, require_arrow
-from raftmq.arrow.ranges import EARLIEST, LATEST, QueueRange, bounds_of, plan_topic
+from raftmq.arrow.ranges import EARLIEST, LATEST, QueueRange, Unreadable, bounds_of, plan_topic
 from raftmq.arrow.undecodable import RAW, Undecodable
+from raftmq.client.errors import RaftMQError
 from raftmq.client.sync import Client, connect
 from raftmq.client.tls import Tls
+from raftmq_wire.topic_identity import Position, why_another
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+logger = logging.getLogger(__name__)
+
 BATCH_ROWS = 8192
 FOLLOWER = "follower"
 LEADER = "leader"
-Position = str | int | datetime.datetime
-"""A bound as a user writes it: earliest, latest, a queue offset, or a time (aware datetime)."""
+Where = str | int | datetime.datetime | Position
+"""A bound as a user writes it: earliest, latest, a queue offset, a time (aware datetime), or an offset with the topic
+in which it counts."""
 
 
 class Selection(NamedTuple):
@@ -38,8 +44,8 @@ class Selection(NamedTuple):
 
 def read_arrow(
     topic: str,
-    start: Position | Mapping[int, Position] = EARLIEST,
-    end: Position | Mapping[int, Position] = LATEST,
+    start: Where | Mapping[int, Where] = EARLIEST,
+    end: Where | Mapping[int, Where] = LATEST,
     *,
     columns: Sequence[str] | None = None,
     servers: str | Iterable[str] | None = None,
@@ -73,8 +79,8 @@ def read_arrow(
 
 def read_pandas(
     topic: str,
-    start: Position | Mapping[int, Position] = EARLIEST,
-    end: Position | Mapping[int, Position] = LATEST,
+    start: Where | Mapping[int, Where] = EARLIEST,
+    end: Where | Mapping[int, Where] = LATEST,
     *,
     columns: Sequence[str] | None = None,
     servers: str | Iterable[str] | None = None,
@@ -103,8 +109,8 @@ def read_pandas(
 def select(
     mq: Client,
     topic: str,
-    start: Position | Mapping[int, Position] = EARLIEST,
-    end: Position | Mapping[int, Position] = LATEST,
+    start: Where | Mapping[int, Where] = EARLIEST,
+    end: Where | Mapping[int, Where] = LATEST,
     *,
     columns: Sequence[str] | None = None,
     read_from: str = FOLLOWER,
@@ -127,9 +133,11 @@ def read_batches(mq: Client, selection: Selection, undecodable: Undecodable | No
 
     followers = followers_of(mq) if selection.read_from == FOLLOWER else []
     for planned in selection.ranges:
-        node = node_for(planned.queue_id, followers)
+        check_counted(mq, planned)
+        node = node_for(mq, planned, followers)
         reader = RangeReader(mq, planned, node=node, undecodable=undecodable)
         yield from reader.batches(selection.columns, BATCH_ROWS)
+        check_counted(mq, planned)
         if node is not None and reader.node is None:
             followers.remove(node)  # it failed or lags: the next queues need not find that out again
 
@@ -140,7 +148,29 @@ def followers_of(mq: Client) -> list[str]:
     return [members[broker_id] for broker_id in sorted(members, key=int) if broker_id != "0"]
 
 
-def node_for(queue_id: int, followers: Sequence[str]) -> str | None:
-    """Returns the follower from which a queue is read, since followers share the queues; None if there is none: then
-    the leader is read."""
-    return followers[queue_id % len(followers)] if followers else None
+def node_for(mq: Client, planned: QueueRange, followers: Sequence[str]) -> str | None:
+    """Returns the follower from which a queue is read, since followers share the queues; None for the leader: if there
+    is no follower, or if it lags behind and still has another topic of this name."""
+    node = followers[planned.queue_id % len(followers)] if followers else None
+    if node is None or planned.counted_in is None:
+        return node
+    try:
+        return None if why_another(planned.counted_in, mq.admin.identity(planned.topic, node)) else node
+    except RaftMQError as error:
+        logger.info("%s: %s failed, the leader is asked instead: %s", planned, node, error)
+        return None
+
+
+def why_other_topic(mq: Client, planned: QueueRange) -> str:
+    """Returns why the range means nothing in the topic that is there now; "" if it is the one in which the range was
+    planned."""
+    return "" if planned.counted_in is None else why_another(planned.counted_in, mq.admin.identity(planned.topic))
+
+
+def check_counted(mq: Client, planned: QueueRange) -> None:
+    """Raises Unreadable unless the topic is the one in which the range was planned. No topic comes back once it is
+    deleted, so what was read between the plan and a check that succeeds is of one topic."""
+    if another := why_other_topic(mq, planned):
+        raise Unreadable(
+            f"{planned} cannot be read: it was planned in another topic of this name", another, "plan the read again"
+        )

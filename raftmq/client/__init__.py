@@ -19,6 +19,7 @@ from raftmq.client.sync import Client, Consumer, Producer, connect
 from raftmq.client.sync_admin import Admin
 from raftmq.client.sync_transactions import Transaction, TransactionProducer
 from raftmq.client.tls import Tls
+from raftmq_wire.topic_identity import Position, TopicIdentity
 
 __all__ = [
     "Admin",
@@ -36,6 +37,7 @@ __all__ = [
     "GroupOffset",
     "Message",
     "NotFound",
+    "Position",
     "Producer",
     "PullResult",
     "PullStatus",
@@ -46,6 +48,7 @@ __all__ = [
     "Retry",
     "SendResult",
     "Tls",
+    "TopicIdentity",
     "TopicInfo",
     "Transaction",
     "TransactionProducer",

@@ -11,13 +11,15 @@ import msgspec
 
 from raftmq.client.cluster_view import AUTO_CREATE_TOPIC, ClusterView
 from raftmq.client.connection import Reply
-from raftmq.client.consuming.offsets import Offsets
-from raftmq.client.errors import Failed, NotFound
+from raftmq.client.consuming.offsets import Offsets, identity_in
+from raftmq.client.errors import Failed, NotFound, Unreachable, error_of
 from raftmq.client.message import Message, decode_messages
 from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.topic_identity import TopicIdentity
 
 _T = TypeVar("_T")
 _PERM_READ_WRITE = 6
+_NODE_TIMEOUT_S = 2.0
 _TIME_MAX = (1 << 63) - 1
 
 
@@ -53,6 +55,9 @@ class TopicInfo(NamedTuple):
     write_queues: int
     perm: int
     attributes: dict[str, str]
+    identity: TopicIdentity | None = None
+    """The identity in which the offsets of its queues count: keep it with every offset that you keep. None if the node
+    is of a release that tells none."""
 
     @property
     def messages(self) -> int:
@@ -127,11 +132,34 @@ class AsyncAdmin(Offsets):
         """Returns the topic's configuration and the range of each of its queues. Raises NotFound."""
         what = f"describe topic {name}"
         config = _decode(await self._read(RequestCode.GET_TOPIC_CONFIG, {"topic": name}, what), _TopicConfig, what)
-        queues = [await self._queue(name, q) for q in range(max(config.readQueueNums, config.writeQueueNums))]
-        return TopicInfo(config.topicName, queues, config.writeQueueNums, config.perm, config.attributes)
+        found = [await self._queue(name, q) for q in range(max(config.readQueueNums, config.writeQueueNums))]
+        queues, counted = [queue for queue, _ in found], {each for _, told in found for each in told} - {None}
+        if len(counted) > 1:
+            raise Failed(f"{what}: it was deleted and created again meanwhile", hint="run it again")
+        identity = counted.pop() if counted else None
+        return TopicInfo(config.topicName, queues, config.writeQueueNums, config.perm, config.attributes, identity)
 
-    async def _queue(self, topic: str, queue_id: int) -> QueueInfo:
-        return QueueInfo(queue_id, await self.min_offset(topic, queue_id), await self.max_offset(topic, queue_id))
+    async def identity(self, topic: str, node: str | None = None) -> TopicIdentity | None:
+        """Returns the identity of a topic, which says what its offsets count in; None if the node that answers is of a
+        release that tells none. `node` ("host:port"): the topic as that node has it, which may lag behind. Raises
+        NotFound."""
+        what = f"identity of {topic}"
+        if node is None:
+            return (await self.counted(RequestCode.GET_MAX_OFFSET, topic, 0))[1]
+        try:
+            link = await self._view.links.get(node)
+            reply = await link.call(RequestCode.GET_TOPIC_CONFIG, {"topic": topic}, timeout_s=_NODE_TIMEOUT_S)
+        except OSError as error:
+            raise Unreachable(f"{what} from {node}: {str(error) or 'no answer'}", retryable=True) from error
+        if reply.code != ResponseCode.SUCCESS:
+            raise error_of(reply.code, reply.remark, what)
+        return identity_in(reply, what)
+
+    async def _queue(self, topic: str, queue_id: int) -> tuple[QueueInfo, tuple[TopicIdentity | None, ...]]:
+        """Returns the bounds of a queue, and what each of the two counts in."""
+        first, of_first = await self.counted(RequestCode.GET_MIN_OFFSET, topic, queue_id)
+        end, of_end = await self.counted(RequestCode.GET_MAX_OFFSET, topic, queue_id)
+        return QueueInfo(queue_id, first, end), (of_first, of_end)
 
     async def groups(self) -> list[str]:
         """Returns the names of all consumer groups, sorted."""
@@ -176,7 +204,7 @@ class AsyncAdmin(Offsets):
         route = await self._route(topic)
         found = []
         for queue_id in range(route.read_queues):
-            queue = await self._queue(topic, queue_id)
+            queue, _ = await self._queue(topic, queue_id)
             committed = await self.committed(group, topic, queue_id)
             found.append(GroupOffset(queue_id, committed, queue.min_offset, queue.max_offset))
         return found

@@ -33,6 +33,7 @@ from raftmq.client.retries import OnRetry
 from raftmq.client.sync_admin import Admin
 from raftmq.client.sync_transactions import Check, TransactionProducer
 from raftmq.client.tls import Tls
+from raftmq_wire.topic_identity import Position
 
 
 def connect(
@@ -442,9 +443,9 @@ class Consumer:
         AsyncConsumer.ack. Raises RuntimeError without `manual_ack`."""
         self._consumer.ack(message)
 
-    def seek(self, to: Start | Message, *, topic: str | None = None, queue_id: int | None = None) -> None:
-        """Continues reading at another place: "earliest", "latest", an aware datetime, an offset (with `queue_id`), or
-        a message, which then comes again; see AsyncConsumer.seek."""
+    def seek(self, to: Start | Position | Message, *, topic: str | None = None, queue_id: int | None = None) -> None:
+        """Continues reading at another place: "earliest", "latest", an aware datetime, an offset (with `queue_id`), a
+        Position, or a message, which then comes again; see AsyncConsumer.seek."""
         self._thread.run(self._consumer.seek(to, topic=topic, queue_id=queue_id))
 
     def positions(self, topic: str | None = None) -> dict[int, int]:

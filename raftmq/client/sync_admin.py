@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from raftmq.client.admin import AsyncAdmin, GroupOffset, TopicInfo
 from raftmq.client.loop_thread import LoopThread
 from raftmq.client.message import Message
+from raftmq_wire.topic_identity import TopicIdentity
 
 
 class Admin:
@@ -38,6 +39,10 @@ class Admin:
     def describe_topic(self, name: str) -> TopicInfo:
         """Returns the topic's configuration and the range of each of its queues."""
         return self._run(self._admin.describe_topic(name))
+
+    def identity(self, topic: str, node: str | None = None) -> TopicIdentity | None:
+        """Returns the identity of a topic, which says what its offsets count in; see AsyncAdmin.identity."""
+        return self._run(self._admin.identity(topic, node))
 
     def groups(self) -> list[str]:
         """Returns the names of all consumer groups, sorted."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from raftmq.commands.shared_options import json_option, print_json, print_table
+from raftmq.local_path import LocalPath
 
 if TYPE_CHECKING:
     from raftmq.commands.bench_modes import Report
@@ -23,7 +24,7 @@ def bench() -> None:
 @click.option(
     "--dir",
     "directory",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=LocalPath(exists=True, file_okay=False, path_type=Path),
     help="A folder on the disk to measure (default: the system's folder for temporary files).",
 )
 @click.option(

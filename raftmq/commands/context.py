@@ -11,6 +11,7 @@ from raftmq.commands.shared_options import json_option, print_json, print_table,
 from raftmq.local.http.admin_http import cluster_at, parse_addresses
 from raftmq.local.http.contexts import NAME, ClusterContext, contexts_file, read_contexts, write_contexts
 from raftmq.local.http.https import speak_tls
+from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
 
@@ -25,7 +26,7 @@ def context() -> None:
 @click.option("--servers", metavar="HOST:PORT;…", help="Name servers of one or more nodes.")
 @click.option(
     "--tls-ca",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=LocalPath(path_type=Path, dir_okay=False),
     metavar="FILE",
     help="CAs that the nodes' certificates come from: the context speaks TLS.",
 )

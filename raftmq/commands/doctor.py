@@ -14,6 +14,7 @@ from cluster.config.exposure_check import open_folder, open_ports
 from cluster.config.loading import load
 from cluster.config.local_layout import read_cluster
 from raftmq.commands.shared_options import data_dir, json_option, show
+from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
 
@@ -30,14 +31,14 @@ class Check(NamedTuple):
 @click.option(
     "--host",
     "directory",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=LocalPath(path_type=Path, exists=True, file_okay=False),
     metavar="DIR",
     help="Examine this machine too, and the disk of DIR, where a node keeps its data or will.",
 )
 @click.option(
     "--config",
     "configs",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=LocalPath(path_type=Path, dir_okay=False),
     multiple=True,
     metavar="FILE",
     help="Examine what strangers can reach of the node with this raftmq.toml too; may be repeated.",

@@ -21,7 +21,9 @@ import click
 from cluster.config.local_layout import find_data_dir, read_cluster
 from raftmq.local.http.admin_http import admin_option
 from raftmq.local.http.contexts import ClusterContext, check_cluster, find_servers_context
+from raftmq.local_path import LocalPath, param_name
 from raftmq_wire.errors import ExitCode, LocalError
+from raftmq_wire.local_path import check_local
 from raftmq_wire.user_file import USER_VARIABLES
 
 if TYPE_CHECKING:
@@ -110,6 +112,7 @@ def data_option(command: F) -> F:
     """Adds --data: the local cluster's directory."""
     return click.option(
         "--data",
+        type=LocalPath(),
         metavar="DIR",
         help=_DATA_HELP,
     )(command)
@@ -132,9 +135,11 @@ def servers_option(command: F) -> F:
         metavar="HOST:PORT;…",
         help="Name servers of the cluster, or a context (default: RAFTMQ_SERVERS, else the local cluster's).",
     )
-    data = click.option("--data", metavar="DIR", help=_DATA_HELP, expose_value=False, callback=remember)
+    data = click.option(
+        "--data", type=LocalPath(), metavar="DIR", help=_DATA_HELP, expose_value=False, callback=remember
+    )
     for option, what in _TLS_OPTIONS.items():
-        path = click.Path(dir_okay=False)
+        path = LocalPath(dir_okay=False)
         command = click.option(option, type=path, metavar="FILE", help=what, expose_value=False, callback=remember)(
             command
         )
@@ -148,6 +153,16 @@ def given_tls() -> Tls | None:
     meta = click.get_current_context().meta
     files = [meta.get(f"raftmq.{option.removeprefix('--').replace('-', '_')}") or "" for option in _TLS_OPTIONS]
     return Tls(*files) if any(files) else None
+
+
+def named_cluster(servers: str | None) -> dict[str, str] | None:
+    """Returns the environment in which clients find the cluster that --data names; None if it names none, or if
+    --servers comes before it. Raises LocalError for a directory without a cluster."""
+    data = click.get_current_context().meta.get(_DATA)
+    if data is None or servers is not None:
+        return None
+    read_cluster(data_dir(data))
+    return {"RAFTMQ_DATA": str(data_dir(data))}
 
 
 def data_dir(given: str | None) -> Path:
@@ -331,6 +346,7 @@ class NodeDirectory(click.ParamType[Path]):
         refuse."""
         from raftlog.storage.files import layout
 
+        check_local(value, param_name(param))
         path = Path(value)
         within = path / "data"
         return within if not (path / layout.IDENTITY).exists() and (within / layout.IDENTITY).exists() else path
@@ -416,15 +432,14 @@ def _open_client(servers: str | None) -> Client:
     from raftmq.client.discovery import find_servers
     from raftmq.local.local_users import ClientOptions, client_options
 
-    data = click.get_current_context().meta.get(_DATA)
     try:
         if is_context(servers):
             return _open_context(find_servers_context(servers))
-        if data is None or servers is not None:
+        environ = named_cluster(servers)
+        if environ is None:
             return open_client(servers, tls=given_tls(), on_retry=_Repeated())
-        read_cluster(data_dir(data))
-        servers_there = find_servers(environ={"RAFTMQ_DATA": str(data_dir(data))})
-        options = client_options(data_dir(data))
+        servers_there = find_servers(environ=environ)
+        options = client_options(Path(environ["RAFTMQ_DATA"]))
         if any(os.environ.get(name) for name in USER_VARIABLES):  # as without --data: they come before the first Super
             options = ClientOptions(tls=options["tls"])
         return open_client(servers_there, on_retry=_Repeated(), **(options | {"tls": given_tls() or options["tls"]}))

@@ -14,6 +14,7 @@ from cluster.runtime.host.private_files import as_the_user_has_it
 from raftmq.commands.shared_options import cluster_options, console, data_dir, show
 from raftmq.local.http.admin_http import GivenAddresses, node_addresses, raise_if_refused
 from raftmq.local.support_bundle import files_of_node, text_of_file, without_secrets, write_bundle
+from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
 MISSING = (
@@ -30,7 +31,7 @@ def support() -> None:
 
 @support.command("bundle")
 @click.option(
-    "--to", "to", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="A new file, name.tar.gz."
+    "--to", "to", type=LocalPath(path_type=Path, dir_okay=False), metavar="FILE", help="A new file, name.tar.gz."
 )
 @cluster_options
 def bundle(to: Path | None, data: str | None, admin: str | None, as_json: bool) -> None:

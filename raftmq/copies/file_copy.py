@@ -28,6 +28,7 @@ from raftmq.arrow.ranges import QueueRange
 from raftmq.client.admin import QueueInfo
 from raftmq.client.errors import NotFound
 from raftmq_wire.errors import LocalError
+from raftmq_wire.topic_identity import TopicIdentity
 from statemachine import queue_reads
 from statemachine.checkpoint_reader import CheckpointReader
 from statemachine.index_file.index_of_rows import queue_items
@@ -37,16 +38,20 @@ from statemachine.topics import TopicConfig, Topics
 
 
 class _Files(NamedTuple):
-    """The files of a copy: `state` is a checkpoint, `places` are segment files, lowest first."""
+    """The files of a copy: `state` is a checkpoint, `places` are segment files, lowest first. `cluster` and `group`:
+    whose log it is."""
 
     state: Path
     places: list[Place]
+    cluster: str
+    group: int
 
 
 class _Kept(NamedTuple):
     """A topic of a checkpoint, in the form that `Catalog` returns."""
 
     queues: list[QueueInfo]
+    identity: TopicIdentity
 
 
 class FileCopy:
@@ -70,7 +75,8 @@ class FileCopy:
     def describe_topic(self, name: str) -> _Kept:
         topic = self._topic(name)
         with _told(self._files.state):
-            return _Kept([self._queue(topic.id, queue_id) for queue_id in range(topic.queues)])
+            queues = [self._queue(topic.id, queue_id) for queue_id in range(topic.queues)]
+            return _Kept(queues, TopicIdentity(self._files.cluster, self._files.group, topic.id))
 
     def _topic(self, name: str) -> TopicConfig:
         found = self._topics.get(name)
@@ -191,7 +197,7 @@ def _find(path: Path) -> _Files:
             )
             for record in manifest.segments
         ]
-        return _Files(path / STATE, places)
+        return _Files(path / STATE, places, manifest.cluster_uuid, manifest.group_id)
     if not (path / layout.IDENTITY).exists():
         raise CopyError(
             f"{path} is no copy of a log",
@@ -199,7 +205,8 @@ def _find(path: Path) -> _Files:
             "raftmq backup create --to DIR, then name the folder in DIR",
         )
     fs = OsFileSystem()
-    group_id = identities.load(fs, path).group_id
+    identity = identities.load(fs, path)
+    group_id = identity.group_id
     newest = next(iter(Checkpoints(fs, path, group_id).all()), None)
     if newest is None:
         raise CopyError(
@@ -207,7 +214,8 @@ def _find(path: Path) -> _Files:
         )
     mark = newest.manifest.mark
     parts = parts_below(path / layout.LOG, mark.end_position, mark.header_crc, group_id)
-    return _Files(newest.path, [Place(each.header.base_position, each.end_position, str(each.path)) for each in parts])
+    places = [Place(each.header.base_position, each.end_position, str(each.path)) for each in parts]
+    return _Files(newest.path, places, str(identity.cluster_uuid), group_id)
 
 
 @contextmanager

@@ -49,6 +49,8 @@ class _Described(NamedTuple):
     """A topic of the tier, in the form that `Catalog` returns."""
 
     queues: list[QueueInfo]
+    identity: None = None
+    """A topic of a tier may be one that was deleted: offsets of a tier are compared with nothing."""
 
 
 class _Run(NamedTuple):

@@ -249,6 +249,7 @@ class LocalMembers:
 def _locked_in_turn(data: Path) -> Iterator[None]:
     """Takes the lock of the directory, as `locked` does, after the command that holds it now, such as the restart of a
     node. Raises LocalError."""
+    read_cluster(data)  # a directory without a cluster is told at once
     deadline = time.monotonic() + LOCK_S
     with ExitStack() as stack:
         while True:

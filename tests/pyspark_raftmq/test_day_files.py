@@ -13,6 +13,7 @@ from pyspark_raftmq.jobs.day_files import DayFile, write_day_files
 from pyspark_raftmq.jobs.delta_table import DeltaTarget, LostRace, TableError, check_continues
 from raftmq.arrow.columns import arrow_schema
 from raftmq.arrow.ranges import QueueRange
+from raftmq_wire.topic_identity import Position, TopicIdentity
 
 COLUMNS = ("topic", "queue_id", "queue_offset", "store_ms")
 DAY_MS = 86_400_000
@@ -65,24 +66,37 @@ def test_of_two_that_began_at_one_place_one_commits(tmp_path: Path) -> None:
     """Also the first time, when the table has no offset of the queue yet; files of the other are discarded."""
     for first, end in ((0, 2), (2, 3)):
         one, two = DeltaTarget(tmp_path, COLUMNS), DeltaTarget(tmp_path, COLUMNS)
-        assert one.next_offset("orders", 0) == two.next_offset("orders", 0) == (first or None)
+        assert one.reached("orders", 0) == two.reached("orders", 0) == (Position(first) if first else None)
         times = range(first, end)
         mine, others = written(tmp_path, batch(first, *times)), written(tmp_path, batch(first, *times))
-        one.commit(mine, {("orders", 0): end})
+        one.commit(mine, {("orders", 0): Position(end)})
         with pytest.raises(LostRace):
-            two.commit(others, {("orders", 0): end})
+            two.commit(others, {("orders", 0): Position(end)})
         two.discard([*mine, *others])
         assert [(tmp_path / file.path).exists() for file in (*mine, *others)] == [True, False]
     assert offsets_in(tmp_path) == [0, 1, 2]
-    assert DeltaTarget(tmp_path, COLUMNS).next_offset("orders", 0) == 3
+    assert DeltaTarget(tmp_path, COLUMNS).reached("orders", 0) == Position(3)
 
 
 def test_exports_of_other_queues_do_not_disturb_each_other(tmp_path: Path) -> None:
     one, two = DeltaTarget(tmp_path, COLUMNS), DeltaTarget(tmp_path, COLUMNS)
-    one.commit(written(tmp_path, batch(0, 0)), {("orders", 0): 1})
-    two.commit(list(write_day_files(tmp_path, "orders", 1, [batch(7, 0)])), {("orders", 1): 8})
+    one.commit(written(tmp_path, batch(0, 0)), {("orders", 0): Position(1)})
+    two.commit(list(write_day_files(tmp_path, "orders", 1, [batch(7, 0)])), {("orders", 1): Position(8)})
     now = DeltaTarget(tmp_path, COLUMNS)
-    assert (now.next_offset("orders", 0), now.next_offset("orders", 1), now.next_offset("a", 0)) == (1, 8, None)
+    assert (now.reached("orders", 0), now.reached("orders", 1), now.reached("a", 0)) == (Position(1), Position(8), None)
+
+
+def test_a_table_knows_the_topic_in_which_it_goes_on(tmp_path: Path) -> None:
+    """Also one of an earlier release, from the next commit on, which may have no files."""
+    low = TopicIdentity("ffffffff-ffff-4fff-8fff-ffffffffffff", 0, 7)
+    high = TopicIdentity("00000000-0000-4000-8000-000000000001", 3, 2**32 - 2)
+    zero, one = ("orders", 0), ("orders", 1)
+    DeltaTarget(tmp_path, COLUMNS).commit(written(tmp_path, batch(0, 0)), {zero: Position(1), one: Position(5)})
+    for identity, offset in ((low, 1), (low, 1), (high, 0)):
+        DeltaTarget(tmp_path, COLUMNS).commit([], {zero: Position(offset, identity)})
+        target = DeltaTarget(tmp_path, COLUMNS)
+        assert (target.reached(*zero), target.reached(*one)) == (Position(offset, identity), Position(5))
+    assert offsets_in(tmp_path) == [0]
 
 
 def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:

@@ -107,6 +107,7 @@ def test_the_columns_and_their_order_are_promised() -> None:
         ({**NEEDED, "columns": "body,body"}, "named twice", "once"),
         ({**NEEDED, "columns": ""}, 'unknown column ""', "leave it out"),
         ({**NEEDED, "startingOffsets": "5"}, "startingOffsets is not understood: 5", "earliest, latest"),
+        ({**NEEDED, "startingOffsets": '{"0": 5, "id": 7}'}, "startingOffsets is not understood", "earliest, latest"),
         ({**NEEDED, "startingOffsets": "{"}, "startingOffsets is not understood: {", "earliest, latest"),
         ({**NEEDED, "endingOffsets": '{"x": 1}'}, "endingOffsets is not understood", "earliest, latest"),
         ({**NEEDED, "endingOffsets": '{"0": -3}'}, "endingOffsets is not understood", "earliest, latest"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import raftmq
@@ -23,7 +25,10 @@ def topic(mq: raftmq.Client) -> None:
 
 
 def planned(servers: str, **options: str) -> list[QueueRange]:
-    return plan(parse_options({"servers": servers, "topic": TOPIC, **options}))
+    ranges = plan(parse_options({"servers": servers, "topic": TOPIC, **options}))
+    with raftmq.connect(servers) as client:
+        assert {each.counted_in for each in ranges} == {client.admin.identity(TOPIC)}
+    return [each._replace(counted_in=None) for each in ranges]
 
 
 def test_all_that_is_kept(servers: str) -> None:
@@ -54,6 +59,19 @@ def test_what_is_not_there_is_refused(servers: str, options: dict[str, str], wha
         planned(servers, **options)
     assert what in caught.value.what
     assert why in caught.value.why
+
+
+def test_offsets_that_were_kept_with_their_topic(servers: str, mq: raftmq.Client) -> None:
+    """Of another one they are refused by name; where losses are accepted, the read begins at the beginning."""
+    here = mq.admin.identity(TOPIC)
+    assert here is not None
+    kept = json.dumps({TOPIC: {"0": 2, "id": str(here)}})
+    assert planned(servers, startingOffsets=kept)[0] == QueueRange(TOPIC, 0, 2, 3)
+    other = json.dumps({"0": 2, "id": str(here._replace(topic_id=1_000_000))})
+    with pytest.raises(PlanError, match="startingOffsets asks for offset 2 of another topic planned") as caught:
+        planned(servers, startingOffsets=other)
+    assert "the topic with id 1000000, which is gone" in caught.value.why
+    assert planned(servers, startingOffsets=other, failOnDataLoss="false")[0] == QueueRange(TOPIC, 0, 0, 3)
 
 
 def test_several_topics_and_patterns(servers: str, mq: raftmq.Client) -> None:

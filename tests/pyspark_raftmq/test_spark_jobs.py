@@ -14,11 +14,12 @@ from pyspark_raftmq.errors import PlanError
 from pyspark_raftmq.job_running import told_by_task
 from pyspark_raftmq.jobs.day_files import DayFile
 from pyspark_raftmq.jobs.delta_table import DeltaTarget, LostRace, TableError, check_continues
-from pyspark_raftmq.jobs.export import export
+from pyspark_raftmq.jobs.export import TARGETS, _Kept, export
 from pyspark_raftmq.jobs.traffic import FLOOR, HEADROOM, limits_document, traffic, write_limits
 from pyspark_raftmq.options import ReadOptions, parse_options
 from pyspark_raftmq.spark_cli import spark as spark_command
 from raftmq.arrow.ranges import QueueRange
+from raftmq_wire.topic_identity import Position
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,10 +74,10 @@ def test_what_a_killed_export_wrote_is_not_in_the_table(
     """The driver dies between the tasks and the commit, and after the commit."""
     commit = DeltaTarget.commit
 
-    def die_before(self: DeltaTarget, files: list[DayFile], reached: dict[tuple[str, int], int]) -> int:
+    def die_before(self: DeltaTarget, files: list[DayFile], reached: dict[tuple[str, int], Position]) -> int:
         raise KeyboardInterrupt
 
-    def die_after(self: DeltaTarget, files: list[DayFile], reached: dict[tuple[str, int], int]) -> int:
+    def die_after(self: DeltaTarget, files: list[DayFile], reached: dict[tuple[str, int], Position]) -> int:
         commit(self, files, reached)
         raise KeyboardInterrupt
 
@@ -116,7 +117,7 @@ def test_of_two_exports_at_once_each_message_comes_from_one(
 def test_an_export_that_always_loses_gives_up(
     spark: SparkSession, options: ReadOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lose(self: DeltaTarget, files: list[DayFile], reached: dict[tuple[str, int], int]) -> int:
+    def lose(self: DeltaTarget, files: list[DayFile], reached: dict[tuple[str, int], Position]) -> int:
         raise LostRace("somebody was faster")
 
     monkeypatch.setattr(DeltaTarget, "commit", lose)
@@ -127,17 +128,55 @@ def test_an_export_that_always_loses_gives_up(
     assert list(tmp_path.rglob("*.parquet")) == []
 
 
+@pytest.mark.parametrize("form", ["delta", "parquet"])
+@pytest.mark.parametrize("count", [2, 3, 5])
 def test_a_topic_that_was_made_anew_is_not_mixed_with_the_old(
-    spark: SparkSession, servers: str, mq: raftmq.Client, tmp_path: Path
+    spark: SparkSession, servers: str, mq: raftmq.Client, tmp_path: Path, form: str, count: int
 ) -> None:
-    options = parse_options({"servers": servers, "topic": "lake-anew", "columns": COLUMNS})
-    mq.admin.create_topic("lake-anew", 1)
-    mq.send_batch("lake-anew", [b"x"] * 3)
-    assert export(spark, options, tmp_path).messages == 3
-    mq.admin.delete_topic("lake-anew")
-    mq.admin.create_topic("lake-anew", 1)
-    with pytest.raises(PlanError, match="goes on at offset 3 of lake-anew queue 0, which is not there"):
-        export(spark, options, tmp_path)
+    """However many messages the new one has: the offset where the table goes on may be there again."""
+    topic = f"lake-anew-{form}-{count}"
+    given = {"servers": servers, "topic": topic, "columns": COLUMNS}
+    options = parse_options(given)
+    mq.admin.create_topic(topic, 1)
+    mq.send_batch(topic, [b"x"] * 3)
+    assert export(spark, options, tmp_path, form=form).messages == 3
+    before = mq.admin.identity(topic)
+    mq.admin.delete_topic(topic)
+    mq.admin.create_topic(topic, 1)
+    mq.send_batch(topic, [b"y"] * count)
+    with pytest.raises(PlanError, match=f"goes on at offset 3 of {topic} queue 0, in another topic") as caught:
+        export(spark, options, tmp_path, form=form)
+    assert before is not None
+    assert f"id {before.topic_id}, which is gone" in caught.value.why
+    lenient = parse_options({**given, "failOnDataLoss": "false"})
+    assert export(spark, lenient, tmp_path, form=form).messages == count
+    assert export(spark, options, tmp_path, form=form).messages == 0
+    mq.send_batch(topic, [b"z"] * 2)
+    assert export(spark, options, tmp_path, form=form).messages == 2
+
+
+@pytest.mark.parametrize("form", ["delta", "parquet"])
+def test_what_an_earlier_release_exported_is_completed(
+    spark: SparkSession,
+    servers: str,
+    mq: raftmq.Client,
+    tmp_path: Path,
+    form: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its positions say no topic; the next run, though it finds nothing new, says in which one they count."""
+    topic = f"lake-completed-{form}"
+    options = parse_options({"servers": servers, "topic": topic, "columns": COLUMNS})
+    mq.admin.create_topic(topic, 1)
+    mq.send_batch(topic, [b"x"] * 3)
+    with monkeypatch.context() as earlier:
+        ends = {(topic, 0): _Kept(0, 3, None)}
+        earlier.setattr("pyspark_raftmq.jobs.export._ends", lambda options: ends)
+        assert export(spark, options, tmp_path, form=form).messages == 3
+    target = TARGETS[form]
+    assert target(tmp_path, options.columns).reached(topic, 0) == Position(3)
+    assert export(spark, options, tmp_path, form=form).messages == 0
+    assert target(tmp_path, options.columns).reached(topic, 0) == Position(3, mq.admin.identity(topic))
 
 
 def test_the_commands(

@@ -88,23 +88,28 @@ def test_a_stream_begins_at_the_latest(spark: SparkSession, servers: str, mq: ra
     assert query.rows() == [("from-now", 0, 2)]
 
 
+@pytest.mark.parametrize("count", [2, 6, 9])
 def test_a_stream_over_a_topic_that_was_made_anew(
-    spark: SparkSession, servers: str, mq: raftmq.Client, tmp_path: Path
+    spark: SparkSession, servers: str, mq: raftmq.Client, tmp_path: Path, count: int
 ) -> None:
+    """However many messages the new one has: the offset of the stream may be there again."""
     from pyspark.errors import StreamingQueryException
 
-    mq.admin.create_topic("anew", 1)
-    mq.send_batch("anew", [b"x"] * 6)
-    strict = Query(spark, servers, tmp_path, topic="anew", startingOffsets="earliest")
+    topic = f"anew-{count}"
+    mq.admin.create_topic(topic, 1)
+    mq.send_batch(topic, [b"x"] * 6)
+    strict = Query(spark, servers, tmp_path, topic=topic, startingOffsets="earliest", group=topic)
     assert strict.run() == [6]
-    mq.admin.delete_topic("anew")
-    mq.admin.create_topic("anew", 1)
-    mq.send_batch("anew", [b"x"] * 2)
-    with pytest.raises(StreamingQueryException, match="at offset 6 of anew queue 0, which is not there"):
+    mq.admin.delete_topic(topic)
+    mq.admin.create_topic(topic, 1)
+    mq.send_batch(topic, [b"x"] * count)
+    with pytest.raises(StreamingQueryException, match=f"at offset 6 of {topic} queue 0, in another topic of this name"):
         strict.run()
-    lenient = Query(spark, servers, tmp_path, topic="anew", startingOffsets="earliest", failOnDataLoss=False)
-    assert lenient.run() == [2]
-    assert lenient.rows() == sorted([("anew", 0, n) for n in range(6)] + [("anew", 0, n) for n in range(2)])
+    assert [each.lag for each in mq.admin.offsets(topic, topic)] == [count]
+    lenient = Query(spark, servers, tmp_path, topic=topic, startingOffsets="earliest", failOnDataLoss=False)
+    assert lenient.run() == [count]
+    assert lenient.rows() == sorted([(topic, 0, n) for n in range(6)] + [(topic, 0, n) for n in range(count)])
+    assert strict.run() == []
 
 
 def test_a_filter_of_a_stream_selects_rows_and_moves_no_offset(

@@ -16,8 +16,11 @@ from pyspark_raftmq.options import parse_options
 from pyspark_raftmq.stream import TopicStream, _Kept
 from pyspark_raftmq.stream_offset import Queue, StreamOffset, ranges_between, read_offset
 from raftmq.arrow.ranges import QueueRange
+from raftmq_wire.topic_identity import TopicIdentity
 
 ZERO, ONE = ("t", 0), ("t", 1)
+OLD = TopicIdentity("11111111-2222-4333-8444-555555555555", 0, 7)
+NEW = OLD._replace(topic_id=9)
 
 
 class Kept(TopicStream):
@@ -71,3 +74,55 @@ def test_without_the_option_the_query_ends() -> None:
     stream = Kept({ZERO: _Kept(5, 9)}, failOnDataLoss="true")
     with pytest.raises(PlanError, match="the stream is at offset 1 of t queue 0, which is not there"):
         stream.latestOffset(StreamOffset({ZERO: 1}).to_json(), ReadAllAvailable())
+
+
+@pytest.mark.parametrize("other", [NEW, OLD._replace(cluster="99999999-2222-4333-8444-555555555555")])
+@pytest.mark.parametrize("end", [50, 100, 150])
+def test_another_topic_of_the_name_is_refused_by_name(other: TopicIdentity, end: int) -> None:
+    """However many messages it has: the offset of the stream may be there again."""
+    stream = Kept({ZERO: _Kept(0, end, other)}, failOnDataLoss="true")
+    with pytest.raises(PlanError, match="at offset 100 of t queue 0, in another topic of this name") as caught:
+        stream.latestOffset(StreamOffset({ZERO: 100}, ids={"t": OLD}).to_json(), ReadAllAvailable())
+    assert str(other.topic_id) in caught.value.why or other.cluster in caught.value.why
+
+
+def test_another_topic_begins_at_its_beginning_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """All queues of it: those that the old one had too, a new one, and none that only the old one had."""
+    stream = Kept({ZERO: _Kept(0, 150, NEW), ("t", 2): _Kept(0, 5, NEW)}, maxOffsetsPerTrigger="1000")
+    start = StreamOffset({ZERO: 100, ONE: 70}, ids={"t": OLD}).to_json()
+    assert batches(stream, start) == [[QueueRange("t", 0, 0, 150, NEW), QueueRange("t", 2, 0, 5, NEW)]]
+    assert [record.getMessage() for record in caplog.records] == [
+        "the stream was at offset 100 of t queue 0 and goes on at 0: it counts in the topic with id 7, which is gone; "
+        "the one with id 9 is another"
+    ]
+    end = read_offset(stream.latestOffset(start, ReadAllAvailable()))
+    assert (end.next, end.ids) == ({ZERO: 150, ("t", 2): 5}, {"t": NEW})
+
+
+def test_a_checkpoint_of_an_earlier_release_is_completed() -> None:
+    """Once, by a batch without rows if nothing is new; from then on the topic is known."""
+    stream = Kept({ZERO: _Kept(0, 100, OLD)}, failOnDataLoss="true")
+    start = StreamOffset({ZERO: 100}).to_json()
+    end = stream.latestOffset(start, ReadAllAvailable())
+    assert read_offset(end) == StreamOffset({ZERO: 100}, ids={"t": OLD})
+    assert stream.latestOffset(end, ReadAllAvailable()) == end
+    stream.kept = {ZERO: _Kept(0, 150, NEW)}
+    with pytest.raises(PlanError, match="in another topic"):
+        stream.latestOffset(end, ReadAllAvailable())
+
+
+def test_a_node_of_an_earlier_release_takes_nothing_away() -> None:
+    stream = Kept({ZERO: _Kept(0, 120)}, failOnDataLoss="true")
+    end = read_offset(stream.latestOffset(StreamOffset({ZERO: 100}, ids={"t": OLD}).to_json(), ReadAllAvailable()))
+    assert end == StreamOffset({ZERO: 120}, ids={"t": OLD})
+
+
+def test_a_topic_made_again_during_a_query_that_ends_at_a_target() -> None:
+    stream = Kept({ZERO: _Kept(0, 100, OLD), ONE: _Kept(0, 10, OLD)})
+    stream.prepareForTriggerAvailableNow()
+    stream.kept = {ZERO: _Kept(0, 40, NEW)}
+    start = StreamOffset({ZERO: 0, ONE: 0}, ids={"t": OLD}).to_json()
+    end = stream.latestOffset(start, ReadAllAvailable())
+    assert ranges_between(read_offset(start), read_offset(end)) == [QueueRange("t", 0, 0, 40, NEW)]
+    stream.kept = {ZERO: _Kept(0, 4000, NEW)}
+    assert stream.latestOffset(end, ReadAllAvailable()) == end

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from pyspark_raftmq.errors import PlanError
 from pyspark_raftmq.stream_offset import Queue, StreamOffset, ranges_between, read_offset, share
 from raftmq.arrow.ranges import QueueRange
+from raftmq_wire.topic_identity import TopicIdentity
 
 QUEUES = st.tuples(st.sampled_from(["orders", "payments", "a.b"]), st.integers(0, 30))
+HERE = TopicIdentity("11111111-2222-4333-8444-555555555555", 0, 7)
 OFFSETS = st.dictionaries(QUEUES, st.integers(0, 2**62), max_size=8)
 
 
@@ -22,17 +24,30 @@ def test_the_form_is_promised() -> None:
     text = '{"v": 1, "topics": {"a": {"0": 1}, "orders": {"2": 120, "10": 97}}, "began": {"orders": {"10": 90}}}'
     assert json.dumps(offset.to_json()) == text
     assert read_offset(json.loads(text)) == offset
+    named = StreamOffset({("orders", 2): 120}, ids={"orders": HERE})
+    text = f'{{"v": 1, "topics": {{"orders": {{"2": 120}}}}, "ids": {{"orders": "{HERE}"}}}}'
+    assert json.dumps(named.to_json()) == text
+    assert read_offset(json.loads(text)) == named
 
 
-@given(OFFSETS, OFFSETS)
-def test_json_and_back(following: dict[Queue, int], began: dict[Queue, int]) -> None:
-    offset = StreamOffset(following, began)
+@given(OFFSETS, OFFSETS, st.booleans())
+def test_json_and_back(following: dict[Queue, int], began: dict[Queue, int], named: bool) -> None:
+    offset = StreamOffset(following, began, {topic: HERE for topic, _ in following} if named else {})
     assert read_offset(json.loads(json.dumps(offset.to_json()))) == offset
-    turned = StreamOffset(dict(reversed(following.items())), dict(reversed(began.items())))
+    turned = StreamOffset(dict(reversed(following.items())), dict(reversed(began.items())), offset.ids)
     assert json.dumps(turned.to_json()) == json.dumps(offset.to_json())
 
 
-@pytest.mark.parametrize("told", [{}, {"v": 2, "topics": {}}, {"v": 1}, {"v": 1, "topics": {"a": {"x": 1}}}])
+@pytest.mark.parametrize(
+    "told",
+    [
+        {},
+        {"v": 2, "topics": {}},
+        {"v": 1},
+        {"v": 1, "topics": {"a": {"x": 1}}},
+        {"v": 1, "topics": {}, "ids": {"a": 7}},
+    ],
+)
 def test_what_is_not_understood_is_refused(told: dict[str, object]) -> None:
     with pytest.raises(PlanError, match="offset is not understood"):
         read_offset(told)

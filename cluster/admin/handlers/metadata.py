@@ -56,14 +56,15 @@ class AlarmAcknowledged(ChangeView, frozen=True, kw_only=True):
 async def get_metadata(call: Call) -> Pieces:
     """Topics and groups with every attribute, and offsets, as one document."""
     # On a thread: tens of thousands of groups take most of a second, and the event loop has clients to serve.
-    cluster_id = call.port.status().cluster_id
-    made = await asyncio.get_running_loop().run_in_executor(None, export, call.port.state, cluster_id)
-    text = msgspec.json.encode(msgspec.structs.replace(made, topics=[], groups=[], offsets=[], ends={}))
+    cluster_id, group_id = call.port.status().cluster_id, call.port.membership.identity.group_id
+    made = await asyncio.get_running_loop().run_in_executor(None, export, call.port.state, cluster_id, group_id)
+    text = msgspec.json.encode(msgspec.structs.replace(made, topics=[], groups=[], offsets=[], ends={}, topic_ids={}))
     parts = [text[: text.index(b'"topics":[]')]]
     for name, records in (("topics", made.topics), ("groups", made.groups), ("offsets", made.offsets)):
         parts += [b'"%b":[' % name.encode(), *await _encoded(call, records), b"],"]
-    ends = list(made.ends.items())
-    return Pieces([*parts, b'"ends":{', *await _encoded(call, ends, dict), b"}}"])
+    for name, table in (("ends", made.ends), ("topic_ids", made.topic_ids)):
+        parts += [b'"%b":{' % name.encode(), *await _encoded(call, list(table.items()), dict), b"},"]
+    return Pieces([*parts, b'"group_id":%d}' % made.group_id])
 
 
 async def _encoded(call: Call, rows: Sequence[Any], kind: Callable[[Sequence[Any]], Any] = list) -> list[bytes]:

@@ -98,7 +98,8 @@ class OffsetRequests:
     def _bound(self, field: str, number_of: Callable[[Request, str, int], int]) -> Handler:
         def answered(request: Request) -> None:
             number = number_of(request, text(request, "topic"), integer(request, "queueId"))
-            request.reply(ResponseCode.SUCCESS, None, {field: str(number)})
+            identity = self._services.topic_identity(text(request, "topic"))
+            request.reply(ResponseCode.SUCCESS, None, {field: str(number), **identity})
 
         return lambda request: after_read_index(self._services, request, answered)
 

@@ -163,19 +163,26 @@ class Routes:
 
     def _topic_config(self, request: Request) -> None:
         topic = text(request, "topic")
-        self._answer_about(request, topic, lambda: self._topic_config_body(topic))
+        identity = self._services.topic_identity
+        self._answer_about(request, topic, lambda: self._topic_config_body(topic), lambda: identity(topic))
 
-    def _answer_about(self, request: Request, topic: str, body_of: Callable[[], bytes | None]) -> None:
+    def _answer_about(
+        self,
+        request: Request,
+        topic: str,
+        body_of: Callable[[], bytes | None],
+        ext_of: Callable[[], dict[str, str] | None] = lambda: None,
+    ) -> None:
         """Answers with the body. If there is none, asks the group before it answers that the topic is unknown."""
         body = body_of()
         if body is not None:
-            request.reply(ResponseCode.SUCCESS, body=body)
+            request.reply(ResponseCode.SUCCESS, ext=ext_of(), body=body)
             return
 
         def confirmed(ok: bool) -> None:
             body = body_of()
             if body is not None:
-                request.reply(ResponseCode.SUCCESS, body=body)
+                request.reply(ResponseCode.SUCCESS, ext=ext_of(), body=body)
             elif ok:
                 request.reply(ResponseCode.TOPIC_NOT_EXIST, no_topic(topic).remark)
             else:  # 17 would make a producer create a topic that may well exist

@@ -18,6 +18,8 @@ from raftmq.client.consuming.subscription import subscription
 from raftmq.client.errors import Failed, RaftMQError
 from raftmq.client.message import Message
 from raftmq.client.producing.delivery_delay import Delay
+from raftmq_wire.codes import RequestCode
+from raftmq_wire.topic_identity import Position
 
 _log = logging.getLogger("raftmq")
 
@@ -186,24 +188,28 @@ class AsyncConsumer:
         if self._opened_by_reading:
             await self.close()
 
-    async def seek(self, to: Start | Message, *, topic: str | None = None, queue_id: int | None = None) -> None:
+    async def seek(
+        self, to: Start | Position | Message, *, topic: str | None = None, queue_id: int | None = None
+    ) -> None:
         """Continues reading at another place: "earliest", "latest", an aware datetime, an offset (with `queue_id`), or
         a message, which then comes again.
 
-        It moves the queues that this consumer reads at present; `topic` and `queue_id` choose among them. The group's
-        offsets move with the next commit. Raises ValueError for a queue that this consumer does not read, and for an
-        offset outside the queue; RaftMQError if the offsets cannot be asked for.
+        An offset that a program has kept should come as a Position, with the topic's identity: it means nothing in a
+        topic that was deleted and created again. It moves the queues that this consumer reads at present; `topic` and
+        `queue_id` choose among them. The group's offsets move with the next commit. Raises ValueError for a queue that
+        this consumer does not read, for an offset outside the queue, and for a position in another topic; RaftMQError
+        if the offsets cannot be asked for.
         """
         self._check_open()
         if isinstance(to, Message):
             await self._share.seek(self._key_of(to), to.queue_offset)
             return
-        check_start(to)
+        check_start(to.offset if isinstance(to, Position) else to)
         wanted = self.topics if topic is None else (topic,)
         keys = [k for k in sorted(self._share.feeds) if k.topic in wanted and queue_id in (None, k.queue_id)]
         if not keys:
             raise ValueError(f"this consumer reads no such queue at present; it reads {self._reads()}")
-        if isinstance(to, int) and (queue_id is None or len(keys) > 1):
+        if isinstance(to, int | Position) and (queue_id is None or len(keys) > 1):
             raise ValueError(
                 "an offset counts the messages of one queue: give queue_id=, and topic= if there are several"
             )
@@ -212,8 +218,13 @@ class AsyncConsumer:
             if key in self._share.feeds:
                 await self._share.seek(key, offset)
 
-    async def _checked_offset(self, key: QueueKey, to: Start) -> int:
+    async def _checked_offset(self, key: QueueKey, to: Start | Position) -> int:
         offsets = self._share.offsets
+        if isinstance(to, Position):
+            _, met = await offsets.counted(RequestCode.GET_MAX_OFFSET, *key)
+            if another := to.why_not_in(met):
+                raise ValueError(f"offset {to.offset} means nothing in {key.topic} queue {key.queue_id}: {another}")
+            to = to.offset
         if isinstance(to, int):
             low, high = await asyncio.gather(offsets.min_offset(*key), offsets.max_offset(*key))
             if not low <= to <= high:

@@ -8,8 +8,10 @@ import functools
 import msgspec
 
 from raftmq.client.cluster_view import ClusterView
+from raftmq.client.connection import Reply
 from raftmq.client.errors import Failed
 from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.topic_identity import IDENTITY_FIELD, TopicIdentity, parse_identity
 
 Start = str | int | datetime.datetime
 """A place to begin for a group without a committed offset: "earliest", "latest", a queue offset, or a time (aware
@@ -47,6 +49,12 @@ class Offsets:
         queue."""
         return await self._number(RequestCode.GET_MAX_OFFSET, topic, queue_id, "offset")
 
+    async def counted(self, code: int, topic: str, queue_id: int) -> tuple[int, TopicIdentity | None]:
+        """Returns the first or the next offset of a queue and, read at the same moment, the topic that it counts in;
+        None if the node is of a release that tells none."""
+        what, reply = await self._asked(code, topic, queue_id)
+        return _int(reply.ext, "offset", what), identity_in(reply, what)
+
     async def min_offset(self, topic: str, queue_id: int) -> int:
         """Returns the first offset that the queue still keeps."""
         return await self._number(RequestCode.GET_MIN_OFFSET, topic, queue_id, "offset")
@@ -63,10 +71,13 @@ class Offsets:
         return await self._number(RequestCode.GET_EARLIEST_MSG_STORETIME, topic, queue_id, "timestamp")
 
     async def _number(self, code: int, topic: str, queue_id: int, field: str, **more: str) -> int:
-        what = f"{_ASKED[code]} of {topic} queue {queue_id}"
-        ext = {"topic": topic, "queueId": str(queue_id), **more}
-        reply = await self._call(code, ext, what=what)
+        what, reply = await self._asked(code, topic, queue_id, **more)
         return _int(reply.ext, field, what)
+
+    async def _asked(self, code: int, topic: str, queue_id: int, **more: str) -> tuple[str, Reply]:
+        """Returns the request in words, and its reply."""
+        what = f"{_ASKED[code]} of {topic} queue {queue_id}"
+        return what, await self._call(code, {"topic": topic, "queueId": str(queue_id), **more}, what=what)
 
     async def committed(self, group: str, topic: str, queue_id: int) -> int | None:
         """Returns the group's committed offset in the queue; None if it has none."""
@@ -127,6 +138,15 @@ def check_start(start: Start) -> None:
             raise ValueError(f"start={start} has no time zone; use datetime.now(timezone.utc) or .astimezone()")
     elif isinstance(start, bool) or not ((isinstance(start, int) and start >= 0) or start in ("earliest", "latest")):
         raise ValueError(f'start={start!r} is not "earliest", "latest", an offset >= 0 or a datetime')
+
+
+def identity_in(reply: Reply, what: str) -> TopicIdentity | None:
+    """Returns the identity of the topic that a reply is about; None if it names none. Raises Failed."""
+    told = reply.ext.get(IDENTITY_FIELD)
+    try:
+        return None if told is None else parse_identity(told)
+    except ValueError as error:
+        raise Failed(f"{what}: {error}") from error
 
 
 def _int(ext: dict[str, str], field: str, what: str) -> int:

@@ -11,6 +11,7 @@ import click
 
 from raftmq.commands.access.common import api, people_options
 from raftmq.commands.shared_options import print_table, show
+from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def test(
 
 
 @acl.command("import")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=LocalPath(exists=True, dir_okay=False, path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Only show the plan.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option(

@@ -16,6 +16,7 @@ import click
 from raftmq.commands.shared_options import cluster_options
 from raftmq.local.http.admin_http import ADMIN_VARIABLE, AdminApi, GivenAddresses, admin_addresses, parse_addresses
 from raftmq.local.http.credentials import Address, RemoteSecret
+from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -29,7 +30,7 @@ def people_options(command: F) -> F:
     """Adds --data, --admin, --json, and --data-dir for an operator on the machine of a node."""
     return click.option(
         "--data-dir",
-        type=click.Path(path_type=Path, file_okay=False, exists=True),
+        type=LocalPath(path_type=Path, file_okay=False, exists=True),
         metavar="DIR",
         help=f"Data directory of a node on this machine: proves its secret at --admin (default {ADMIN_DEFAULT}).",
     )(cluster_options(command))
@@ -67,7 +68,7 @@ def secret_options(command: F) -> F:
     input."""
     file = click.option(
         "--secret-file",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=LocalPath(path_type=Path, dir_okay=False),
         metavar="FILE",
         help="Read the secret from the first line of FILE, which only its owner may read.",
     )

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raftmq.commands.shared_options import json_option, show
+from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
     from statemachine.index_file.index_format import IndexMeta
 
 Read = Callable[[int, int], bytes]
-_FILE = click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+_FILE = click.argument("file", type=LocalPath(path_type=Path, exists=True, dir_okay=False))
 
 
 @click.group()

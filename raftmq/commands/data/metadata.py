@@ -11,6 +11,7 @@ import click
 from cluster.runtime.host.private_files import as_the_user_has_it
 from raftmq.commands.shared_options import cluster_options, print_json, show
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
+from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def metadata() -> None:
 
 
 @metadata.command("export")
-@click.option("--to", metavar="FILE", type=click.Path(path_type=Path), help="The file to write (default: stdout).")
+@click.option("--to", metavar="FILE", type=LocalPath(path_type=Path), help="The file to write (default: stdout).")
 @cluster_options
 def export(to: Path | None, data: str | None, admin: str | None, as_json: bool) -> None:
     """Write topics and groups with every attribute, and all offsets, as one JSON document.
@@ -56,14 +57,15 @@ def export(to: Path | None, data: str | None, admin: str | None, as_json: bool) 
 
 
 @metadata.command("import")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=LocalPath(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @cluster_options
 def import_(file: Path, dry_run: bool, yes: bool, data: str | None, admin: str | None, as_json: bool) -> None:
     """Create or change topics, groups and offsets to match FILE; shows the changes first and asks.
 
-    Nothing is removed, and importing again changes nothing. Offsets beyond the end of a queue are skipped.
+    Nothing is removed, and importing again changes nothing. Offsets beyond the end of a queue are skipped, and those
+    of a topic that was deleted and created again, or that belongs to another cluster.
     """
     from cluster.backup.metadata import plan, read
 

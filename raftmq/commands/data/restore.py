@@ -11,6 +11,7 @@ import click
 
 from raftmq.commands.point_in_time import PointInTime
 from raftmq.commands.shared_options import console, json_option, show
+from raftmq.local_path import LocalPath
 
 if TYPE_CHECKING:
     from cluster.backup.from_tier import Rebuilt
@@ -33,7 +34,7 @@ USERS_SHOWN = 50
     help="Nothing with a later log time is restored: a time (UTC), or an age such as 15m.",
 )
 @click.option(
-    "--into", required=True, metavar="NEWDIR", type=click.Path(path_type=Path), help="A new or empty directory."
+    "--into", required=True, metavar="NEWDIR", type=LocalPath(path_type=Path), help="A new or empty directory."
 )
 @click.option("--nodes", default=3, show_default=True, type=int, help="Number of nodes of the new cluster.")
 @click.option(

@@ -24,6 +24,7 @@ from raftmq.commands.shared_options import (
     print_json,
     servers_option,
 )
+from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Line(NamedTuple):
 @TOPIC
 @click.option(
     "--file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=LocalPath(exists=True, dir_okay=False, path_type=Path),
     help="Send the lines of this file instead of stdin.",
 )
 @click.option("--key-field", metavar="NAME", help="Lines are JSON objects; take the key from this field.")

@@ -20,6 +20,7 @@ from cluster.config.loading import load
 from cluster.config.ranges import DANGEROUS_WORDS, range_of
 from cluster.config.source import ConfigError, toml_value
 from raftmq.commands.shared_options import json_option, plain, print_json, print_table
+from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
 FILE_BYTES_MAX: Final = 1 << 20
@@ -224,7 +225,7 @@ def _is_of_host(line: Translated) -> bool:
 
 
 @click.command("import")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE")
+@click.argument("file", type=LocalPath(path_type=Path, dir_okay=False), metavar="FILE")
 @json_option
 def import_(file: Path, as_json: bool) -> None:
     """Translate FILE, RocketMQ's broker.conf: print the command and the lines of raftmq.toml that mean the same.

@@ -10,11 +10,12 @@ from pathlib import Path
 import click
 
 from raftmq.commands.shared_options import F, json_option, print_json
+from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
 _OUT = click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=LocalPath(path_type=Path, file_okay=False),
     metavar="DIR",
     default=Path(),
     help="Folder for the files (default: the current one).",
@@ -22,7 +23,7 @@ _OUT = click.option(
 _CA = click.option(
     "--ca",
     "ca_dir",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=LocalPath(path_type=Path, file_okay=False),
     metavar="DIR",
     default=Path(),
     help="Folder with ca.crt and ca.key (default: the current one).",
@@ -62,7 +63,7 @@ def ca(out: Path, days: int, replace: bool, as_json: bool) -> None:
 @click.option(
     "--config",
     "config_path",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=LocalPath(path_type=Path, dir_okay=False),
     metavar="FILE",
     required=True,
     help="raftmq.toml of the node, which tells its addresses and its data directory.",
@@ -116,10 +117,10 @@ def client(name: str, ca_dir: Path, out: Path, days: int, replace: bool, as_json
 
 
 @cert.command()
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", type=LocalPath(path_type=Path, dir_okay=False))
 @click.option(
     "--key",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=LocalPath(path_type=Path, dir_okay=False),
     metavar="FILE",
     help="Also check that this is the key of the certificate.",
 )

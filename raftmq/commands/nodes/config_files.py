@@ -11,6 +11,7 @@ import msgspec
 
 from cluster.config.node_files import NODES_MAX
 from raftmq.commands.shared_options import json_option, print_json, print_table, show
+from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
 
@@ -59,13 +60,14 @@ def explain(key: str | None, as_json: bool) -> None:
 @click.option(
     "--to",
     "folder",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=LocalPath(path_type=Path, file_okay=False),
     default=Path(),
     metavar="DIR",
     help="Folder for n1/raftmq.toml, n2/raftmq.toml and so on (default: this one).",
 )
 @click.option(
     "--data-dir",
+    type=LocalPath(),
     default="data",
     show_default=True,
     metavar="DIR",
@@ -99,7 +101,7 @@ def init(hosts: tuple[str, ...], folder: Path, data_dir: str, as_json: bool) -> 
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE...")
+@click.argument("files", nargs=-1, required=True, type=LocalPath(path_type=Path, dir_okay=False), metavar="FILE...")
 @click.option("--dry-run", is_flag=True, help="Only show what would be dropped.")
 @json_option
 def downgrade(files: tuple[Path, ...], dry_run: bool, as_json: bool) -> None:

@@ -15,10 +15,11 @@ from cluster.config.source import toml_value
 from raftmq.commands.nodes import broker_conf, config_files
 from raftmq.commands.shared_options import author, cluster_options, json_option, print_json, print_table
 from raftmq.local.http.admin_http import AdminApi, admin_addresses, ask_all, node_addresses
+from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
 LOOK = "raftmq config show"
-FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+FILE = click.argument("file", type=LocalPath(path_type=Path, dir_okay=False))
 
 
 @click.group()
@@ -163,7 +164,7 @@ def check(file: Path, as_json: bool) -> None:
 
 
 @config.command()
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), required=False)
+@click.argument("file", type=LocalPath(path_type=Path, dir_okay=False), required=False)
 @cluster_options
 def diff(file: Path | None, data: str | None, admin: str | None, as_json: bool) -> None:
     """Compare FILE with the running cluster; without FILE, show which nodes' files say something else.

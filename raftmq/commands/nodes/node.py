@@ -26,6 +26,7 @@ from raftmq.commands.shared_options import (
 )
 from raftmq.local import stop_check
 from raftmq.local.http.admin_http import ADMIN_VARIABLE, AdminApi, F, admin_addresses, drain_node
+from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def new_node_options(command: F) -> F:
     """Adds --config, --via and --secret, for a new node on a machine of its own."""
     config = click.option(
         "--config",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=LocalPath(path_type=Path, dir_okay=False),
         metavar="FILE",
         help="The new node's raftmq.toml, on its own machine; with --via.",
     )
@@ -48,7 +49,7 @@ def new_node_options(command: F) -> F:
     )
     secret = click.option(
         "--secret",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=LocalPath(path_type=Path, dir_okay=False),
         metavar="FILE",
         help="A copy of a member's SECRET file; with --config.",
     )

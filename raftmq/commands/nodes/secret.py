@@ -20,6 +20,7 @@ from raftmq.commands.shared_options import (
     show,
 )
 from raftmq.local.http.admin_http import AdminApi, admin_addresses, each_node, node_addresses
+from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ _OLDER = {"state": "none", "key": "", "waiting_for": []}
 _FILE = click.option(
     "--file",
     "file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=LocalPath(path_type=Path, dir_okay=False),
     metavar="FILE",
     help="Only write FILE; copy it to each machine yourself.",
 )

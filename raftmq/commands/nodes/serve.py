@@ -10,12 +10,13 @@ import click
 
 from raftmq.commands.point_in_time import PointInTime
 from raftmq.commands.shared_options import json_option, show
+from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
     from raftmq.local.init import Created
 
-_CONFIG = click.Path(dir_okay=False, readable=False, path_type=Path)
+_CONFIG = LocalPath(dir_okay=False, readable=False, path_type=Path)
 """`load` says why a file cannot be read, and what to type."""
 
 
@@ -56,7 +57,7 @@ def serve(config: Path) -> int:
 @click.option(
     "--tls",
     "tls_dir",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=LocalPath(file_okay=False, path_type=Path),
     metavar="DIR",
     help="Have the nodes take TLS alone: make a CA in DIR if it has none, issue the nodes' certificates there.",
 )

@@ -21,6 +21,7 @@ from raftmq.local.http.credentials import addresses_of, author_of, node_at
 from raftmq.local.http.credentials import given as with_proof
 from raftmq.local.http.http_exchange import connected, exchanged
 from raftmq.local.http.https import chosen_tls, forget_tls, speak_tls
+from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 from raftmq_wire.user_file import USER_VARIABLES
 
@@ -98,7 +99,7 @@ def admin_option(command: F) -> F:
     )
     tls = click.option(
         "--tls-ca",
-        type=click.Path(dir_okay=False),
+        type=LocalPath(dir_okay=False),
         metavar="FILE",
         is_eager=True,
         expose_value=False,

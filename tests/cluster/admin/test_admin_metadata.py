@@ -89,6 +89,27 @@ def test_offsets_beyond_the_end_of_a_queue_are_left_out(used: Any) -> None:
     ]
 
 
+def test_offsets_of_another_topic_are_left_out(used: Any) -> None:
+    """The one that was deleted, or the one of another cluster; also if the queue is as long as the old one was."""
+    there = document(used)
+    older = msgspec.structs.replace(there, topic_ids={"orders": there.topic_ids["orders"] - 1})
+    elsewhere = msgspec.structs.replace(there, cluster_uuid="v")
+    for wanted, why in ((older, "the topic with id 0, which is gone"), (elsewhere, "cluster v, and cluster u answers")):
+        todo = plan(wanted, msgspec.structs.replace(there, offsets=[]))
+        assert todo.offsets == []
+        assert [change.sign for change in todo.changes] == ["!", "!"]
+        assert why in todo.changes[0].what
+
+
+def test_a_document_of_an_earlier_release_is_read(used: Any) -> None:
+    """It does not say in which topics its offsets count."""
+    raw = msgspec.to_builtins(document(used))
+    del raw["topic_ids"], raw["group_id"]
+    wanted = read(json.dumps({**raw, "schema": 10}).encode(), "m.json")
+    todo = plan(wanted, msgspec.structs.replace(document(used), offsets=[]))
+    assert [each.offset for each in todo.offsets] == [12, 5]
+
+
 def test_the_difference_names_every_field_and_what_is_consumed_again(used: Any) -> None:
     wanted = document(used)
     topics = [msgspec.structs.replace(topic, perm=4) if topic.name == "orders" else topic for topic in wanted.topics]
@@ -107,7 +128,7 @@ def test_the_difference_names_every_field_and_what_is_consumed_again(used: Any) 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"schema": 11, "more": 1}, "has format 11: a newer RaftMQ wrote it\nthis version reads formats up to 10"),
+        ({"schema": 12, "more": 1}, "has format 12: a newer RaftMQ wrote it\nthis version reads formats up to 11"),
         ({"kind": "else"}, "is no metadata export"),
         ({"topics": 5}, "is no metadata export"),
         ({"surprise": 1}, "unknown field `surprise`"),
@@ -130,7 +151,7 @@ def test_requests_stay_below_the_limit_of_a_body(used: Any) -> None:
 
 async def test_over_http(client: Any, used: Any) -> None:
     told = await (await client.get("/v1/metadata?consistency=linearizable")).json()
-    assert msgspec.convert(told, Metadata) == export(used.state, "")
+    assert msgspec.convert(told, Metadata) == export(used.state, "", 1)
     before = digest(used.kv)
     same = {"topics": told["topics"], "groups": told["groups"], "offsets": told["offsets"]}
     answer = await client.post("/v1/metadata", json=same)

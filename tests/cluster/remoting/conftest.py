@@ -52,10 +52,13 @@ from raftlog.types import EMPTY_TAIL, EntryId, EntryType, LogTail, NodeId
 from raftlog.work import METER
 from raftmq_wire.codec import FLAG_ONEWAY
 from raftmq_wire.message_format import Message, encode_message, java_hash
+from raftmq_wire.topic_identity import IDENTITY_FIELD, TopicIdentity
 from statemachine import commands, payload
 from statemachine.broker_state import BrokerState
 from statemachine.message_index import RECORD, key_hash
 from tests.support.message_bytes import build_properties
+
+CLUSTER = "11111111-2222-4333-8444-555555555555"
 
 
 class Reply(NamedTuple):
@@ -314,6 +317,10 @@ class FakeNode:
 
     def cluster_uuids(self) -> tuple[str, ...]:
         return ("cluster-uuid", "older-uuid")
+
+    def topic_identity(self, topic: str) -> dict[str, str]:
+        config = self.state.topics.get(topic)
+        return {} if config is None else {IDENTITY_FIELD: str(TopicIdentity(CLUSTER, 0, config.id))}
 
     def broker_addresses(self, listener: str) -> dict[NodeId, str]:
         base = {"broker": 10911, "outside": 20911}[listener]

@@ -9,6 +9,7 @@ import pytest
 
 from cluster.broker.groups.group_offsets import YOUNG_MS
 from cluster.replication.outcome import Outcome
+from raftmq_wire.topic_identity import IDENTITY_FIELD, TopicIdentity, parse_identity, why_another
 
 
 @pytest.fixture
@@ -131,9 +132,10 @@ def test_bounds(node: Any, topic: Any) -> None:
     def ask(code: int, queue: int = 0, **more: Any) -> dict[str, str]:
         return node.ask(code, topic="T", queueId=queue, **more).answer.ext
 
-    assert ask(30) == {"offset": "3"}
-    assert ask(31) == {"offset": "0"}
-    assert ask(30, queue=3) == {"offset": "0"}
+    counted = {IDENTITY_FIELD: node.topic_identity("T")[IDENTITY_FIELD]}
+    assert ask(30) == {"offset": "3", **counted}
+    assert ask(31) == {"offset": "0", **counted}
+    assert ask(30, queue=3) == {"offset": "0", **counted}
     assert ask(32) == {"timestamp": "1000000"}
     assert ask(32, queue=3) == {"timestamp": "-1"}
     assert ask(29, timestamp=1_000_001) == {"offset": "1"}
@@ -155,3 +157,18 @@ def test_a_query_sees_the_oneway_commit_before_it(node: Any, topic: Any) -> None
     update(node, 2, oneway=True)
     assert node.state.offset("g", topic.id, 0) is None, "it gathers first"
     assert query(node).answer.ext == {"offset": "2"}
+
+
+def test_a_topic_made_again_has_another_identity(node: Any, topic: Any) -> None:
+    """The clients keep it with offsets, which mean nothing in the new topic of the same name."""
+
+    def identities() -> set[TopicIdentity]:
+        told = [node.ask(code, topic="T", queueId=0).answer.ext for code in (30, 31, 351)]
+        return {parse_identity(ext[IDENTITY_FIELD]) for ext in told}
+
+    (first,) = identities()
+    node.command("delete_topic", "T")
+    node.create_topic("T")
+    (second,) = identities()
+    assert second == first._replace(topic_id=first.topic_id + 1)
+    assert why_another(first, second)

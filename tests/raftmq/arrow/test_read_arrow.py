@@ -14,11 +14,13 @@ import pytest
 
 import raftmq
 from raftmq.arrow.columns import DEFAULT_COLUMNS, arrow_schema
+from raftmq.arrow.ranges import QueueRange, Unreadable
 from raftmq.arrow.tables import followers_of, node_for, read_batches, select
 from raftmq.cli import run
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 from raftmq_wire.errors import ExitCode
+from raftmq_wire.topic_identity import Position
 from tests.support.small_segments import small_segments
 
 pytestmark = pytest.mark.live
@@ -171,7 +173,7 @@ def test_a_read_goes_on_when_its_follower_is_killed(cluster: LocalCluster, monke
     monkeypatch.setattr("raftmq.arrow.tables.BATCH_ROWS", 50)
     with raftmq.connect(cluster.servers) as mq:
         selection = select(mq, TOPIC, columns=("queue_id", "queue_offset"))
-        asked = node_for(0, followers_of(mq))
+        asked = node_for(mq, QueueRange(TOPIC, 0, 0, 1), followers_of(mq))
         assert asked is not None
         victim = next(node.id for node in cluster.nodes if asked.endswith(f":{node.broker_port}"))
         batches = read_batches(mq, selection)
@@ -180,3 +182,49 @@ def test_a_read_goes_on_when_its_follower_is_killed(cluster: LocalCluster, monke
         read += batches
     cluster.restart(victim)
     assert sum(batch.num_rows for batch in read) == MESSAGES
+
+
+def test_a_topic_made_again_is_not_read_for_the_old_one(servers: str) -> None:
+    """Neither by a plan, nor from a position that a program has kept, however many messages the new one has."""
+    with raftmq.connect(servers) as mq:
+        mq.admin.create_topic("again", 1)
+        mq.send_batch("again", [b"old"] * 4)
+        old = mq.admin.identity("again")
+        assert old is not None
+        assert raftmq.read_arrow("again", {0: Position(3, old)}, servers=servers).num_rows == 1
+        selection = select(mq, "again")
+        mq.admin.delete_topic("again")
+        mq.admin.create_topic("again", 1)
+        mq.send_batch("again", [b"new"] * 6)
+        with pytest.raises(Unreadable, match=f"another topic of this name: .* id {old.topic_id}, which is gone"):
+            list(read_batches(mq, selection))
+        with pytest.raises(Unreadable, match="start asks for offset 3 of another topic again"):
+            raftmq.read_arrow("again", {0: Position(3, old)}, servers=servers)
+        assert raftmq.read_arrow("again", {0: Position(3)}, servers=servers).num_rows == 3
+
+
+def test_rows_that_a_new_topic_may_have_given_are_not_returned(
+    servers: str,
+) -> None:
+    """The topic is made again while it is read."""
+    with raftmq.connect(servers) as mq:
+        mq.admin.create_topic("meanwhile", 1)
+        mq.send_batch("meanwhile", [b"old"] * 4)
+        batches = read_batches(mq, select(mq, "meanwhile"))
+        assert next(batches).num_rows == 4
+        mq.admin.delete_topic("meanwhile")
+        mq.admin.create_topic("meanwhile", 1)
+        with pytest.raises(Unreadable, match="another topic of this name"):
+            list(batches)
+
+
+def test_a_follower_that_has_the_old_topic_still_is_not_asked(servers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with raftmq.connect(servers) as mq:
+        (planned, *_) = select(mq, TOPIC).ranges
+        followers = followers_of(mq)
+        assert node_for(mq, planned, followers) in followers
+        identity, old = mq.admin.identity, planned.counted_in
+        assert old is not None
+        behind = old._replace(topic_id=old.topic_id - 1)
+        monkeypatch.setattr(mq.admin, "identity", lambda topic, node=None: behind if node else identity(topic))
+        assert node_for(mq, planned, followers) is None

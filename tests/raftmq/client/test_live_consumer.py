@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from raftmq.client import Client, Message, Retry, connect
+from raftmq.client import Client, Message, Position, Retry, connect
 
 pytestmark = pytest.mark.live
 
@@ -129,6 +129,26 @@ def test_a_seek_in_time_reads_again_what_came_since(live_cluster: Any) -> None:
             consumer.commit(first)
             live_cluster.restart(leader)
             assert next(o.committed for o in mq.admin.offsets(group, topic) if o.queue_id == 0) == 1
+
+
+def test_a_position_of_a_topic_that_was_made_again_is_refused(live_cluster: Any) -> None:
+    """However many messages the new one has: the offset may be there again."""
+    topic, group = fresh("orders"), fresh("billing")
+    with connect(live_cluster.servers) as mq:
+        mq.admin.create_topic(topic, queues=1)
+        mq.send_batch(topic, [b"%d" % n for n in range(5)], queue_id=0)
+        kept = Position(3, mq.admin.identity(topic))
+        with mq.consumer(group, topic, max_wait_s=20) as consumer:
+            assert next(consumer).body == b"0"
+            consumer.seek(kept, queue_id=0)
+            assert next(consumer).body == b"3"
+        mq.admin.delete_topic(topic)
+        mq.admin.create_topic(topic, queues=1)
+        mq.send_batch(topic, [b"new"] * 9, queue_id=0)
+        with mq.consumer(fresh("billing"), topic, max_wait_s=20) as consumer:
+            assert next(consumer).body == b"new"
+            with pytest.raises(ValueError, match=r"offset 3 means nothing in .* which is gone"):
+                consumer.seek(kept, queue_id=0)
 
 
 def test_a_group_that_is_not_there_is_made_again_by_the_closing_commit(live_cluster: Any) -> None:

@@ -1,0 +1,58 @@
+"""The identity of a topic, in which its offsets count.
+
+A topic that is deleted and created again begins at offset 0 under the same name, and every cluster may have a topic of
+that name. So an offset that is kept anywhere is kept together with the identity of its topic.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+IDENTITY_FIELD = "raftmqTopicId"
+"""The ext field with the identity, in replies that name an offset or a topic's configuration."""
+_FORM = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/(\d{1,10})/(\d{1,10})")
+
+
+class TopicIdentity(NamedTuple):
+    """The identity of one topic. `cluster` is the cluster's uuid, `group` the Raft group, and `topic_id` the number
+    that the cluster gave the topic when it was created, and gives no other."""
+
+    cluster: str
+    group: int
+    topic_id: int
+
+    def __str__(self) -> str:
+        return f"{self.cluster}/{self.group}/{self.topic_id}"
+
+
+def parse_identity(text: str) -> TopicIdentity:
+    """Parses what `str` makes of an identity. Raises ValueError."""
+    found = _FORM.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no topic's identity: CLUSTER-UUID/GROUP/TOPIC-ID")
+    return TopicIdentity(found[1], int(found[2]), int(found[3]))
+
+
+def why_another(kept: TopicIdentity | None, met: TopicIdentity | None) -> str:
+    """Returns why an offset that was kept for the topic `kept` means nothing in the topic `met`; "" if it is the same
+    one, or if one of them is not known: offsets of earlier releases are kept without, and their nodes tell none."""
+    if kept is None or met is None or kept == met:
+        return ""
+    if kept.cluster != met.cluster:
+        return f"it counts in a topic of cluster {kept.cluster}, and cluster {met.cluster} answers"
+    if kept.group != met.group:
+        return f"it counts in a topic of group {kept.group}, and the topic is in group {met.group}"
+    return f"it counts in the topic with id {kept.topic_id}, which is gone; the one with id {met.topic_id} is another"
+
+
+class Position(NamedTuple):
+    """An offset as it is kept: with the topic in which it counts. `counted_in` is None in what earlier releases
+    kept."""
+
+    offset: int
+    counted_in: TopicIdentity | None = None
+
+    def why_not_in(self, met: TopicIdentity | None) -> str:
+        """Returns why this position means nothing in the topic that is there now; "" if it may be used."""
+        return why_another(self.counted_in, met)

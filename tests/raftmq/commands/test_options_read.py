@@ -1,0 +1,115 @@
+"""An option that a command offers is read: it is used in the command's code, and --data leads to the named cluster."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from cluster.backup.metadata import Metadata
+from raftmq.cli import cli
+
+OWN = {
+    ("up",): "creates the cluster there",
+    ("demo",): "creates a cluster there",
+}
+"""Commands whose --data is no cluster's directory yet, and why."""
+MORE = {
+    ("topic", "alter"): ["--queues", "1"],
+    ("group", "clone"): ["--yes"],
+    ("group", "reset"): ["--to", "earliest", "--yes"],
+    ("dlq", "resend"): ["--all"],
+    ("message",): ["--topic", "t", "--key", "k"],
+}
+"""What a command asks for beside its required options."""
+WHOLE = {("config", "set"): ["config", "set", "retention.hours", "48", "--yes"]}
+"""The whole line where the values are not those of any name."""
+
+
+def commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Yields every command with its words."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, *path, name)
+        else:
+            yield (*path, name), command
+
+
+ALL = [pytest.param(words, command, id=" ".join(words)) for words, command in commands(cli)]
+WITH_DATA = [
+    pytest.param(words, command, id=" ".join(words))
+    for words, command in commands(cli)
+    if words not in OWN and any("--data" in param.opts for param in command.params)
+]
+
+
+def unread(callback: Callable[..., Any]) -> set[str]:
+    """Returns the parameters of a function that its body never mentions."""
+    function = inspect.unwrap(callback)
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    assert isinstance(tree, ast.FunctionDef)
+    named = {node.id for part in tree.body for node in ast.walk(part) if isinstance(node, ast.Name)}
+    return set(inspect.signature(function).parameters) - named
+
+
+@pytest.mark.parametrize(("words", "command"), ALL)
+def test_each_value_is_used(words: tuple[str, ...], command: click.Command) -> None:
+    assert command.callback is not None
+    assert unread(command.callback) == set()
+
+
+def test_an_option_that_nobody_reads_is_found() -> None:
+    def command(topic: str, data: str | None) -> str:
+        return topic
+
+    assert unread(command) == {"data"}
+
+
+def value_of(param: click.Parameter, folder: Path) -> str:
+    """Returns a value that the parameter takes."""
+    kind = param.type
+    if isinstance(kind, click.Choice):
+        return str(kind.choices[0])
+    if isinstance(kind, click.Path):
+        return str(folder if kind.file_okay is False else folder / "file")
+    if isinstance(kind, click.types.IntParamType | click.types.FloatParamType):
+        return "1"
+    return "x1"
+
+
+def least(words: tuple[str, ...], command: click.Command, folder: Path) -> list[str]:
+    """Returns the shortest command line that is complete."""
+    if words in WHOLE:
+        return WHOLE[words]
+    line = list(words)
+    for param in command.params:
+        if isinstance(param, click.Argument) and param.required:
+            line.append(value_of(param, folder))
+        elif isinstance(param, click.Option) and param.required:
+            line += [param.opts[0], value_of(param, folder)]
+    return [*line, *MORE.get(words, [])]
+
+
+@pytest.mark.parametrize(("words", "command"), WITH_DATA)
+def test_data_names_the_cluster(
+    words: tuple[str, ...], command: click.Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("RAFTMQ_DATA", "RAFTMQ_SERVERS", "RAFTMQ_ADMIN"):
+        monkeypatch.delenv(name, raising=False)
+    nothing = Metadata(cluster_uuid="", applied_index=0, topics=[], groups=[], offsets=[], ends={})
+    (tmp_path / "file").write_bytes(msgspec.json.encode(nothing))
+    elsewhere = tmp_path / "elsewhere"
+    result = CliRunner().invoke(cli, [*least(words, command, tmp_path), "--data", str(elsewhere)])
+    assert str(elsewhere) in result.stderr, result.output
