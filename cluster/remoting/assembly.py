@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from cluster.broker.groups.group_admin import Groups
 from cluster.broker.groups.group_offsets import Offsets
-from cluster.broker.sends.send_service import DEFAULT_TOPICS
+from cluster.broker.name_rules import AUTO_CREATE_NAMES
 from cluster.broker.transactions.transaction_end import CheckBack
 from cluster.config.loading import own_address
 from cluster.remoting.admission import Admission
@@ -141,7 +141,7 @@ class Remoting:
             config,
             state,
             proposals,
-            known_topic=lambda topic: topic in state.topics or topic in DEFAULT_TOPICS,
+            known_topic=lambda topic: topic in state.topics or topic in AUTO_CREATE_NAMES,
             rooms=rooms,
             closings=closings,
             turns=services.turns,

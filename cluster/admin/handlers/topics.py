@@ -14,10 +14,9 @@ from cluster.admin.request_parsing import flag_of, number_of
 from cluster.admin.route import Route, Serves
 from cluster.admin.streamed_json import Pieces
 from cluster.broker.evicted.evicted_pulls import first_offset
-from cluster.broker.reads.tier_read_policy import ATTRIBUTE as TIER_READ
 from cluster.broker.refusal import Refused
 from cluster.broker.topic_sizes import TopicSize
-from cluster.broker.topics import Topics, check_attribute
+from cluster.broker.topics import Topics
 from cluster.runtime.request_limits import Attributes, NewTopic, Perm, Queues
 from raftlog.work import ITEM_UNITS, charge
 from statemachine.broker_state import BrokerState
@@ -167,11 +166,10 @@ async def create_topic(call: Call) -> Answer:
     fields = _fields(wanted)
     existed = wanted.name in call.port.state.topics
     topics, keep = Topics(call.port.services), wanted.if_exists != "update"
-    _check_read_level(wanted)
     try:
         entry_id, result = await applied(lambda done: topics.put(fields, done, if_absent=keep, author=call.asker))
     except Refused as refused:
-        raise ApiError("bad_field", refused.remark, "use a shorter one, or raise limits.topic_length_max") from None
+        raise ApiError("bad_field", refused.remark, "correct it; nothing was changed") from None
     if result.code == "exists" and wanted.if_exists == "fail":
         raise ApiError(
             "exists",
@@ -212,18 +210,6 @@ def find_topic(state: BrokerState, name: str) -> TopicConfig:
         hint = f"did you mean {match}?" if match else "GET /v1/topics lists all; POST /v1/topics makes one"
         raise ApiError("not_found", f"there is no topic {name}", hint)
     return config
-
-
-def _check_read_level(wanted: TopicRequest) -> None:
-    """Raises ApiError for a read level that does not exist. Apply does not check it, because an attribute of a newer
-    release is only a text to it."""
-    level = (wanted.attributes or {}).get(TIER_READ)
-    if level is None:
-        return
-    try:
-        check_attribute(TIER_READ, level)
-    except Refused as refused:
-        raise ApiError("bad_field", refused.remark, "raftmq config explain tier.read") from None
 
 
 def _fields(wanted: TopicRequest) -> dict[str, Any]:
