@@ -18,6 +18,8 @@ import pytest
 
 from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import Call, Handler
+from cluster.admin.handlers.access.rules import get_rules
+from cluster.admin.handlers.access.users import list_users
 from cluster.admin.handlers.groups import describe_group, list_groups
 from cluster.admin.handlers.messages import find_messages, get_message, list_messages
 from cluster.admin.handlers.topics import describe_topic, list_topics
@@ -28,9 +30,10 @@ from raftmq_wire.codec import decode_header, encode_frame, ext_of
 from raftmq_wire.codes import RequestCode as Code
 from raftmq_wire.message_format import decode_messages
 from statemachine.broker_state import BrokerState
+from statemachine.commands import FINALIZE, LEVEL
 from tests.support.served_codes import served_codes
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, send_frame
-from tests.support.two_users import consumer
+from tests.support.two_users import ROOT, RULES, ask_admin, consumer, key_file
 
 TOPIC, GROUP, KEY = "orders", "billing", "order-1"
 MESSAGES = 3
@@ -158,7 +161,7 @@ def reads(state: BrokerState) -> Iterator[Read]:
         yield Read(Code.CHECK_CLIENT_CONFIG, name, {}, body)
     yield from both(Code.AUTH_GET_USER, "username", "root", "nobody")
     yield from both(Code.AUTH_LIST_USER, "filter", "", "nobody")
-    yield from both(Code.AUTH_GET_ACL, "subject", "User:root", "User:nobody")
+    yield from both(Code.AUTH_GET_ACL, "subject", "User:vic", "User:nobody")
     yield from both(Code.AUTH_LIST_ACL, "subjectFilter", "", "nobody")
     for position, name in ((first, "hit"), (NOWHERE, "miss")):
         yield Read(Code.ENTRIES_AT, name, {}, struct.pack(">Q", position))
@@ -178,9 +181,10 @@ def pull(code: int, name: str, group: str, where: Mapping[str, str], offset: int
 
 
 def ask(path: ClientPath, read: Read, sim: SimCluster) -> Said:
-    """Sends the read and returns its answer."""
+    """Sends the read, signed by a Super, and returns its answer."""
     before = len(path.written)
-    path.ask(encode_frame(read.code, OPAQUE + before, 0, ext=read.ext, body=read.body, language="JAVA", version=477))
+    ext = ROOT.signed(read.ext, read.body)
+    path.ask(encode_frame(read.code, OPAQUE + before, 0, ext=ext, body=read.body, language="JAVA", version=477))
 
     def found() -> list[Said]:
         return [said for opaque, said in map(decoded, path.written[before:]) if opaque == OPAQUE + before]
@@ -208,8 +212,14 @@ def comparable(said: Said) -> Said:
 
 
 @pytest.fixture(scope="module")
-def sim() -> Iterator[SimCluster]:
-    with SimCluster(71) as made:
+def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimCluster]:
+    overrides: dict[str, Any] = {"auth.key_file": str(key_file(tmp_path_factory.mktemp("auth")))}
+    with SimCluster(71, **overrides) as made:
+        made.propose(made.leader(), [FINALIZE, LEVEL])
+        made.settle()
+        ask_admin(made, "create", "root", "root-secret", is_super=True, enabled=True)
+        ask_admin(made, "create", "vic", "vic-secret", is_super=False, enabled=True)
+        ask_admin(made, "set_rules", "vic", RULES["vic"])
         made.create_topic(TOPIC, queues=2, order=True)
         leader = made.leader()
         path = leader.connect()
@@ -359,6 +369,19 @@ def all_topics(doors: Doors) -> tuple[Any, Any]:
     return sorted(said["topicList"]), [each["name"] for each in doors.http(list_topics)["topics"]]
 
 
+def all_users(doors: Doors) -> tuple[Any, Any]:
+    said = json.loads(doors.remoting(Code.AUTH_LIST_USER).body)
+    return sorted(user["username"] for user in said), [user["name"] for user in doors.http(list_users)["users"]]
+
+
+def rules_of(user: str, doors: Doors) -> tuple[Any, Any]:
+    said, shown = doors.remoting(Code.AUTH_GET_ACL, subject=f"User:{user}"), doors.http(get_rules, user=user)
+    assert said.code == 0, said
+    stored = json.loads(said.body) if said.body else None
+    found = [entry["resource"] for policy in stored["policies"] for entry in policy["entries"]] if stored else []
+    return sorted(found), sorted(rule["resource"] for rule in shown["rules"]) if shown else []
+
+
 def twice(position: int) -> Iterator[Callable[[Doors], tuple[Any, Any]]]:
     """Yields every read that exists in both ways, for what is there and for what is not."""
     for topic in (TOPIC, "nothing"):
@@ -367,7 +390,8 @@ def twice(position: int) -> Iterator[Callable[[Doors], tuple[Any, Any]]]:
         yield from (partial(each, topic) for each in (bounds, config))
     yield from (partial(by_position, at) for at in (position, position + 3, NOWHERE))
     yield from (partial(each, group) for each in (progress, clients) for group in (GROUP, "nobody"))
-    yield from (all_groups, all_topics)
+    yield from (partial(rules_of, user) for user in ("root", "vic", "nobody"))
+    yield from (all_groups, all_topics, all_users)
 
 
 def test_http_says_what_remoting_says_on_every_node(sim: SimCluster) -> None:
