@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -16,12 +16,29 @@ from cluster.admin.streamed_json import Pieces
 from cluster.broker.evicted.evicted_pulls import first_offset
 from cluster.broker.refusal import Refused
 from cluster.broker.topic_sizes import TopicSize
-from cluster.broker.topics import Topics
-from cluster.runtime.request_limits import Attributes, NewTopic, Perm, Queues
+from cluster.broker.topics import ATTRIBUTE_VALUES, RANGES, Topics
+from cluster.runtime.request_limits import ATTRIBUTES_MAX, NewTopic, Text
 from raftlog.work import ITEM_UNITS, charge
 from statemachine.broker_state import BrokerState
-from statemachine.topics import TopicConfig
+from statemachine.topics import RETENTION, RETENTION_DIGITS_MAX, TopicConfig
 
+NewQueues = Annotated[int, msgspec.Meta(ge=1, extra_json_schema={"maximum": RANGES["read_queues"][1]})]
+NewPerm = Annotated[int, msgspec.Meta(ge=0, extra_json_schema={"maximum": RANGES["perm"][1]})]
+NewAttributes = Annotated[
+    dict[str, Text],
+    msgspec.Meta(
+        max_length=ATTRIBUTES_MAX,
+        extra_json_schema={
+            "properties": {
+                **{name: {"enum": list(values)} for name, values in ATTRIBUTE_VALUES.items()},
+                RETENTION: {"pattern": f"^[0-9]{{1,{RETENTION_DIGITS_MAX}}}$"},
+            },
+            "propertyNames": {"enum": [*ATTRIBUTE_VALUES, RETENTION]},
+        },
+    ),
+]
+"""What can be asked for, as the OpenAPI document shows it. `Topics.check` judges it: what a topic has already may be
+more, and is sent again in an update."""
 QUEUES_PER_STEP = 64
 """Queues of a topic whose bounds are looked up in one step."""
 
@@ -83,12 +100,12 @@ class TopicRequest(msgspec.Struct, frozen=True, kw_only=True):
     update, their value."""
 
     name: NewTopic
-    queues: Queues | None = None
-    read_queues: Queues | None = None
-    write_queues: Queues | None = None
-    perm: Perm | None = None
+    queues: NewQueues | None = None
+    read_queues: NewQueues | None = None
+    write_queues: NewQueues | None = None
+    perm: NewPerm | None = None
     order: bool | None = None
-    attributes: Attributes | None = None
+    attributes: NewAttributes | None = None
     if_exists: Literal["fail", "keep", "update"] = "fail"
 
 
