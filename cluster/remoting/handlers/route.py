@@ -200,16 +200,15 @@ class Routes:
         return None if config is None else encode_topic_config(config)
 
     def _queue_data(self, topic: str) -> dict[str, Any] | None:
-        name = self._services.config.cluster.broker_name
+        name, topics = self._services.config.cluster.broker_name, self._services.config.topics
+        if topic in AUTO_CREATE_NAMES and topics.auto_create:  # also where an earlier release let a person create it
+            perm = PERM_READ | PERM_WRITE | PERM_INHERIT
+            return _queue_data(name, perm, topics.default_queues, topics.default_queues, 0)
         config = self._services.state.topics.get(topic)
         if config is not None:
             return _queue_data(name, config.perm, config.read_queues, config.write_queues, config.sys_flag)
         if topic == self._services.config.cluster.name + TOPIC_SUFFIX:  # replies are pushed, and not stored
             return _queue_data(name, PERM_READ | PERM_WRITE, 1, 1, 0)
-        topics = self._services.config.topics
-        if topic in AUTO_CREATE_NAMES and topics.auto_create:
-            perm = PERM_READ | PERM_WRITE | PERM_INHERIT
-            return _queue_data(name, perm, topics.default_queues, topics.default_queues, 0)
         return None
 
     def _cluster_info(self, request: Request) -> None:
