@@ -26,7 +26,7 @@ from cluster.remoting.connection.remoting_request import RemotingRequest
 from cluster.remoting.request import Request, integer, integer_in, party_of, text
 from cluster.remoting.request_rights import GET, Code, Codes, on_cluster, row, user_alone
 from raftlog.errors import OutOfRangeError, RaftLogError
-from raftmq_wire.codec import is_true
+from raftmq_wire.codec import FLAG_ONEWAY, is_true
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.message_format import decode_recall_handle
 
@@ -110,7 +110,8 @@ class QueryRequests:
 
     def _refuse(self, request: Request, kind: str, refused: Refused) -> None:
         unconfirmed = refused.reason is Reason.UNAVAILABLE
-        if unconfirmed and self._handover is not None and self._handover.to_leader(request):
+        somebody_waits = not (request.connection.closed or request.flag & FLAG_ONEWAY)
+        if unconfirmed and somebody_waits and self._handover is not None and self._handover.to_leader(request):
             return
         self._note(kind, "refused" if unconfirmed else "none")
         refuse(request, refused)

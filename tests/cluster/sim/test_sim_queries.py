@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from raftmq_wire.codec import encode_frame
+from raftmq_wire.codec import FLAG_ONEWAY, encode_frame
 from raftmq_wire.codes import RequestCode
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes
 
@@ -57,6 +57,23 @@ def test_every_node_says_that_there_is_none(sim: SimCluster, miss: str) -> None:
         assert {answer(sim, path, opaque) for opaque in range(1, 40)} == {MISSES[miss][2]}
         assert held_for(node) == (0, 0), node.node_id
     assert held_for(sim.leader()) == (0, 0)
+
+
+@pytest.mark.parametrize("miss", MISSES)
+@pytest.mark.parametrize("gone", [True, False])
+def test_nothing_goes_to_the_leader_for_which_nobody_waits(
+    sim: SimCluster, monkeypatch: pytest.MonkeyPatch, miss: str, gone: bool
+) -> None:
+    follower = sim.followers()[0]
+    path, sent = follower.connect(), list[int]()
+    monkeypatch.setattr(follower.forwarder, "forward", lambda frame, *_: sent.append(frame.header.code))
+    code, ext, _ = MISSES[miss]
+    path.ask(encode_frame(code, 1, 0 if gone else FLAG_ONEWAY, ext=ext))
+    if gone:
+        path.close()
+    sim.loop.run_for(1)
+    assert (sent, path.replies) == ([], {})
+    assert gone or held_for(follower) == (0, 0)
 
 
 @pytest.mark.parametrize("miss", MISSES)
