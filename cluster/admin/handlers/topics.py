@@ -37,8 +37,8 @@ NewAttributes = Annotated[
         },
     ),
 ]
-"""What can be asked for, as the OpenAPI document shows it. `Topics.check` judges it: what a topic has already may be
-more, and is sent again in an update."""
+"""Attributes that can be asked for. The OpenAPI document shows these ranges, and `Topics.check` judges by them: a topic
+may have more already, and an update sends that again."""
 QUEUES_PER_STEP = 64
 """Queues of a topic whose bounds are looked up in one step."""
 
