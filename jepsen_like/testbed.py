@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import urllib.error
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -231,7 +231,7 @@ class Bed:
         first."""
         leader = self._wait_leader()
         for kind in ("topics", "groups", "users") if self._secured else ("topics", "groups"):
-            for row in list(self._list(leader, kind)):
+            for row in self._nodes.whole(leader, f"/v1/{kind}", kind)[kind]:
                 if kind != "users" or row["name"] != self._nodes.client_options["access_key"]:
                     self._delete(leader, f"/v1/{kind}/{quote(row['name'], safe='')}")
 
@@ -242,13 +242,6 @@ class Bed:
             self._nodes.request(self._wait_leader(), "POST", "/v1/topics", body)
         except urllib.error.HTTPError as error:
             raise TestbedError(f"POST /v1/topics: {error}") from None
-
-    def _list(self, node: int, kind: str) -> Iterator[dict[str, Any]]:
-        page = self._nodes.request(node, "GET", f"/v1/{kind}")
-        yield from page[kind]
-        while page["next"]:
-            page = self._nodes.request(node, "GET", f"/v1/{kind}?after={quote(page['next'], safe='')}")
-            yield from page[kind]
 
     def _delete(self, node: int, path: str) -> None:
         try:

@@ -1,7 +1,8 @@
 """Queries of single messages: by key, and by position in the commit log.
 
 Any node answers from its applied state, which is committed for ever. If it does not find a message, it asks the group
-first (ReadIndex), so that a node that merely lags never says "there is none".
+first (ReadIndex), so that a node that merely lags never says "there is none". Only the leader can be confirmed: on
+other nodes the refusal is UNAVAILABLE, and the request goes to the leader (`cluster.remoting.forward.handover`).
 """
 
 from __future__ import annotations

@@ -19,6 +19,40 @@ RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
 """Prefix of a group's name: the topic of the messages that the group's consumers could not handle after all tries."""
 
+AUTO_CREATE_NAMES = ("TBW102", "AUTO_CREATE_TOPIC_KEY")
+"""The names of the topic from which new topics are created. RocketMQ 4.3 used the second name. No such topic is stored:
+its route is derived from the configuration."""
+
+SYSTEM_TOPICS = frozenset(
+    {
+        *AUTO_CREATE_NAMES,
+        "BenchmarkTest",
+        "OFFSET_MOVED_EVENT",
+        "RMQ_SYS_TRACE_TOPIC",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "SCHEDULE_TOPIC_XXXX",
+        "SELF_TEST_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "rmq_sys_wheel_timer",
+    }
+)
+"""RocketMQ's own topics: tools hide them from lists of user topics, and no administrator creates or changes one."""
+STAGED_TOPIC = "RAFTMQ_SYS_STAGED"
+"""The topic that a staged message names, with queue 0, until it is copied. There is no such topic."""
+FORBIDDEN_TOPICS = frozenset(
+    {
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        STAGED_TOPIC,
+    }
+)
+"""Topics to which no client sends. The first send to another system topic, such as that of traces, creates it."""
+
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_INHERIT = 1
@@ -30,6 +64,18 @@ def check_topic_name(name: str, length_max: int) -> None:
         raise Refused(Reason.INVALID, f'topic "{name[:80]}" may hold only letters, digits and the signs % | _ -')
     if len(name) > length_max:
         raise Refused(Reason.INVALID, f"topic name has {len(name)} characters, limits.topic_length_max is {length_max}")
+
+
+def check_no_system_topic(name: str) -> None:
+    """Raises Refused (INVALID) if an administrator must not create or change this topic."""
+    if name in SYSTEM_TOPICS or name in FORBIDDEN_TOPICS:
+        raise Refused(Reason.INVALID, f"topic {name} is a system topic; choose another name")
+
+
+def check_restored_topic(name: str) -> None:
+    """Raises Refused (INVALID) if no cluster has this topic, so that no export of one may restore it."""
+    if name in FORBIDDEN_TOPICS or name in AUTO_CREATE_NAMES:
+        check_no_system_topic(name)
 
 
 def check_group_name(name: str) -> None:

@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from cluster.broker.name_rules import check_topic_name
+from cluster.broker.name_rules import check_no_system_topic, check_topic_name
 from cluster.broker.reads.tier_read_policy import ATTRIBUTE as TIER_READ
 from cluster.broker.reads.tier_read_policy import LEVELS
 from cluster.broker.refusal import Reason, Refused
@@ -17,6 +17,11 @@ from statemachine.topics import ACK_LEVELS, DEDUP_MODES, RETENTION, is_retention
 if TYPE_CHECKING:
     from cluster.broker.services import Services
     from cluster.replication.outcome import Done
+
+QUEUES_MAX = 1024
+"""The most queues of a topic; RocketMQ's own benchmark topic is the largest in use."""
+RANGES = {"read_queues": (1, QUEUES_MAX), "write_queues": (1, QUEUES_MAX), "perm": (0, 7)}
+"""Field of a topic -> its least and greatest value."""
 
 ATTRIBUTE_VALUES = {
     "dedup": DEDUP_MODES,
@@ -40,25 +45,40 @@ class Topics:
         """Creates the topic `config["name"]`, or changes the given fields of the existing one unless `if_absent`. A new
         topic has the configured number of queues where none is given. `author`: the person who asks. Raises Refused."""
         services, name = self._services, config["name"]
-        check_topic_name(name, services.config.limits.topic_length_max)
+        self.check(config)
         if name not in services.state.topics:
             queues = services.config.topics.default_queues
             config = {"name": name, "read_queues": queues, "write_queues": queues, **config}
         services.propose([[CREATE_TOPIC, config, if_absent]], done, author=author)
+
+    def check(self, config: Mapping[str, Any]) -> None:
+        """Judges what an administrator asks of a topic, whichever way it came. What a topic has already is never
+        refused, because a request over HTTP repeats it. Raises Refused (INVALID)."""
+        name = config["name"]
+        check_topic_name(name, self._services.config.limits.topic_length_max)
+        check_no_system_topic(name)
+        present = self._services.state.topics.get(name)
+        for field, (first, last) in RANGES.items():
+            value = config.get(field)
+            if value is not None and not first <= value <= last and value != getattr(present, field, None):
+                raise Refused(Reason.INVALID, f"{field} is {value}, only {first} to {last} is allowed")
+        known = present.attributes if present is not None else {}
+        for attribute, value in config.get("attributes", {}).items():
+            if known.get(attribute) != value:
+                check_attribute(attribute, value)
 
     def delete(self, name: str, done: Done) -> None:
         """Deletes a topic, its queues and all groups' offsets in it."""
         self._services.propose([[DELETE_TOPIC, name]], done)
 
     def changed_attributes(self, name: str, changes: Iterable[tuple[str, str | None]]) -> dict[str, str]:
-        """Returns the topic's attributes after these changes, in their order; None removes one. Raises Refused."""
+        """Returns the topic's attributes after these changes, in their order; None removes one."""
         existing = self._services.state.topics.get(name)
         changed = dict(existing.attributes) if existing is not None else {}
         for attribute, value in changes:
             if value is None:
                 changed.pop(attribute, None)
             else:
-                check_attribute(attribute, value)
                 changed[attribute] = value
         return changed
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from cluster.broker.groups.group_admin import Groups
 from cluster.broker.groups.group_offsets import Offsets
-from cluster.broker.sends.send_service import DEFAULT_TOPICS
+from cluster.broker.name_rules import AUTO_CREATE_NAMES
 from cluster.broker.transactions.transaction_end import CheckBack
 from cluster.config.loading import own_address
 from cluster.remoting.admission import Admission
@@ -16,6 +16,7 @@ from cluster.remoting.connection.connection_memory import ConnectionMemory
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.costly_requests import READS, WRITES, CostlyRequests
 from cluster.remoting.forward.forwarder import Forwarder, PullForwards
+from cluster.remoting.forward.handover import Handover
 from cluster.remoting.handlers.assignment import Assignments
 from cluster.remoting.handlers.broker_stats import BrokerFigures
 from cluster.remoting.handlers.consumer_requests import ConsumerRequests
@@ -140,7 +141,7 @@ class Remoting:
             config,
             state,
             proposals,
-            known_topic=lambda topic: topic in state.topics or topic in DEFAULT_TOPICS,
+            known_topic=lambda topic: topic in state.topics or topic in AUTO_CREATE_NAMES,
             rooms=rooms,
             closings=closings,
             turns=services.turns,
@@ -169,6 +170,7 @@ class Remoting:
         broker, services, metrics = self._broker, self._services, self._metrics
         members, note = broker.members, self._context.events.note_change
         groups = Groups(services, members)
+        handover = Handover(self.forwarder.forward, services.writes_open)
         return (
             Part(name="route requests", codes=Routes(services, self._unreached, broker.early_routes).codes()),
             Part(name="topic requests", codes=TopicsAdmin(services, groups, note).codes()),
@@ -178,7 +180,7 @@ class Remoting:
             Part(name="pull requests", codes=pulls.codes()),
             Part(name="order conf", codes=OrderConf(services).codes()),
             Part(name="figures", codes=BrokerFigures(services, members, self._figures).codes()),
-            Part(name="queries", codes=QueryRequests(services, broker.rights, metrics, broker.keys).codes()),
+            Part(name="queries", codes=QueryRequests(services, broker.rights, metrics, broker.keys, handover).codes()),
             Part(name="assignments", codes=Assignments(services, members, pulls.filters).codes()),
             Part(name="group requests", codes=GroupStats(services, members, groups).codes()),
             Part(name="send back requests", codes=SendBackRequests(broker.send_backs).codes()),
@@ -191,7 +193,7 @@ class Remoting:
             ),
             Part(
                 name="transaction requests",
-                codes=TransactionRequests(services, broker.transactions, self.forwarder.forward).codes(),
+                codes=TransactionRequests(broker.transactions, handover).codes(),
             ),
             Part(
                 name="replies",

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from cluster.broker.name_rules import AUTO_CREATE_NAMES
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.rights import SUB, group_need, topic_need
 from cluster.remoting.request import Handler, too_long
@@ -24,8 +25,6 @@ from raftmq_wire.codes import RequestCode
 from raftmq_wire.json_text import MALFORMED
 from statemachine.access.rules import KIND_NAMES, Action, Kind, Need
 
-DEFAULT_TOPICS: Final = frozenset({"TBW102", "AUTO_CREATE_TOPIC_KEY"})
-"""Names of the topic whose route producers ask for before they create a topic."""
 WRITE = (Action.SUB, Action.UPDATE)
 ROUTE = (Action.PUB, Action.SUB, Action.GET)
 GET, UPDATE, DELETE, LIST = (Action.GET,), (Action.UPDATE,), (Action.DELETE,), (Action.LIST,)
@@ -119,7 +118,7 @@ def user_alone(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
 
 def of_route(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
     name = ext.get("topic", "")
-    if name not in DEFAULT_TOPICS:
+    if name not in AUTO_CREATE_NAMES:
         yield topic_need(name, ROUTE)
 
 

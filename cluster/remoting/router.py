@@ -82,7 +82,7 @@ FROM_ROWS = frozenset({RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID
 woken."""
 
 
-COME_BACK = frozenset({RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION})
+COME_BACK = FROM_ROWS | {RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION}
 """Requests that their handlers may have to forward as they came."""
 
 

@@ -24,10 +24,10 @@ def _completed(path: str, field: str, name: str, keep: Callable[[str], bool]) ->
     def complete(context: click.Context, param: click.Parameter, begun: str) -> list[str]:
         try:
             addresses = admin_addresses(context.params.get("admin"), context.params.get("data"))
-            answer = AdminApi(addresses, timeout_s=_QUICK_S).local(path)
+            pages = list(AdminApi(addresses, timeout_s=_QUICK_S).local_pages(path))
         except (LocalError, OSError, ValueError):
             return []
-        found = [str(each[name]) for each in answer.get(field, ())]
+        found = [str(each[name]) for page in pages for each in page.get(field, ())]
         return [each for each in found if each.startswith(begun) and (keep(each) or begun.startswith("%"))]
 
     return complete
@@ -75,7 +75,7 @@ def near_name(api: AdminApi, path: str, name: str) -> Iterator[None]:
         kind = path.rpartition("/")[2]
         found: list[dict[str, Any]] = []
         with contextlib.suppress(LocalError):
-            found = api.local(path)[kind]
+            found = [each for page in api.local_pages(path) for each in page[kind]]
         near = nearest(name, [each["name"] for each in found])
         if near is None:
             raise

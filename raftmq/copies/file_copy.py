@@ -16,7 +16,7 @@ from typing import NamedTuple, cast
 from cluster.backup import manifest as manifests
 from cluster.backup.manifest import LOG, MANIFEST, STATE
 from cluster.backup.segments import parts_below
-from cluster.remoting.handlers.route import SYSTEM_TOPICS
+from cluster.broker.name_rules import SYSTEM_TOPICS
 from cluster.state.checkpoints import Checkpoints
 from raftlog.errors import RaftLogError
 from raftlog.storage.files import identity as identities

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from cluster.remoting.handlers.route import SYSTEM_TOPICS
+from cluster.broker.name_rules import SYSTEM_TOPICS
 from cluster.tier.manifest_format import HEAD_BYTES_MAX, Manifest, all_segments, decode, decode_head
 from cluster.tier.manifest_format import Segment as Listed
 from cluster.tier.object_names import HEAD

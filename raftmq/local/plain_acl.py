@@ -16,6 +16,8 @@ SECRET_MIN, SECRET_MAX = 8, 256
 GLOBAL = "globalWhiteRemoteAddresses"
 _RETRY, _DLQ = "%RETRY%", "%DLQ%"
 _WORDS = {"PUB": ["Pub"], "SUB": ["Sub"], "ANY": ["Pub", "Sub"]}
+_TRUE = ("true", "yes", "on")
+"""The words of YAML, in lower case."""
 _KNOWN = (
     "accessKey",
     "secretKey",
@@ -30,6 +32,28 @@ _KNOWN = (
 
 class PlainAclError(ValueError):
     """The file is no plain_acl.yml. The text says where, and contains nothing of the file's secrets."""
+
+
+class Unquoted(str):
+    """A text without quotes that YAML takes for something else, such as the number 0123456701. RocketMQ, which knows
+    that a secret is a text, takes the text that stands there."""
+
+    __slots__ = ()
+
+
+def document_of(text: str) -> Any:
+    """Returns the content of a YAML file; numbers, dates and words like `on` remain the texts that stand there. Raises
+    yaml.YAMLError."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # the package yaml has no types
+        """Reads such values as `Unquoted`."""
+
+    for kind in ("int", "float", "bool", "timestamp", "value"):
+        Loader.add_constructor(
+            f"tag:yaml.org,2002:{kind}", lambda loader, node: Unquoted(loader.construct_scalar(node))
+        )
+    return yaml.load(text, Loader)
 
 
 class PlannedUser(NamedTuple):
@@ -77,12 +101,20 @@ def plan_of(document: Any) -> AclPlan:
             continue
         left_out += [f"account {name}: {key} is not known" for key in account if key not in _KNOWN]
         unsigned += [f"{address} (account {name})" for address in _addresses(account, "whiteRemoteAddress")]
-        is_super = str(account.get("admin", False)).lower() == "true"
+        notes += _taken_as_text(account, name)
+        is_super = str(account.get("admin", False)).lower() in _TRUE
         rules = list(_rules(account, name, notes, left_out))
         if is_super:
             notes.append(f"{name} is a Super, who may do everything" + (": its rules do not bind it" if rules else ""))
         users.append(PlannedUser(name, str(account["secretKey"]), is_super, () if is_super else tuple(rules)))
     return AclPlan(tuple(users), tuple(notes), tuple(unsigned), tuple(left_out))
+
+
+def _taken_as_text(account: dict[str, Any], name: str) -> Iterator[str]:
+    """Yields a note for the name and the secret if another reader of YAML would take something else for it."""
+    for key in ("accessKey", "secretKey"):
+        if isinstance(account.get(key), Unquoted):
+            yield f"{name}: its {key} has no quotes and is no text to YAML; what stands there counts, as in RocketMQ"
 
 
 def _name_of(account: dict[str, Any]) -> tuple[str, str]:

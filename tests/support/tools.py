@@ -92,6 +92,7 @@ TOOLS = {
     ),
     "mount": Tool("mount util-linux", "makes file systems that are soon full", _works(*_MOUNT), USER_NAMESPACES),
     "chromium": Tool("chromium", "shows the dashboard", _found(*CHROMIUM)),
+    "node": Tool("nodejs", "runs scripts of the dashboard without a browser", _found("node")),
     "npm": Tool("npm", "installs the JavaScript client, which runs in node", _found("npm")),
     "mvn": Tool("maven", "builds the Java clients and fetches mqadmin; brings java", _found("mvn")),
     "go": Tool("golang", "builds the S3 server versitygw and the Go client", _found("go")),

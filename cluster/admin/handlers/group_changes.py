@@ -13,6 +13,8 @@ from cluster.admin.handler_request import DRY_RUN, Answer, Call, ChangeView, app
 from cluster.admin.pagination import neighbour
 from cluster.admin.request_parsing import flag_of
 from cluster.admin.route import Route, Serves
+from cluster.broker.groups.group_admin import delete_group as delete_stored
+from cluster.broker.groups.group_admin import put_group
 from cluster.broker.groups.group_lag import lag_steps
 from cluster.broker.groups.offset_resets import OffsetResets, QueueOffset, ResetTo, ResetWish
 from cluster.broker.refusal import Reason, Refused
@@ -20,7 +22,6 @@ from cluster.runtime.request_limits import GroupName, NewGroup, QueueId, RetryTi
 from raftlog.types import EntryId
 from raftlog.work import ITEM_UNITS, charge
 from statemachine.broker_state import BrokerState
-from statemachine.commands import DELETE_GROUP, PUT_GROUP
 from statemachine.consuming.groups import GroupConfig
 
 OFFSETS_PER_STEP = 256
@@ -93,7 +94,10 @@ async def create_group(call: Call) -> Answer:
     config: dict[str, Any] = {"name": wanted.name}
     config |= {name: value for name in _SETTINGS if (value := getattr(wanted, name)) is not None}
     existed, keep = wanted.name in call.port.state.groups, wanted.if_exists != "update"
-    entry, result = await applied(lambda done: call.port.services.propose([[PUT_GROUP, config, keep]], done))
+    try:
+        entry, result = await applied(lambda done: put_group(call.port.services, config, done, if_absent=keep))
+    except Refused as refused:
+        raise ApiError("bad_field", refused.remark, "correct it; nothing was changed") from None
     if result.code == "exists" and wanted.if_exists == "fail":
         fix = 'send "if_exists": "update" to change it, "keep" to be content with it as it is'
         raise ApiError("exists", f"group {wanted.name} is there already", fix)
@@ -108,7 +112,8 @@ async def delete_group(call: Call) -> GroupChanged:
     held = await _view(call, group, "deleted", call.port.state.applied, dry_run=dry_run)
     if dry_run:
         return held
-    entry, _ = await applied(partial(call.port.services.propose, [[DELETE_GROUP, group.name, True]]))
+    delete = partial(delete_stored, call.port.services, group.name, clean_offsets=True)
+    entry, _ = await applied(delete)
     call.note_change(f"group {group.name}", f"the group was deleted with its {held.offsets} offsets")
     return msgspec.structs.replace(held, term=entry.term, index=entry.index)
 

@@ -15,6 +15,8 @@ from cluster.admin.node_interface import AdminPort
 from cluster.admin.route import Cost, Route, Serves
 from cluster.admin.streamed_json import Pieces
 from cluster.backup.metadata import GroupRecord, Metadata, OffsetRecord, TopicRecord, commands_for, export
+from cluster.broker.name_rules import check_restored_topic
+from cluster.broker.refusal import Refused
 from cluster.members.service import EVENT
 from cluster.runtime import metered_json
 from raftlog.types import EntryId
@@ -80,6 +82,7 @@ async def _encoded(call: Call, rows: Sequence[Any], kind: Callable[[Sequence[Any
 async def change_metadata(call: Call) -> MetadataChanged:
     """Creates and updates topics, groups and offsets as given; removes nothing."""
     wanted: MetadataChange = call.body
+    _check_topics(wanted.topics)
     records: list[TopicRecord | GroupRecord] = [*wanted.topics, *wanted.groups]
     run = [command for record in records for command in commands_for(record)]
     if wanted.offsets:
@@ -94,6 +97,16 @@ async def change_metadata(call: Call) -> MetadataChanged:
         if not answer.ok:
             raise ApiError("bad_command", str(answer.value), f"{fix}: what was valid is done")
     return _changed(call.port, wanted, entry)
+
+
+def _check_topics(records: Sequence[TopicRecord]) -> None:
+    """Raises ApiError for a topic that no cluster has. Those of RocketMQ's own that a send creates are restored."""
+    for record in records:
+        try:
+            check_restored_topic(record.name)
+        except Refused as refused:
+            fix = "correct the document: leave this topic out, with its offsets; nothing was changed"
+            raise ApiError("refused", refused.remark, fix) from None
 
 
 def _changed(port: AdminPort, wanted: MetadataChange, entry: EntryId) -> MetadataChanged:

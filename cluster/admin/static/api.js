@@ -13,9 +13,34 @@ export class Refusal extends Error {
 /** There was no answer, or none of a RaftMQ node. */
 export class Unreachable extends Error {}
 
-/** The answer to GET. Raises Refusal or Unreachable. */
-export function get(path, signal) {
+/** The answer to GET, all of it. Raises Refusal or Unreachable, and an Error for one page of a longer list: a caller that
+ *  wants one page asks with getPage, and one that wants them all with getAll. */
+export async function get(path, signal) {
+  const answer = await getPage(path, signal);
+  if (answer.next !== undefined && answer.next !== null) throw new Error(`GET ${path} answered one page of a longer list`);
+  return answer;
+}
+
+/** One page of a list, whatever follows it. Raises Refusal or Unreachable. */
+export function getPage(path, signal) {
   return ask("GET", path, undefined, signal);
+}
+
+/** The first page with the items of all pages in its list `field`. Raises Refusal or Unreachable. */
+export async function getAll(path, field, signal) {
+  const first = await getPage(path, signal);
+  const items = [...first[field]];
+  let { next } = first;
+  while (next !== undefined && next !== null) {
+    const page = await getPage(asking(path, "after", next), signal);
+    items.push(...page[field]);
+    next = page.next;
+  }
+  return { ...first, [field]: items, next: null };
+}
+
+function asking(path, name, value) {
+  return `${path}${path.includes("?") ? "&" : "?"}${name}=${encodeURIComponent(value)}`;
 }
 
 /** A file of this page, as text. Raises Refusal or Unreachable. */
@@ -23,14 +48,14 @@ export function getText(path, signal) {
   return ask("GET", path, undefined, signal, (answer) => (answer.ok ? answer.text() : answer.json()));
 }
 
-/** The leader's answer, confirmed by a majority; this node's own while no leader gives one. `path` has no query;
- *  `page` is one, or "". */
-export async function getConfirmed(path, signal, page = "") {
+/** The leader's answer, confirmed by a majority; this node's own while no leader gives one. `read` is get, getPage, or
+ *  a function like them. */
+export async function getConfirmed(path, signal, read = get) {
   try {
-    return await get(`${path}?consistency=linearizable${page.replace("?", "&")}`, signal);
+    return await read(asking(path, "consistency", "linearizable"), signal);
   } catch (error) {
     if (!(error instanceof Refusal) || error.status !== 503) throw error;
-    return get(path + page, signal);
+    return read(path, signal);
   }
 }
 

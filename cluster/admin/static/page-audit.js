@@ -1,6 +1,6 @@
 // Every change of users, rules, tokens and the mode: who asked for it, from where.
 
-import { at, get } from "./api.js";
+import { at, get, getPage } from "./api.js";
 import { h } from "./dom.js";
 import * as f from "./format.js";
 import { badge, filterBox, head, panel, table } from "./ui.js";
@@ -10,7 +10,7 @@ const state = { filter: "" };
 export default { name: "audit", title: "Audit", every: 5000, load, view, isThere: ({ session }) => session?.type === "Super" };
 
 async function load({ signal }) {
-  const [audit, auth] = await Promise.all([get(at("audit"), signal), get(at("auth"), signal)]);
+  const [audit, auth] = await Promise.all([getPage(at("audit"), signal), get(at("auth"), signal)]);
   return { audit, auth };
 }
 

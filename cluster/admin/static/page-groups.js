@@ -1,6 +1,6 @@
 // Consumer groups: who is late, by how much, and who should be reading.
 
-import { at, getConfirmed } from "./api.js";
+import { at, getAll, getConfirmed, getPage } from "./api.js";
 import { h } from "./dom.js";
 import * as f from "./format.js";
 import { topicLink } from "./page-topics.js";
@@ -12,8 +12,8 @@ const state = { filter: "", after: "", by: { column: "lag", down: true }, queues
 export default { name: "groups", title: "Groups", every: 3000, load, view };
 
 async function load({ path: [, name], signal }) {
-  if (name === undefined) return { list: await getConfirmed("v1/groups", signal, state.after) };
-  return { one: await getConfirmed(at("groups", name), signal) };
+  if (name === undefined) return { list: await getConfirmed(`v1/groups${state.after}`, signal, getPage) };
+  return { one: await getConfirmed(at("groups", name), signal, (path) => getAll(path, "offsets", signal)) };
 }
 
 function view({ list, one }, own) {

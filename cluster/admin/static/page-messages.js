@@ -1,6 +1,6 @@
 // Messages: a page of a queue, or those with a key. Bodies are cut short here; the whole body of one is asked for by hand.
 
-import { at, get } from "./api.js";
+import { at, get, getAll } from "./api.js";
 import { h } from "./dom.js";
 import * as f from "./format.js";
 import { topicLink } from "./page-topics.js";
@@ -25,7 +25,7 @@ function enter({ path: [, topic], query }) {
 }
 
 async function load(own) {
-  const list = await get("v1/topics", own.signal);
+  const list = await getAll("v1/topics", "topics", own.signal);
   if (state.form.topic && !state.found && !state.error) await search(own.signal);
   return list;
 }

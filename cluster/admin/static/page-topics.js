@@ -1,6 +1,6 @@
 // Topics, and one topic with its queues.
 
-import { at, get } from "./api.js";
+import { at, getAll, getPage } from "./api.js";
 import { h } from "./dom.js";
 import * as f from "./format.js";
 import { badge, empty, facts, filterBox, head, inside, pageButtons, panel, table } from "./ui.js";
@@ -11,8 +11,8 @@ const SYSTEM = /^(%RETRY%|%DLQ%|RMQ_SYS_|SCHEDULE_TOPIC|TBW102|BenchmarkTest|OFF
 export default { name: "topics", title: "Topics", load, view };
 
 async function load({ path: [, name], signal }) {
-  if (name === undefined) return { list: await get(`v1/topics${state.after}`, signal) };
-  const [one, groups] = await Promise.all([get(at("topics", name), signal), get("v1/groups", signal)]);
+  if (name === undefined) return { list: await getPage(`v1/topics${state.after}`, signal) };
+  const [one, groups] = await Promise.all([getAll(at("topics", name), "queues", signal), getAll("v1/groups", "groups", signal)]);
   return { one, readers: groups.groups.filter((group) => group.topics.includes(name)) };
 }
 

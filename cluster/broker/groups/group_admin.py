@@ -23,6 +23,18 @@ ROWS_MAX = 10_000
 """The most queues in one answer of `progress`: as many as the loop can look up in a tenth of a second."""
 
 
+def put_group(services: Services, config: dict[str, Any], done: Done, *, if_absent: bool = False) -> None:
+    """Creates the group `config["name"]`, or changes the given fields of the existing one unless `if_absent`. Raises
+    Refused."""
+    check_group_name(config["name"])
+    services.propose([[PUT_GROUP, config, if_absent]], done)
+
+
+def delete_group(services: Services, name: str, done: Done, *, clean_offsets: bool) -> None:
+    """Deletes a group, and its offsets if `clean_offsets`."""
+    services.propose([[DELETE_GROUP, name, clean_offsets]], done)
+
+
 class Progress(NamedTuple):
     """The progress of a group in one queue."""
 
@@ -44,12 +56,11 @@ class Groups:
 
     def put(self, config: dict[str, Any], done: Done) -> None:
         """Creates the group `config["name"]` or changes it. Raises Refused."""
-        check_group_name(config["name"])
-        self._services.propose([[PUT_GROUP, config, False]], done)
+        put_group(self._services, config, done)
 
     def delete(self, name: str, done: Done, *, clean_offsets: bool) -> None:
         """Deletes a group, and its offsets if `clean_offsets`."""
-        self._services.propose([[DELETE_GROUP, name, clean_offsets]], done)
+        delete_group(self._services, name, done, clean_offsets=clean_offsets)
 
     def progress(self, group: str, topic: str = "") -> Iterator[Progress]:
         """Returns the progress in each queue of the topics to which the group subscribes or in which it has committed,

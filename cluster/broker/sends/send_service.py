@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from cluster.broker.delivery_time import Delays, addressed, half_of, is_half, without
-from cluster.broker.name_rules import PERM_WRITE
+from cluster.broker.name_rules import AUTO_CREATE_NAMES, FORBIDDEN_TOPICS, PERM_WRITE
 from cluster.broker.refusal import NotTaken, Reason, Refused, over_limit
 from cluster.broker.sends.held_sends import HeldSends, LongSessionError, OtherTopic, SessionReads, UnderWay
 from cluster.broker.sends.send_request import DecodedSend, Origin, PlainBatches, SendPath, redirected
@@ -43,18 +43,6 @@ if TYPE_CHECKING:
     from cluster.runtime.clock import Clock
 
 
-FORBIDDEN_TOPICS = frozenset(
-    {
-        "SCHEDULE_TOPIC_XXXX",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-        "RAFTMQ_SYS_STAGED",
-    }
-)
-DEFAULT_TOPICS = ("TBW102", "AUTO_CREATE_TOPIC_KEY")
 _BATCH_HEAD = struct.Struct(">iiiii")
 _U16 = struct.Struct(">H")
 
@@ -405,7 +393,7 @@ class Sends(Generic[_Origin]):
             raise Refused(Reason.NO_PERMISSION, f"the topic[{topic}] is conflict with system topic.")
         if special:
             queues = 1
-        elif self._config.topics.auto_create and topic not in DEFAULT_TOPICS:
+        elif self._config.topics.auto_create and topic not in AUTO_CREATE_NAMES:
             queues = max(1, min(wish.default_queues, self._config.topics.default_queues))
         else:
             allowed = str(self._config.topics.auto_create).lower()

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from cluster.broker.name_rules import PERM_WRITE
+from cluster.broker.name_rules import FORBIDDEN_TOPICS, PERM_WRITE, STAGED_TOPIC
 from cluster.broker.refusal import Reason, Refused, not_written, over_limit
 from cluster.broker.rights import PUB, group_need
-from cluster.broker.sends.send_service import FORBIDDEN_TOPICS
 from cluster.replication.acks.ack_levels import Ack
 from cluster.replication.message_batch import Send
 from cluster.replication.message_head import Schedule, topic_field
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from statemachine.delivery.staged_writes import StagedWrites
 
 
-STAGED_TOPIC = "RAFTMQ_SYS_STAGED"
-"""The topic that a staged message names, with queue 0, until it is copied."""
 _FIELD = topic_field(STAGED_TOPIC)
 DISCARDED_MAX = 1_024
 """The most attempts that one command discards."""

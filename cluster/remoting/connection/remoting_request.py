@@ -120,6 +120,14 @@ class RemotingRequest(Untracked):
                 path.on_close.append(lambda: promised.hold(0))
         self._promised.hold(size)
 
+    def given_away(self) -> Share | None:
+        """Ends the request here without an answer, because another node gives it. Returns the memory that is reserved
+        for the answer, which the caller holds from now on."""
+        promised, self._promised, self._answered = self._promised, None, True
+        if self._ended is not None:
+            self._ended(self)
+        return promised
+
     def reply(self, code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
         """Answers once; a oneway request is never answered. If the answer cannot be encoded, an error is sent
         instead."""

@@ -26,7 +26,7 @@ from cluster.remoting.connection.remoting_request import RemotingRequest
 from cluster.remoting.request import Request, integer, integer_in, party_of, text
 from cluster.remoting.request_rights import GET, Code, Codes, on_cluster, row, user_alone
 from raftlog.errors import OutOfRangeError, RaftLogError
-from raftmq_wire.codec import is_true
+from raftmq_wire.codec import FLAG_ONEWAY, is_true
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.message_format import decode_recall_handle
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from cluster.broker.reads.message_lookup import QueryResult, Stored
     from cluster.broker.rights import Rights
     from cluster.broker.timers.recalls import Recalls
+    from cluster.remoting.forward.handover import Handover
     from cluster.remoting.request import RequestFigures
 
 
@@ -56,14 +57,17 @@ class QueryRequests:
         rights: Rights,
         metrics: RequestFigures | None = None,
         evicted_keys: EvictedKeys | None = None,
+        handover: Handover | None = None,
     ) -> None:
-        """`evicted_keys` is explained at MessageQueries."""
+        """`evicted_keys` is explained at MessageQueries. `handover` gives a query to the leader that only the leader
+        may answer with "there is none"; without one it is refused."""
         self._services = services
         self._queries = MessageQueries(services, rights, evicted_keys)
         self._metrics = metrics
+        self._handover = handover
 
     def codes(self) -> Codes:
-        """Returns request code -> its handler and needed rights; none of these is forwarded."""
+        """Returns request code -> its handler and needed rights. Every node answers what it finds."""
         return {
             RequestCode.QUERY_MESSAGE: Code(refusing(self._by_key), row(topics="topic", on=READ)),
             RequestCode.VIEW_MESSAGE_BY_ID: Code(
@@ -105,7 +109,11 @@ class QueryRequests:
         self._queries.by_position(party_of(request), position, answer, lambda error: self._failed(request, error))
 
     def _refuse(self, request: Request, kind: str, refused: Refused) -> None:
-        self._note(kind, "refused" if refused.reason is Reason.UNAVAILABLE else "none")
+        unconfirmed = refused.reason is Reason.UNAVAILABLE
+        somebody_waits = not (request.connection.closed or request.flag & FLAG_ONEWAY)
+        if unconfirmed and somebody_waits and self._handover is not None and self._handover.to_leader(request):
+            return
+        self._note(kind, "refused" if unconfirmed else "none")
         refuse(request, refused)
 
     def _failed(self, request: Request, error: Exception) -> None:

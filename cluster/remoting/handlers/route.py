@@ -14,7 +14,15 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from cluster.broker.groups.route_refresh import V4_0_0, EarlyRoutes
-from cluster.broker.name_rules import PERM_INHERIT, PERM_READ, PERM_WRITE, RETRY_PREFIX, no_topic
+from cluster.broker.name_rules import (
+    AUTO_CREATE_NAMES,
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    RETRY_PREFIX,
+    SYSTEM_TOPICS,
+    no_topic,
+)
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.peer.reachability import stand_ins
@@ -29,26 +37,6 @@ from raftmq_wire.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from statemachine.topics import TopicConfig
-
-AUTO_CREATE_TOPIC = "TBW102"
-AUTO_CREATE_NAMES = (AUTO_CREATE_TOPIC, "AUTO_CREATE_TOPIC_KEY")
-"""The names of the topic from which new topics are created. RocketMQ 4.3 used the second name."""
-
-SYSTEM_TOPICS = frozenset(
-    {
-        *AUTO_CREATE_NAMES,
-        "BenchmarkTest",
-        "OFFSET_MOVED_EVENT",
-        "RMQ_SYS_TRACE_TOPIC",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "SCHEDULE_TOPIC_XXXX",
-        "SELF_TEST_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "rmq_sys_wheel_timer",
-    }
-)
-"""Names that tools hide from lists of user topics."""
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 """RocketMQ's namespace of the key-value table for `orderTopicConf`."""
@@ -219,16 +207,15 @@ class Routes:
         return None if config is None else encode_topic_config(config)
 
     def _queue_data(self, topic: str) -> dict[str, Any] | None:
-        name = self._services.config.cluster.broker_name
+        name, topics = self._services.config.cluster.broker_name, self._services.config.topics
+        if topic in AUTO_CREATE_NAMES and topics.auto_create:  # also where an earlier release let a person create it
+            perm = PERM_READ | PERM_WRITE | PERM_INHERIT
+            return _queue_data(name, perm, topics.default_queues, topics.default_queues, 0)
         config = self._services.state.topics.get(topic)
         if config is not None:
             return _queue_data(name, config.perm, config.read_queues, config.write_queues, config.sys_flag)
         if topic == self._services.config.cluster.name + TOPIC_SUFFIX:  # replies are pushed, and not stored
             return _queue_data(name, PERM_READ | PERM_WRITE, 1, 1, 0)
-        topics = self._services.config.topics
-        if topic in AUTO_CREATE_NAMES and topics.auto_create:
-            perm = PERM_READ | PERM_WRITE | PERM_INHERIT
-            return _queue_data(name, perm, topics.default_queues, topics.default_queues, 0)
         return None
 
     def _cluster_info(self, request: Request) -> None:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from cluster.broker.name_rules import PERM_WRITE
+from cluster.broker.name_rules import FORBIDDEN_TOPICS, PERM_WRITE
 from cluster.broker.refusal import NotTaken, Refused
 from cluster.broker.rights import PUB
-from cluster.broker.sends.send_service import FORBIDDEN_TOPICS, Sends
+from cluster.broker.sends.send_service import Sends
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.handlers.send_reply import SendReplyWriter
 from cluster.remoting.request_rights import Code, Codes, row

@@ -14,9 +14,9 @@ from cluster.broker.groups.group_admin import Groups
 from cluster.broker.name_rules import topic_named
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
-from cluster.broker.topics import Topics
+from cluster.broker.topics import QUEUES_MAX, Topics
 from cluster.remoting.answers import after_read_index, answer_in_steps, refusing, reply_written, table_body
-from cluster.remoting.handlers.route import ORDER_TOPIC_CONFIG, SYSTEM_TOPICS
+from cluster.remoting.handlers.route import ORDER_TOPIC_CONFIG
 from cluster.remoting.request import Request, asked_by, integer_in, text, too_long
 from cluster.remoting.request_rights import DELETE, LIST, PUT, UPDATE, Code, Codes, of_new_group, on_cluster, row
 from cluster.replication.outcome import ProposeResult
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from cluster.replication.outcome import Done
     from statemachine.consuming.groups import GroupConfig
 
-
-QUEUES_MAX = 1024
-"""The most queues of a topic; RocketMQ's own benchmark topic is the largest in use."""
 
 _encode = metered_json.encode
 
@@ -110,8 +107,6 @@ class TopicsAdmin:
 
     def _put_topic(self, request: Request) -> None:
         name = text(request, "topic")
-        if name in SYSTEM_TOPICS:
-            raise Refused(Reason.INVALID, f"topic {name} is RocketMQ's own; choose another name")
         config = {
             "name": name,
             "read_queues": _queues(request, "readQueueNums"),

@@ -9,7 +9,6 @@ Broker2Client.checkProducerTransactionState.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cluster.broker.groups.group_members import Role
@@ -18,8 +17,6 @@ from cluster.broker.rights import PUB, topic_need
 from cluster.broker.services import ClientRequest
 from cluster.broker.transactions.transaction_end import End, Ending, Transactions, Wish
 from cluster.remoting.answers import answer_of
-from cluster.remoting.connection.remoting_request import RemotingRequest
-from cluster.remoting.forward.forwarder import ForwardedPath
 from cluster.remoting.request import integer, party_of, text
 from cluster.remoting.request_rights import Code, Codes, user_alone
 from cluster.replication.message_head import UNIQUE_MARK, property_of
@@ -29,9 +26,8 @@ from raftmq_wire.message_format import Message, encode_message, encode_message_i
 
 if TYPE_CHECKING:
     from cluster.broker.groups.client_relay import ClientRelay
-    from cluster.broker.services import Services
     from cluster.config.config import ClusterSection
-    from cluster.remoting.connection.frame import Frame
+    from cluster.remoting.forward.handover import Handover
     from cluster.remoting.request import Request
     from statemachine.delivery.half_messages import HalfMessage
 
@@ -46,11 +42,10 @@ TRANSACTION_NOT_TYPE, TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE."""
 class TransactionRequests:
     """Handler of 37, on the leader."""
 
-    def __init__(self, services: Services, transactions: Transactions, pass_on: Callable[[Frame], None]) -> None:
-        """`pass_on` forwards a request of this node's own client to the next leader."""
-        self._services = services
+    def __init__(self, transactions: Transactions, handover: Handover) -> None:
+        """`handover` gives a request to the next leader with which nothing was done, because this node was deposed."""
         self._transactions = transactions
-        self._pass_on = pass_on
+        self._handover = handover
 
     def codes(self) -> Codes:
         """Returns request code -> its handler and needed rights."""
@@ -67,21 +62,8 @@ class TransactionRequests:
 
     def _settled(self, request: Request, end: End | Refused) -> None:
         unavailable = isinstance(end, Refused) and end.reason is Reason.UNAVAILABLE
-        if not unavailable or not self._goes_on(request):
+        if not unavailable or not self._handover.to_leader(request):
             _answer(request, end)
-
-    def _goes_on(self, request: Request) -> bool:
-        """Handles a request with which nothing was done, because this node no longer leads; returns True if it was
-        forwarded to another leader."""
-        assert isinstance(request, RemotingRequest), request
-        if self._services.writes_open() or request.received is None:
-            return False
-        path = request.received.path
-        if isinstance(path, ForwardedPath):
-            path.hand_back()
-        else:
-            self._pass_on(request.received)
-        return True
 
 
 def parse(request: Request) -> Ending:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from xxhash import xxh3_128
 
+from raftmq.local.http.list_pages import SINCE
 from raftmq.local.waiting import until
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 STORE = "store"
 """The folder of the tier, beside the nodes' folders."""
 KEPT_SEGMENTS = 4
-PAGES_MAX = 1000
 
 
 def environment(store: Path, segment_bytes: int) -> dict[str, str]:
@@ -49,14 +49,9 @@ class TierProbe:
 
     def rows(self, node: int) -> list[dict[str, Any]]:
         """Returns every tiered segment in the node's state, lowest first."""
-        rows: list[dict[str, Any]] = []
-        since = 0
-        for _ in range(PAGES_MAX):
-            page = self._subject.request(node, "GET", f"/v1/tier/segments?since={since}")
-            rows += page["segments"]
-            if page["next"] is None:
-                break
-            since = page["next"]
+        rows: list[dict[str, Any]] = self._subject.whole(node, "/v1/tier/segments", "segments", cursor=SINCE)[
+            "segments"
+        ]
         return rows
 
     @contextlib.contextmanager

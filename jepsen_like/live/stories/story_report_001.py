@@ -149,7 +149,7 @@ def _compare(scene: Scene, catalogue: Catalogue, when: str, nodes: list[int] | N
         differences = _with_client(scene, "read", catalogue.differences)
         leader = scene.stage.leader()
         path = "/v1/topics?consistency=linearizable"
-        shown = scene.subject.request(leader, "GET", path, timeout_s=20.0)
+        shown = scene.subject.whole(leader, path, "topics", timeout_s=20.0)
         differences += catalogue.topic_differences(shown, f"node {leader} linearizably, {when}")
         for node in running:
             differences += catalogue.topic_differences(_caught_up_topics(scene, node, shown), f"node {node}, {when}")
@@ -163,7 +163,7 @@ def _caught_up_topics(scene: Scene, node: int, newest: dict[str, Any]) -> dict[s
     """Returns a node's own list of topics once it is as new as the leader's was. Raises StoryEnds."""
     deadline = time.monotonic() + SWITCH_S
     while True:
-        shown: dict[str, Any] = scene.subject.request(node, "GET", "/v1/topics", timeout_s=20.0)
+        shown = scene.subject.whole(node, "/v1/topics", "topics", timeout_s=20.0)
         if shown["applied_index"] >= newest["applied_index"]:
             return shown
         if time.monotonic() > deadline:

@@ -41,6 +41,7 @@ from jepsen_like.live.subjects.subject import (
 from raftmq.client.errors import RaftMQError, Unknown
 from raftmq.local.http.credentials import Address, address_of
 from raftmq.local.http.http_exchange import exchange
+from raftmq.local.http.list_pages import AFTER, whole_answer, whole_list
 from raftmq.local.init import create_data_dirs
 from raftmq.local.local_users import ClientOptions, client_options, enforce, provide_key
 from raftmq.local.process import NODE_MODULE, check_ports, free_base_port, log_tail
@@ -319,7 +320,15 @@ class RaftMQSubject(OfProcesses):
 
     def request(self, node: int, method: str, path: str, body: Any = None, timeout_s: float = 5.0) -> Any:
         """Calls a node's HTTP API once. Raises OSError if there is no answer, HTTPError (a kind of OSError) for a
-        refusal."""
+        refusal, and UnfollowedPageError for one page of a longer list."""
+        answer = self._exchange(node, method, path, body, timeout_s)
+        return whole_answer(path, answer) if method == "GET" else answer
+
+    def whole(self, node: int, path: str, field: str, *, cursor: str = AFTER, timeout_s: float = 5.0) -> dict[str, Any]:
+        """Returns a list of a node with all its pages; `timeout_s` is for each page. Raises OSError."""
+        return whole_list(lambda page: self._exchange(node, "GET", page, None, timeout_s), path, field, cursor)
+
+    def _exchange(self, node: int, method: str, path: str, body: Any, timeout_s: float) -> Any:
         data = None if body is None else json.dumps(body).encode()
         address = address_of(self._node(node))
         try:

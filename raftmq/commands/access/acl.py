@@ -199,11 +199,11 @@ def _plan_in(file: Path) -> AclPlan:
     """Returns the plan for a plain_acl.yml. Raises LocalError, whose text has nothing of the file."""
     import yaml
 
-    from raftmq.local.plain_acl import PlainAclError, plan_of
+    from raftmq.local.plain_acl import PlainAclError, document_of, plan_of
 
     fix = "raftmq acl import conf/plain_acl.yml    (RocketMQ's ACL 1.0)"
     try:
-        return plan_of(yaml.safe_load(file.read_text(encoding="utf-8")))
+        return plan_of(document_of(file.read_text(encoding="utf-8")))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1} is no YAML" if mark is not None else "it is no YAML"

@@ -9,6 +9,7 @@ import click
 
 from raftmq.commands.access.common import api, people_options
 from raftmq.commands.shared_options import print_table, show
+from raftmq.local.http.list_pages import BEFORE
 
 PAGE_MAX = 200
 
@@ -26,13 +27,11 @@ def audit(limit: int, data_dir: Path | None, data: str | None, admin: str | None
     """
     asked = api(admin, data, data_dir, "raftmq audit")
     found: list[dict[str, Any]] = []
-    before = ""
-    while len(found) < limit:
-        page = asked.local(f"/v1/audit?limit={min(PAGE_MAX, limit - len(found))}{before}")
+    for page in asked.local_pages(f"/v1/audit?limit={min(PAGE_MAX, limit)}", BEFORE):
         found += page["changes"]
-        if page["next"] is None:
+        if len(found) >= limit:
             break
-        before = f"&before={page['next']}"
+    found = found[:limit]
     if as_json:
         show(True, {"changes": found})
         return

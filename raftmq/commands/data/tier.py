@@ -8,6 +8,7 @@ import click
 
 from raftmq.commands.shared_options import cluster_options, print_json, print_table, show
 from raftmq.local.http.admin_http import AdminApi, admin_addresses, each_node, node_addresses, scrubbed
+from raftmq.local.http.list_pages import SINCE, whole_list
 from raftmq_wire.errors import ExitCode
 
 
@@ -56,16 +57,10 @@ def _show(view: dict[str, Any]) -> None:
 @cluster_options
 def list_segments(data: str | None, admin: str | None, as_json: bool) -> None:
     """List the segments in the tier, with their objects."""
-    api, since = AdminApi(admin_addresses(admin, data)), 0
-    segments: list[dict[str, Any]] = []
-    while True:
-        page = api.local(f"/v1/tier/segments?since={since}")
-        segments += page["segments"]
-        if page["next"] is None:
-            break
-        since = page["next"]
+    answer = whole_list(AdminApi(admin_addresses(admin, data)).page, "/v1/tier/segments", "segments", SINCE)
+    segments: list[dict[str, Any]] = answer["segments"]
     if as_json:
-        print_json({"schema": 1, "node": page["node"], "segments": segments})
+        print_json({"schema": 1, "node": answer["node"], "segments": segments})
         return
     for row in segments:
         click.echo(f"{row['base']} to {row['end']}: {row['state']}, {row['stored_bytes']} bytes")

@@ -83,7 +83,7 @@ def _known_attributes(api: AdminApi, name: str) -> dict[str, str]:
     """Returns the topic's present attributes. A change over HTTP names all attributes, so those that the user does not
     name are sent as they are."""
     try:
-        found: dict[str, str] = api.get(f"/v1/topics/{quote(name, safe='')}")["topic"]["attributes"]
+        found: dict[str, str] = _topic(api, name)["attributes"]
     except ApiRefusal as error:
         if error.code == "not_found":  # it is created
             return {}
@@ -136,7 +136,7 @@ def alter(
         raise click.UsageError("name what changes: --queues, --dedup, --ack or --retention")
     api = AdminApi(admin_addresses(admin, data))
     with near_name(api, "/v1/topics", name):
-        before = api.get(f"/v1/topics/{quote(name, safe='')}")["topic"]
+        before = _topic(api, name)
     body = {
         "name": name,
         "if_exists": "update",
@@ -183,10 +183,16 @@ def delete(name: str, yes: bool, dry_run: bool, data: str | None, admin: str | N
         return
     if not yes:
         with near_name(api, "/v1/topics", name):
-            held = _held(api.get(f"/v1/topics/{quote(name, safe='')}")["topic"])
+            held = _held(_topic(api, name))
         click.confirm(f"delete {name} with {held}?", abort=True, err=True)
     answer = api.delete(f"/v1/topics/{quote(name, safe='')}")
     show(as_json, answer, f"deleted {name} ({answer['topic']['messages']} messages)")
+
+
+def _topic(api: AdminApi, name: str) -> dict[str, Any]:
+    """Returns the topic itself, which every page of its queues has. Raises LocalError."""
+    found: dict[str, Any] = api.page(f"/v1/topics/{quote(name, safe='')}?consistency=linearizable")["topic"]
+    return found
 
 
 def _bytes(topic: dict[str, Any]) -> str | None:

@@ -7,7 +7,7 @@ and NettyServerConfig.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import combinations, groupby
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -24,6 +24,8 @@ from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
 FILE_BYTES_MAX: Final = 1 << 20
+TRIED_MAX: Final = 2
+"""The most lines that are left out one by one to make the others fit each other; if more are wrong, all are."""
 _TYPE: Final = "raftmq config import conf/broker.conf"
 
 
@@ -55,8 +57,6 @@ class Plan(NamedTuple):
     """Lines about what RaftMQ does by itself."""
     left_out: tuple[Left, ...]
     """Lines that a person has to look at."""
-    conflict: str
-    """The reason why the cluster would refuse the translated values together; "" if it would not."""
 
 
 _TRANSLATED: Final[Mapping[str, str]] = {
@@ -148,16 +148,31 @@ def plan_of(text: str) -> Plan:
     entries = dict(properties(text))  # as in Java, a key's last line counts
     unneeded = {old: why for old, value in entries.items() if (why := _why_unneeded(old, value))}
     lines = [_line(old, value) for old, value in entries.items() if old not in unneeded]
-    translated = tuple(line for line in lines if isinstance(line, Translated))
+    translated = [line for line in lines if isinstance(line, Translated)]
+    unfit = _unfit(translated)
     return Plan(
-        translated,
+        tuple(line for line in translated if line not in unfit),
         tuple(Left(old, entries[old], why) for old, why in unneeded.items()),
-        tuple(line for line in lines if isinstance(line, Left)),
-        _conflict(translated),
+        (*(line for line in lines if isinstance(line, Left)), *unfit.values()),
     )
 
 
+def _unfit(lines: Sequence[Translated]) -> dict[Translated, Left]:
+    """Returns the lines, as few as possible, without which a node takes all others together, with the reason."""
+    why, changing = _conflict(lines), [line for line in lines if _differs(line)]
+    for count in range(1, TRIED_MAX + 1) if why else ():
+        for some in combinations(changing, count):
+            if not _conflict([line for line in lines if line not in some]):
+                return {line: _left_as_unfit(line, why) for line in some}
+    return {line: _left_as_unfit(line, why) for line in changing} if why else {}
+
+
+def _left_as_unfit(line: Translated, why: str) -> Left:
+    return Left(line.old, line.text, f"{line.key} = {line.value} does not fit the other values: {why}")
+
+
 def _conflict(lines: Sequence[Translated]) -> str:
+    """Returns the reason why a node would refuse these values together; "" if it would not."""
     try:
         load(overrides={"node.id": 1, "node.data_dir": "data"} | {line.key: line.value for line in lines})
     except ConfigError as error:
@@ -242,8 +257,7 @@ def import_(file: Path, as_json: bool) -> None:
     ]
     print_table([file.name, "here", ""], rows, none=f"{file.name} has no line that can be translated")
     _echo("nothing to do", _told(plan.unneeded))
-    refused = [f"not all of these values fit each other; change them first: {plan.conflict}"] if plan.conflict else []
-    _echo("to look at", _told(plan.left_out) + refused)
+    _echo("to look at", _told(plan.left_out))
     _echo("in the raftmq.toml of each node", toml.splitlines())
     _echo("once the cluster runs", [command] if command else [])
 

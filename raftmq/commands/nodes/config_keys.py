@@ -130,7 +130,7 @@ def _show_changed(answer: dict[str, Any], as_json: bool) -> None:
 @cluster_options
 def history(limit: int, data: str | None, admin: str | None, as_json: bool) -> None:
     """Show who changed what and when, the newest change first."""
-    answer = AdminApi(admin_addresses(admin, data), LOOK).local(f"/v1/config/history?limit={limit}")
+    answer = AdminApi(admin_addresses(admin, data), LOOK).page(f"/v1/config/history?limit={limit}")
     if as_json:
         print_json({"schema": 1, **answer})
         return

@@ -10,7 +10,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 import click
 
@@ -21,6 +20,7 @@ from raftmq.local.http.credentials import addresses_of, author_of, node_at
 from raftmq.local.http.credentials import given as with_proof
 from raftmq.local.http.http_exchange import connected, exchanged
 from raftmq.local.http.https import chosen_tls, forget_tls, speak_tls
+from raftmq.local.http.list_pages import AFTER, pages, whole_answer, whole_list
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 from raftmq_wire.user_file import USER_VARIABLES
@@ -189,28 +189,29 @@ class AdminApi:
 
     def get(self, path: str) -> dict[str, Any]:
         """Sends a GET for data that a majority has confirmed. Raises LocalError."""
-        return self._call("GET", f"{path}?consistency=linearizable", None)
+        return self.local(f"{path}?consistency=linearizable")
 
     def pages(self, path: str, consistency: str = "linearizable") -> Iterator[dict[str, Any]]:
         """Yields the pages of a list as they arrive. A node of an earlier release returns the whole list at once.
         Raises LocalError."""
-        after = ""
-        while True:
-            cursor = f"&after={quote(after, safe='')}" if after else ""
-            page = self._call("GET", f"{path}?consistency={consistency}{cursor}", None)
-            yield page
-            if page.get("next") is None:
-                return
-            after = str(page["next"])
+        yield from pages(self.page, f"{path}?consistency={consistency}")
 
     def whole(self, path: str, field: str) -> dict[str, Any]:
         """Returns the first page with the items of all pages; a majority has confirmed each page. Raises LocalError."""
-        first, *others = self.pages(path)
-        items = [item for page in (first, *others) for item in page[field]]
-        return {**first, field: items, **({"next": None} if "next" in first else {})}
+        return whole_list(self.page, f"{path}?consistency=linearizable", field)
+
+    def local_pages(self, path: str, cursor: str = AFTER) -> Iterator[dict[str, Any]]:
+        """Yields the pages of a list of which the answering node tells its own. Raises LocalError."""
+        yield from pages(self.page, path, cursor)
 
     def local(self, path: str) -> dict[str, Any]:
-        """Sends a GET that the answering node answers about itself. Raises LocalError."""
+        """Sends a GET that the answering node answers about itself. Raises LocalError, or UnfollowedPageError if the
+        answer is a page that is not the last."""
+        answer: dict[str, Any] = whole_answer(path, self.page(path))
+        return answer
+
+    def page(self, path: str) -> dict[str, Any]:
+        """Sends the same GET for one page of a list, whatever follows it. Raises LocalError."""
         return self._call("GET", path, None)
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -196,7 +196,7 @@ async def test_writes_on_a_follower_reach_the_leader(pair: Any) -> None:
     answer = await client.delete("/v1/topics/%25RETRY%25a")
     assert (answer.status, dict(leader.state.topics)) == (200, {})
     answer = await client.post("/v1/topics", json={"name": "a", "attributes": {"dedup": "sometimes"}})
-    assert await error_of(answer) == (400, "bad_command")
+    assert await error_of(answer) == (400, "bad_field")
 
 
 async def test_linearizable_reads_on_a_follower_reach_the_leader(pair: Any) -> None:

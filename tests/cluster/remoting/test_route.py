@@ -179,6 +179,14 @@ def test_the_auto_create_topic_is_routed_with_inherit(node_with: Any) -> None:
     assert closed.ask(105, topic="TBW102").answer.code == 17
 
 
+def test_a_stored_topic_of_that_name_takes_nothing_from_its_route(node_with: Any) -> None:
+    """HTTP created one in earlier releases; without the bit to inherit, no producer creates a topic from it."""
+    node = node_with(**{"cluster.producer_aliases": False})
+    node.create_topic("TBW102", queues=1)
+    queues = json.loads(node.ask(105, topic="TBW102").answer.body)["queueDatas"]
+    assert [(q["perm"], q["readQueueNums"], q["writeQueueNums"]) for q in queues] == [(7, 8, 8)]
+
+
 def test_cluster_and_topic_lists(node: Any) -> None:
     node.create_topic("b")
     node.create_topic("a")

@@ -15,6 +15,7 @@ from xxhash import xxh3_128
 
 from jepsen_like.live.probes.keyed_messages import KeyedMessages
 from jepsen_like.live.probes.tier_probe import TierProbe
+from raftmq.local.http.list_pages import whole_list
 
 SEGMENT = 100
 
@@ -29,9 +30,12 @@ class Nodes:
         self.rows: dict[int, list[dict[str, Any]]] = {1: [], 2: []}
 
     def request(self, node: int, method: str, path: str, body: Any = None) -> Any:
-        since = int(path.partition("since=")[2])
+        since = int(path.partition("since=")[2] or 0)
         left = [row for row in self.rows[node] if row["end"] > since]
         return {"segments": left[:2], "next": left[2]["base"] if len(left) > 2 else None}
+
+    def whole(self, node: int, path: str, field: str, *, cursor: str) -> Any:
+        return whole_list(lambda page: self.request(node, "GET", page), path, field, cursor)
 
 
 @pytest.fixture

@@ -110,11 +110,50 @@ def test_lines_to_look_at(tmp_path: Path, line: str, why: str) -> None:
     assert not found["translated"]
 
 
-def test_values_that_do_not_fit_each_other(tmp_path: Path) -> None:
-    found = plan(tmp_path, "diskMaxUsedSpaceRatio=88")
-    assert "disk_force_clean_percent 85 is below retention.disk_max_used_percent 88" in found["conflict"]
-    assert "not all of these values fit each other" in run(tmp_path, "diskMaxUsedSpaceRatio=88").stdout
-    assert not plan(tmp_path, SHIPPED)["conflict"]
+def taken(found: dict[str, Any]) -> None:
+    """The cluster and each node take what the plan gives them."""
+    words = shlex.split(found["command"])[3:]
+    given = {key: in_type(key, value) for key, value in zip(words[::2], words[1::2], strict=True)}
+    hosts = {line[2]: line[3] for line in found["translated"] if line[2] not in CLUSTER_KEYS}
+    load(overrides={"node.id": 1, "node.data_dir": "data", **given, **hosts})
+
+
+@pytest.mark.parametrize(
+    ("text", "left", "command"),
+    [
+        ("diskMaxUsedSpaceRatio=88\nfileReservedTime=24", ["diskMaxUsedSpaceRatio"], "retention.hours 24"),
+        (
+            "diskMaxUsedSpaceRatio=88\ndiskSpaceCleanForciblyRatio=89",
+            [],
+            "retention.disk_max_used_percent 88 retention.disk_force_clean_percent 89",
+        ),
+        (
+            "diskSpaceCleanForciblyRatio=70\nfileReservedTime=24",
+            ["diskSpaceCleanForciblyRatio"],
+            "retention.hours 24",
+        ),
+        (
+            "diskMaxUsedSpaceRatio=88\nmaxMessageSize=32505856\nfileReservedTime=24",
+            ["diskMaxUsedSpaceRatio", "maxMessageSize"],
+            "retention.hours 24",
+        ),
+    ],
+)
+def test_values_that_do_not_fit_each_other_are_left_out(
+    tmp_path: Path, text: str, left: list[str], command: str
+) -> None:
+    found = plan(tmp_path, text)
+    assert [line[0] for line in found["left_out"]] == left
+    assert all("does not fit the other values" in line[2] for line in found["left_out"])
+    assert found["command"] == f"raftmq config set {command}"
+    taken(found)
+    assert all(f"{name} = " in run(tmp_path, text).stdout.partition("to look at:")[2] for name in left)
+
+
+@pytest.mark.parametrize("old", broker_conf._TRANSLATED)
+@pytest.mark.parametrize("text", ["1", "5", "60", "88", "99", "1048576", "32505856", "1073741824"])
+def test_whatever_a_line_says_the_command_is_taken(tmp_path: Path, old: str, text: str) -> None:
+    taken(plan(tmp_path, f"{old}={text}"))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from raftmq.cli import run
-from raftmq.local.plain_acl import AclPlan, PlainAclError, plan_of
+from raftmq.local.plain_acl import AclPlan, PlainAclError, document_of, plan_of
 
 SECRET = "planted-secret-of-an-account"
 FILE = f"""
@@ -39,7 +39,7 @@ accounts:
 
 
 def planned(text: str = FILE) -> AclPlan:
-    return plan_of(yaml.safe_load(text))
+    return plan_of(document_of(text))
 
 
 def test_the_file_of_rocketmq_s_own_page() -> None:
@@ -60,6 +60,68 @@ def test_the_file_of_rocketmq_s_own_page() -> None:
     assert [note for note in plan.notes if note.startswith("rocketmq2 is a Super")]
     assert plan.left_out == ()
     assert SECRET not in repr(plan)
+
+
+UNQUOTED = [
+    "12345678",
+    "0123456701",
+    "012345678",
+    "0x12345678",
+    "12_345_678",
+    "1234567.50",
+    "1e10000000",
+    "1.0e+100000",
+    "190:20:30:40",
+    "2026-11-26",
+    "2026-11-26T10:00:00Z",
+    "+12345678",
+    "0b1010101010",
+    "1234567890123456789012345",
+    "-12345678",
+    ".12345678",
+    "0o12345670",
+]
+TO_YAML = yaml.SafeLoader.yaml_implicit_resolvers
+"""First letter -> (tag, pattern)."""
+
+
+def is_text_to_yaml(value: str) -> bool:
+    return not any(pattern.match(value) for _, pattern in TO_YAML.get(value[0], []))
+
+
+@pytest.mark.parametrize("secret", UNQUOTED)
+def test_a_secret_without_quotes_is_the_text_that_stands_there(secret: str) -> None:
+    plan = planned(f"accounts:\n- accessKey: shop\n  secretKey: {secret}\n  admin: true\n")
+    (user,) = plan.users
+    assert (user.secret, user.is_super) == (secret, True)
+    named = [note for note in plan.notes if note.startswith("shop: its secretKey has no quotes")]
+    assert len(named) == (0 if is_text_to_yaml(secret) else 1)
+    assert secret not in repr(plan) + "".join(plan.notes)
+
+
+@pytest.mark.parametrize("name", ["0123456701", "on", "1e3", "1_000", "no"])
+def test_so_is_a_name(name: str) -> None:
+    plan = planned(f"accounts:\n- accessKey: {name}\n  secretKey: {SECRET}\n")
+    (user,) = plan.users
+    assert user.name == name
+    assert any(note.startswith(f"{name}: its accessKey has no quotes") for note in plan.notes) != is_text_to_yaml(name)
+
+
+def test_quoted_texts_need_no_note_and_nothing_is_nothing() -> None:
+    quoted = planned("accounts:\n- accessKey: '0123456701'\n  secretKey: \"012345678\"\n  admin: yes\n")
+    assert [(user.name, user.secret, user.is_super) for user in quoted.users] == [("0123456701", "012345678", True)]
+    assert [note for note in quoted.notes if "quotes" in note] == []
+    nothing = planned("accounts:\n- accessKey: shop\n  secretKey: ~\n")
+    assert nothing.left_out == ("account shop: its secret has 0 bytes, and 8 to 256 are possible",)
+
+
+def test_addresses_and_resources_are_texts_too() -> None:
+    plan = planned(
+        f"globalWhiteRemoteAddresses: [10.10]\naccounts:\n- accessKey: shop\n  secretKey: {SECRET}\n"
+        "  topicPerms: [012=PUB]\n  whiteRemoteAddress: 1_0\n"
+    )
+    assert plan.unsigned == ("10.10 (globalWhiteRemoteAddresses)", "1_0 (account shop)")
+    assert plan.users[0].rules[0]["resource"] == "Topic:012"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,44 @@
+"""Hands a request that its handler could not answer, because this node does not lead, to the leader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from cluster.remoting.connection.frame import Frame
+from cluster.remoting.connection.remoting_request import RemotingRequest
+from cluster.remoting.forward.forwarder import ForwardedPath
+from cluster.remoting.request import Request
+from cluster.runtime.resource_budget import Share
+
+
+class PassOn(Protocol):
+    """`cluster.remoting.forward.forwarder.Forwarder.forward`."""
+
+    def __call__(self, frame: Frame, promised: Share | None = None) -> None: ...
+
+
+class Handover:
+    """The way to the leader for requests with which nothing was done. The router keeps their frames
+    (`Request.may_come_back`)."""
+
+    def __init__(self, pass_on: PassOn, leads: Callable[[], bool]) -> None:
+        """`pass_on` forwards a request of this node's own client. `leads` returns True if this node leads and its
+        writes are open."""
+        self._pass_on = pass_on
+        self._leads = leads
+
+    def to_leader(self, request: Request) -> bool:
+        """Returns True if another node answers the request. Otherwise its handler answers: this node leads, or
+        cannot pass the request on."""
+        if not isinstance(request, RemotingRequest) or request.received is None or self._leads():
+            return False
+        frame, promised = request.received, request.given_away()
+        if not isinstance(frame.path, ForwardedPath):
+            self._pass_on(frame, promised)
+            return True
+        if promised is not None:
+            promised.hold(0)
+            frame.path.room_given_back()
+        frame.path.hand_back()  # it comes from another node, which passes it on to the next leader
+        return True

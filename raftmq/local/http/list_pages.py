@@ -1,0 +1,44 @@
+"""Lists that the HTTP API answers in pages: follows `next`, and refuses a page that its reader takes for the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+from urllib.parse import quote
+
+AFTER: Final = "after"
+"""The query parameter of most lists that takes the `next` of the page before."""
+BEFORE: Final = "before"
+"""The same parameter of lists that begin with the newest item."""
+SINCE: Final = "since"
+"""The same parameter of the segments in the tier."""
+
+Ask = Callable[[str], dict[str, Any]]
+"""Sends a GET for a path and returns the answer, one page if it is a list."""
+
+
+class UnfollowedPageError(Exception):
+    """A reader took one page for the whole list. The reader is wrong, so nothing handles this as an answer."""
+
+
+def whole_answer(path: str, answer: Any) -> Any:
+    """Returns the answer to a GET. Raises UnfollowedPageError if it is a page with another one behind it."""
+    if isinstance(answer, dict) and answer.get("next") is not None:
+        raise UnfollowedPageError(f"GET {path} answered one page of a list, and nobody asks for the next one")
+    return answer
+
+
+def pages(ask: Ask, path: str, cursor: str = AFTER) -> Iterator[dict[str, Any]]:
+    """Yields the pages of a list as they arrive. A node of an earlier release returns the whole list at once."""
+    joint, page = "&" if "?" in path else "?", ask(path)
+    yield page
+    while page.get("next") is not None:
+        page = ask(f"{path}{joint}{cursor}={quote(str(page['next']), safe='')}")
+        yield page
+
+
+def whole_list(ask: Ask, path: str, field: str, cursor: str = AFTER) -> dict[str, Any]:
+    """Returns the first page with the items of all pages in its list `field`, and no further page."""
+    first, *others = pages(ask, path, cursor)
+    items = [item for page in (first, *others) for item in page[field]]
+    return {**first, field: items, **({"next": None} if "next" in first else {})}

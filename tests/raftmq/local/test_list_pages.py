@@ -1,0 +1,198 @@
+"""Lists that are longer than a page, in everything of ours that reads one: the whole is shown, or one page was asked
+for by name."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_type_hints
+
+import pytest
+from click.testing import CliRunner
+
+from cluster.admin.routes import ROUTES
+from jepsen_like.live.probes.expected_metadata import Catalogue, TopicSpec
+from jepsen_like.live.probes.tier_probe import TierProbe
+from jepsen_like.live.stories import story_report_001
+from jepsen_like.live.subjects import raftmq_subject
+from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
+from jepsen_like.testbed import Bed
+from raftmq.cli import cli, run
+from raftmq.commands.name_completion import complete_groups, complete_topics, near_name
+from raftmq.local.http.admin_http import AdminApi, ApiRefusal
+from raftmq.local.http.list_pages import UnfollowedPageError, pages, whole_list
+from tests.support.paging_api import ITEMS, LISTS, PAGE_ITEMS, PagingApi, name
+from tests.support.tools import needs
+
+STATIC = Path(__file__).parents[3] / "cluster/admin/static"
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[PagingApi]:
+    api = PagingApi()
+    yield api
+    api.close()
+
+
+@pytest.fixture
+def subject(served: PagingApi, monkeypatch: pytest.MonkeyPatch) -> RaftMQSubject:
+    """A cluster of the harness whose nodes are all this API."""
+    made = object.__new__(RaftMQSubject)
+    monkeypatch.setattr(made, "_node", lambda node: node, raising=False)
+    monkeypatch.setattr(raftmq_subject, "address_of", lambda _: served.address)
+    return made
+
+
+def test_every_list_of_the_api_that_has_pages_is_tried_here() -> None:
+    paged = {
+        route.path
+        for route in ROUTES
+        if route.method == "GET" and isinstance(route.answer, type) and "next" in get_type_hints(route.answer)
+    }
+    assert {path.replace("{id}", "{name}") for path in paged} == LISTS.keys()
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_all_pages_are_followed_to_the_last(served: PagingApi, path: str) -> None:
+    listed, ask = LISTS[path], AdminApi([served.address]).page
+    sizes = [len(page[listed.field]) for page in pages(ask, path.format(name="n"), listed.cursor)]
+    assert sizes == [PAGE_ITEMS, PAGE_ITEMS, ITEMS - 2 * PAGE_ITEMS]
+    answer = whole_list(ask, f"{path.format(name='n')}?limit=700", listed.field, listed.cursor)
+    assert answer == {**listed.around, listed.field: [listed.item(n) for n in range(ITEMS)], "next": None}
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_a_page_taken_for_the_whole_is_an_error(served: PagingApi, subject: RaftMQSubject, path: str) -> None:
+    api, path = AdminApi([served.address]), path.format(name="n")
+    for read in (api.get, api.local, lambda path: subject.request(1, "GET", path)):
+        with pytest.raises(UnfollowedPageError, match=path):
+            read(path)
+    assert len(api.page(path)[LISTS[path if path in LISTS else f"{path[:-1]}{{name}}"].field]) == PAGE_ITEMS
+
+
+@pytest.mark.parametrize(
+    ("command", "field", "shown"),
+    [
+        ("topic list", "topics", ITEMS),
+        ("topic describe n", "queues", ITEMS),
+        ("group list", "groups", ITEMS),
+        ("group describe n", "offsets", ITEMS),
+        ("user list", "users", ITEMS),
+        ("audit --limit 2400", "changes", 2400),
+        ("config history --limit 90", "changes", 90),
+        ("tier ls", "segments", ITEMS),
+    ],
+)
+def test_commands_show_every_page(
+    served: PagingApi, capsys: pytest.CaptureFixture[str], command: str, field: str, shown: int
+) -> None:
+    words = [*command.split(), "--admin", served.address]
+    assert run([*words, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)[field]) == shown
+    assert run(words) == 0
+    assert len(capsys.readouterr().out.splitlines()) >= shown
+
+
+def test_a_topic_of_many_queues_is_deleted_and_altered_without_them(served: PagingApi) -> None:
+    for words in (["topic", "delete", "n"], ["topic", "create", "n", "--update", "--dedup", "off"]):
+        result = CliRunner().invoke(cli, [*words, "--admin", served.address], input="n\n")
+        assert not isinstance(result.exception, UnfollowedPageError), words
+
+
+def test_names_of_later_pages_are_completed_and_suggested(served: PagingApi) -> None:
+    context: Any = SimpleNamespace(params={"admin": served.address})
+    param: Any = None
+    for complete in (complete_topics, complete_groups):
+        assert complete(context, param, "n0249") == [name(number) for number in range(2490, 2500)]
+    for path in ("/v1/topics", "/v1/groups"):
+        with pytest.raises(ApiRefusal) as raised, near_name(AdminApi([served.address]), path, f"{name(2499)}x"):
+            AdminApi([served.address]).delete(f"{path}/x")
+        assert f"did you mean {name(2499)}?" in raised.value.fix
+
+
+def test_the_story_of_many_topics_compares_all_of_them(subject: RaftMQSubject, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong: list[str] = []
+
+    def demand(holds: bool, why: str) -> None:
+        wrong.extend([] if holds else [why])
+
+    scene: Any = SimpleNamespace(
+        subject=subject,
+        stage=SimpleNamespace(leader=lambda: 1),
+        act=lambda _: contextlib.nullcontext([]),
+        demand=demand,
+    )
+    monkeypatch.setattr(story_report_001, "_with_client", lambda *_: [])
+    catalogue = Catalogue("n")
+    catalogue.topics = {name(number): TopicSpec(1, 6, {}) for number in range(ITEMS)}
+    story_report_001._compare(scene, catalogue, "now", [1, 2])
+    assert wrong == []
+    del catalogue.topics[name(ITEMS - 1)]
+    story_report_001._compare(scene, catalogue, "now", [1, 2])
+    assert f"topic {name(ITEMS - 1)} was deleted and is there" in wrong[0]
+
+
+def test_the_harness_reads_all_segments_and_cleans_all_topics(
+    subject: RaftMQSubject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(subject), "data", Path(), raising=False)
+    assert len(TierProbe(subject).rows(1)) == ITEMS
+    bed, gone = object.__new__(Bed), []
+    monkeypatch.setattr(bed, "_nodes", subject, raising=False)
+    monkeypatch.setattr(bed, "_secured", False, raising=False)
+    monkeypatch.setattr(bed, "_wait_leader", lambda: 1)
+    monkeypatch.setattr(bed, "_delete", lambda _, path: gone.append(path))
+    bed.clean({})
+    assert gone == [f"/v1/{kind}/{name(number)}" for kind in ("topics", "groups") for number in range(ITEMS)]
+
+
+DASHBOARD = """
+globalThis.document = { addEventListener() {}, getElementById: () => null, querySelector: () => null };
+globalThis.location = { hash: "" };
+globalThis.addEventListener = () => {};
+const real = fetch;
+globalThis.fetch = (path, options) => real(`http://${process.argv[2]}/${path}`, options);
+const page = async (name) => (await import(`${process.argv[1]}/page-${name}.js`)).default;
+const api = await import(`${process.argv[1]}/api.js`);
+const signal = new AbortController().signal;
+const taken = await api.get("v1/topics", signal).then(() => "taken for the whole", (error) => error.message);
+const one = await (await page("topics")).load({ path: ["topics", "n"], signal });
+const messages = await page("messages");
+messages.enter({ path: ["messages"], query: new URLSearchParams() });
+const group = await (await page("groups")).load({ path: ["groups", "n"], signal });
+console.log(JSON.stringify({
+  taken,
+  queues: one.one.queues.length,
+  listed: (await (await page("topics")).load({ path: ["topics"], signal })).list.topics.length,
+  groups: (await (await page("groups")).load({ path: ["groups"], signal })).list.groups.length,
+  readers: (await api.getAll("v1/groups", "groups", signal)).groups.length,
+  topicReaders: one.readers.length,
+  offsets: group.one.offsets.length,
+  topics: (await messages.load({ signal })).topics.length,
+}));
+"""
+
+
+@needs("node")
+def test_the_dashboard_follows_pages_or_offers_the_next_one(served: PagingApi, tmp_path: Path) -> None:
+    """Its pages of topics and of groups have a button for the next page; everything else shows the whole."""
+    for file in STATIC.glob("*.js"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    words = ["node", "--input-type=module", "--eval", DASHBOARD, str(tmp_path), served.address]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "taken": "GET v1/topics answered one page of a longer list",
+        "queues": ITEMS,
+        "listed": PAGE_ITEMS,
+        "groups": PAGE_ITEMS,
+        "readers": ITEMS,
+        "topicReaders": 0,
+        "offsets": ITEMS,
+        "topics": ITEMS,
+    }
