@@ -138,6 +138,9 @@ class CostlyRequests:
         self._of[asker] -= 1
         if not self._of[asker]:
             del self._of[asker]
+        path = request.connection
+        if path.forwarded:  # it stands for this request alone, and nobody tells of its end once it is answered
+            self._paths.pop(path, None)
         if self._waiting and not self._scheduled:
             self._scheduled = True
             self._soon(self._go_on)

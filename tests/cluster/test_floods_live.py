@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cluster.config.local_layout import NodeRecord
 from raftmq.local.cluster import LocalCluster
-from raftmq.local.process import NodeRecord
 from tests.support import floods
 from tests.support.floods import ANN, KINDS, Admin, Flood, Seen, Who, harmless, play
 from tests.support.user_cluster import ROOT, as_user, cluster_with_users

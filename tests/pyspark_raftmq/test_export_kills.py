@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 DEATHS = 20
-Reached = dict[tuple[str, int], int]
+Reached = dict[tuple[str, int], Position]
 
 
 class DriverDied(BaseException):

@@ -34,7 +34,7 @@ class Flood(NamedTuple):
     """Written one after the other, each at once."""
     requests: int
     """Requests of one burst."""
-    count: int
+    on_one: int
     """Bursts on one connection; then it is closed, and the next one made."""
     permitted: bytes = b""
     """One request of the same code that the user may make; b"" if there is none as harmless."""
@@ -149,7 +149,7 @@ async def play(port: int, what: Flood, seconds: float, *, every_s: float = 0.0) 
     while time.monotonic() < began + seconds:
         try:
             async with await Wire.dial(port) as wire:
-                for _ in range(what.count):
+                for _ in range(what.on_one):
                     await asyncio.sleep(max(0.0, began + sent * every_s - time.monotonic()))
                     await wire.send(next(bursts), 2)
                     sent += 1

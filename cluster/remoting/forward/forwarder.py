@@ -180,7 +180,7 @@ class ForwardedPath(ReplyPath):
 
     def write(self, data: bytes) -> None:
         """Sends the answer to the node that holds the connection."""
-        self._open.pop((self._peer, self._id), None)
+        self._forget()
         self._transport.send_frame(self._peer, Kind.FORWARD_REPLY, [self._id, True], data)
 
     def client_gone(self) -> None:
@@ -188,11 +188,18 @@ class ForwardedPath(ReplyPath):
         self.closed = True
         for told in self.on_close:
             told()
+        self.on_close.clear()
+
+    def _forget(self) -> None:
+        """Ends the request. What would be told of its client's end refers to this path: only the collector would free
+        such a ring, and it may have set it aside by then (`cluster.runtime.turns.garbage_collection`)."""
+        self._open.pop((self._peer, self._id), None)
+        self.on_close.clear()
 
     def hand_back(self) -> None:
         """Returns the request to the node that holds it, because this node no longer leads and has not proposed it. The
         holder forwards it to the next leader itself (one hop)."""
-        self._open.pop((self._peer, self._id), None)
+        self._forget()
         self._transport.send_frame(self._peer, Kind.FORWARD_REPLY, [self._id, False], b"")
 
 

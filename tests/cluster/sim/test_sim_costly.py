@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
 
+from cluster.remoting.forward.forwarder import ForwardedPath
 from raftlog.types import Entry
 from raftmq_wire.codec import FLAG_ONEWAY, encode_frame
 from raftmq_wire.codes import RequestCode
@@ -118,3 +120,24 @@ def test_the_room_for_an_answer_that_nobody_waits_for_is_given_back(sim: SimClus
     sim.loop.run_until(lambda: not under_way(sim), 20, "nothing waits")
     sim.loop.run_for(5)
     assert unsent.taken == 0
+
+
+def test_requests_that_were_forwarded_and_answered_leave_nothing_in_memory(sim: SimCluster) -> None:
+    """Each left its path in a table and in a ring of references: 0.36 MiB a second on the leader."""
+
+    def paths() -> int:
+        return sum(type(each) is ForwardedPath for each in gc.get_objects())
+
+    path = sim.followers()[0].connect()
+    gc.collect()
+    before = paths()
+    gc.disable()
+    try:
+        for opaque in range(1, 41):
+            path.ask(encode_frame(RequestCode.GET_TOPIC_STATS_INFO, opaque, 0, ext={"topic": "T"}))
+        sim.loop.run_until(lambda: len(path.replies) == 40, 60, "answers")
+        sim.loop.run_for(1)
+        assert paths() == before
+    finally:
+        gc.enable()
+    assert not any(each._paths for each in sim.leader().running.router._costly)
