@@ -14,6 +14,7 @@ import raftmq
 from pyspark_raftmq.jobs.day_files import DayFile
 from pyspark_raftmq.jobs.export import DELTA, PARQUET, TARGETS, export
 from pyspark_raftmq.options import parse_options
+from raftmq_wire.topic_identity import Position
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
