@@ -256,7 +256,7 @@ class World:
             self._watch_shared(check)
 
     def _watch_shared(self, check: AccessCheck) -> None:
-        """Looks at what users share every LOOK_S, from now on to the end."""
+        """Looks at what users share, and if nodes reach each other, every LOOK_S from now on to the end."""
         ports = set(LISTENERS.values())
 
         def clients() -> set[Address]:
@@ -270,6 +270,8 @@ class World:
 
         def look() -> None:
             shared.look()
+            if self.marks is not None:
+                self.marks.look()
             self.loop.call_outside(LOOK_S, look)
 
         self.loop.call_outside(LOOK_S, look)
@@ -312,7 +314,7 @@ class World:
 
     def _watch_marks(self, check: AccessCheck) -> None:
         """Reads every byte that goes to a client."""
-        self.marks = marks = MarkCheck(self.monitor.report, lambda: self.loop.now, check)
+        self.marks = marks = MarkCheck(self.monitor.report, lambda: self.loop.now, check, self._linked)
         clients = set(LISTENERS.values())
         self.network.watch = lambda client, node: marks.watch(client, node) if node[1] in clients else None
 

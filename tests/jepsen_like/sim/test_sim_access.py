@@ -9,11 +9,13 @@ from typing import Any, cast
 import pytest
 
 from cluster.broker.pulls.long_poll import LongPolls
+from cluster.node.assembly import Assembly
 from cluster.remoting.admission import Admission
 from jepsen_like.sim.options import USERS_FROM, draw
 from jepsen_like.sim.scripted import Stage, play
 from jepsen_like.sim.users.access_check import AccessCheck, Request
 from jepsen_like.sim.users.access_model import AccessModel, Want, Who, is_allowed
+from jepsen_like.sim.users.revocation import NAME, PARKED_S
 from raftlog.types import Entry, EntryType, NodeId
 from statemachine.access import access_decision
 from statemachine.commands import pack
@@ -191,6 +193,44 @@ def test_what_is_done_wrongly_is_found(plant: Callable[[pytest.MonkeyPatch], Non
         plant(patch)
         violations = play(WORK).violations
     assert {violation.checker for violation in violations} in ({"users"}, {"marks"})
+
+
+class Revoking(Stage):
+    """A script at whose end a right is taken away."""
+
+    def _phases(self) -> None:
+        super()._phases()
+        self._revoked()
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "plant", "how"),
+    [
+        (PARKED_S / 2, None, ""),
+        (60.0, None, "is not denied"),
+        (PARKED_S / 2, gives_to_all_who_wait, "has no answer"),
+    ],
+)
+def test_pulls_that_a_node_cannot_judge_yet_are_asked_again(
+    silent_s: float, plant: Callable[[pytest.MonkeyPatch], None] | None, how: str
+) -> None:
+    """Seed 790000171: a node that had installed a snapshot heard no leader for half a second. It refused the pulls, and
+    no pull was parked there when the right was taken away."""
+    stage, asked = Revoking("nodes 3 users=1\nlead 1\n"), list[float]()
+
+    def unheard(node: Assembly) -> str:
+        if node.config.node.id != 2 or NAME not in node.state.access.users:
+            return ""
+        asked.append(stage.loop.now)
+        return "no leader was heard" if asked[-1] < asked[0] + silent_s else ""
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Assembly, "unheard", unheard)
+        if plant is not None:
+            plant(patch)
+        found = [str(violation) for violation in stage.run().violations]
+    assert asked
+    assert [how in each for each in found] == [True] * bool(how), found
 
 
 def test_every_other_late_seed_has_users() -> None:

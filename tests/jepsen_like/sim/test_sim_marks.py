@@ -62,7 +62,7 @@ class Judged:
     """A check of marks over users that a test makes; `now_s` is the time in seconds."""
 
     def __init__(self) -> None:
-        self.now_s, self.violations = 0.0, list[str]()
+        self.now_s, self.violations, self.linked = 0.0, list[str](), True
         access = AccessCheck(
             lambda checker, what: None,
             lambda: self.now_s,
@@ -75,7 +75,9 @@ class Judged:
         )
         self._access = access
         access.started(cast(Any, self._machine))
-        self.check = MarkCheck(lambda checker, what: self.violations.append(what), lambda: self.now_s, access)
+        self.check = MarkCheck(
+            lambda checker, what: self.violations.append(what), lambda: self.now_s, access, lambda: self.linked
+        )
         self.stream = self.check.watch(CLIENT, NODE)
         self.learn(["create_user", ORIGIN, 1, "ann", False, True, b"first", "key"])
 
@@ -128,6 +130,22 @@ def test_who_may_read_a_mark(resource: str, action: str, topic: str, code: int, 
     judged.allows(resource, action)
     judged.signs()
     assert judged.gets(topic, code) is may
+
+
+def test_a_reply_may_go_astray_while_nodes_do_not_reach_each_other() -> None:
+    """Seed 790000194: a node that had just started could not ask the node with the note of who waits."""
+    judged, code = Judged(), RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
+    judged.signs()
+    assert not judged.gets(REPLY_TO + "bob", code)
+    judged.linked, judged.now_s = False, 10.0
+    judged.check.look()
+    assert judged.gets(REPLY_TO + "bob", code)
+    assert not judged.gets("t"), "only replies are looked for on other nodes"
+    judged.linked, judged.now_s = True, 10.0 + GRACE_S
+    judged.check.look()
+    assert judged.gets(REPLY_TO + "bob", code)
+    judged.now_s += 0.01
+    assert not judged.gets(REPLY_TO + "bob", code)
 
 
 def test_a_right_that_is_gone_counts_for_a_moment() -> None:
