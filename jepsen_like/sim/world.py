@@ -158,6 +158,8 @@ class World:
         self.network.socket_buffer = options.socket_bytes
         self.monitor = Monitor(self.loop, ids, black_box=black_box)
         self.monitor.refusals = self._refusals = Refusals(OWN_ID)
+        self._removed: Floors = {}
+        self.monitor.on_ending = self._note_floors
         if trace is not None:
             self.monitor.log = lambda line: trace(f"{self.loop.now:10.4f} s {self.loop.events:7} {line}")
         self.loop.after_event = self.monitor.after_event
@@ -347,7 +349,14 @@ class World:
         return {queue: self._end_of(TOPIC, queue) for queue in range(self.options.queues)}
 
     def _floor(self, queue: int) -> int:
-        return self.floors().get((TOPIC, queue), 0)
+        """Returns the highest first offset that the queue has had on any node. A node that removed messages, and told a
+        client so, may be gone since (seed 790000218)."""
+        self._note_floors()
+        return self._removed.get((TOPIC, queue), 0)
+
+    def _note_floors(self) -> None:
+        for place, first in self.floors().items():
+            self._removed[place] = max(first, self._removed.get(place, 0))
 
     # --- the run -----------------------------------------------------------------------------------------------------
 

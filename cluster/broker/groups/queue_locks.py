@@ -156,7 +156,26 @@ class QueueLocks:
         done: Callable[[ProposeResult], None],
         user: int = NOBODY,
     ) -> None:
-        """Ends the locks of the user's client on these queues, or all its locks in the group."""
+        """Ends the locks of the user's client on these queues, or all its locks in the group.
+
+        It waits for a confirmation as `lock` does, so that it does not overtake a lock request that came before. A
+        second copy of one may: it was forwarded to this leader before the former one's answer came. Done behind the
+        unlock, it would lock the queues for a client that no longer wants them (seed 790000066).
+        """
+
+        def refuse(refused: Refused) -> None:
+            done(ProposeResult(Outcome.FAIL, [], None, refused.remark))
+
+        when_confirmed(self._node, partial(self._unlock, group, client_id, queues, done, user), refuse)
+
+    def _unlock(
+        self,
+        group: str,
+        client_id: str,
+        queues: Iterable[Queue] | None,
+        done: Callable[[ProposeResult], None],
+        user: int,
+    ) -> None:
         locks = self._node.state.locks_of_group(group)
         wanted = set(locks) if queues is None else set(queues)
         mine = sorted(queue for queue in wanted if queue in locks and locks[queue].is_of(client_id, user))

@@ -130,6 +130,8 @@ class Monitor:
         """Function that is called after a lane's work, before the node is told."""
         self.on_reported: Callable[[Machine, str, Sequence[Any], Any], None] = lambda machine, lane, batch, done: None
         """Function that is called after the node is told of a lane's work."""
+        self.on_ending: Callable[[], None] = lambda: None
+        """Function that is called when a process ends, while its node can still be read."""
         self.log: Callable[[str], None] = lambda line: None
         self.hash = 0
         self._group = GroupInvariants()
@@ -433,8 +435,10 @@ class Monitor:
         """Records that a machine is gone with its disk."""
         self.excuses.happened(machine.node_id, "gone")
 
+    @unmetered
     def ended(self, machine: Machine, how: str) -> None:
         """Records that a process is gone, and how it ended."""
+        self.on_ending()
         self._orderly.ended(machine, how)
         self.excuses.ended(machine.node_id, how)
         self.reigns.gone(machine.node_id, self.loop.now)

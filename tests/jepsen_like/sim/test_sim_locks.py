@@ -11,6 +11,7 @@ import pytest
 from cluster.broker.groups.group_offsets import Offsets
 from cluster.broker.groups.queue_locks import QueueLocks
 from jepsen_like.sim.clients.client_machines import ORDERED_GROUP as GROUP
+from jepsen_like.sim.clients.client_machines import TOPIC
 from jepsen_like.sim.locks.lock_judge import READS_S, SLACK_S, TTL_S, LockJudge
 from jepsen_like.sim.locks.ordered_consumers import ReadInOrder
 from jepsen_like.sim.options import draw
@@ -201,6 +202,20 @@ def test_nothing_is_wrong_while_clocks_are() -> None:
     hand.lock("a", granted=True)
     hand.lock("b", granted=True)
     assert not hand.found
+
+
+def test_what_a_node_removed_counts_as_removed_once_that_node_is_gone() -> None:
+    """It told a consumer where its queue begins, and was killed before the consumer read on (seed 790000218)."""
+    world: Any = object.__new__(World)
+    world._removed, world.floors = {}, lambda: {(TOPIC, 3): 1}
+    world._note_floors()  # as its process ends
+    world.floors = lambda: {(TOPIC, 3): 0}
+    wrong: list[str] = []
+    order = ReadInOrder(lambda checker, what: wrong.append(what), world._floor, lambda: True)
+    order.takes(3, 1, 1)
+    assert not wrong
+    order.takes(3, 3, 3)
+    assert "before 2 did" in wrong.pop()
 
 
 def test_what_is_read_out_of_order_is_found() -> None:
