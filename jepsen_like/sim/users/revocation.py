@@ -24,7 +24,7 @@ PULLS_EACH, WAIT_MS = 3, 60_000
 PARKED_S, TOLD_S = 1.0, 1.0
 """Time in seconds until all pulls are parked, and time from the change until all must be answered."""
 TRIES = 5
-"""How often a node is asked to park the pulls; then it counts as one that does not deny them."""
+"""The most times that a node is asked to park the pulls; then it counts as one that does not deny them."""
 
 Parked = tuple[RawConnection, list[Request]]
 
