@@ -42,6 +42,8 @@ class Asked:
 class Path:
     """A client's connection."""
 
+    forwarded = False
+
     def __init__(self, address: str) -> None:
         self.peer_address = address, 1
         self.closed = False
