@@ -203,9 +203,7 @@ class Calm:
 
     def _look_at_links(self) -> None:
         hosts = {machine.host for machine in self._world.members()}
-        if any(
-            end.own[0] in hosts and end.other[0] in hosts and end.leads_nowhere for end in self._world.network.endpoints
-        ):
+        if any(True for _ in self._world.network.dead_ends(hosts)):
             self._linked_since_s = self._world.loop.now
 
     def given_back(self) -> None:

@@ -287,10 +287,7 @@ class World:
         return (
             len(nodes) == len(hosts)
             and all(node.transport.reaches_all() for node in nodes)
-            and not any(
-                end.own[0] in hosts and end.other[0] in hosts and end.other[1] == PEER_PORT and end.leads_nowhere
-                for end in self.network.endpoints
-            )
+            and not any(end.other[1] == PEER_PORT for end in self.network.dead_ends(hosts))
         )
 
     def _is_shared(self, client_id: str) -> bool:

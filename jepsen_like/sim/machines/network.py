@@ -14,7 +14,7 @@ import errno
 import os
 import random
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 from zlib import crc32
 
@@ -360,6 +360,10 @@ class Network:
         """Counts a delivery and includes it in the trace's hash."""
         self.bytes += len(data)
         self.hash = crc32(data, crc32(f"{self.loop.now:.9f} {sender.own} {sender.other}".encode(), self.hash))
+
+    def dead_ends(self, hosts: Collection[str]) -> Iterator[Endpoint]:
+        """Yields the ends of connections between these hosts that lead nowhere."""
+        return (end for end in self.endpoints if end.leads_nowhere and end.own[0] in hosts and end.other[0] in hosts)
 
     def ended(self, endpoint: Endpoint) -> None:
         """Removes a connection that has ended."""
