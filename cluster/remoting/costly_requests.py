@@ -69,8 +69,8 @@ class CostlyRequests:
         """Request under way -> its asker, and the time at which it began."""
         self._of: Counter[Hashable] = Counter()
         """Asker -> number of its requests under way."""
-        self._paths: dict[Connection, None] = {}
-        """Connections whose end is heard of."""
+        self._paths: dict[Connection, int] = {}
+        """Connection whose end is heard of -> number of its requests that wait or are under way."""
         self._scheduled = False
         self._now_ms = 0
 
@@ -96,14 +96,14 @@ class CostlyRequests:
             if path.closed:
                 return  # it has been told to all who listened: nothing would end this request, or give its place back
             asker: Hashable = request.user or path.peer_address[0]
-            queue = self._waiting.setdefault(asker, deque())
-            if len(queue) >= WAITING_MAX or self.waiting >= ALL_WAITING_MAX:
+            if len(self._waiting.get(asker, ())) >= WAITING_MAX or self.waiting >= ALL_WAITING_MAX:
                 refuse(request, Refused(Reason.BUSY, _BUSY))
                 return
-            queue.append((request, handler))
+            self._waiting.setdefault(asker, deque()).append((request, handler))
             if path not in self._paths:
-                self._paths[path] = None
+                self._paths[path] = 0
                 path.on_close.append(lambda: self._on_close(path))
+            self._paths[path] += 1
             self._go_on()
 
         return handle
@@ -138,15 +138,15 @@ class CostlyRequests:
         self._of[asker] -= 1
         if not self._of[asker]:
             del self._of[asker]
-        path = request.connection
-        if path.forwarded:  # it stands for this request alone, and nobody tells of its end once it is answered
-            self._paths.pop(path, None)
+        if request.connection in self._paths:
+            self._paths[request.connection] -= 1
         if self._waiting and not self._scheduled:
             self._scheduled = True
             self._soon(self._go_on)
 
     def _on_close(self, path: Connection) -> None:
-        self._paths.pop(path, None)
+        if not self._paths.pop(path, 0):
+            return
         for asker, queue in list(self._waiting.items()):
             left = deque([each for each in queue if each[0].connection is not path])
             if left:

@@ -18,7 +18,8 @@ from cluster.remoting.connection.reply_path import IN_LINE, SENDS, ReplyPath
 from cluster.remoting.connection.server import Dispatch, RemotingConnection, unsupported
 from cluster.remoting.connection.stuck_clients import IdleClients, StuckClients
 from cluster.remoting.costly_requests import CostlyRequests
-from cluster.remoting.forward.forwarder import WRITES, ForwardedPath, Forwarder
+from cluster.remoting.forward.forwarded_path import ForwardedPath
+from cluster.remoting.forward.forwarder import WRITES, Forwarder
 from cluster.remoting.forward.requesting_clients import name_committers, name_standing
 from cluster.remoting.handlers.send import SendHandler
 from cluster.remoting.handlers.send_reply import SendReplyWriter

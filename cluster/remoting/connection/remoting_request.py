@@ -165,7 +165,10 @@ class RemotingRequest(Untracked):
             self._ended(self)
         if self._slow is not None:
             self._slow.answered(self, code, self._arrived_s)
-        return not self.flag & FLAG_ONEWAY
+        if self.flag & FLAG_ONEWAY:
+            self.connection.unanswered()
+            return False
+        return True
 
     def _encode(self, code: int, remark: str | None, ext: dict[str, str] | None, body_size: int) -> bytes:
         return encode_head(

@@ -79,6 +79,9 @@ class ReplyPath:
         """Queues a frame in two parts, of which the second may be large."""
         self.write(head + body)
 
+    def unanswered(self) -> None:
+        """Takes note that a oneway request is over. Does nothing here: a connection goes on."""
+
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
         """Returns True if an answer of `size` bytes may be made now. Otherwise `again` is called when it may, unless
         the client is gone by then."""

@@ -22,9 +22,10 @@ from cluster.broker.sends.send_outcomes import leave_session, settle
 from cluster.peer.wire import Kind, WireError
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.remoting_request import RemotingRequest
-from cluster.remoting.connection.reply_path import IN_LINE, ONE_TRY, SENDS, OrderLine, ReplyPath
+from cluster.remoting.connection.reply_path import IN_LINE, ONE_TRY, SENDS, OrderLine
 from cluster.remoting.connection.server import raw_frame
 from cluster.remoting.costly_requests import COSTLY
+from cluster.remoting.forward.forwarded_path import WORKS_MAX, ForwardedPath
 from cluster.remoting.request import Request
 from cluster.replication.send_identity import Identity
 from cluster.runtime.resource_budget import Room, Share, Soon
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from cluster.replication.outcome import ReplyTo
     from cluster.replication.slow_requests import SlowRequests
     from cluster.runtime.clock import Clock
-    from cluster.runtime.in_flight import BytesInFlight, InFlight
+    from cluster.runtime.in_flight import InFlight
 
 
 logger = logging.getLogger(__name__)
@@ -64,9 +65,6 @@ LEADERS_MAX = 2
 """The most leaders that may receive a request, one after the other, and disconnect without an answer; then it is given
 up."""
 
-WORKS_MAX = 256
-"""Pieces of work of one client behind another node that may wait for their turns; requests above that are refused. The
-forwarding node cannot stop reading from the client because of work here, and must not stop forwarding for others."""
 _HELD_PER_UNIT = 8
 """Held requests whose connection is checked in one microsecond of work."""
 _TOO_MUCH = f"{WORKS_MAX} requests of this client wait for their turn on the leader already; try again in a moment"
@@ -134,73 +132,6 @@ class Held:
     def spent(self) -> bool:
         """True if no further node may carry it out, this node included."""
         return self.tries >= (1 if self.one_try else LEADERS_MAX)
-
-
-class ForwardedPath(ReplyPath):
-    """The stand-in, on the leader, for a client whose connection another node holds."""
-
-    __slots__ = ("_id", "_open", "_peer", "_transport", "_works")
-
-    forwarded = True
-
-    def __init__(
-        self,
-        transport: PeerTransport,
-        peer: NodeId,
-        forward_id: int,
-        client: tuple[str, int],
-        listener: str,
-        room: Room,
-        works: Counter[Hashable],
-        above: BytesInFlight,
-        open_paths: dict[tuple[NodeId, int], ForwardedPath],
-    ) -> None:
-        """`works`: owner -> pieces of work that wait for their turn. `above`: the bytes in flight of all clients.
-        `open_paths`: the paths of costly requests that are not answered, from which this one is removed."""
-        super().__init__(client, listener, room, above)
-        self._works = works
-        self._open = open_paths
-        self._transport = transport
-        self._peer = peer
-        self._id = forward_id
-
-    @property
-    def owner(self) -> Hashable:
-        """The key under which work is counted: the client behind the forwarding node, rather than each of its requests
-        or all clients of that node."""
-        return self._peer, self.peer_address, self.listener
-
-    def work_waits(self, count: int) -> None:
-        """Counts the waiting work of the client behind the forwarding node. Above WORKS_MAX its requests are
-        refused."""
-        owner, works = self.owner, self._works
-        works[owner] += count
-        if works[owner] <= 0:
-            del works[owner]
-
-    def write(self, data: bytes) -> None:
-        """Sends the answer to the node that holds the connection."""
-        self._forget()
-        self._transport.send_frame(self._peer, Kind.FORWARD_REPLY, [self._id, True], data)
-
-    def client_gone(self) -> None:
-        """Ends the request: nobody waits for an answer any more."""
-        self.closed = True
-        for told in self.on_close:
-            told()
-        self.on_close.clear()
-
-    def _forget(self) -> None:
-        """Ends the request. What would be told of its client's end refers to this path: only the collector would free
-        such a ring, and it may have set it aside by then (`cluster.runtime.turns.garbage_collection`)."""
-        self._open.pop((self._peer, self._id), None)
-        self.on_close.clear()
-
-    def hand_back(self) -> None:
-        """Returns the request to the node that holds it, because this node no longer leads and has not proposed it. The
-        holder forwards it to the next leader itself (one hop)."""
-        self._forget()
-        self._transport.send_frame(self._peer, Kind.FORWARD_REPLY, [self._id, False], b"")
 
 
 class Forwarder:

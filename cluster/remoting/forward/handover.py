@@ -7,7 +7,7 @@ from typing import Protocol
 
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.remoting_request import RemotingRequest
-from cluster.remoting.forward.forwarder import ForwardedPath
+from cluster.remoting.forward.forwarded_path import ForwardedPath
 from cluster.remoting.request import Request
 from cluster.runtime.resource_budget import Share
 

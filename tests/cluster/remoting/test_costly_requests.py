@@ -42,8 +42,6 @@ class Asked:
 class Path:
     """A client's connection."""
 
-    forwarded = False
-
     def __init__(self, address: str) -> None:
         self.peer_address = address, 1
         self.closed = False
@@ -179,3 +177,19 @@ def test_what_is_handled_after_the_client_has_gone_takes_no_place(world: World) 
     assert world.costly.waiting == 0
     (next_one,) = world.ask(1, user=7)
     assert world.began == [next_one]
+
+
+def test_who_is_refused_because_all_places_are_taken_leaves_no_empty_place_in_the_line(world: World) -> None:
+    users = range(1, ALL_WAITING_MAX // WAITING_MAX + AT_ONCE_MAX)
+    for user in users:
+        world.ask(WAITING_MAX + OF_ONE_MAX, user=user)
+    assert world.costly.waiting == ALL_WAITING_MAX
+    (refused,) = world.ask(1, user=users[-1] + 1)
+    assert refused.replies == [2]
+    seen = list(world.began)
+    while seen:
+        seen.pop(0).reply(0)
+        before = len(world.began)
+        world.turn()
+        seen += world.began[before:]
+    assert world.costly.waiting == 0

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 
 from cluster.peer.wire import Kind, WireError
+from cluster.remoting.forward.forwarded_path import ForwardedPath
 from cluster.remoting.forward.forwarder import decode_forward
 from cluster.replication.acks.write_reports import WrittenRelay
 from cluster.replication.send_identity import Identity
+from cluster.runtime.in_flight import BytesInFlight
+from raftlog.types import NodeId
 
 GOOD: list[Any] = [7, "10.0.0.1", 5000, "default", [b"p" * 16, 3, 2], 9, 4]
 
@@ -45,3 +50,27 @@ def test_a_place_in_the_log_that_is_none_is_refused(entry: list[Any]) -> None:
     with pytest.raises(WireError):
         relay.on_frame(2, Kind.WRITTEN, entry)  # type: ignore[arg-type]
     early.written.assert_not_called()
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda path: path.write(b"an answer"),
+        lambda path: path.unanswered(),
+        lambda path: path.hand_back(),
+        lambda path: path.client_gone(),
+    ],
+    ids=["answered", "oneway", "handed back", "client gone"],
+)
+def test_whoever_keeps_something_of_a_path_hears_once_that_its_request_is_over(
+    end: Callable[[ForwardedPath], None],
+) -> None:
+    under_way: dict[Any, Any] = {}
+    room, above = MagicMock(), BytesInFlight()
+    path = ForwardedPath(MagicMock(), NodeId(2), 7, ("10.0.0.1", 5000), "broker", room, Counter(), above, under_way)
+    under_way[NodeId(2), 7] = path
+    heard: list[str] = []
+    path.on_close.append(lambda: heard.append("over"))
+    end(path)
+    path.client_gone()
+    assert (heard, under_way, path.on_close) == (["over"], {}, [])

@@ -149,6 +149,8 @@ class Path:
     def write_parts(self, head: bytes, body: bytes) -> None:
         self.frames.append(head + body)
 
+    def unanswered(self) -> None: ...
+
 
 @pytest.mark.parametrize("kind", [JSON, BINARY])
 def test_shared_answers_are_written_as_others(kind: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster.remoting.forward.forwarder import ForwardedPath
+from cluster.remoting.forward.forwarded_path import ForwardedPath
 from raftlog.types import Entry
 from raftmq_wire.codec import FLAG_ONEWAY, encode_frame
 from raftmq_wire.codes import RequestCode
@@ -104,6 +104,7 @@ def test_a_oneway_request_that_was_forwarded_leaves_nothing_behind(sim: SimClust
     sim.loop.run_for(2)
     assert not under_way(sim)
     assert not sim.leader().running.forwarder._open
+    assert not any(each._paths for each in sim.leader().running.router._costly)
 
 
 def test_the_room_for_an_answer_that_nobody_waits_for_is_given_back(sim: SimCluster) -> None:

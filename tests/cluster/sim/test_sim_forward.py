@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from cluster.peer.wire import Kind
-from cluster.remoting.forward.forwarder import WORKS_MAX
+from cluster.remoting.forward.forwarded_path import WORKS_MAX
 from jepsen_like.sim.world import run_seed
 from raftmq_wire.codec import FLAG_ONEWAY, encode_frame
 from raftmq_wire.codes import ResponseCode

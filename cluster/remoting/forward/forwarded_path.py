@@ -1,0 +1,89 @@
+"""The stand-in, on the leader, for a client whose connection another node holds. It stands for one request."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+from cluster.peer.wire import Kind
+from cluster.remoting.connection.reply_path import ReplyPath
+
+if TYPE_CHECKING:
+    from cluster.peer.transport import PeerTransport
+    from cluster.runtime.in_flight import BytesInFlight
+    from cluster.runtime.resource_budget import Room
+    from raftlog.types import NodeId
+
+WORKS_MAX = 256
+"""Pieces of work of one client behind another node that may wait for their turns; requests above that are refused. The
+forwarding node cannot stop reading from the client because of work here, and must not stop forwarding for others."""
+
+
+class ForwardedPath(ReplyPath):
+    """The stand-in, on the leader, for a client whose connection another node holds."""
+
+    __slots__ = ("_id", "_open", "_peer", "_transport", "_works")
+
+    forwarded = True
+
+    def __init__(
+        self,
+        transport: PeerTransport,
+        peer: NodeId,
+        forward_id: int,
+        client: tuple[str, int],
+        listener: str,
+        room: Room,
+        works: Counter[Hashable],
+        above: BytesInFlight,
+        open_paths: dict[tuple[NodeId, int], ForwardedPath],
+    ) -> None:
+        """`works`: owner -> pieces of work that wait for their turn. `above`: the bytes in flight of all clients.
+        `open_paths`: the paths of costly requests that are not answered, from which this one is removed."""
+        super().__init__(client, listener, room, above)
+        self._works = works
+        self._open = open_paths
+        self._transport = transport
+        self._peer = peer
+        self._id = forward_id
+
+    @property
+    def owner(self) -> Hashable:
+        """The key under which work is counted: the client behind the forwarding node, rather than each of its requests
+        or all clients of that node."""
+        return self._peer, self.peer_address, self.listener
+
+    def work_waits(self, count: int) -> None:
+        """Counts the waiting work of the client behind the forwarding node. Above WORKS_MAX its requests are
+        refused."""
+        owner, works = self.owner, self._works
+        works[owner] += count
+        if works[owner] <= 0:
+            del works[owner]
+
+    def write(self, data: bytes) -> None:
+        """Sends the answer to the node that holds the connection."""
+        self._end()
+        self._transport.send_frame(self._peer, Kind.FORWARD_REPLY, [self._id, True], data)
+
+    def unanswered(self) -> None:
+        self._end()
+
+    def client_gone(self) -> None:
+        """Ends the request: nobody waits for an answer any more."""
+        self.closed = True
+        self._end()
+
+    def hand_back(self) -> None:
+        """Returns the request to the node that holds it, because this node no longer leads and has not proposed it. The
+        holder forwards it to the next leader itself (one hop)."""
+        self._end()
+        self._transport.send_frame(self._peer, Kind.FORWARD_REPLY, [self._id, False], b"")
+
+    def _end(self) -> None:
+        """Tells all who keep something of this path: it stands for one request, which is over."""
+        self._open.pop((self._peer, self._id), None)
+        callbacks, self.on_close = self.on_close, []
+        for told in callbacks:
+            told()
