@@ -11,8 +11,10 @@ import os
 import shutil
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,16 @@ class Machines:
         with urllib.request.urlopen(f"http://{self.admin(node)}{path}", timeout=5) as reply:
             return json.load(reply)
 
+    def wait(self, node: int) -> None:
+        """Waits until the node serves its HTTP API: a majority may do all else without it."""
+
+        def answers() -> bool:
+            with suppress(urllib.error.URLError):
+                return bool(self.ask(node, "/v1/status"))
+            return False
+
+        asyncio.run(until(answers, every_s=0.2))
+
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
@@ -114,6 +126,7 @@ def test_a_cluster_is_made_machine_by_machine(machines: Machines) -> None:
         assert sorted(path.name for path in machines.data(node).parent.iterdir()) == ["data", "raftmq.toml"]
     for node in (2, 3):
         machines.serve(node)
+        machines.wait(node)
     asyncio.run(until(lambda: machines.ask(1, "/v1/status")["leader"], every_s=0.2))
     with connect(machines.servers) as client:
         client.admin.create_topic("t", queues=1)
