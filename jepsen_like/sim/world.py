@@ -279,13 +279,15 @@ class World:
         self.loop.call_outside(LOOK_S, look)
 
     def _linked(self) -> bool:
-        """Returns True if every node reaches all others, and no connection that one has made to another leads nowhere.
-        After the heal, nodes find those out in time, and connect again (seed 41650136). Where it was accepted, one that
-        leads nowhere may stay: nothing is sent there."""
+        """Returns True if every node reaches all others, none stands still (seed 810000024), and no connection that one
+        has made to another leads nowhere. After the heal, nodes find those out in time, and connect again (seed
+        41650136). Where it was accepted, one that leads nowhere may stay: nothing is sent there."""
         hosts = {machine.host for machine in self.members()}
         nodes = self._running()
+        processes = [machine.process for machine in self.members()]
         return (
             len(nodes) == len(hosts)
+            and not any(each is None or each.paused or each.stalls for each in processes)
             and all(node.transport.reaches_all() for node in nodes)
             and not any(end.other[1] == PEER_PORT for end in self.network.dead_ends(hosts))
         )
