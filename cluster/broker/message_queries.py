@@ -24,6 +24,7 @@ from cluster.broker.reads.message_lookup import (
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.rights import Party, Rights
 from cluster.broker.services import Client, Services, begin_steps
+from raftlog.kept_errors import bare
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ class MessageQueries:
             try:
                 stored = message_at(self._services, position, waiting=True)
             except UnreadableError as error:
-                stored, unreadable = None, error
+                stored, unreadable = None, bare(error)
             except Exception as error:  # noqa: BLE001 - also called when the group has answered, outside any request
                 failed(error)
                 return

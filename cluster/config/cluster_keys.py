@@ -20,6 +20,7 @@ from cluster.config.cross_key_rules import check
 from cluster.config.loading import value_of
 from cluster.config.ranges import Range, range_of
 from cluster.config.source import ConfigError, KeyPath, Source, TooSmallError, nearest
+from raftlog.kept_errors import bare
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +159,7 @@ def _enlarged(config: Config, values: Mapping[str, Value], error: TooSmallError)
         try:
             check(in_force(config, found), _Change())
         except TooSmallError as next_one:
-            error = next_one
+            error = bare(next_one)
         except ConfigError:
             break
         else:

@@ -22,6 +22,7 @@ from cluster.remoting.connection.reply_path import ReplyPath
 from cluster.remoting.request_rights import pull_needs
 from cluster.runtime.listeners import Signal
 from cluster.runtime.service_lifecycle import Part
+from raftlog.kept_errors import bare
 from raftlog.work import charge
 from raftmq_wire.codec import CodecError, ext_of
 from raftmq_wire.codes import RequestCode, name_of_request
@@ -316,8 +317,7 @@ class Admission:
         try:
             needs = self._needs(frame.header.code, ext, frame.body)
         except Refused as refused:
-            # Its traceback holds the callers' frames, and these hold it: the request would stay until a collection.
-            return refused.with_traceback(None)
+            return bare(refused)
         if needs is None and not user.is_super:
             return Refused(Reason.NO_PERMISSION, f"only a Super may do this, and user {user.name} is none")
         if client is None:

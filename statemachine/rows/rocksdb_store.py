@@ -32,6 +32,7 @@ from rocksdict import (
     WriteOptions,
 )
 
+from raftlog.kept_errors import bare
 from raftlog.work import METER, ROW_UNITS, SEEK_UNITS
 from statemachine.rows.kv import FAMILIES, Batch, KVCorruptError, KVError, KVFullError, ignore_corruption
 from statemachine.rows.rocksdb_log_reader import check_manifest
@@ -341,7 +342,7 @@ def _status_of(rows: RdictIter) -> Exception | None:
     try:
         rows.status()
     except Exception as error:  # noqa: BLE001 - rocksdict raises nothing more precise
-        return error.with_traceback(None)
+        return bare(error)
     return None
 
 

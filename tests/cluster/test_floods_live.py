@@ -146,20 +146,37 @@ async def test_one_flood_leaves_leader_sends_memory_and_log_alone(cluster: Local
 
 
 async def test_strangers_at_the_http_api_leave_the_operator_his_place(cluster: LocalCluster) -> None:
-    async def act(nodes: list[NodeRecord]) -> None:
-        say(f"{await floods.hold_places(nodes[0].admin_port, SECONDS)} requests begun")
+    begun = 0
 
-    await beside(cluster, act)
+    async def act(nodes: list[NodeRecord]) -> None:
+        nonlocal begun
+        begun = await floods.hold_places(nodes[0].admin_port, SECONDS)
+        say(f"{begun} requests begun")
+
+    async def like(nodes: list[NodeRecord]) -> None:
+        await floods.hold_places(nodes[0].admin_port, LIKE_S, what=floods.WHOLE, every_s=SECONDS / begun)
+
+    await beside(cluster, act, like)
 
 
 async def test_guesses_and_tokens_at_the_http_api(cluster: LocalCluster) -> None:
+    counts: list[int] = []
+
     async def act(nodes: list[NodeRecord]) -> None:
         port = nodes[0].admin_port
         guesses = (floods.guess_logins(port, SECONDS) for _ in range(4))
         tokens = (floods.change_tokens(port, SECONDS, EVE) for _ in range(4))
-        say(f"guesses and changes: {await asyncio.gather(*guesses, *tokens)}")
+        counts.extend(await asyncio.gather(*guesses, *tokens))
+        say(f"guesses and changes: {counts}")
 
-    await beside(cluster, act)
+    async def like(nodes: list[NodeRecord]) -> None:
+        port = nodes[0].admin_port
+        every = [SECONDS / count for count in counts]
+        guesses = (floods.guess_logins(port, LIKE_S, right=True, every_s=each) for each in every[:4])
+        tokens = (floods.change_tokens(port, LIKE_S, EVE, looks=True, every_s=each) for each in every[4:])
+        await asyncio.gather(*guesses, *tokens)
+
+    await beside(cluster, act, like)
 
 
 async def test_three_floods_at_once(cluster: LocalCluster) -> None:

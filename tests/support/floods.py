@@ -237,13 +237,18 @@ class Admin:
         return {name: float(value) for name, value in rows}
 
 
-async def hold_places(port: int, seconds: float) -> int:
-    """Strangers at 64 addresses who begin requests and do not end them; returns how many they began."""
-    ends, begun = time.monotonic() + seconds, 0
+BEGUN = b"POST /v1/topics HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"
+WHOLE = b"GET /v1/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+
+async def hold_places(port: int, seconds: float, *, what: bytes = BEGUN, every_s: float = 0.0) -> int:
+    """Strangers at 64 addresses who begin requests and do not end them, or send other bytes, on ever new connections,
+    at most one every `every_s`; returns how many connections they made."""
+    began, begun = time.monotonic(), 0
 
     async def one(address: str) -> None:
         nonlocal begun
-        while (left := ends - time.monotonic()) > 0:
+        while (left := began + seconds - time.monotonic()) > 0:
             try:
                 reader, writer = await asyncio.open_connection(HOST, port, local_addr=(address, 0))
             except OSError:
@@ -251,11 +256,11 @@ async def hold_places(port: int, seconds: float) -> int:
                 continue
             begun += 1
             with suppress(OSError):
-                writer.write(b"POST /v1/topics HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+                writer.write(what)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(reader.read(), left)
             writer.close()
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(max(0.05, began + begun * every_s - time.monotonic()))
 
     await asyncio.gather(*(one(f"127.0.1.{number}") for number in range(1, 65) for _ in range(3)))
     return begun
@@ -271,31 +276,39 @@ async def repeat(seconds: float, act: Callable[[], AsyncIterator[None]]) -> int:
     return count
 
 
-async def guess_logins(port: int, seconds: float) -> int:
-    """Guesses of a secret at the HTTP API."""
+async def guess_logins(port: int, seconds: float, *, right: bool = False, every_s: float = 0.0) -> int:
+    """Guesses of a secret at the HTTP API, or logins with it, at most one every `every_s`."""
 
     async def act() -> AsyncIterator[None]:
         async with Admin(port) as admin:
+            began = time.monotonic()
             for number in itertools.count():
-                await admin.ask("POST", "/v1/session", json={"user": ANN[0], "secret": f"guess {number}"})
+                secret = ANN[1] if right else f"guess {number}"
+                await admin.ask("POST", "/v1/session", json={"user": ANN[0], "secret": secret})
                 yield
+                await asyncio.sleep(max(0.0, began + (number + 1) * every_s - time.monotonic()))
 
     return await repeat(seconds, act)
 
 
-async def change_tokens(port: int, seconds: float, who: Who) -> int:
-    """A user who makes and takes away tokens of his own."""
+async def change_tokens(port: int, seconds: float, who: Who, *, looks: bool = False, every_s: float = 0.0) -> int:
+    """A user who makes and takes away tokens of his own, or looks at them, at most once every `every_s`."""
 
     async def act() -> AsyncIterator[None]:
         async with Admin(port) as admin:
             await admin.log_in(who)
+            began = time.monotonic()
             for number in itertools.count():
-                path = f"/v1/tokens/{number:064x}"
-                ends_ms = int(time.time() * 1000) + 3_600_000
-                await admin.ask("PUT", path, json={"user": who[0], "label": "x", "ends_ms": ends_ms})
+                path = f"/v1/tokens/{number // 2:064x}"
+                if looks:
+                    await admin.ask("GET", f"/v1/tokens?user={who[0]}")
+                elif number % 2:
+                    await admin.ask("DELETE", path)
+                else:
+                    ends_ms = int(time.time() * 1000) + 3_600_000
+                    await admin.ask("PUT", path, json={"user": who[0], "label": "x", "ends_ms": ends_ms})
                 yield
-                await admin.ask("DELETE", path)
-                yield
+                await asyncio.sleep(max(0.0, began + (number + 1) * every_s - time.monotonic()))
 
     return await repeat(seconds, act)
 

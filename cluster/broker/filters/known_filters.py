@@ -28,6 +28,7 @@ from cluster.broker.filters.subscription import (
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.runtime.turns.work import Steps
+from raftlog.kept_errors import bare
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +134,7 @@ class _Making:
         except FilterError as error:
             self.made = Refused(Reason.BAD_SUBSCRIPTION, f"not an SQL92 filter: {error}")
         except Refused as refused:
-            self.made = refused.with_traceback(None)
+            self.made = bare(refused)
         except Exception as error:
             logger.exception("a filter of %d characters cannot be made", len(text))
             self.made = Refused(Reason.ERROR, f"making the filter failed: {error}")

@@ -12,6 +12,7 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.runtime.host.error_containment import contain
 from cluster.runtime.lanes import NeverIdle
 from raftlog.errors import RaftLogError
+from raftlog.kept_errors import bare
 
 if TYPE_CHECKING:
     from cluster.runtime.context import NodeContext
@@ -79,7 +80,7 @@ class _Lane(NeverIdle):
         try:
             return runs_of(positions, self._entry_at)
         except RaftLogError as error:
-            return error.with_traceback(None)
+            return bare(error)
 
 
 def runs_of(positions: Sequence[int], entry_at: EntryAt) -> bytes:

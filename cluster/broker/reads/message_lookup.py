@@ -15,6 +15,7 @@ from cluster.replication.message_head import KEYS_MARK, UNIQUE_MARK, property_of
 from cluster.runtime.request_limits import INT64_MAX
 from raftlog.errors import OutOfRangeError, StorageError
 from raftlog.frame import FRAME_LENGTH_MAX
+from raftlog.kept_errors import bare
 from raftmq_wire.checksums import crc32c
 from raftmq_wire.message_format import HEAD, MAGIC_V1, MAGIC_V2, Message, MessageFormatError, decode_message, stored_at
 from statemachine.delivery.staged_writes import attempt_of
@@ -82,7 +83,7 @@ def message_at(
     try:
         found = _queued_at(node, position, topic)
     except UnreadableError as error:
-        found, unreadable = None, error
+        found, unreadable = None, bare(error)
     if found is None and waiting and 0 <= position < node.state.applied_mark.end_position:
         found = _waiting_at(node, position)
     if found is None and unreadable is not None:

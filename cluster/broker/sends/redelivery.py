@@ -24,6 +24,7 @@ from cluster.replication.message_batch import TopicSlot
 from cluster.replication.message_head import UNIQUE_MARK, property_of, tag_hash
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.errors import StorageError
+from raftlog.kept_errors import bare
 from raftmq_wire.message_format import PROPERTIES_BYTES_MAX, Message, encode_host, encode_message_id
 from statemachine.commands import CREATE_TOPIC, PUT_GROUP, Command
 from statemachine.payload import RowKind
@@ -169,7 +170,7 @@ class SendBacks:
             if isinstance(error.__cause__, StorageError) and tries:
                 self._services.call_later(RETRY_MS, lambda: self._try(report, tries - 1))
                 return None
-            stored, unreadable = None, error
+            stored, unreadable = None, bare(error)
         if stored is None or not self._may_have(wanted.party, stored, first=tries == TRIES):
             why = why_none(self._services, wanted.position, unreadable)
             raise Refused(Reason.ERROR, f"no message to send back at {where}: {why}")

@@ -23,6 +23,7 @@ from cluster.runtime.host.connection_eviction import ConnectionSlots, shared_par
 from cluster.runtime.logs import Seldom
 from cluster.runtime.tls.port_security import HELLO, Security, why_failed
 from cluster.runtime.tls.transport import TlsTransport
+from raftlog.kept_errors import bare
 from raftlog.work import METER
 
 logger = logging.getLogger(__name__)
@@ -294,7 +295,7 @@ class AcceptedSockets:
             error = TimeoutError(f"the handshake was not over after {HANDSHAKE_S:g} s")
             made.give_up(error)
         except OSError as failed:
-            error = failed
+            error = bare(failed)
             arrival.connection.close()
         except asyncio.CancelledError:
             made.abort()

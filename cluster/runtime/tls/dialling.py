@@ -20,6 +20,7 @@ from cluster.config.config import TlsMode
 from cluster.runtime.logs import Seldom
 from cluster.runtime.tls.port_security import no_context, why_failed
 from cluster.runtime.tls.transport import TlsTransport
+from raftlog.kept_errors import bare
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ async def _connected(make: Callable[[], P], host: str, port: int) -> tuple[async
         try:
             return await loop.create_connection(make, address, port)
         except OSError as error:
-            failure = error
+            failure = bare(error)
     raise failure
 
 

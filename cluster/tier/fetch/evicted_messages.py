@@ -30,6 +30,7 @@ from cluster.tier.fetch.object_reads import ObjectReads
 from cluster.tier.fetch.tier_log import TierLog, is_dense
 from cluster.tier.fetch.tier_queues import Items, TierQueues
 from cluster.tier.store.errors import StoreError
+from raftlog.kept_errors import bare
 from raftlog.work import charge
 from raftmq_wire.message_format import stored_properties
 from statemachine.payload import ITEM
@@ -109,7 +110,7 @@ class OldReads:
                 found = await self._told(pull, error)
             except Exception as error:
                 logger.exception("tier: a pull of %s queue %d at %d failed", pull.topic, pull.queue_id, pull.offset)
-                found = error
+                found = bare(error)
             finally:
                 share.hold(0)
             done(found)

@@ -20,6 +20,7 @@ from cluster.tier.fetch.tier_log import TierLog
 from cluster.tier.fetch.tier_queues import TierQueues
 from cluster.tier.store.errors import StoreError
 from raftlog.frame import FRAME_LENGTH_MAX
+from raftlog.kept_errors import bare
 from raftmq_wire.message_format import HEAD, MAGIC_V1, MAGIC_V2, Message, MessageFormatError, decode_message
 from statemachine.broker_state import BrokerState
 from statemachine.payload import ITEM
@@ -58,7 +59,7 @@ class EvictedKeyReads:
                 found = await look
             except StoreError as error:
                 logger.warning("tier: %s: %s", what, error)
-                found = error
+                found = bare(error)
             done(found)
 
         task = self._loop.create_task(answer())
@@ -176,7 +177,7 @@ class EvictedBoundReads:
                 found = await self._queues.beside_trims(look)
             except StoreError as error:
                 logger.warning("tier: a search by time: %s", error)
-                found = error
+                found = bare(error)
             done(found)
 
         task = self._loop.create_task(answer())

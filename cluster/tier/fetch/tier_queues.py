@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 from cluster.tier.fetch.errors import DamagedError, NotTieredError
 from cluster.tier.fetch.object_reads import ObjectReads
 from cluster.tier.store.errors import BadAnswer, NotFound, StoreError
+from raftlog.kept_errors import bare
 from statemachine.index_file.index_format import QUEUE_FORM, QUEUES, IndexFileError, QueueRun
 from statemachine.index_file.index_reader import IndexFile, Steps, open_index
 from statemachine.payload import ITEM
@@ -209,7 +210,7 @@ class TierQueues:
                 index = await self._open(part, fresh=fresh)
                 found = await self._drive(part, steps(index), fresh=fresh)
             except (IndexFileError, BadAnswer, NotFound) as error:
-                failure = error
+                failure = bare(error)
                 self._indexes.pop(part.name, None)
                 logger.debug("tier: %s is damaged: %s", part.name, error)
             else:

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from raftlog.errors import CorruptLogError, DamagedLogError, FrameError, OutOfRangeError, RaftLogError
 from raftlog.frame import HEADER_SIZE, FrameHeader, decode_entries, headers_in
+from raftlog.kept_errors import bare
 from raftlog.storage.files.fs import storage_error, unreadable
 from raftlog.storage.log.log_state import LogState, base_index_of, base_position_of
 from raftlog.storage.segments.damage import DamagedRange
@@ -126,7 +127,7 @@ class LogReader:
             except FrameError as error:
                 # A conflict zeroed these bytes meanwhile, then the range is gone; or they are rotten, then that is
                 # recorded, and the next look stops before it. Others may rot while this one is recorded.
-                failed = error
+                failed = bare(error)
                 self.find_damage(low, high)
         raise CorruptLogError(f"{state.log}: damage in entries {low}..{high - 1}: {failed}") from failed
 

@@ -97,13 +97,16 @@ def test_needs_are_compared_by_what_they_say() -> None:
     assert one == other
 
 
+@pytest.mark.parametrize(
+    ("count", "why"), [(3_000, "names more than 2048 topics and groups"), (20_000, "objects, 5000 are allowed")]
+)
 @pytest.mark.parametrize("code", [RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ])
-def test_what_names_very_much_is_refused_before_it_is_judged(code: RequestCode) -> None:
-    topics = [{"topic": f"t{number}", "queueId": 0} for number in range(20_000)]
+def test_what_names_very_much_is_refused_before_it_is_judged(code: RequestCode, count: int, why: str) -> None:
+    topics = [{"topic": f"t{number}", "queueId": 0} for number in range(count)]
     body = {"consumerGroup": "g", "mqSet": topics}
     if code == RequestCode.HEART_BEAT:
         body = {"consumerDataSet": [{"groupName": "g", "subscriptionDataSet": topics}]}
-    with pytest.raises(Refused, match="names more than 2048 topics and groups"):
+    with pytest.raises(Refused, match=why):
         told(code, body)
 
 

@@ -10,6 +10,7 @@ from cluster.admin.handler_request import Call, told
 from cluster.admin.pagination import neighbour
 from cluster.broker.access.user_admin import Told
 from cluster.broker.refusal import Reason, Refused
+from raftlog.kept_errors import bare
 from statemachine.access.users import User
 
 _CODES: Final = {
@@ -26,7 +27,7 @@ async def changed(start: Callable[[Told], None], hint: str = "raftmq user list")
     try:
         refused = await told(start)
     except Refused as at_once:
-        refused = at_once
+        refused = bare(at_once)
     if refused is None:
         return
     if refused.reason is Reason.UNKNOWN:
