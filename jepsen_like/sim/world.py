@@ -431,6 +431,8 @@ class World:
         self.nemesis.heal()
         if self.store is not None:
             self.store.weather = CALM
+        if self.upgrades is not None:
+            self.upgrades.healed = True
         if self._wait(lambda: self.operator.done, MEMBERS_S, "the members are not those that the operator wants"):
             self.nemesis.forget_retired()
             self._wait(self._healthy, PROGRESS_S, "no progress after everything was healed")

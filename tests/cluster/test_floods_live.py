@@ -173,7 +173,10 @@ async def test_guesses_and_tokens_at_the_http_api(cluster: LocalCluster) -> None
         port = nodes[0].admin_port
         every = [SECONDS / count for count in counts]
         guesses = (floods.guess_logins(port, LIKE_S, right=True, every_s=each) for each in every[:4])
-        tokens = (floods.change_tokens(port, LIKE_S, EVE, looks=True, every_s=each) for each in every[4:])
+        tokens = (
+            floods.change_tokens(port, LIKE_S, who, looks=True, every_s=each)
+            for who, each in zip(OTHERS, every[4:], strict=False)
+        )
         await asyncio.gather(*guesses, *tokens)
 
     await beside(cluster, act, like)

@@ -22,8 +22,8 @@ from raftlog.work import METER
 
 logger = logging.getLogger(__name__)
 
-TURN_SHARE = 2_000
-"""Units that all cut work of a node may take of one turn: 2 ms of a slow core. A send takes several turns on its way,
+TURN_SHARE = 1_000
+"""Units that all cut work of a node may take of one turn: 1 ms of a slow core. A send takes several turns on its way,
 and waits for such work in each. A turn itself takes a tenth of a millisecond, so less would slow the work down."""
 
 Steps = Generator[None, None, None]
