@@ -99,8 +99,9 @@ def addressed(delayed: Delayed, topic: str, queue_id: int, bytes_max: int) -> by
 
 def _number(name: bytes, text: bytes) -> int:
     """Reads a decimal number as Java's Long.parseLong does. Raises Refused."""
-    digits = text[1:] if text[:1] in (b"-", b"+") else text
-    if digits.isdigit() and len(digits) <= 19 and -(1 << 63) <= (number := int(text)) < 1 << 63:
+    sign, digits = (text[:1], text[1:]) if text[:1] in (b"-", b"+") else (b"", text)
+    short = digits.lstrip(b"0")
+    if digits.isdigit() and len(short) <= 19 and -(1 << 63) <= (number := int(sign + b"0" + short)) < 1 << 63:
         return number
     shown = text[:40].decode("utf-8", "replace")
     raise Refused(Reason.MESSAGE_ILLEGAL, f"property {name[:-1].decode()}={shown}: not a number of 64 bits")

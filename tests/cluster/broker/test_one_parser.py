@@ -25,13 +25,14 @@ from cluster.broker.transactions.transaction_end import Ending, Wish, mismatch
 from cluster.remoting.handlers.request_reply import RequesterNotes
 from cluster.replication import message_batch
 from cluster.replication.acks.ack_levels import Ack, ack_of
-from cluster.replication.message_batch import RECORD, Send, key_hash
+from cluster.replication.message_batch import Send
 from raftmq.arrow.batches import to_batches
 from raftmq.arrow.frames import parse_frames
 from raftmq.client.message import decode_messages
 from raftmq.commands.messages.printing import to_json
 from raftmq_wire.message_format import BatchItem, Message, build_batch, encode_message, java_hash
 from raftmq_wire.properties import parse_properties, property_of, values_of
+from statemachine.message_index import RECORD, key_hash
 from statemachine.payload import ITEM, RowKind, decode
 from tests.support.contexts import CONFIG
 from tests.support.intake_kit import INCARNATION, STORE_HOST, Node, request
@@ -118,7 +119,7 @@ def by_a_send(data: bytes, *, short: bool) -> Told:
     (send,) = sends
     found: dict[str, object] = {"half": send.kind == RowKind.HALF, "ack": send.ack or Ack.QUORUM}
     if send.schedule is None:
-        found |= {"level": 0} | indexed(data, send)
+        found |= {"level": 0, **indexed(data, send)}
     elif not found["half"]:
         found["level"] = send.schedule.queue_id + 1
     return found

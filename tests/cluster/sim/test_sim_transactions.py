@@ -165,6 +165,17 @@ def test_many_at_once_share_entries_with_other_sends(sim: SimCluster) -> None:
     assert bodies.count(b"plain") == 60
 
 
+def test_the_longest_key_names_its_half_message(sim: SimCluster) -> None:
+    producer = Producer(sim.leader())
+    half = producer.send(sim, "K" * 15_000)  # it stands twice: as __transactionId__ too
+    other = half._replace(key="k" * 15_000)
+    code, remark = producer.ask_to_end(sim, other, COMMIT)
+    assert (code, len(remark) < 1000) == (1, True)
+    assert producer.ask_to_end(sim, half, COMMIT)[0] == 0
+    wait_for_end(sim)
+    assert len(stored(sim.leader())) == 1
+
+
 def test_a_repeated_send_is_one_half_message(sim: SimCluster) -> None:
     path = sim.leader().connect()
     for opaque in (1, 2):
