@@ -18,7 +18,14 @@ from cluster.broker.sends.held_sends import HeldSends, LongSessionError, OtherTo
 from cluster.broker.sends.send_request import DecodedSend, Origin, PlainBatches, SendPath, redirected
 from cluster.replication.acks.ack_levels import LevelError, ack_of
 from cluster.replication.message_batch import BatchMessage, Send, TopicSlot, key_hash_of, normal_kind
-from cluster.replication.message_head import TAG_MARK, UNIQUE_MARK, property_of, tag_hash
+from cluster.replication.message_head import (
+    CACHED_TAG_MAX,
+    TAG_MARK,
+    UNIQUE_MARK,
+    cached_tag_hash,
+    property_of,
+    tag_hash,
+)
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.replication.proposals import Proposals
 from cluster.replication.send_identity import (
@@ -270,7 +277,10 @@ class Sends(Generic[_Origin]):
                 f"the properties have {len(stored) + later} bytes with those the broker adds, "
                 f"limits.properties_bytes_max = {self._limits.properties_bytes_max}",
             )
-        return stored, unique_key, tag_hash(property_of(properties, TAG_MARK))
+        tag = property_of(properties, TAG_MARK)
+        if not tag:
+            return stored, unique_key, 0
+        return stored, unique_key, cached_tag_hash(tag) if len(tag) <= CACHED_TAG_MAX else tag_hash(tag)
 
     def _check_at_once(self, topic: str, properties: bytes, what: str) -> None:
         """Raises Refused (13) if a batch, or a message of one, is not to be delivered at once. RocketMQ refuses it too
