@@ -15,6 +15,7 @@ from cluster.replication.message_head import KEYS_MARK, UNIQUE_MARK
 from cluster.runtime.request_limits import INT64_MAX
 from raftlog.errors import OutOfRangeError, StorageError
 from raftlog.frame import FRAME_LENGTH_MAX
+from raftlog.work import charge_text
 from raftmq_wire.checksums import crc32c
 from raftmq_wire.message_format import HEAD, MAGIC_V1, MAGIC_V2, Message, MessageFormatError, decode_message, stored_at
 from raftmq_wire.properties import values_of
@@ -264,6 +265,7 @@ def is_wanted(message: Message, topic: str, query: KeyQuery) -> bool:
         return False
     key = query.key.encode("utf-8", "replace")
     properties = message.properties
+    charge_text(len(properties))
     if any(_text_equal(value, key) for value in values_of(properties, UNIQUE_MARK)):
         return True
     return not query.unique and any(key in value.split(b" ") for value in values_of(properties, KEYS_MARK))
