@@ -58,7 +58,7 @@ class MessageFormatError(ValueError):
 
 
 class Message(NamedTuple):
-    """One stored message. `properties` is the raw string of section "properties" (see `parse_properties`)."""
+    """One stored message. `properties` is the raw string that `raftmq_wire.properties` reads."""
 
     topic: str
     body: bytes
@@ -243,24 +243,6 @@ def stored_properties(data: bytes) -> bytes:
     if properties_at + length != len(data):
         raise MessageFormatError(f"the lengths inside the message do not add up to its {len(data)} bytes")
     return data[properties_at:]
-
-
-# --- properties: `name \x01 value \x02`, repeated; the last \x02 is optional ---
-
-
-def parse_properties(data: bytes | str) -> dict[str, str]:
-    """Parses properties into name -> value. Entries with an empty name or value are skipped and a later duplicate wins,
-    as in Java.
-
-    Bytes that are not UTF-8 become U+FFFD, again as in Java. To forward properties, use the raw bytes, not this result.
-    """
-    text = data.decode(errors="replace") if isinstance(data, bytes) else data
-    properties: dict[str, str] = {}
-    for entry in text.split("\x02"):
-        name, _, value = entry.partition("\x01")
-        if name and value:
-            properties[name] = value
-    return properties
 
 
 # --- batch body: size · magic · crc · flag · body length (i32 each) · body · i16 length · properties, repeated ---

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cluster.broker.refusal import Reason, Refused
 from cluster.config.cross_key_rules import parse_delay_levels
 from cluster.replication.message_head import SCHEDULE_TOPIC, UNIQUE_MARK, Schedule, property_of, topic_field
+from raftmq_wire.properties import without
 
 if TYPE_CHECKING:
     from cluster.config.config import TimerSection
@@ -26,7 +27,8 @@ _DELIVER_MS, _DELAY_SEC, _DELAY_MS = b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_SEC\
 TIMERS = (_DELIVER_MS, _DELAY_SEC, _DELAY_MS)
 _DONE = b"TIMER_OUT_MS\x01"
 """Property of a message that was delayed before: RocketMQ does not delay it again."""
-_ADDED_BYTES = len(b"TIMER_OUT_MS\x01\x02") + 20
+DONE_BYTES = len(b"TIMER_OUT_MS\x01\x02") + 20
+"""The most bytes of that property, which a message with a time of its own gets when its entry is built."""
 _TIMER_FIELD = topic_field(TIMER_TOPIC)
 _SCHEDULE_FIELD = topic_field(SCHEDULE_TOPIC)
 
@@ -36,6 +38,12 @@ class Delayed(NamedTuple):
 
     schedule: Schedule
     properties: bytes
+
+
+def level_of(properties: bytes) -> int:
+    """Returns the delay level that the properties ask for; none if it is not above 0. Raises Refused."""
+    text = property_of(properties, DELAY)
+    return _number(DELAY, text) if text else 0
 
 
 class Delays:
@@ -48,8 +56,7 @@ class Delays:
     def of(self, properties: bytes, now_ms: int) -> Delayed | None:
         """Returns the delay that the properties ask for, seen from `now_ms` of log time; None means delivery at once.
         Raises Refused."""
-        text = property_of(properties, DELAY)
-        level = _number(DELAY, text) if text else 0
+        level = level_of(properties)
         if level > 0:
             # RocketMQ takes the timers off: they would be read again.
             return Delayed(self.of_level(level), without(properties, *TIMERS))
@@ -84,24 +91,20 @@ def addressed(delayed: Delayed, topic: str, queue_id: int, bytes_max: int) -> by
     if properties and properties[-1] != 2:
         properties += b"\x02"
     properties = b"%b%b%b\x02%b%d\x02" % (properties, REAL_TOPIC, topic.encode(), REAL_QID, queue_id)
-    if len(properties) + _ADDED_BYTES > bytes_max:
+    if len(properties) + DONE_BYTES > bytes_max:
         remark = f"the properties have {len(properties)} bytes with those that the broker adds: {bytes_max} are allowed"
         raise Refused(Reason.MESSAGE_ILLEGAL, remark)
     return properties
 
 
-def without(properties: bytes, *names: bytes) -> bytes:
-    """Returns the properties without the named ones; each of `names` ends in 0x01."""
-    return b"".join([part + b"\x02" for part in properties.split(b"\x02") if part and not part.startswith(names)])
-
-
 def _number(name: bytes, text: bytes) -> int:
     """Reads a decimal number as Java's Long.parseLong does. Raises Refused."""
-    digits = text[1:] if text[:1] in (b"-", b"+") else text
-    if digits.isdigit() and len(digits) <= 19 and -(1 << 63) <= (number := int(text)) < 1 << 63:
+    sign, digits = (text[:1], text[1:]) if text[:1] in (b"-", b"+") else (b"", text)
+    short = digits.lstrip(b"0")
+    if digits.isdigit() and len(short) <= 19 and -(1 << 63) <= (number := int(sign + b"0" + short)) < 1 << 63:
         return number
     shown = text[:40].decode("utf-8", "replace")
-    raise Refused(Reason.MESSAGE_ILLEGAL, f"property {name[:-1].decode()}={shown}: not a number")
+    raise Refused(Reason.MESSAGE_ILLEGAL, f"property {name[:-1].decode()}={shown}: not a number of 64 bits")
 
 
 # Sends of half messages (property TRAN_MSG): how they are stored, and when their producer is asked first.
@@ -111,8 +114,8 @@ def _number(name: bytes, text: bytes) -> int:
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 """The topic under which a half message is stored, in queue 0, until its transaction ends."""
 IMMUNITY_S_MAX = 86_400
-"""The largest value that CHECK_IMMUNITY_TIME_IN_SECONDS may have, because an open transaction holds back the retention
-of the log."""
+"""The largest value of CHECK_IMMUNITY_TIME_IN_SECONDS, because an open transaction holds back the retention of the log.
+A larger one counts as this one, and one below 0 as 0."""
 
 _TRANSACTION_MARK = b"TRAN_MSG\x01"
 _GROUP_MARK = b"PGROUP\x01"
@@ -145,11 +148,11 @@ def half_of(properties: bytes, topic: str, queue_id: int, timeout_ms: int, bytes
 
 
 def _schedule(properties: bytes, timeout_ms: int) -> Schedule:
-    """Returns the topic under which the message waits, and its delay. A delivery time that is not a number is ignored,
-    as in RocketMQ."""
+    """Returns the topic under which the message waits, and its delay. Raises Refused if the message's own is not a
+    number: RocketMQ then takes its default, in silence."""
     said = property_of(properties, _IMMUNITY_MARK)
-    if 0 < len(said) <= len(str(IMMUNITY_S_MAX)) and said.isdigit():
-        timeout_ms = min(int(said), IMMUNITY_S_MAX) * 1000
+    if said:
+        timeout_ms = min(max(_number(_IMMUNITY_MARK, said), 0), IMMUNITY_S_MAX) * 1000
     return Schedule(_FIELD, 0, timeout_ms)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cluster.replication.message_batch import BatchMessage, TopicSlot
-from cluster.replication.message_head import UNIQUE_MARK, MessageHead, property_of, tag_hash
+from cluster.replication.message_head import TAG_MARK, UNIQUE_MARK, MessageHead, property_of, tag_hash
 from raftmq_wire.kernel import twin
 from raftmq_wire.message_format import Message, MessageFormatError, born_host_of, decode_message, encode_host
 from statemachine.payload import ITEM
@@ -34,7 +34,7 @@ def copied(
         prepared_position,
     )
     unique_key = property_of(properties, UNIQUE_MARK)
-    tag = tag_hash(property_of(properties, b"TAGS\x01"))
+    tag = tag_hash(property_of(properties, TAG_MARK))
     return BatchMessage(message.flag, message.body, properties, tag, 0, unique_key, head)
 
 

@@ -57,7 +57,7 @@ class MessageQueries:
                 if isinstance(found, Refused) or found.messages:
                     done(found)
                 else:
-                    done(_none(self._why_none(query.key, found), confirmed))
+                    done(_none(self._why_none(query.shown, found), confirmed))
 
             def steps() -> Generator[None, None, None]:
                 search = KeyLookup(self._services, config, query).steps()

@@ -157,13 +157,14 @@ _DIGITS_OF_64_BITS = 18
 """The most digits of a number that surely fits 64 bits."""
 
 
-def text(request: Request, name: str) -> str:
-    """Returns a text field, which must exist, not be empty, and not be longer than any name. Raises Refused (29)."""
+def text(request: Request, name: str, letters_max: int = TEXT_MAX) -> str:
+    """Returns a text field, which must exist, not be empty, and by default not be longer than any name. Raises Refused
+    (29)."""
     value = request.ext.get(name)
     if not value:
         raise Refused(Reason.INVALID, f"request {code_name(request.code)} needs field {name}")
-    if len(value) > TEXT_MAX:
-        remark = f"field {name} has {len(value)} characters, {TEXT_MAX} are allowed"
+    if len(value) > letters_max:
+        remark = f"field {name} has {len(value)} characters, {letters_max} are allowed"
         raise Refused(Reason.INVALID, remark)
     return value
 

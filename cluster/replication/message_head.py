@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from raftlog.work import charge
+from raftmq_wire import properties as wire_properties
 from raftmq_wire.kernel import twin
 from raftmq_wire.message_format import java_hash
 
@@ -82,18 +83,10 @@ class Schedule(msgspec.Struct, gc=False, frozen=True):
 
 UNIQUE_MARK = b"UNIQ_KEY\x01"
 KEYS_MARK = b"KEYS\x01"
+TAG_MARK = b"TAGS\x01"
 
-
-def property_of(properties: bytes, mark: bytes) -> bytes:
-    """Returns the value of a property in `name 0x01 value 0x02 ...`; b"" if it is absent. `mark`: its name and 0x01."""
-    at = properties.find(mark)
-    while at > 0 and properties[at - 1] != 2:
-        at = properties.find(mark, at + 1)
-    if at < 0:
-        return b""
-    start = at + len(mark)
-    end = properties.find(b"\x02", start)
-    return properties[start:] if end < 0 else properties[start:end]
+property_of = twin(wire_properties.property_of)
+"""property_of(properties, mark) returns the value of one property (`raftmq_wire.properties.property_of`)."""
 
 
 def key_words(properties: bytes) -> list[bytes]:

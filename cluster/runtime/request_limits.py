@@ -12,6 +12,7 @@ from typing import Annotated, Final, Protocol
 import msgspec
 
 from raftlog.work import charge_bytes
+from raftmq_wire.message_format import PROPERTIES_BYTES_MAX
 
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
@@ -31,6 +32,10 @@ NUMBER_DIGITS_MAX: Final = 20
 """The most characters of an integer that a header holds as text, sign included: 64 bits need no more. A longer text is
 not parsed."""
 TEXT_MAX: Final = 4096
+KEY_LENGTH_MAX: Final = PROPERTIES_BYTES_MAX
+"""The most letters of a key of a message, which is in its properties."""
+HANDLE_LENGTH_MAX: Final = 2 * KEY_LENGTH_MAX
+"""The most letters of a recall handle: base64 of a message's unique key and a few names and numbers."""
 TOPIC_LENGTH_MAX: Final = 256
 GROUP_LENGTH_MAX: Final = 120
 

@@ -115,7 +115,7 @@ class Upgrades:
         """Node -> time in seconds since which its machine is down or runs the older version."""
         self.stopped = False
         self.healed = False
-        """True when no more nodes are to be restarted by chance: a new member does not catch up if it, or its leader, is
+        """True when no more nodes are to be restarted by chance: a new member does not catch up if it or its leader is
         killed every second (seed 810000077)."""
         self.asked = 0
         """Number of times that a leader was asked to finalize."""

@@ -13,7 +13,7 @@ from raftmq.arrow.frames import Frames
 from raftmq.arrow.properties import MapParts, Texts, as_text, map_column, spans, split_properties, text_column
 from raftmq.arrow.undecodable import Undecodable
 from raftmq.client.message import COMPRESSED, UnreadableError, plain_body
-from raftmq_wire.message_format import parse_properties
+from raftmq_wire.properties import parse_properties
 
 _US = 1000
 MAX_BODIES_BYTES = 64 << 20

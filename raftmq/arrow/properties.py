@@ -1,6 +1,6 @@
 """Parses the properties of many messages at once: `name \\x01 value \\x02`, repeated.
 
-As in `message_format.parse_properties`, an entry with an empty name or value is skipped, and a later duplicate wins.
+An entry counts, and the last one of a name wins, as in `raftmq_wire.properties`.
 The native kernel does it in one pass (`split_properties`); this module does it with arrays, without a step per message.
 """
 

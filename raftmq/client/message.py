@@ -12,7 +12,8 @@ from raftmq.client.errors import Failed, Refused
 from raftmq.client.producing.delivery_delay import Delay, DeliverAt
 from raftmq_wire import message_format
 from raftmq_wire.codes import ResponseCode
-from raftmq_wire.message_format import PROPERTIES_BYTES_MAX, MessageFormatError, parse_properties
+from raftmq_wire.message_format import PROPERTIES_BYTES_MAX, MessageFormatError
+from raftmq_wire.properties import parse_properties
 
 _ZLIB = (0, 3)
 """Values of a message's compression type that mean zlib: producers before RocketMQ 5 know only this one and write 0."""

@@ -65,7 +65,7 @@ cdef extern from *:
     bint raftmq_has_crc32c() nogil
     uint32_t raftmq_crc32c(const uint8_t* at, size_t size) nogil
 
-VERSION = 8
+VERSION = 9
 SOURCE = RAFTMQ_KERNEL_SOURCE.decode()
 
 logger = logging.getLogger(__name__)
@@ -794,6 +794,36 @@ cdef inline bint begins(const uint8_t* p, Py_ssize_t size, const char* name, Py_
     return size >= length and memcmp(p, name, length) == 0
 
 
+cdef inline bint gives(const uint8_t* p, const uint8_t* stop, const char* mark, Py_ssize_t size) noexcept nogil:
+    """Whether an entry of properties, from `p` to `stop`, gives a property its value: it has this name, and its value is
+    not empty. The last entry that does counts (`raftmq_wire.properties`). `mark`: the name and 0x01."""
+    return stop - p > size and memcmp(p, mark, size) == 0
+
+
+cdef bytes value_of(const uint8_t* p, Py_ssize_t size, const char* mark, Py_ssize_t mark_size):
+    """See `raftmq_wire.properties.property_of`."""
+    cdef const uint8_t* end = p + size
+    cdef const uint8_t* stop
+    cdef const uint8_t* value = NULL
+    cdef Py_ssize_t value_size = 0
+    while p < end:
+        stop = <const uint8_t*>memchr(p, 2, end - p)
+        if stop == NULL:
+            stop = end
+        if gives(p, stop, mark, mark_size):
+            value, value_size = p + mark_size, stop - p - mark_size
+        p = stop + 1
+    return PyBytes_FromStringAndSize(<const char*>value, value_size) if value != NULL else b""
+
+
+def property_of(bytes properties not None, bytes mark not None):
+    """See `raftmq_wire.properties.property_of`."""
+    return value_of(
+        <const uint8_t*>PyBytes_AS_STRING(properties), PyBytes_GET_SIZE(properties),
+        PyBytes_AS_STRING(mark), PyBytes_GET_SIZE(mark),
+    )
+
+
 cdef class PlainBatches:
     cdef int64_t properties_max, batch_max
     cdef bytes suffix
@@ -845,7 +875,7 @@ cdef class PlainBatches:
         cdef const uint8_t* stop
         cdef const uint8_t* tag_at = NULL
         cdef const uint8_t* key_at = NULL
-        cdef Py_ssize_t tag_size = 0, key_size = 0, left, total
+        cdef Py_ssize_t tag_size = 0, key_size = 0, letter, total
         cdef bytes stored, new_key
         cdef uint8_t* into
         cdef uint32_t hashed = 0
@@ -853,18 +883,13 @@ cdef class PlainBatches:
         if not self._is_plain(p, size):
             return None
         while at < end:
-            left = end - at
-            stop = <const uint8_t*>memchr(at, 2, left)
+            stop = <const uint8_t*>memchr(at, 2, end - at)
             if stop == NULL:
                 stop = end
-            if key_at == NULL and begins(at, left, b"UNIQ_KEY\x01", 9):
-                key_at = at + 9
-                key_size = stop - key_at
-                if key_size <= 0:
-                    return None
-            elif tag_at == NULL and begins(at, left, b"TAGS\x01", 5):
-                tag_at = at + 5
-                tag_size = stop - tag_at
+            if gives(at, stop, b"UNIQ_KEY\x01", 9):
+                key_at, key_size = at + 9, stop - at - 9
+            elif gives(at, stop, b"TAGS\x01", 5):
+                tag_at, tag_size = at + 5, stop - at - 5
             at = stop + 1
         if key_at == NULL and self.new_key is None:
             return None
@@ -888,11 +913,11 @@ cdef class PlainBatches:
         memcpy(into, PyBytes_AS_STRING(self.suffix), PyBytes_GET_SIZE(self.suffix))
         self.tag = 0
         if tag_size > 0:
-            for left in range(tag_size):
-                if tag_at[left] > 0x7E:
+            for letter in range(tag_size):
+                if tag_at[letter] > 0x7E:
                     self.tag = java_hash(PyBytes_FromStringAndSize(<const char*>tag_at, tag_size).decode("utf-8", "replace"))
                     break
-                hashed = 31 * hashed + tag_at[left]
+                hashed = 31 * hashed + tag_at[letter]
             else:
                 self.tag = <int32_t>hashed
         self.key = new_key if new_key is not None else PyBytes_FromStringAndSize(<const char*>key_at, key_size)
@@ -1483,20 +1508,6 @@ cdef inline bint _same_head(MessageHead head, int64_t sys_flag, int64_t born_ms,
     )
 
 
-cdef bytes _unique_key(const uint8_t* p, Py_ssize_t size):
-    """The value of UNIQ_KEY in raw properties; see `cluster.replication.message_head`."""
-    cdef const uint8_t* end = p + size
-    cdef const uint8_t* stop
-    while p < end:
-        stop = <const uint8_t*>memchr(p, 2, end - p)
-        if stop == NULL:
-            stop = end
-        if begins(p, end - p, b"UNIQ_KEY\x01", 9):
-            return PyBytes_FromStringAndSize(<const char*>p + 9, stop - p - 9)
-        p = stop + 1
-    return b""
-
-
 cdef BatchMessage _copy(const uint8_t* p, const uint8_t* end, int64_t tag_hash, MessageHead like):
     """A copy of the stored message from `p` to `end`; None if there is none. `like`: a head that may fit."""
     cdef uint32_t magic = get32(p + 4), sys_flag = get32(p + 36)
@@ -1539,7 +1550,7 @@ cdef BatchMessage _copy(const uint8_t* p, const uint8_t* end, int64_t tag_hash, 
     copy.body = body
     copy.properties = PyBytes_FromStringAndSize(<const char*>at, properties_size)
     copy.tag_hash = tag_hash
-    copy.unique_key = _unique_key(at, properties_size)
+    copy.unique_key = value_of(at, properties_size, b"UNIQ_KEY\x01", 9)
     copy.head = like
     return copy
 

@@ -26,9 +26,9 @@ from raftmq_wire.message_format import (
     encode_message,
     encode_message_id,
     java_hash,
-    parse_properties,
     stored_properties,
 )
+from raftmq_wire.properties import parse_properties
 from tests.support.message_bytes import build_properties, split_batch
 
 VECTOR = bytes.fromhex(

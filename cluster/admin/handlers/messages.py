@@ -35,7 +35,8 @@ from cluster.broker.refusal import Refused
 from cluster.runtime.request_limits import INT64_MAX
 from cluster.tier.store.errors import StoreError
 from raftlog.work import charge_bytes, charge_text
-from raftmq_wire.message_format import Message, decode_message, encode_message_id, parse_properties
+from raftmq_wire.message_format import Message, decode_message, encode_message_id
+from raftmq_wire.properties import parse_properties
 from statemachine.topics import TopicConfig
 
 MESSAGES_MAX: Final = 32

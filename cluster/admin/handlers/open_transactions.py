@@ -15,7 +15,8 @@ from cluster.admin.route import Route, Serves
 from cluster.broker.delivery_time import producer_group_of
 from cluster.broker.reads.log_reads import read_intact
 from cluster.broker.services import Services
-from raftmq_wire.message_format import decode_message, parse_properties
+from raftmq_wire.message_format import decode_message
+from raftmq_wire.properties import parse_properties
 from statemachine.delivery.half_messages import HalfMessage
 from statemachine.rows.keys import U64_MAX
 

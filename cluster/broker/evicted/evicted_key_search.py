@@ -54,7 +54,7 @@ def complete(
             more = [stored for stored in older if stored.message.position not in known]
             done(found._replace(messages=[*found.messages, *more][: query.count_max]))
         elif found.messages:
-            logger.warning("older messages with the key %s are left out: %s", query.key, older)
+            logger.warning("older messages with the key %s are left out: %s", query.shown, older)
             done(found)
         else:
             done(_unknown(str(older)))

@@ -19,7 +19,8 @@ from cluster.broker.reads.pull_values import Pull
 from cluster.broker.services import Services
 from cluster.runtime.turns.work import Steps
 from raftlog.work import METER, charge, charge_bytes
-from raftmq_wire.message_format import parse_properties, stored_properties
+from raftmq_wire.message_format import stored_properties
+from raftmq_wire.properties import parse_properties
 from statemachine.payload import ITEM
 from statemachine.queue_reads import QueueItem
 

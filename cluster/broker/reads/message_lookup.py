@@ -11,13 +11,15 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.replication.message_head import KEYS_MARK, UNIQUE_MARK, property_of
+from cluster.replication.message_head import KEYS_MARK, UNIQUE_MARK
 from cluster.runtime.request_limits import INT64_MAX
 from raftlog.errors import OutOfRangeError, StorageError
 from raftlog.frame import FRAME_LENGTH_MAX
 from raftlog.kept_errors import bare
+from raftlog.work import charge_text
 from raftmq_wire.checksums import crc32c
 from raftmq_wire.message_format import HEAD, MAGIC_V1, MAGIC_V2, Message, MessageFormatError, decode_message, stored_at
+from raftmq_wire.properties import values_of
 from statemachine.delivery.staged_writes import attempt_of
 from statemachine.rows.keys import U64_MAX
 from statemachine.topics import TopicConfig
@@ -58,6 +60,11 @@ class KeyQuery(NamedTuple):
     count_max: int
     begin_ms: int = 0
     end_ms: int = INT64_MAX
+
+    @property
+    def shown(self) -> str:
+        """The key for a text, cut: it may be as long as properties can be."""
+        return self.key[:255]
 
 
 class QueryResult(NamedTuple):
@@ -250,13 +257,19 @@ class KeyLookup:
 
 
 def is_wanted(message: Message, topic: str, query: KeyQuery) -> bool:
-    """Returns True if the message is of the topic, has the key, and was stored within the times."""
+    """Returns True if the message is of the topic, has the key, and was stored within the times.
+
+    Of a property that stands twice the last value is indexed; earlier builds indexed the first. Any of them counts
+    here, so that what the index has is found.
+    """
     if message.topic != topic or not query.begin_ms <= message.store_ms <= query.end_ms:
         return False
     key = query.key.encode("utf-8", "replace")
-    if _text_equal(property_of(message.properties, UNIQUE_MARK), key):
+    properties = message.properties
+    charge_text(len(properties))
+    if any(_text_equal(value, key) for value in values_of(properties, UNIQUE_MARK)):
         return True
-    return not query.unique and key in property_of(message.properties, KEYS_MARK).split(b" ")
+    return not query.unique and any(key in value.split(b" ") for value in values_of(properties, KEYS_MARK))
 
 
 def _text_equal(found: bytes, wanted: bytes) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.broker.delivery_time import DELAY, REAL_QID, REAL_TOPIC, Delayed, Delays, addressed, without
+from cluster.broker.delivery_time import DELAY, REAL_QID, REAL_TOPIC, Delayed, Delays, addressed
 from cluster.broker.message_copies import SYS_FLAGS_OF_A_COPY
 from cluster.broker.name_rules import DEAD_LETTER_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX
 from cluster.broker.reads.message_lookup import Stored, UnreadableError, message_at, why_none
@@ -21,11 +21,12 @@ from cluster.broker.refusal import Reason, Refused, not_written, over_limit, whe
 from cluster.broker.rights import SUB, Party, Rights, topic_need
 from cluster.replication.internal_sends import submit_own
 from cluster.replication.message_batch import TopicSlot
-from cluster.replication.message_head import UNIQUE_MARK, property_of, tag_hash
+from cluster.replication.message_head import TAG_MARK, UNIQUE_MARK, property_of, tag_hash
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.errors import StorageError
 from raftlog.kept_errors import bare
 from raftmq_wire.message_format import PROPERTIES_BYTES_MAX, Message, encode_host, encode_message_id
+from raftmq_wire.properties import without
 from statemachine.commands import CREATE_TOPIC, PUT_GROUP, Command
 from statemachine.payload import RowKind
 
@@ -46,6 +47,11 @@ REPEATED_MS = 60_000
 delivered, the group has consumed the message again, because its offsets were reset."""
 FAILURE_MARK = 0x36
 """The value in place of the body's CRC in the unique row of a failure."""
+
+RETRY_TOPIC, ORIGIN_ID, NO_ORIGIN = b"RETRY_TOPIC\x01", b"ORIGIN_MESSAGE_ID\x01", b"RAFTMQ_NO_ORIGIN\x01"
+"""Properties of a copy: topic and id of the original message, and that there was no room for both."""
+_WHERE = b"MSG_REGION\x01", b"TRACE_ON\x01", b"CLUSTER\x01"
+"""Properties that each send gets (`Sends.suffix`). A copy without room goes without them."""
 
 Done = Callable[[Refused | None], None]
 """Called with None when a majority has the copy on disk."""
@@ -175,7 +181,7 @@ class SendBacks:
             why = why_none(self._services, wanted.position, unreadable)
             raise Refused(Reason.ERROR, f"no message to send back at {where}: {why}")
         message = stored.message
-        known_as = {"", message.topic, property_of(message.properties, b"RETRY_TOPIC\x01").decode("utf-8", "replace")}
+        known_as = {"", message.topic, property_of(message.properties, RETRY_TOPIC).decode("utf-8", "replace")}
         if wanted.origin_topic not in known_as:
             remark = f"the message at {where} is of topic {message.topic}, not {wanted.origin_topic[:255]}"
             raise Refused(Reason.ERROR, remark)
@@ -262,7 +268,7 @@ class SendBacks:
             reconsume_times=min(message.reconsume_times + 1, TIMES_MAX),
             body=message.body,
             properties=properties,
-            tag_hash=tag_hash(property_of(properties, b"TAGS\x01")),
+            tag_hash=tag_hash(property_of(properties, TAG_MARK)),
             unique_key=property_of(properties, UNIQUE_MARK).decode("utf-8", "replace"),
             schedule=schedule,
             failure=(wanted.position, FAILURE_MARK),
@@ -288,29 +294,31 @@ def is_dead(wanted: SentBack, group: GroupConfig, message: Message) -> bool:
 
 
 def copied_properties(message: Message) -> bytes:
-    """Returns the message's own properties, and its origin: topic and id of the first message in a row of copies."""
-    properties = message.properties
-    if DELAY in properties:
-        properties = without(properties, DELAY)  # of a plain message: it would be read as a delay of the copy
-    if properties and properties[-1] != 2:
-        properties += b"\x02"
-    for name, value in (
-        (b"RETRY_TOPIC\x01", message.topic),
-        (b"ORIGIN_MESSAGE_ID\x01", encode_message_id(message.store_host, message.position)),
-    ):
-        added = name + value.encode() + b"\x02"
-        # A message whose properties leave no room comes again all the same.
-        if not property_of(properties, name) and len(properties) + len(added) <= PROPERTIES_BYTES_MAX:
-            properties += added
-    return properties
+    """Returns the message's own properties, and its origin: topic and id of the first message in a row of copies.
+
+    Only a copy, which the broker or a consumer made, names its origin itself. Without room for the origin, the copy has
+    RAFTMQ_NO_ORIGIN, and if possible the topic, by which clients call their listeners.
+    """
+    kept = without(message.properties, DELAY)  # of a plain message: it would be read as a delay of the copy
+    if not message.topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+        kept = without(kept, RETRY_TOPIC, ORIGIN_ID, NO_ORIGIN)
+    elif property_of(kept, NO_ORIGIN):
+        return kept  # whatever is added would name this copy
+    topic = _unless_there(kept, RETRY_TOPIC, message.topic)
+    whole = topic + _unless_there(kept, ORIGIN_ID, encode_message_id(message.store_host, message.position))
+    lean, mark = without(kept, *_WHERE), NO_ORIGIN + b"true\x02"
+    wishes = (kept + whole, lean + whole, lean + mark + topic, lean + mark)
+    return next((wish for wish in wishes if len(wish) <= PROPERTIES_BYTES_MAX), kept)
+
+
+def _unless_there(properties: bytes, mark: bytes, value: str) -> bytes:
+    return b"" if property_of(properties, mark) else mark + value.encode() + b"\x02"
 
 
 def _addressed(delayed: Delayed, topic: str, queue_id: int) -> bytes:
     """Adds the topic and queue of the copy to the properties if there is room: only people read them."""
-    properties = delayed.properties
-    if REAL_TOPIC in properties or REAL_QID in properties:
-        delayed = Delayed(delayed.schedule, without(properties, REAL_TOPIC, REAL_QID))
+    delayed = delayed._replace(properties=without(delayed.properties, REAL_TOPIC, REAL_QID))
     try:
         return addressed(delayed, topic, queue_id, PROPERTIES_BYTES_MAX)
     except Refused:
-        return properties
+        return delayed.properties

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from cluster.broker.delivery_time import DELAY, TIMERS, level_of
 from cluster.broker.name_rules import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from cluster.replication.message_head import property_of
 from cluster.replication.outcome import ReplyTo
 from cluster.replication.send_identity import Identity
 from raftmq_wire.kernel import twin
+from raftmq_wire.properties import without
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -110,8 +112,6 @@ class PlainBatches:
 V5_1_1 = 435
 """Protocol version of the first RocketMQ whose orderly consumers count the last try (MQVersion.V5_1_1)."""
 _FIRST_LEVEL = 3
-_DELAY = re.compile(r"(?:^|\x02)DELAY\x01(\d{1,9})(?:\x02|$)")
-_DELAYS = ("DELAY\x01", "TIMER_DELIVER_MS\x01", "TIMER_DELAY_SEC\x01", "TIMER_DELAY_MS\x01")
 
 
 class Target(NamedTuple):
@@ -124,7 +124,7 @@ class Target(NamedTuple):
 
 def redirected(wish: DecodedSend, groups: Mapping[str, GroupConfig], version: int) -> Target:
     """Returns the target of a send: for a send to a %RETRY% topic as the comment above says, for any other the one that
-    it asks for. `version`: the version of the client's protocol."""
+    it asks for. `version`: the version of the client's protocol. Raises Refused."""
     properties = wish.properties
     if not wish.topic.startswith(RETRY_PREFIX):
         return Target(wish.topic, wish.queue_id, properties)
@@ -135,13 +135,12 @@ def redirected(wish: DecodedSend, groups: Mapping[str, GroupConfig], version: in
         maximum = named if named is not None and named >= 0 else group.retry_max_times
         tries = wish.reconsume_times or 0
         if tries > maximum or (tries == maximum and version < V5_1_1 and _is_given_up(properties, tries)):
-            kept = [part for part in properties.split("\x02") if part and not part.startswith(_DELAYS)]
-            properties = "".join(part + "\x02" for part in kept)
-            return Target(DEAD_LETTER_PREFIX + name, 0, properties)
+            kept = without(properties.encode(), DELAY, *TIMERS).decode()
+            return Target(DEAD_LETTER_PREFIX + name, 0, kept)
     return Target(wish.topic, wish.queue_id, properties)
 
 
 def _is_given_up(properties: str, tries: int) -> bool:
-    """Returns True if only a consumer that has no try left can have sent this."""
-    asked = _DELAY.search(properties)
-    return asked is None or int(asked[1]) >= _FIRST_LEVEL + tries
+    """Returns True if only a consumer that has no try left can have sent this. Raises Refused."""
+    asked = properties.encode()
+    return not property_of(asked, DELAY) or level_of(asked) >= _FIRST_LEVEL + tries

@@ -11,14 +11,21 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from cluster.broker.delivery_time import Delays, addressed, half_of, is_half, without
+from cluster.broker.delivery_time import DONE_BYTES, Delays, addressed, half_of, is_half
 from cluster.broker.name_rules import AUTO_CREATE_NAMES, FORBIDDEN_TOPICS, PERM_WRITE
 from cluster.broker.refusal import NotTaken, Reason, Refused, over_limit
 from cluster.broker.sends.held_sends import HeldSends, LongSessionError, OtherTopic, SessionReads, UnderWay
 from cluster.broker.sends.send_request import DecodedSend, Origin, PlainBatches, SendPath, redirected
 from cluster.replication.acks.ack_levels import LevelError, ack_of
 from cluster.replication.message_batch import BatchMessage, Send, TopicSlot, key_hash_of, normal_kind
-from cluster.replication.message_head import CACHED_TAG_MAX, cached_tag_hash, property_of, tag_hash
+from cluster.replication.message_head import (
+    CACHED_TAG_MAX,
+    TAG_MARK,
+    UNIQUE_MARK,
+    cached_tag_hash,
+    property_of,
+    tag_hash,
+)
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.replication.proposals import Proposals
 from cluster.replication.send_identity import (
@@ -33,6 +40,7 @@ from cluster.replication.send_identity import (
 )
 from raftmq_wire.crc import crc32
 from raftmq_wire.message_format import PROPERTIES_BYTES_MAX
+from raftmq_wire.properties import without
 from statemachine.commands import CREATE_TOPIC, NAME, OWNERS_LEVEL
 from statemachine.payload import RowKind
 
@@ -117,8 +125,11 @@ class Sends(Generic[_Origin]):
             remark = f"request queueId[{queue_id}] is illegal, topic {topic} has {slot.queues} queues"
             raise NotTaken(Reason.INVALID, remark)
         schedule, kind = None, normal_kind(topic) if topic[0] == "%" else 0
-        if ("DELAY" in asked or "TIMER_D" in asked or "TRAN_MSG" in asked) and not wish.is_batch:
-            asked, schedule, kind = self._waiting_kind(asked, topic, queue_id, kind, origin.user)
+        if "DELAY" in asked or "TIMER_D" in asked or "TRAN_MSG" in asked:
+            if wish.is_batch:
+                self._check_at_once(topic, asked.encode(), "a batch")
+            else:
+                asked, schedule, kind = self._waiting_kind(asked, topic, queue_id, kind, origin.user)
         self._submit(origin, wish, oneway, slot, queue_id, asked, kind, schedule)
 
     def _submit(
@@ -138,7 +149,8 @@ class Sends(Generic[_Origin]):
         if wish.is_batch:
             properties, unique_key, tag, batch = b"", "", 0, self.split_batch(slot, body, origin.user)
         else:
-            properties, key, tag = self._check_message(len(body), asked.encode())
+            later = DONE_BYTES if schedule is not None and schedule.names_due else 0
+            properties, key, tag = self._check_message(len(body), asked.encode(), later)
             unique_key, batch = key.decode("utf-8", "replace"), ()
         try:
             ack = ack_of(properties or asked.encode(), slot.ack)
@@ -241,8 +253,9 @@ class Sends(Generic[_Origin]):
             raise Refused(Reason.UNKNOWN, "it is being looked up whether this send was stored before") from None
         return found is not None and not isinstance(found, OtherTopic)
 
-    def _check_message(self, body_size: int, properties: bytes) -> tuple[bytes, bytes, int]:
-        """Returns the properties as they will be stored, UNIQ_KEY and tag hash. Raises Refused (13)."""
+    def _check_message(self, body_size: int, properties: bytes, later: int = 0) -> tuple[bytes, bytes, int]:
+        """Returns the properties as they will be stored, UNIQ_KEY and tag hash. Raises Refused (13). `later`: bytes
+        that the properties get when the entry is built."""
         if body_size > self._limits.message_bytes_max:
             raise Refused(
                 Reason.MESSAGE_ILLEGAL,
@@ -252,29 +265,30 @@ class Sends(Generic[_Origin]):
             properties += b"\x02"
         if b"POP_CK\x01" in properties:
             properties = without(properties, b"POP_CK\x01")
-        at = properties.find(b"UNIQ_KEY\x01")
-        if at > 0 and properties[at - 1] == 2:  # the usual case of `property_of`, in place
-            unique_key = properties[at + 9 : properties.find(b"\x02", at)]
-        else:
-            unique_key = property_of(properties, b"UNIQ_KEY\x01") if at >= 0 else b""
+        unique_key = property_of(properties, UNIQUE_MARK)
         if not unique_key:
             self._keys += 1  # `new_key`, in place: once per message
             unique_key = b"%b%016X" % (self._key_prefix, self._keys)
             properties = b"%bUNIQ_KEY\x01%b\x02" % (properties, unique_key)
         stored = properties + self.suffix
-        if len(stored) > self._limits.properties_bytes_max:
+        if len(stored) + later > self._limits.properties_bytes_max:
             raise Refused(
                 Reason.MESSAGE_ILLEGAL,
-                f"the properties have {len(stored)} bytes with those the broker adds, "
+                f"the properties have {len(stored) + later} bytes with those the broker adds, "
                 f"limits.properties_bytes_max = {self._limits.properties_bytes_max}",
             )
-        at = properties.find(b"TAGS\x01")
-        if at < 0:
+        tag = property_of(properties, TAG_MARK)
+        if not tag:
             return stored, unique_key, 0
-        if at and properties[at - 1] != 2:
-            return stored, unique_key, tag_hash(property_of(properties, b"TAGS\x01"))
-        tag = properties[at + 5 : properties.find(b"\x02", at)]  # both again the usual case, in place
-        return stored, unique_key, cached_tag_hash(tag) if 0 < len(tag) <= CACHED_TAG_MAX else tag_hash(tag)
+        return stored, unique_key, cached_tag_hash(tag) if len(tag) <= CACHED_TAG_MAX else tag_hash(tag)
+
+    def _check_at_once(self, topic: str, properties: bytes, what: str) -> None:
+        """Raises Refused (13) if a batch, or a message of one, is not to be delivered at once. RocketMQ refuses it too
+        (CommitLog.asyncPutMessages)."""
+        if is_half(topic, properties):
+            raise Refused(Reason.MESSAGE_ILLEGAL, f"{what} with TRAN_MSG: a half message is not sent in a batch")
+        if self._delays.of(properties, self._services.log_time_ms()):
+            raise Refused(Reason.MESSAGE_ILLEGAL, f"{what} cannot be delivered later: it has DELAY or TIMER_*")
 
     def new_key(self) -> bytes:
         """Returns a UNIQ_KEY for a message that comes without one."""
@@ -305,10 +319,8 @@ class Sends(Generic[_Origin]):
                     remark = f"message {len(messages)} of the batch is truncated or longer than its length field"
                     raise Refused(Reason.MESSAGE_ILLEGAL, remark)
                 asked = body[props_at + 2 : stop]
-                if (b"DELAY" in asked or b"TIMER_D" in asked) and self._delays.of(asked, self._services.log_time_ms()):
-                    raise Refused(Reason.MESSAGE_ILLEGAL, "a message of a batch cannot be delivered later")
-                if b"TRAN_MSG" in asked and is_half(slot.name, asked):
-                    raise Refused(Reason.MESSAGE_ILLEGAL, "a half message (TRAN_MSG) is not sent in a batch")
+                if b"DELAY" in asked or b"TIMER_D" in asked or b"TRAN_MSG" in asked:
+                    self._check_at_once(slot.name, asked, "a message of a batch")
                 properties, key, tag = self._check_message(body_len, asked)
                 content = body[body_at:props_at]
                 key_hash = self._unique_hash(user, key.decode("utf-8", "replace"), content) if strict else 0
@@ -565,4 +577,4 @@ def _not_writable(slot: TopicSlot) -> Refused:
 
 
 def _unique_key(wish: DecodedSend) -> str:
-    return property_of(wish.properties.encode(), b"UNIQ_KEY\x01").decode("utf-8", "replace")
+    return property_of(wish.properties.encode(), UNIQUE_MARK).decode("utf-8", "replace")

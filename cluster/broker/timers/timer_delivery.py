@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from cluster.broker.delivery_time import DELAY, without
+from cluster.broker.delivery_time import DELAY
 from cluster.broker.message_copies import copied, queue_for
 from cluster.broker.timers.due_reads import DueAsk, DueFound, DueReads, DueRow, RowsInFlight, is_gone
 from cluster.replication.internal_sends import NoClient, submit_copies
 from cluster.replication.outcome import Outcome, ProposeResult
+from raftmq_wire.properties import without
 from statemachine.commands import DELIVER_TIMERS, DROP_TIMERS
 from statemachine.payload import RowKind
 

@@ -322,7 +322,7 @@ def mismatch(asked: Ending, message: Message) -> str:
         return f"{where} is of producer group {group}, not {asked.group[:255]}"
     key = property_of(message.properties, UNIQUE_MARK).decode("utf-8", "replace")
     if asked.unique_key != key:
-        return f"{where} has the unique key {key}, not {asked.unique_key[:255]}"
+        return f"{where} has the unique key {key[:255]}, not {asked.unique_key[:255]}"
     return ""
 
 

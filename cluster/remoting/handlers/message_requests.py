@@ -25,6 +25,7 @@ from cluster.remoting.answers import refuse, refusing
 from cluster.remoting.connection.remoting_request import RemotingRequest
 from cluster.remoting.request import Request, integer, integer_in, party_of, text
 from cluster.remoting.request_rights import GET, Code, Codes, on_cluster, row, user_alone
+from cluster.runtime.request_limits import HANDLE_LENGTH_MAX, KEY_LENGTH_MAX
 from raftlog.errors import OutOfRangeError, RaftLogError
 from raftmq_wire.codec import FLAG_ONEWAY, is_true
 from raftmq_wire.codes import RequestCode, ResponseCode
@@ -76,7 +77,7 @@ class QueryRequests:
         }
 
     def _by_key(self, request: Request) -> None:
-        topic, key = text(request, "topic"), text(request, "key")
+        topic, key = text(request, "topic"), text(request, "key", KEY_LENGTH_MAX)
         unique = is_true(request.ext.get(UNIQUE_FIELD))
         count_max = UNIQUE_MESSAGES_MAX if unique else min(integer(request, "maxNum"), MESSAGES_MAX)
         query = KeyQuery(key, unique, count_max, integer(request, "beginTimestamp"), integer(request, "endTimestamp"))
@@ -195,7 +196,7 @@ class RecallRequests:
     def _recall(self, request: Request) -> None:
         topic = text(request, "topic")
         try:
-            handle = decode_recall_handle(text(request, "recallHandle"))
+            handle = decode_recall_handle(text(request, "recallHandle", HANDLE_LENGTH_MAX))
         except ValueError as error:
             raise Refused(Reason.ILLEGAL, str(error)) from None
 

@@ -23,7 +23,7 @@ from cluster.remoting.request import party_of
 from cluster.remoting.request_rights import Code, Codes, row
 from raftmq_wire.codec import CodecError
 from raftmq_wire.codes import RequestCode, ResponseCode
-from raftmq_wire.message_format import parse_properties
+from raftmq_wire.properties import parse_properties
 
 if TYPE_CHECKING:
     from cluster.broker.groups.reply_delivery import ReplyDelivery

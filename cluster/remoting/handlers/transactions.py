@@ -20,6 +20,7 @@ from cluster.remoting.answers import answer_of
 from cluster.remoting.request import integer, party_of, text
 from cluster.remoting.request_rights import Code, Codes, user_alone
 from cluster.replication.message_head import UNIQUE_MARK, property_of
+from cluster.runtime.request_limits import KEY_LENGTH_MAX
 from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, encode_frame
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.message_format import Message, encode_message, encode_message_id
@@ -75,7 +76,7 @@ def parse(request: Request) -> Ending:
     half_offset = integer(request, "tranStateTableOffset")
     if position < 0 or half_offset < 0:
         raise Refused(Reason.INVALID, "fields commitLogOffset and tranStateTableOffset are not negative")
-    group, key = text(request, "producerGroup"), text(request, "msgId")
+    group, key = text(request, "producerGroup"), text(request, "msgId", KEY_LENGTH_MAX)
     return Ending(position, half_offset, group, key, wish, party_of(request))
 
 

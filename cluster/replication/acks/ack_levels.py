@@ -12,6 +12,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
+from cluster.replication.message_head import property_of
+
 if TYPE_CHECKING:
     from cluster.config.config import ModesSection
 
@@ -72,18 +74,8 @@ def level_named(name: str, where: str) -> Ack:
 
 def ack_of(properties: bytes, default: int) -> int:
     """Returns the level of a message with these properties; `default` if they specify none. Raises LevelError."""
-    if PROPERTY in properties:
-        value = _value(properties, PROPERTY)
-        if value is not None:
-            return level_named(value.decode("utf-8", "replace"), "property ACK_LEVEL")
-    if WAIT_FALSE in properties and _value(properties, WAIT) == b"false":  # every RocketMQ client writes WAIT=true
+    if PROPERTY in properties and (value := property_of(properties, PROPERTY)):
+        return level_named(value.decode("utf-8", "replace"), "property ACK_LEVEL")
+    if WAIT_FALSE in properties and property_of(properties, WAIT) == b"false":  # every RocketMQ client writes WAIT=true
         return Ack.LEADER
     return default
-
-
-def _value(properties: bytes, mark: bytes) -> bytes | None:
-    """Returns the value of the property that begins with `mark`; None if `mark` occurs only inside another property."""
-    for part in properties.split(b"\x02"):
-        if part.startswith(mark):
-            return part[len(mark) :]
-    return None

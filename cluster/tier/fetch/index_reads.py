@@ -46,7 +46,7 @@ class EvictedKeyReads:
 
     def find(self, topic: TopicConfig, query: KeyQuery, done: Callable[[list[Stored] | Exception], None]) -> None:
         """Finds the newest messages that the query wants (`EvictedKeys.find`)."""
-        self._start(self.found(topic, query), f"a query for the key {query.key} of {topic.name}", done)
+        self._start(self.found(topic, query), f"a query for the key {query.shown} of {topic.name}", done)
 
     def at(self, position: int, done: Callable[[Stored | Exception | None], None]) -> None:
         """Finds the message whose first byte is at the position (`EvictedKeys.at`)."""

@@ -26,7 +26,8 @@ from jepsen_like.sim.users.leaks import Leaks, unique_key_of
 from jepsen_like.sim.users.user_clients import Signer, first_secret
 from raftmq_wire.codec import FLAG_RESPONSE, Header, ext_of
 from raftmq_wire.codes import RequestCode, ResponseCode
-from raftmq_wire.message_format import BatchItem, build_batch, decode_messages, encode_message_id, parse_properties
+from raftmq_wire.message_format import BatchItem, build_batch, decode_messages, encode_message_id
+from raftmq_wire.properties import parse_properties
 
 OWN: Final = "mal"
 """The attacker's name, and the prefix of the names of his topic, group and clients."""

@@ -14,7 +14,8 @@ from typing import NamedTuple
 from cluster.node.node import Node
 from jepsen_like.sim.machines.machine import Machine
 from raftlog.errors import RaftLogError
-from raftmq_wire.message_format import Message, RecallHandle, decode_message, parse_properties
+from raftmq_wire.message_format import Message, RecallHandle, decode_message
+from raftmq_wire.properties import parse_properties
 from statemachine.delivery.half_messages import HalfMessage
 from statemachine.delivery.staged_writes import Attempt, attempt_of
 from statemachine.rows import keys

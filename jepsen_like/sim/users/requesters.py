@@ -22,7 +22,7 @@ from jepsen_like.sim.users.mark_check import REPLY_TO
 from jepsen_like.sim.users.user_clients import Signer, first_secret
 from raftmq_wire.codec import FLAG_RESPONSE, Header, encode_frame, ext_of
 from raftmq_wire.codes import RequestCode, ResponseCode
-from raftmq_wire.message_format import parse_properties
+from raftmq_wire.properties import parse_properties
 
 NAME = "eve"
 """The user as which the requesters sign."""

@@ -8,7 +8,7 @@ import pytest
 
 from cluster.broker.reads import message_lookup
 from raftlog.errors import CorruptLogError, OutOfRangeError, RaftLogError
-from raftmq_wire.message_format import decode_messages
+from raftmq_wire.message_format import PROPERTIES_BYTES_MAX, decode_messages
 from statemachine import message_index
 
 LONG_MAX = (1 << 63) - 1
@@ -45,6 +45,30 @@ def test_d9_messages_are_found_by_each_of_their_keys(node: Any) -> None:
     assert bodies(by_key(node, "red", maxNum=1)) == [b"2"]
     assert by_key(node, "order").code == 22
     assert by_key(node, "order-1 red").code == 22
+
+
+def test_the_longest_key_is_found(node: Any) -> None:
+    """A key may be as long as properties can be."""
+    long = "k" * (PROPERTIES_BYTES_MAX - 100)
+    node.create_topic("T")
+    node.store("T", b"1", keys=f"short {long}")
+    node.store("T", b"2", unique=long)
+    assert bodies(by_key(node, long)) == [b"2", b"1"]
+    assert bodies(by_key(node, long, _UNIQUE_KEY_QUERY="true")) == [b"2"]
+    none = by_key(node, "K" * PROPERTIES_BYTES_MAX)
+    assert (none.code, len(none.remark) < 1000) == (22, True)
+    assert by_key(node, "k" * (PROPERTIES_BYTES_MAX + 1)).code == 29
+
+
+@pytest.mark.parametrize("name", ["KEYS", "UNIQ_KEY"])
+def test_what_an_earlier_build_indexed_by_the_first_value_is_found(node: Any, name: str) -> None:
+    """A property that stands twice has its last value now; the index of what is stored stays as it is."""
+    node.create_topic("T")
+    twice = {name: f"old\x02{name}\x01new\x02{name}\x01"}
+    node.store("T", b"1", indexed="old", user=twice)
+    node.store("T", b"2", indexed="new", user=twice)
+    assert bodies(by_key(node, "old")) == [b"1"]
+    assert bodies(by_key(node, "new")) == [b"2"]
 
 
 def test_the_answer_is_what_a_pull_would_give(node: Any) -> None:

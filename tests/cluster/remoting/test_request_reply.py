@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.broker.services import ClientAnswer
-from raftmq_wire.message_format import parse_properties
+from raftmq_wire.properties import parse_properties
 
 LONG = {
     "producerGroup": "repliers",

@@ -58,6 +58,12 @@ def test_the_answer_of_a_timer_has_a_handle(sim: SimCluster) -> None:
     assert handle == RecallHandle("T", "raftmq", row.due_ms, "K", row.position)
 
 
+def test_the_longest_key_is_recalled(sim: SimCluster) -> None:
+    (fields,) = send(sim, key="K" * 32_500)
+    assert recall(sim, fields["recallHandle"]) == (0, "K" * 32_500)
+    assert recall(sim, "x" * 70_000)[0] == 29
+
+
 @pytest.mark.parametrize("properties", ["DELAY\x013\x02", "", "TIMER_DELAY_MS\x010\x02"])
 def test_others_have_none(sim: SimCluster, properties: str) -> None:
     """RocketMQ gives none either, not even to a message of a delay level."""

@@ -11,7 +11,14 @@ from cluster.broker.sends.redelivery import copied_properties
 from cluster.replication.outcome import Outcome
 from raftlog.types import Entry, EntryType
 from raftmq_wire.codec import BINARY, FLAG_ONEWAY, JSON, encode_frame
-from raftmq_wire.message_format import Message, decode_message, decode_message_id, parse_properties
+from raftmq_wire.message_format import (
+    PROPERTIES_BYTES_MAX,
+    Message,
+    decode_message,
+    decode_message_id,
+    encode_message_id,
+)
+from raftmq_wire.properties import parse_properties, without
 from statemachine import commands
 from statemachine.payload import RowKind, decode
 from tests.support.sim_cluster import SELDOM_S, ClientPath, SimCluster, SimNode, codes, send_frame
@@ -302,12 +309,77 @@ def test_a_message_whose_topic_is_gone_or_another(sim: SimCluster) -> None:
     assert ask(sim, position)[0] == 1
 
 
-def test_properties_without_room_come_again_all_the_same() -> None:
-    full = b"a\x01" + b"b" * 32_764 + b"\x02"
-    assert copied_properties(Message("T", b"", full)) == full
-    almost = b"a\x01" + b"b" * 32_700 + b"\x02"
-    assert copied_properties(Message("T", b"", almost)) == almost + b"RETRY_TOPIC\x01T\x02"
-    assert copied_properties(Message("T", b"", b"a\x01b")).startswith(b"a\x01b\x02RETRY_TOPIC\x01T\x02")
+WHERE = b"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01c\x02"
+"""What each send gets, in a cluster with a short name."""
+ORIGIN = (b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID", b"RAFTMQ_NO_ORIGIN")
+NAMED = b"RETRY_TOPIC\x01%b\x02ORIGIN_MESSAGE_ID\x01" + encode_message_id(("10.0.0.1", 1), 7).encode() + b"\x02"
+
+
+def origin_of(properties: bytes, topic: str = "T") -> bytes:
+    """What the copy of a message with these properties has instead of them, or in addition."""
+    made = copied_properties(Message(topic, b"", properties, position=7, store_host=("10.0.0.1", 1)))
+    assert len(made) <= PROPERTIES_BYTES_MAX
+    own = without(properties, *[mark + b"\x01" for mark in ORIGIN])
+    return made.removeprefix(own) if made.startswith(own) else made.removeprefix(own.removesuffix(WHERE)) + b" alone"
+
+
+@pytest.mark.parametrize("mark", [*ORIGIN, b"RETRY_TOPIC\x01a\x02RETRY_TOPIC"])
+def test_a_sender_does_not_say_of_what_it_is_a_copy(mark: bytes) -> None:
+    theirs = b"a\x01b\x02" + mark + b"\x01theirs\x02c\x01d\x02"
+    assert origin_of(theirs) == NAMED % b"T"
+
+
+@pytest.mark.parametrize("topic", ["%RETRY%g", "%DLQ%g"])
+def test_a_copy_does(topic: str) -> None:
+    """Also one that a Java or Go client has sent itself."""
+    first = copied_properties(Message("T", b"", b"a\x01b", position=7))
+    assert copied_properties(Message(topic, b"", first, position=8)) == first
+    lost = b"RAFTMQ_NO_ORIGIN\x01true\x02"
+    assert copied_properties(Message(topic, b"", lost, position=8)) == lost
+    assert copied_properties(Message(topic, b"", b"a\x01b\x02", position=7)).startswith(b"a\x01b\x02RETRY_TOPIC\x01%")
+
+
+@pytest.mark.parametrize(
+    ("free", "origin"),
+    [
+        (200, NAMED % b"T"),
+        (len(NAMED % b"T"), NAMED % b"T"),
+        (len(NAMED % b"T") - 1, NAMED % b"T" + b" alone"),
+        (len(NAMED % b"T") - len(WHERE), NAMED % b"T" + b" alone"),
+        (len(NAMED % b"T") - len(WHERE) - 1, b"RAFTMQ_NO_ORIGIN\x01true\x02RETRY_TOPIC\x01T\x02 alone"),
+        (0, b"RAFTMQ_NO_ORIGIN\x01true\x02RETRY_TOPIC\x01T\x02 alone"),
+    ],
+)
+def test_the_origin_has_its_room_or_the_copy_says_that_it_had_none(free: int, origin: bytes) -> None:
+    filler = PROPERTIES_BYTES_MAX - len(WHERE) - free - 3
+    assert origin_of(b"a\x01" + b"b" * filler + b"\x02" + WHERE) == origin
+
+
+def test_a_long_topic_has_no_room_but_the_copy_says_so() -> None:
+    full = b"a\x01" + b"b" * (PROPERTIES_BYTES_MAX - len(WHERE) - 3) + b"\x02" + WHERE
+    assert origin_of(full, "t" * 127) == b"RAFTMQ_NO_ORIGIN\x01true\x02 alone"
+
+
+@pytest.mark.parametrize("more", ["", "TIMER_DELAY_MS\x01500\x02", "REAL_TOPIC\x01theirs\x02"])
+def test_the_longest_properties_come_back_whole(sim: SimCluster, more: str) -> None:
+    """They fill what a stored message can hold, whatever the broker adds at each step."""
+    path = sim.leader().connect()
+    for opaque, length in enumerate(range(32_767, 32_500, -1), start=1):
+        path.ask(send_frame(opaque, "T", b"m", key="K", properties=f"{more}a\x01{'b' * length}\x02"))
+        sim.loop.run_until(lambda: len(path.replies) == opaque, 10, "an answer")  # noqa: B023
+        if codes(path, opaque) == [0]:
+            break
+    sim.loop.run_until(lambda: stored(sim.leader(), "T"), 10, "the message")
+    ((position, original),) = stored(sim.leader(), "T")
+    assert PROPERTIES_BYTES_MAX - 40 < len(original.properties) <= PROPERTIES_BYTES_MAX
+    assert ask(sim, position)[0] == 0
+    ((_, copy),) = copies(sim, 1)
+    assert len(copy.properties) <= PROPERTIES_BYTES_MAX
+    found = parse_properties(copy.properties)
+    assert found["RETRY_TOPIC"] == "T"
+    assert ("ORIGIN_MESSAGE_ID" in found) != ("RAFTMQ_NO_ORIGIN" in found)
+    assert found.get("REAL_TOPIC") in (None, "%RETRY%g")
+    assert found["a"] == parse_properties(original.properties)["a"]
 
 
 def test_a_leader_that_loses_its_office_makes_no_copy_later(sim: SimCluster) -> None:

@@ -11,7 +11,8 @@ import pytest
 from cluster.replication.proposals import Proposals
 from raftlog.types import Entry, EntryType
 from raftmq_wire.codec import encode_frame
-from raftmq_wire.message_format import Message, decode_message, decode_message_id, parse_properties
+from raftmq_wire.message_format import Message, decode_message, decode_message_id
+from raftmq_wire.properties import parse_properties
 from statemachine import commands
 from statemachine.delivery.half_messages import Pending
 from statemachine.payload import decode
@@ -164,6 +165,17 @@ def test_many_at_once_share_entries_with_other_sends(sim: SimCluster) -> None:
     assert bodies.count(b"plain") == 60
 
 
+def test_the_longest_key_names_its_half_message(sim: SimCluster) -> None:
+    producer = Producer(sim.leader())
+    half = producer.send(sim, "K" * 15_000)  # it stands twice: as __transactionId__ too
+    other = half._replace(key="k" * 15_000)
+    code, remark = producer.ask_to_end(sim, other, COMMIT)
+    assert (code, len(remark) < 1000) == (1, True)
+    assert producer.ask_to_end(sim, half, COMMIT)[0] == 0
+    wait_for_end(sim)
+    assert len(stored(sim.leader())) == 1
+
+
 def test_a_repeated_send_is_one_half_message(sim: SimCluster) -> None:
     path = sim.leader().connect()
     for opaque in (1, 2):
@@ -184,7 +196,11 @@ def test_delays_of_a_half_message_are_dropped(sim: SimCluster) -> None:
 
 @pytest.mark.parametrize(
     ("properties", "words"),
-    [("TRAN_MSG\x01true\x02", "PGROUP"), (HALF + "a\x01" + "b" * 32_630 + "\x02", "limits.properties_bytes_max")],
+    [
+        ("TRAN_MSG\x01true\x02", "PGROUP"),
+        (HALF + "a\x01" + "b" * 32_630 + "\x02", "limits.properties_bytes_max"),
+        (HALF + "CHECK_IMMUNITY_TIME_IN_SECONDS\x01 30\x02", "CHECK_IMMUNITY_TIME_IN_SECONDS= 30: not a number"),
+    ],
 )
 def test_half_messages_that_are_refused(sim: SimCluster, properties: str, words: str) -> None:
     path = sim.leader().connect()
@@ -395,13 +411,15 @@ def test_checks_count_without_a_producer_and_across_leaders(sim: SimCluster) -> 
 def test_the_message_says_when_it_is_checked_first(sim: SimCluster) -> None:
     producer = Producer(sim.leader())
     times = {}
-    for key, value in [("K1", "0"), ("K2", "7"), ("K3", "-1"), ("K4", "9" * 40), ("K5", "x"), ("K6", "99999")]:
+    asked = {"K1": "0", "K2": "7", "K3": "-1", "K4": "0099999", "K5": "86400", "K6": "86401", "K7": str((1 << 63) - 1)}
+    for key, value in (asked | {"K8": ""}).items():
         half = producer.send(sim, key, properties=f"CHECK_IMMUNITY_TIME_IN_SECONDS\x01{value}\x02")
         row = sim.leader().state.halves.get(half.position)
         assert row is not None
         stored_ms = decode_message(sim.leader().log.read_at(row.position, row.size))[0].store_ms
         times[key] = row.check_ms - stored_ms
-    assert times == {"K1": 0, "K2": 7000, "K3": 2000, "K4": 2000, "K5": 2000, "K6": 86_400_000}
+    day = 86_400_000
+    assert times == {"K1": 0, "K2": 7000, "K3": 0, "K4": day, "K5": day, "K6": day, "K7": day, "K8": 2000}
 
 
 # --- topics and retention ------------------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ from raftmq.client.errors import Failed, RaftMQError
 from raftmq.client.producing.send_frame import FrameWriter, MessageIds, build_batch, build_copy, build_single
 from raftmq_wire.codec import decode_header, ext_of
 from raftmq_wire.message_format import Message as StoredMessage
-from raftmq_wire.message_format import encode_message, parse_properties
+from raftmq_wire.message_format import encode_message
+from raftmq_wire.properties import parse_properties
 from raftmq_wire.signature import Credentials
 
 VECTOR = bytes.fromhex(

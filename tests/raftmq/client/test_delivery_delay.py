@@ -9,7 +9,7 @@ import pytest
 
 from raftmq.client.message import encode_properties
 from raftmq.client.producing.delivery_delay import with_delay
-from raftmq_wire.message_format import parse_properties
+from raftmq_wire.properties import parse_properties
 
 
 @pytest.mark.parametrize(

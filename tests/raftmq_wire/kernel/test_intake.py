@@ -106,6 +106,7 @@ def test_plain_sends_are_taken() -> None:
         request(properties="UNIQ_KEY\x01é漢\x02TAGS\x01紅\x02", ascii_only=False),
         request(properties="a\x01DELAY\x02TAGS\x01\x02"),
         request(properties="xTAGS\x01a\x02TAGS\x01b\x02TAGS\x01c\x02UNIQ_KEY\x01K"),
+        request(properties="UNIQ_KEY\x01\x02TAGS\x01\x02"),
         request(properties='q\x01"\\/\b\f\n\r\t\x02'),
         request(spaces=True, remark=None),
         request(ext={"b": "l" * 200}),
@@ -160,7 +161,6 @@ DOUBLE = b'{"code":310,"code":310,"extFields":{"b":"orders"}}'
         request(properties="CORRELATION_ID\x01i\x02REPLY_TO_CLIENT\x01c\x02"),
         request(properties="ACK_LEVEL\x01all\x02"),
         request(properties="WAIT\x01false\x02"),
-        request(properties="UNIQ_KEY\x01\x02"),
         request(properties="UNIQ_KEY\x01\ud800\x02"),
         request(properties="é"),  # escaped beyond ASCII
         request(properties="p\x01" + "v" * 32_700 + "\x02"),
