@@ -18,11 +18,12 @@ from raftmq.client.consuming.group_member import GroupMember, allocate_averagely
 from raftmq.client.consuming.locked_queues import QueueLocks
 from raftmq.client.consuming.message_buffer import Inbox, QueueFeed, QueueKey
 from raftmq.client.consuming.offsets import Offsets, Start
-from raftmq.client.consuming.queue_puller import QueuePuller
+from raftmq.client.consuming.queue_puller import QueuePuller, check_not_beyond
 from raftmq.client.consuming.send_back import RETRY_PREFIX
 from raftmq.client.consuming.subscription import ALL, Subscription
-from raftmq.client.errors import Failed, NotFound, RaftMQError
+from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused
 from raftmq.client.message import Message
+from raftmq_wire.codes import ResponseCode
 
 HEARTBEAT_S = 5.0
 RELOCK_S = 1.0
@@ -33,6 +34,7 @@ over."""
 REBALANCE_S = 20.0
 LEADER_CHECK_S = 2.0
 COMMIT_TRIES, COMMIT_PAUSE_S = 4, 0.2
+ROUTE_TRIES, ROUTE_PAUSE_S = 6, 0.5
 
 _log = logging.getLogger("raftmq")
 
@@ -136,6 +138,8 @@ class QueueShare:
             except NotFound:
                 raise
             except RaftMQError as error:
+                if error.code == ResponseCode.PULL_OFFSET_MOVED:  # an offset beyond the end does not pass by itself
+                    raise
                 _log.info("group %s: rebalance put off: %s", self.group, error)
 
     async def _assign(self) -> None:
@@ -212,6 +216,7 @@ class QueueShare:
             feed.may_read = partial(self.locks[topic].holds, queue_id)
         if not self._follow:
             feed.end = await self.offsets.max_offset(topic, queue_id)
+            check_not_beyond(self.group, feed, feed.end)
             feed.finished = offset >= feed.end
         return feed
 
@@ -253,7 +258,21 @@ class QueueShare:
             if feed.topic != self.retry_topic:
                 raise
             self._drop(feed)
+        except Refused as refused:
+            if refused.code != ResponseCode.INVALID_PARAMETER or not await self._is_hidden(feed):
+                raise
+            self.rebalance.set()
         self._on_change()
+
+    async def _is_hidden(self, feed: QueueFeed) -> bool:
+        """Returns True if the topic has fewer read queues by now, so that the feed's queue belongs to no consumer. The
+        node that tells the route may learn of it a moment later than the leader."""
+        for _ in range(ROUTE_TRIES):
+            route = await self._view.route(feed.topic, timeout_s=10.0, fresh=True)
+            if feed.queue_id >= route.read_queues:
+                return True
+            await asyncio.sleep(ROUTE_PAUSE_S)
+        return False
 
     def _drop(self, feed: QueueFeed) -> None:
         """Drops a queue of the group's retry topic, because the topic was deleted. If it is created again, the next
