@@ -12,7 +12,7 @@ import msgspec
 from raftmq.client.cluster_view import AUTO_CREATE_TOPIC, ClusterView
 from raftmq.client.connection import Reply
 from raftmq.client.consuming.offsets import Offsets, identity_in
-from raftmq.client.errors import Denied, Failed, NotFound, Refused, Unreachable, error_of
+from raftmq.client.errors import Failed, NotFound, Refused, Unreachable, error_of
 from raftmq.client.message import Message, decode_messages
 from raftmq_wire.codes import NOT_HIDING_FIELD, STORED_QUEUES_FIELD, RequestCode, ResponseCode
 from raftmq_wire.topic_identity import TopicIdentity
@@ -243,7 +243,7 @@ class AsyncAdmin(Offsets):
         try:
             config, stored = await self._config(topic, f"offsets of {group} in {topic}")
             readable = config.readQueueNums
-        except Denied:  # who may only read it does not see what is hidden
+        except Refused:  # who may only read the topic is not told what is hidden
             readable = stored = (await self._route(topic)).read_queues
         found = []
         for queue_id in range(stored):

@@ -167,15 +167,36 @@ async def test_retention_is_followed_and_counted(fake: Any) -> None:
         assert c.trimmed == 6
 
 
-async def test_an_offset_beyond_the_end_is_an_error(fake: Any) -> None:
+@pytest.mark.parametrize("follow", [True, False])
+@pytest.mark.parametrize("committed", [True, False])
+async def test_an_offset_beyond_the_end_is_an_error(fake: Any, follow: bool, committed: bool) -> None:
     fake.create("orders", 1)
     fake.fill("orders", 0, bodies(0, 3))
-    fake.offsets["billing", "orders", 0] = 9
+    if committed:
+        fake.offsets["billing", "orders", 0] = 9
     async with aconnect(fake.servers) as mq:
-        with pytest.raises(Failed, match="ends at offset 3") as caught:
-            async with mq.consumer("billing", "orders") as c:
+        with pytest.raises(Failed, match="orders queue 0 ends at offset 3, group billing is already at 9") as caught:
+            async with mq.consumer("billing", "orders", start=9, follow=follow) as c:
                 await anext(c)
     assert caught.value.code == 21
+    assert "raftmq group reset billing --topic orders --queue 0 --to latest" in caught.value.hint
+    fake.offsets["billing", "orders", 0] = 3
+    async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders", follow=False) as c:
+        assert await read_all(c) == []
+
+
+async def test_an_offset_beyond_the_end_of_a_queue_that_is_taken_over_is_an_error(fake: Any) -> None:
+    fake.create("orders", 2)
+    async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders") as other:
+        fake.fill("orders", 0, bodies(0, 3))
+        async with mq.consumer("billing", "orders", follow=False) as c:
+            (taken,) = set(range(2)) - c.positions().keys()
+            fake.offsets["billing", "orders", taken] = 9
+            await other.close(commit=False)
+            with pytest.raises(Failed, match=f"queue {taken} ends at offset"):
+                for _ in range(200):
+                    await c.poll(1.0)
+                    await asyncio.sleep(0.01)
 
 
 async def test_no_such_topic(fake: Any) -> None:
