@@ -268,8 +268,8 @@ class Stage(World, Interpreter):
         ]
         if not chosen:
             raise ValueError(
-                f"`nodes` says waits=1, seekers=1, repeats=1 or one of {'=1, '.join(IN_A_QUARTER)}=1, writes=1, users=1, "
-                "resized=1"
+                f"`nodes` says waits=1, seekers=1, repeats=1 or one of {'=1, '.join(IN_A_QUARTER)}=1, writes=1, "
+                "users=1, resized=1"
             )
         self._start(chosen)
         self._pass_time(float(seconds))

@@ -2,8 +2,8 @@
 
 Fewer queues hide messages, and lose none. A change that may not hide what is not consumed is refused as long as a group
 has not consumed an acknowledged message, and the refusal names at least as many, and no more than were sent. In the end
-the topic has one queue: what is hidden is counted as the topic's messages and in the lag of its group. Then it has all of
-them again, and every acknowledged message stands where it was stored, on each replica.
+the topic has one queue: what is hidden is counted as the topic's messages and in the lag of its group. Then it has all
+queues again, and every acknowledged message stands where it was stored, on each replica.
 
 An offset beyond the end is shown as such, and a consumer that reads up to the end says so instead of reading nothing.
 """
@@ -53,8 +53,8 @@ class Stored(NamedTuple):
 
 
 class Ledger:
-    """What is known of the topics' messages, and which answers to changes of the number of queues are right. Reports the
-    others under `queues`."""
+    """What is known of the topics' messages, and which answers to changes of the number of queues are right. Reports
+    the others under `queues`."""
 
     def __init__(self, report: Report, floor: Callable[[str, int], int]) -> None:
         """`floor(topic, queue)`: the offset below which retention may have removed messages."""
@@ -99,8 +99,9 @@ class Ledger:
 
 
 class ResizedTopics(Asker):
-    """Producer, operator and consumer of the topic, and a group for each offset beyond the end. After a change of unknown
-    outcome they go on with a topic of another name. Setting `stopped` ends them once the topic has all its queues."""
+    """Producer, operator and consumer of the topic, and a group for each offset beyond the end. After a change of
+    unknown outcome they go on with a topic of another name. Setting `stopped` ends them once the topic has all its
+    queues."""
 
     def __init__(
         self, host: ClientHost, report: Report, ends: Callable[[str, int], int], floor: Callable[[str, int], int]
@@ -125,7 +126,7 @@ class ResizedTopics(Asker):
 
     async def _operate(self, rng: random.Random) -> None:
         await self._in_turns(rng, (0.05, 0.4), 0.1, "an operator of queues", partial(self._change, rng))
-        while self._left > 1:
+        while self._left > 1:  # noqa: ASYNC110 - the others count down as they end
             await asyncio.sleep(0.05)
         if self._queues is not None:
             await self._end()
@@ -241,7 +242,8 @@ class ResizedTopics(Asker):
         await client.close()
 
     async def _one_beyond(self, client: AsyncClient, group: str, topic: str) -> None:
-        """Lets a new group commit an offset beyond the end of queue 0, read, and mend it. Raises RaftMQError, OSError."""
+        """Lets a new group commit an offset beyond the end of queue 0, read, and mend it. Raises RaftMQError,
+        OSError."""
         admin = client.admin
         await admin.create_group(group)
         await admin.commit(group, topic, 0, BEYOND)
@@ -252,7 +254,7 @@ class ResizedTopics(Asker):
             self._report("queues", f"{group} stands beyond the end of {topic} queue 0, and its consumer reads nothing")
         await admin.commit(group, topic, 0, shown.max_offset)
         if await self._reads(client, group, topic) == "beyond":
-            self._report("queues", f"{group} stands within {topic} queue 0 again, and its consumer says that it does not")
+            self._report("queues", f"{group} stands within {topic} queue 0 again, and its consumer denies that")
         await admin.delete_group(group)
 
     async def _reads(self, client: AsyncClient, group: str, topic: str) -> str:
