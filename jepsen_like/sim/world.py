@@ -527,9 +527,8 @@ class World:
     def _clients(self) -> list[Client]:
         some = (self.hostile, self.remakes, self.waits, self.seeker, self.repeater, self.ordered, self.transactors)
         later = self.delayed, self.failures, self.resets, self.legacies, self.writers, self.users, self.requesters
-        later = *later, self.resized
         of_users = self.attackers, self.registrations, self.guessers, self.token_owners
-        more: list[Client] = [one for one in (*some, *later, *of_users) if one is not None]
+        more: list[Client] = [one for one in (*some, *later, *of_users, self.resized) if one is not None]
         others: list[Client] = [self.reader, self.register, self.catalogue, self.vandal]
         return [*self.producers, *self.foreign, *others, *more, *self.tides]
 

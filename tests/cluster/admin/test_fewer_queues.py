@@ -1,5 +1,5 @@
-"""A topic that gets fewer queues: what that hides is counted everywhere, refused without `now`, and there again once the
-topic has the queues again. An offset beyond the end of a queue is shown as what it is."""
+"""A topic that gets fewer queues: what that hides is counted everywhere, refused without `now`, and there again once
+the topic has the queues again. An offset beyond the end of a queue is shown as what it is."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_fewer_queues_are_refused_if_that_hides_what_is_not_consumed(clien
     for asked, messages, queues in ((1, 15, "1 to 3"), (2, 15, "2 to 3"), (3, 5, "3 to 3")):
         status, answer = await put(client, read_queues=asked)
         assert (status, answer["error"]["code"]) == (409, "refused")
-        assert answer["error"]["message"].startswith(f"{messages} messages of topic orders that are not consumed lie in")
+        assert answer["error"]["message"].startswith(f"{messages} messages of topic orders that are not consumed lie")
         assert f"queues {queues}, which no consumer reads" in answer["error"]["message"]
         assert "--now" in answer["error"]["hint"]
     assert node.state.topics["orders"].read_queues == 4

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.groups import group_offsets, hidden_queues
-from jepsen_like.sim.clients import resized_topics
+from cluster.broker.groups import group_lag, group_offsets, hidden_queues
+from jepsen_like.sim.clients import client_machines, resized_topics
 from jepsen_like.sim.options import RESIZED_FROM, draw
 from jepsen_like.sim.scripted import play
 from statemachine.broker_state import BrokerState
@@ -34,7 +34,7 @@ def refuses_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def names_too_many(patch: pytest.MonkeyPatch) -> None:
-    bounds = hidden_queues.bounds
+    bounds = group_lag.bounds
     patch.setattr(hidden_queues, "bounds", lambda *of: (bounds(*of)[0], 1_000 + bounds(*of)[1]))
 
 
@@ -44,7 +44,7 @@ def counts_no_hidden_queue(patch: pytest.MonkeyPatch) -> None:
 
 def loses_a_message(patch: pytest.MonkeyPatch) -> None:
     """A queue that comes back lacks its last message on every node."""
-    read_queue = resized_topics.read_queue
+    read_queue = client_machines.read_queue
 
     async def read(client: Any, topic: str, queue: int, address: str) -> tuple[list[Any], int]:
         messages, lowest = await read_queue(client, topic, queue, address)
