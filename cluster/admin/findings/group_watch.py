@@ -137,7 +137,9 @@ class GroupWatch:
             f"queue {each.topic}/{each.queue_id} of {name}",
             f"group {name} has committed offset {each.committed} in queue {each.queue_id} of {each.topic}, which ends "
             f"at {each.max_offset}: its lag shows 0, and it does not get the next {each.beyond_end} messages",
-            f"raftmq group reset {name} --topic {each.topic} --queue {each.queue_id} --to latest",
+            f"raftmq group describe {name}"  # a hidden queue cannot be reset
+            if each.hidden
+            else f"raftmq group reset {name} --topic {each.topic} --queue {each.queue_id} --to latest",
         )
 
     def _stuck(self, name: str, each: QueueLag, stands_ms: int) -> Condition:

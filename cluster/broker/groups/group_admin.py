@@ -109,9 +109,10 @@ class Groups:
         return sorted(groups)
 
     def _committed(self, group: str, topic: TopicConfig) -> Generator[None, None, bool]:
-        for queue_id in range(topic.queues):
+        stored = self._services.state.stored_queues(topic)
+        for queue_id in range(stored):
             if queue_id % QUEUES_PER_STEP == 0:
-                charge(min(QUEUES_PER_STEP, topic.queues))
+                charge(min(QUEUES_PER_STEP, stored))
                 yield
             if self._services.state.offset(group, topic.id, queue_id) is not None:
                 return True

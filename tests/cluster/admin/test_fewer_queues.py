@@ -166,6 +166,9 @@ async def test_an_offset_beyond_the_end_is_named(client: Any, node: Any) -> None
     group = await get(client, "/v1/groups/billing")
     assert (group["lag"], group["beyond_end"]) == (0, 1)
     assert [row["beyond_end"] for row in group["offsets"]] == [0, 0, 100, 0]
+    node.apply([[CREATE_TOPIC, {"name": "orders", "read_queues": 2, "write_queues": 2}, False]])
+    (condition,) = watch.look(0)
+    assert (condition.object, condition.do_now) == ("queue orders/2 of billing", "raftmq group describe billing")
     node.add_messages("orders", 2, 100)
     assert list(watch.look(0)) == []
 
