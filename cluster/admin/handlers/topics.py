@@ -8,7 +8,7 @@ import msgspec
 
 from cluster.admin import pagination, route, route_rights
 from cluster.admin.errors import ApiError
-from cluster.admin.handler_request import DRY_RUN, Answer, Call, ChangeView, ReadView, applied
+from cluster.admin.handler_request import DRY_RUN, Answer, Call, ChangeView, ReadView, applied, confirm_read
 from cluster.admin.pagination import AFTER, Page, after_of, limit_of, neighbour
 from cluster.admin.request_parsing import flag_of, number_of
 from cluster.admin.route import Route, Serves
@@ -212,7 +212,9 @@ async def create_topic(call: Call) -> Answer:
 
 
 async def refuse_to_hide(call: Call, config: dict[str, Any]) -> None:
-    """Raises ApiError if a change of a topic, the argument of create_topic, hides messages that are not consumed."""
+    """Raises ApiError if a change of a topic, the argument of create_topic, hides messages that are not consumed: of
+    those that were acknowledged until now, also by an earlier leader."""
+    await confirm_read(call.port)
     try:
         await call.done(check_hides_nothing(call.port.state, config))
     except Refused as refused:

@@ -6,6 +6,7 @@ Leader only: the router forwards these before they come here. A write is answere
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -118,7 +119,8 @@ class TopicsAdmin:
             "attributes": self._topics.changed_attributes(name, attribute_changes(request.ext.get("attributes"))),
         }
         if is_true(request.ext.get(NOT_HIDING_FIELD)):
-            in_steps(self._services, request, self._put_unless_hiding(request, config))
+            judge = partial(self._put_unless_hiding, config=config)  # by all that was acknowledged until now
+            after_read_index(self._services, request, lambda request: in_steps(self._services, request, judge(request)))
         else:
             self._topics.put(config, lambda result: _reply(request, result))
 

@@ -223,8 +223,8 @@ class ResizedTopics(Asker):
 
     async def _read_some(self, consumer: AsyncConsumer, topic: str, count: int) -> None:
         for _ in range(count):
-            message = await consumer.poll(0.3)
-            if message is None or self.stopped:
+            message = None if self.stopped else await consumer.poll(0.3)
+            if message is None:
                 return
             place = topic, message.queue_id
             self.ledger.handed[place] = max(self.ledger.handed[place], message.queue_offset + 1)

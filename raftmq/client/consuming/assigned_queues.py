@@ -64,6 +64,8 @@ class QueueShare:
         self.feeds: dict[QueueKey, QueueFeed] = {}
         self.leaving: dict[QueueKey, QueueFeed] = {}
         """Queues that belong to other members now, and whose last message this reader is still handling."""
+        self.assigned = False
+        """True once this consumer has taken its share. A new leader may not list it as a member yet."""
         self.missing: frozenset[QueueKey] = frozenset()
         """Queues that belong to this consumer and are still locked by others."""
         self.tasks: list[asyncio.Task[None]] = []
@@ -126,13 +128,13 @@ class QueueShare:
         rebalance_at = self._loop.time() + REBALANCE_S
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RELOCK_S if self.missing else HEARTBEAT_S):
+                async with asyncio.timeout(RELOCK_S if self.missing or not self.assigned else HEARTBEAT_S):
                     await self.rebalance.wait()
             asked = self.rebalance.is_set()
             self.rebalance.clear()
             try:
                 await self.member.heartbeat()
-                if asked or self.locks or self._loop.time() >= rebalance_at:
+                if asked or self.locks or not self.assigned or self._loop.time() >= rebalance_at:
                     rebalance_at = self._loop.time() + REBALANCE_S
                     await self._assign()
             except NotFound:
@@ -164,6 +166,7 @@ class QueueShare:
         for key, feed in zip(new, feeds, strict=True):
             self.feeds[key] = feed
             self._pulls[key] = self.spawn(partial(self._keep_pulling, feed))
+        self.assigned = True
         self._on_change()
 
     async def _count_retry_queues(self) -> int:
