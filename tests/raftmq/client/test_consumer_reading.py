@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftmq.client import Failed, NotFound, aconnect
-from raftmq.client.consuming.group_member import allocate_averagely
+from raftmq.client.consuming import assigned_queues
+from raftmq.client.consuming.group_member import GroupMember, allocate_averagely
 from raftmq.client.consuming.pull import PullStatus
 from raftmq.client.consuming.subscription import Subscription, normal_tags, split_tags, subscription
 
@@ -197,6 +198,25 @@ async def test_an_offset_beyond_the_end_of_a_queue_that_is_taken_over_is_an_erro
                 for _ in range(200):
                     await c.poll(1.0)
                     await asyncio.sleep(0.01)
+
+
+async def test_a_member_that_a_new_leader_does_not_list_yet_is_not_at_the_end(
+    fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is listed when it joins, and for once not when it takes its share: it reads when it is listed again."""
+    told, times = GroupMember.members, []
+
+    async def members(self: GroupMember) -> list[str]:
+        times.append(1)
+        return [] if len(times) == 2 else await told(self)
+
+    monkeypatch.setattr(GroupMember, "members", members)
+    monkeypatch.setattr(assigned_queues, "RELOCK_S", 0.01)
+    fake.create("orders", 1)
+    fake.fill("orders", 0, bodies(0, 3))
+    async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders", follow=False) as c:
+        assert len(await read_all(c)) == 3
+    assert len(times) >= 3
 
 
 async def test_no_such_topic(fake: Any) -> None:
