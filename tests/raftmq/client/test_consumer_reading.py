@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftmq.client import Failed, NotFound, aconnect
+from raftmq.client import Failed, NotFound, Refused, aconnect
 from raftmq.client.consuming import assigned_queues
 from raftmq.client.consuming.group_member import GroupMember, allocate_averagely
 from raftmq.client.consuming.pull import PullStatus
@@ -217,6 +217,36 @@ async def test_a_member_that_a_new_leader_does_not_list_yet_is_not_at_the_end(
     async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders", follow=False) as c:
         assert len(await read_all(c)) == 3
     assert len(times) >= 3
+
+
+async def test_a_queue_that_the_topic_loses_is_committed_and_given_up(fake: Any, wait_until: Any) -> None:
+    fake.create("orders", 2)
+    for queue_id in range(2):
+        fake.fill("orders", queue_id, bodies(0, 2))
+    async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders") as c:
+        for _ in range(4):
+            await anext(c)
+        lost = fake.queues["orders"].pop()
+        lost.append(lost[0])  # ends the pull that waits
+        fake.grew.set()
+        await wait_until(lambda: sorted(c.positions()) == [0])
+        assert fake.offsets["billing", "orders", 1] >= 1, "but for the message in hand"
+        fake.fill("orders", 0, bodies(2, 1))
+        assert (await anext(c)).queue_offset == 2
+
+
+async def test_a_pull_that_is_refused_for_another_reason_ends_the_reading(
+    fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assigned_queues, "ROUTE_PAUSE_S", 0.0)
+    fake.create("orders", 1)
+    fake.fill("orders", 0, bodies(0, 2))
+    for node in fake.nodes:
+        node.overrides[11] = deque([(29, "no", {}, b"")])
+    async with aconnect(fake.servers) as mq:
+        with pytest.raises(Refused, match="no"):
+            async with mq.consumer("billing", "orders") as c:
+                await anext(c)
 
 
 async def test_no_such_topic(fake: Any) -> None:
