@@ -63,7 +63,7 @@ class TopicView(msgspec.Struct, frozen=True, kw_only=True):
     """The author of that change; null if it had none, as when a send creates a topic."""
     messages: int
     hidden: int = 0
-    """How many of these messages no consumer reads, because they lie in queues above `read_queues`, which the topic had
+    """The part of these messages that no consumer reads: they lie in queues above `read_queues`, which the topic had
     more of. They are there again once it has."""
     bytes: int | None = None
     """Stored bytes of the messages in the log of the answering node (`cluster.broker.topic_sizes`). null: not measured,

@@ -53,8 +53,8 @@ class Stored(NamedTuple):
 
 
 class Ledger:
-    """What is known of the topics' messages, and which answers to changes of the number of queues are right. Reports
-    the others under `queues`."""
+    """Knows the topics' messages, and which answers to changes of the number of queues are right; reports others under
+    `queues`."""
 
     def __init__(self, report: Report, floor: Callable[[str, int], int]) -> None:
         """`floor(topic, queue)`: the offset below which retention may have removed messages."""
