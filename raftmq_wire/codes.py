@@ -172,6 +172,11 @@ INSTEAD: dict[int, str] = {
 UNKNOWN_REMARK = "[UNKNOWN]"
 """The prefix of the remark of a SYSTEM_ERROR reply whose write was proposed, with an outcome that is not known."""
 
+NOT_HIDING_FIELD = "raftmqNotHiding"
+"""The ext field of request 17 that asks to refuse fewer read queues if they hide messages that are not consumed."""
+STORED_QUEUES_FIELD = "raftmqStoredQueues"
+"""The ext field of the reply to 351 with the number of queues that the topic has or had, if some of them are hidden."""
+
 
 _NAMES = REFUSED_NAMES | {each.value: each.name for each in RequestCode}
 

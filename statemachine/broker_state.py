@@ -251,6 +251,14 @@ class BrokerState:
         order. Takes one step per topic."""
         return self._offsets.by_topic(group)
 
+    def stored_queues(self, topic: TopicConfig) -> int:
+        """Returns the number of queues that the topic has or had: those that it lost when their number was reduced
+        count as long as they have rows. Their messages are kept like all others, and are there again once the topic has
+        the queue again."""
+        if topic.id in self._removals.topics:
+            return topic.queues
+        return max(topic.queues, queue_reads.queues_with_rows(self._kv, topic.id))
+
     def max_offset(self, topic_id: int, queue_id: int) -> int:
         """Returns the offset that the queue's next message gets, 0 if it never had messages. Offsets below it, down to
         `min_offset`, can be fetched."""
@@ -517,7 +525,7 @@ class BrokerState:
     def _delete_topic(self, stage: Stage, name: Any) -> CommandResult:
         result = self._topics.delete(stage, name)
         if result.ok:
-            self._slices.begin_topic(stage, result.value.id, result.value.queues)
+            self._slices.begin_topic(stage, result.value.id, self.stored_queues(result.value))
         return result
 
     def _put_group(self, stage: Stage, config: Any, if_absent: Any) -> CommandResult:

@@ -42,6 +42,12 @@ def end_offset(kv: KV, topic_id: int, queue_id: int) -> int:
     return keys.cq_base(row[0]) + len(row[1]) // _ITEM_SIZE
 
 
+def queues_with_rows(kv: KV, topic_id: int) -> int:
+    """Returns one more than the highest number of a queue of the topic that has rows; 0 without rows."""
+    row = kv.seek_last(CQ, *keys.cq_topic_range(topic_id))
+    return 0 if row is None else keys.cq_queue(row[0])[1] + 1
+
+
 def first_offset(kv: KV, topic_id: int, queue_id: int) -> int:
     """Returns the first offset of the queue that was not trimmed."""
     return bounds(kv, topic_id, queue_id)[0]

@@ -120,7 +120,10 @@ def export(state: BrokerState, cluster_uuid: str, group_id: int = 0) -> Metadata
         topics=[topic_record(topic) for topic in topics],
         groups=[group_record(group) for group in groups],
         offsets=[offset for group in groups for offset in _offsets(state, group.name)],
-        ends={topic.name: [state.max_offset(topic.id, queue) for queue in range(topic.queues)] for topic in topics},
+        ends={
+            topic.name: [state.max_offset(topic.id, queue) for queue in range(state.stored_queues(topic))]
+            for topic in topics
+        },
         group_id=group_id,
         topic_ids={topic.name: topic.id for topic in topics},
     )
@@ -240,7 +243,8 @@ def _offset_changes(wanted: Metadata, present: Metadata, changes: list[Change]) 
             changes.append(Change("!", f"{where}: {record.offset} is left out, {another}"))
             continue
         taken.append(record)
-        back = f" (back: {now - record.offset} again)" if now is not None and now > record.offset else ""
+        again = min(now or 0, end) - record.offset
+        back = f" (back: {again} again)" if again > 0 else ""
         changes.append(Change("~" if now is not None else "+", f"{where}: {now or 0} -> {record.offset}{back}"))
     return taken
 

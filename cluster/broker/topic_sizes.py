@@ -79,7 +79,7 @@ def measure(state: BrokerState, topics: Iterable[TopicConfig], blocks_max: int) 
 
 
 def _spans(state: BrokerState, topic: TopicConfig) -> Iterator[_Span]:
-    for queue_id in range(topic.queues):
+    for queue_id in range(state.stored_queues(topic)):
         end = state.max_offset(topic.id, queue_id)  # before the first one: retention may move that past it
         first = min(state.min_offset(topic.id, queue_id), end)
         if first < end:

@@ -190,7 +190,7 @@ class KeptLonger:
         for topic in self._topics():
             if not _longer(topic, keep_ms):
                 continue
-            for queue_id in range(topic.queues):
+            for queue_id in range(self._state.stored_queues(topic)):
                 position = _first_kept(self._state, topic, queue_id, now_ms, end)
                 if position is None or (lowest is not None and lowest.position <= position):
                     continue
@@ -236,7 +236,7 @@ def gone_earlier(state: BrokerState, keep_ms: int, now_ms: int, at: Place | None
         own = None if topic is None else topic.retention_ms
         if topic is None or not own or (keep_ms and own >= keep_ms):
             continue
-        for queue_id in range(at.queue_id if at is not None and name == at.topic else 0, topic.queues):
+        for queue_id in range(at.queue_id if at is not None and name == at.topic else 0, state.stored_queues(topic)):
             if looks == LOOKS_MAX:
                 return Earlier(found, Place(name, queue_id))
             looks += 1

@@ -102,7 +102,7 @@ def _keep_ms(state: BrokerState, keep_ms: int) -> int:
             continue
         if any(
             state.kept_offset(topic.id, queue_id) < state.min_offset(topic.id, queue_id)
-            for queue_id in range(topic.queues)
+            for queue_id in range(state.stored_queues(topic))
         ):
             if own == 0:
                 return 0

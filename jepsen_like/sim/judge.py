@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from jepsen_like.sim.clients.readers import Catalogue, GroupReader
     from jepsen_like.sim.clients.recreated_topics import RecreatedTopics
     from jepsen_like.sim.clients.reset_clients import Resets
+    from jepsen_like.sim.clients.resized_topics import ResizedTopics
     from jepsen_like.sim.clients.staged_writers import Writers
     from jepsen_like.sim.clients.transaction_producers import Transactors
     from jepsen_like.sim.machines.machine import Machine
@@ -74,6 +75,7 @@ class JudgedWorld(Protocol):
     delayed: Delayed | None
     failures: Failures | None
     resets: Resets | None
+    resized: ResizedTopics | None
     legacies: DeletedTopics | None
     writers: Writers | None
 
@@ -172,7 +174,7 @@ class Judge:
 
     async def _read_all(self, client: AsyncClient) -> None:
         addresses = [f"{machine.host}:{BROKER_PORT}" for machine in self._world.members()]
-        for judge in (self._world.remakes, self._world.delayed):
+        for judge in (self._world.remakes, self._world.delayed, self._world.resized):
             if judge is not None:
                 await judge.judge(client, addresses)
         for machine in self._world.members():

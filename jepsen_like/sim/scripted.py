@@ -263,12 +263,13 @@ class Stage(World, Interpreter):
         some = (self.waits, self.seeker, self.repeater, self.ordered, self.transactors, self.delayed)
         chosen: list[Any] = [
             one
-            for one in (*some, self.failures, self.resets, self.legacies, self.writers, self.users)
+            for one in (*some, self.failures, self.resets, self.legacies, self.writers, self.users, self.resized)
             if one is not None
         ]
         if not chosen:
             raise ValueError(
-                f"`nodes` says waits=1, seekers=1, repeats=1 or one of {'=1, '.join(IN_A_QUARTER)}=1, writes=1, users=1"
+                f"`nodes` says waits=1, seekers=1, repeats=1 or one of {'=1, '.join(IN_A_QUARTER)}=1, writes=1, "
+                "users=1, resized=1"
             )
         self._start(chosen)
         self._pass_time(float(seconds))

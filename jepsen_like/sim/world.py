@@ -40,6 +40,7 @@ from jepsen_like.sim.clients.readers import Catalogue, GroupReader, OffsetRegist
 from jepsen_like.sim.clients.recreated_topics import RecreatedTopics
 from jepsen_like.sim.clients.repeated_sends import Repeater
 from jepsen_like.sim.clients.reset_clients import Resets
+from jepsen_like.sim.clients.resized_topics import ResizedTopics
 from jepsen_like.sim.clients.staged_writers import Writers
 from jepsen_like.sim.clients.transaction_producers import Transactors
 from jepsen_like.sim.faults.fault_plan import Fault, plan
@@ -228,6 +229,7 @@ class World:
         self.resets = Resets(host(), report, self._end_of, self._resets_of) if options.resets else None
         self.legacies = DeletedTopics(host(), report, self._open_transactions) if options.legacies else None
         self.writers = Writers(host(), report, self._draining) if options.writes else None
+        self.resized = ResizedTopics(host(), report, self._end_of, self._floor_of) if options.resized else None
         self.users: UserStories | None = None
         self.requesters: Requesters | None = None
         self.attackers: Attackers | None = None
@@ -348,13 +350,19 @@ class World:
         return {queue: self._end_of(TOPIC, queue) for queue in range(self.options.queues)}
 
     def _floor(self, queue: int) -> int:
+        return self._floor_of(TOPIC, queue)
+
+    def _floor_of(self, topic: str, queue: int) -> int:
         """Returns the highest first offset that the queue has had on any node. A node that removed messages, and told a
         client so, may be gone since (seed 790000218)."""
         self._note_floors()
-        return self._removed.get((TOPIC, queue), 0)
+        return self._removed.get((topic, queue), 0)
 
     def _note_floors(self) -> None:
-        for place, first in self.floors().items():
+        found = self.floors()
+        if self.resized is not None:
+            found |= floors(self.machines.values(), [self.resized.topic])
+        for place, first in found.items():
             self._removed[place] = max(first, self._removed.get(place, 0))
 
     # --- the run -----------------------------------------------------------------------------------------------------
@@ -524,7 +532,7 @@ class World:
         some = (self.hostile, self.remakes, self.waits, self.seeker, self.repeater, self.ordered, self.transactors)
         later = self.delayed, self.failures, self.resets, self.legacies, self.writers, self.users, self.requesters
         of_users = self.attackers, self.registrations, self.guessers, self.token_owners
-        more: list[Client] = [one for one in (*some, *later, *of_users) if one is not None]
+        more: list[Client] = [one for one in (*some, *later, *of_users, self.resized) if one is not None]
         others: list[Client] = [self.reader, self.register, self.catalogue, self.vandal]
         return [*self.producers, *self.foreign, *others, *more, *self.tides]
 

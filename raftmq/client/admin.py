@@ -12,15 +12,16 @@ import msgspec
 from raftmq.client.cluster_view import AUTO_CREATE_TOPIC, ClusterView
 from raftmq.client.connection import Reply
 from raftmq.client.consuming.offsets import Offsets, identity_in
-from raftmq.client.errors import Failed, NotFound, Unreachable, error_of
+from raftmq.client.errors import Failed, NotFound, Refused, Unreachable, error_of
 from raftmq.client.message import Message, decode_messages
-from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.codes import NOT_HIDING_FIELD, STORED_QUEUES_FIELD, RequestCode, ResponseCode
 from raftmq_wire.topic_identity import TopicIdentity
 
 _T = TypeVar("_T")
 _PERM_READ_WRITE = 6
 _NODE_TIMEOUT_S = 2.0
 _TIME_MAX = (1 << 63) - 1
+_HIDES = "Let the groups consume them first, or hide them with now=True. As many queues as before bring them back."
 
 
 class _TopicList(msgspec.Struct):
@@ -58,11 +59,14 @@ class TopicInfo(NamedTuple):
     identity: TopicIdentity | None = None
     """The identity in which the offsets of its queues count: keep it with every offset that you keep. None if the node
     is of a release that tells none."""
+    hidden: Sequence[QueueInfo] = ()
+    """The queues with messages that consumers do not read, because the number of the topic's read queues was reduced.
+    Their messages are there again once the topic has as many queues again."""
 
     @property
     def messages(self) -> int:
-        """The number of messages that the topic's queues keep."""
-        return sum(q.max_offset - q.min_offset for q in self.queues)
+        """The number of messages that the topic keeps, those in hidden queues included."""
+        return sum(q.max_offset - q.min_offset for q in {*self.queues, *self.hidden})
 
 
 class GroupOffset(NamedTuple):
@@ -77,8 +81,14 @@ class GroupOffset(NamedTuple):
     @property
     def lag(self) -> int:
         """The number of messages that are kept and that the group has not committed; all kept messages before its first
-        commit."""
-        return self.max_offset - max(self.min_offset, self.committed or 0)
+        commit; 0 beyond the end."""
+        return max(0, self.max_offset - max(self.min_offset, self.committed or 0))
+
+    @property
+    def beyond_end(self) -> int:
+        """The number of offsets by which `committed` lies beyond the end of the queue. As many messages that are yet to
+        come would not be read: a consumer raises Failed."""
+        return max(0, (self.committed or 0) - self.max_offset)
 
 
 class AsyncAdmin(Offsets):
@@ -94,9 +104,16 @@ class AsyncAdmin(Offsets):
         self._members = functools.partial(view.members, timeout_s, refused_s)
 
     async def create_topic(
-        self, name: str, queues: int = 8, attributes: Mapping[str, str] | None = None, *, perm: int = _PERM_READ_WRITE
+        self,
+        name: str,
+        queues: int = 8,
+        attributes: Mapping[str, str] | None = None,
+        *,
+        perm: int = _PERM_READ_WRITE,
+        now: bool = False,
     ) -> None:
-        """Creates the topic, or changes it to these values. Raises Refused for a name or number that is not allowed."""
+        """Creates the topic, or changes it to these values. Raises Refused for a name or number that is not allowed;
+        unless `now`, also for fewer queues than it has if that hides messages that are not consumed."""
         ext = {
             "topic": name,
             "defaultTopic": AUTO_CREATE_TOPIC,
@@ -108,7 +125,14 @@ class AsyncAdmin(Offsets):
             "order": "false",
             "attributes": ",".join(f"+{k}={v}" for k, v in (attributes or {}).items()),
         }
-        await self._write(RequestCode.UPDATE_AND_CREATE_TOPIC, ext, f"create topic {name}")
+        if not now:
+            ext[NOT_HIDING_FIELD] = "true"
+        try:
+            await self._write(RequestCode.UPDATE_AND_CREATE_TOPIC, ext, f"create topic {name}")
+        except Refused as refused:
+            if refused.code != ResponseCode.ILLEGAL_OPERATION:
+                raise
+            raise Refused(str(refused), code=refused.code, hint=_HIDES) from None
         self._view.forget_route(name)
 
     async def delete_topic(self, name: str) -> None:
@@ -131,13 +155,28 @@ class AsyncAdmin(Offsets):
     async def describe_topic(self, name: str) -> TopicInfo:
         """Returns the topic's configuration and the range of each of its queues. Raises NotFound."""
         what = f"describe topic {name}"
-        config = _decode(await self._read(RequestCode.GET_TOPIC_CONFIG, {"topic": name}, what), _TopicConfig, what)
-        found = [await self._queue(name, q) for q in range(max(config.readQueueNums, config.writeQueueNums))]
-        queues, counted = [queue for queue, _ in found], {each for _, told in found for each in told} - {None}
+        config, stored = await self._config(name, what)
+        found = [await self._queue(name, q) for q in range(stored)]
+        counted = {each for _, told in found for each in told} - {None}
         if len(counted) > 1:
             raise Failed(f"{what}: it was deleted and created again meanwhile", hint="run it again")
-        identity = counted.pop() if counted else None
-        return TopicInfo(config.topicName, queues, config.writeQueueNums, config.perm, config.attributes, identity)
+        queues = [queue for queue, _ in found]
+        return TopicInfo(
+            config.topicName,
+            queues[: max(config.readQueueNums, config.writeQueueNums)],
+            config.writeQueueNums,
+            config.perm,
+            config.attributes,
+            counted.pop() if counted else None,
+            [each for each in queues[config.readQueueNums :] if each.min_offset < each.max_offset],
+        )
+
+    async def _config(self, name: str, what: str) -> tuple[_TopicConfig, int]:
+        """Returns the topic's configuration, and the number of queues that it has or had. Raises NotFound."""
+        reply = await self._read(RequestCode.GET_TOPIC_CONFIG, {"topic": name}, what)
+        config = _decode(reply, _TopicConfig, what)
+        stored = reply.ext.get(STORED_QUEUES_FIELD, "0")
+        return config, max(config.readQueueNums, config.writeQueueNums, int(stored) if stored.isdecimal() else 0)
 
     async def identity(self, topic: str, node: str | None = None) -> TopicIdentity | None:
         """Returns the identity of a topic, which says what its offsets count in; None if the node that answers is of a
@@ -199,14 +238,19 @@ class AsyncAdmin(Offsets):
         await self._write(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext, f"delete group {group}")
 
     async def offsets(self, group: str, topic: str) -> list[GroupOffset]:
-        """Returns the group's committed offset in each queue of the topic. Raises NotFound if there is no such
-        topic."""
-        route = await self._route(topic)
+        """Returns the group's committed offset in each queue of the topic, and in hidden ones that keep messages.
+        Raises NotFound if there is no such topic."""
+        try:
+            config, stored = await self._config(topic, f"offsets of {group} in {topic}")
+            readable = config.readQueueNums
+        except Refused:  # who may only read the topic is not told what is hidden
+            readable = stored = (await self._route(topic)).read_queues
         found = []
-        for queue_id in range(route.read_queues):
+        for queue_id in range(stored):
+            committed = await self.committed(group, topic, queue_id)  # before the end, which it may not seem to pass
             queue, _ = await self._queue(topic, queue_id)
-            committed = await self.committed(group, topic, queue_id)
-            found.append(GroupOffset(queue_id, committed, queue.min_offset, queue.max_offset))
+            if queue_id < readable or queue.min_offset < queue.max_offset:
+                found.append(GroupOffset(queue_id, committed, queue.min_offset, queue.max_offset))
         return found
 
     async def create_user(self, name: str, secret: str, *, is_super: bool = False) -> None:

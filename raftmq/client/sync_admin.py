@@ -19,10 +19,16 @@ class Admin:
         self._run = thread.run
 
     def create_topic(
-        self, name: str, queues: int = 8, attributes: Mapping[str, str] | None = None, *, perm: int = 6
+        self,
+        name: str,
+        queues: int = 8,
+        attributes: Mapping[str, str] | None = None,
+        *,
+        perm: int = 6,
+        now: bool = False,
     ) -> None:
-        """Creates the topic, or changes it to these values."""
-        self._run(self._admin.create_topic(name, queues, attributes, perm=perm))
+        """Creates the topic, or changes it to these values; fewer queues that hide messages only with `now`."""
+        self._run(self._admin.create_topic(name, queues, attributes, perm=perm, now=now))
 
     def delete_topic(self, name: str) -> None:
         """Deletes the topic with its queues. Raises NotFound."""

@@ -118,6 +118,10 @@ def data_option(command: F) -> F:
     )(command)
 
 
+NOW = click.option("--now", is_flag=True, help="Hide messages that are not consumed, if fewer queues do that.")
+"""The switch of commands that change the number of a topic's queues."""
+
+
 def cluster_options(command: F) -> F:
     """Adds --data, --admin and --json: a cluster by its directory or its HTTP addresses, and JSON instead of text."""
     return data_option(admin_option(json_option(command)))

@@ -150,8 +150,14 @@ class FileCopy:
 
     @property
     def queues(self) -> list[tuple[int, int]]:
-        """(topic_id, queue_id) of every queue of every topic."""
-        return [(topic.id, queue_id) for topic in self._topics.values() for queue_id in range(topic.queues)]
+        """(topic_id, queue_id) of every queue that a topic has or had."""
+        return [
+            (topic.id, queue_id) for topic in self._topics.values() for queue_id in range(self._stored_queues(topic))
+        ]
+
+    def _stored_queues(self, topic: TopicConfig) -> int:
+        """Returns the number of queues that the topic has or had, as `BrokerState.stored_queues` does."""
+        return max(topic.queues, queue_reads.queues_with_rows(self._kv, topic.id))
 
     @property
     def applied_index(self) -> int:

@@ -95,6 +95,8 @@ CODES: Final[dict[str, Code]] = {
     # clients
     "group_without_consumers": Code("warning", "raftmq group list"),
     "queue_stuck": Code("warning", "raftmq group list"),
+    "offset_beyond_end": Code("warning", "raftmq group list"),
+    "messages_hidden": Code("warning", "raftmq topic list"),
     "client_flood": Code("warning", "raftmq status"),
     "client_id_shared": Code("warning", "raftmq group list"),
     "reply_undelivered": Code("warning", "raftmq group list"),

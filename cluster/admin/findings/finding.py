@@ -28,7 +28,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     since: str
     """The time when the problem was first seen, RFC 3339, UTC, by the clock of the node that saw it first."""
     object: str
-    """The object of the problem: "cluster", "node 3", "link 1-3", "group orders", "queue orders/2"."""
+    """The object of the problem: "cluster", "node 3", "link 1-3", "group orders", "queue orders/2",
+    "topic orders"."""
     says: str
     """The problem, in words for people."""
     do_now: str

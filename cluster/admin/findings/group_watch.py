@@ -99,7 +99,7 @@ class GroupWatch:
         return monotonic_ms - seen.since_ms if seen is not None and seen.moved else None
 
     def _judge(self, name: str, lags: list[QueueLag], now_ms: int) -> list[Condition]:
-        before, health = self._seen.get(name, {}), self._port.config.health
+        before = self._seen.get(name, {})
         seen = self._seen[name] = {}
         for each in lags:
             key = each.topic, each.queue_id
@@ -108,7 +108,17 @@ class GroupWatch:
                 moved = was is not None and (was.moved or was.committed != each.committed)
                 was = Progress(each.committed, now_ms, moved)
             seen[key] = was
-        behind = [each for each in lags if each.lag and not each.topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))]
+        beyond = [self._beyond(name, each) for each in lags if each.beyond_end][:NAMED_MAX]
+        return [*beyond, *self._late(name, lags, now_ms)]
+
+    def _late(self, name: str, lags: list[QueueLag], now_ms: int) -> list[Condition]:
+        """Returns the conditions of a group that does not come on. What is hidden is a condition of its topic."""
+        seen, health = self._seen[name], self._port.config.health
+        behind = [
+            each
+            for each in lags
+            if each.lag and not each.hidden and not each.topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+        ]
         if not behind:
             return []
         lag = sum(each.lag for each in behind)
@@ -120,6 +130,17 @@ class GroupWatch:
         return [
             self._stuck(name, each, now_ms - seen[each.topic, each.queue_id].since_ms) for each in stuck[:NAMED_MAX]
         ]
+
+    def _beyond(self, name: str, each: QueueLag) -> Condition:
+        return Condition(
+            "offset_beyond_end",
+            f"queue {each.topic}/{each.queue_id} of {name}",
+            f"group {name} has committed offset {each.committed} in queue {each.queue_id} of {each.topic}, which ends "
+            f"at {each.max_offset}: its lag shows 0, and it does not get the next {each.beyond_end} messages",
+            f"raftmq group describe {name}"  # a hidden queue cannot be reset
+            if each.hidden
+            else f"raftmq group reset {name} --topic {each.topic} --queue {each.queue_id} --to latest",
+        )
 
     def _stuck(self, name: str, each: QueueLag, stands_ms: int) -> Condition:
         at = "no offset" if each.committed is None else f"offset {each.committed}"

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from cluster.admin.findings.catalogue import CODES, Code, command_of, runbook_of
 from cluster.admin.findings.finding import Condition, Finding, FindingsView, NodeReport, node_object
 from cluster.admin.findings.group_watch import GroupWatch
+from cluster.admin.findings.hidden_watch import HiddenWatch
 from cluster.admin.findings.merge import merged
 from cluster.admin.findings.other_nodes import OtherNodes, shared_settings
 from cluster.admin.findings.rules import own_conditions
@@ -36,6 +37,7 @@ class FindingsWatch:
         self._around = OtherNodes(port)
         self._data = DataWatch(Path(port.config.node.data_dir), port.config.node.id)
         self.groups = GroupWatch(port)
+        self._hidden = HiddenWatch(port)
         self._own: list[Finding] = []
         self.scraping = asyncio.Lock()
         """Held while the metrics are made in steps; other scrapes wait meanwhile."""
@@ -69,6 +71,7 @@ class FindingsWatch:
         conditions = [
             *own_conditions(port, port.status(), wall_ms),
             *self.groups.look(monotonic_ms),
+            *self._hidden.look(),
             *self._around.conditions(),
             *self._data.conditions(),
         ]

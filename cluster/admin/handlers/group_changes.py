@@ -270,7 +270,8 @@ async def reset_group(call: Call) -> GroupReset:
 
 
 def _row(state: BrokerState, topic_id: int, wanted: QueueOffset, before: int | None) -> ResetOffset:
-    stood = max(before or 0, state.min_offset(topic_id, wanted.queue_id))
+    low, end = state.min_offset(topic_id, wanted.queue_id), state.max_offset(topic_id, wanted.queue_id)
+    stood = max(low, min(before or 0, end))  # beyond the end there are no messages that come again
     return ResetOffset(
         queue_id=wanted.queue_id,
         offset=wanted.offset,

@@ -46,6 +46,11 @@ class OffsetView(msgspec.Struct, frozen=True, kw_only=True):
     lag: int
     """Messages from the committed offset to the end; all kept messages if the group never committed; 0 beyond the
     end."""
+    hidden: bool = False
+    """True if the topic has fewer read queues by now, so that consumers do not read this one."""
+    beyond_end: int = 0
+    """The number of offsets by which the committed offset lies beyond the end: as many messages to come would not be
+    read."""
     lag_ms: int = 0
     """Milliseconds since the oldest message that the group has not committed was stored; 0 without lag."""
     committed_age_ms: int | None = None
@@ -65,6 +70,10 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     """Connected consumers that this node knows from heartbeats."""
     lag: int
     """Lag over all queues in which the group has committed or to which it subscribes."""
+    hidden: int = 0
+    """The part of the lag in hidden queues, which consumers do not read."""
+    beyond_end: int = 0
+    """The number of queues in which the group's committed offset lies beyond the end."""
     lag_ms: int = 0
     """Lag of the queue with the oldest message that the group has not committed."""
 
@@ -90,6 +99,10 @@ class GroupDetail(ReadView, frozen=True, kw_only=True):
     offsets: list[OffsetView]
     lag: int
     """Lag in all queues, including those of other pages."""
+    hidden: int = 0
+    """The part of the lag in hidden queues, which consumers do not read."""
+    beyond_end: int = 0
+    """The number of queues in which the group's committed offset lies beyond the end."""
     lag_ms: int = 0
     next: str | None
     """The value of `after` for the next page of queues; null on the last."""
@@ -114,6 +127,8 @@ async def list_groups(call: Call) -> Pieces:
             topics=sorted({each.topic for each in lags} | set(config.subscriptions)),
             members=call.port.member_count(name),
             lag=sum(each.lag for each in lags),
+            hidden=sum(each.lag for each in lags if each.hidden),
+            beyond_end=sum(1 for each in lags if each.beyond_end),
             lag_ms=max([await _age_ms(call, each) for each in lags if each.lag], default=0),
         )
         if (page.items and queues > QUEUES_PER_PAGE) or not page.add(view):
@@ -165,6 +180,8 @@ async def describe_group(call: Call) -> Pieces:
         members_total=len(members),
         offsets=[],
         lag=sum(each.lag for each in lags),
+        hidden=sum(each.lag for each in lags if each.hidden),
+        beyond_end=sum(1 for each in lags if each.beyond_end),
         lag_ms=lag_ms,
         next=f"{last.topic}/{last.queue_id}" if left else None,
     )
@@ -200,6 +217,8 @@ def _offset(
         min_offset=each.min_offset,
         max_offset=each.max_offset,
         lag=each.lag,
+        hidden=each.hidden,
+        beyond_end=each.beyond_end,
         lag_ms=age_ms,
         committed_age_ms=call.watch.groups.committed_age_ms(group.name, each.topic, each.queue_id, now_ms),
         owner=lock.client_id

@@ -135,8 +135,8 @@ async def list_messages(call: Call) -> Pieces:
     _refuse_if_fenced(call)
     port, applied = call.port, call.port.state.applied.index
     topic, queue = find_topic(port.state, call.params["name"]), _queue_id(call)
-    if not queue < topic.queues:
-        raise ApiError("not_found", f"topic {topic.name} has {topic.queues} queues, no queue {queue}", "count from 0")
+    if not queue < (stored := port.state.stored_queues(topic)):
+        raise ApiError("not_found", f"topic {topic.name} has {stored} queues, no queue {queue}", "count from 0")
     body_bytes = number_of(call.query, BODY_BYTES, PAGE_BODY_BYTES)
     count = number_of(call.query, COUNT, MESSAGES_MAX, MESSAGES_MAX)
     offset = await _first_offset(call, topic.id, queue, count)

@@ -11,6 +11,7 @@ import msgspec
 from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import Call, ChangeView, applied, decided
+from cluster.admin.handlers.topics import refuse_to_hide
 from cluster.admin.node_interface import AdminPort
 from cluster.admin.route import Cost, Route, Serves
 from cluster.admin.streamed_json import Pieces
@@ -35,6 +36,8 @@ class MetadataChange(msgspec.Struct, frozen=True, kw_only=True):
     offsets: list[OffsetRecord] = []
     dry_run: bool = False
     """True to only check the document, and answer its size: an import replaces offsets and attributes."""
+    now: bool = False
+    """True to hide messages that are not consumed, where a topic gets fewer read queues; false refuses that."""
 
 
 class MetadataChanged(ChangeView, frozen=True, kw_only=True):
@@ -83,10 +86,12 @@ async def change_metadata(call: Call) -> MetadataChanged:
     """Creates and updates topics, groups and offsets as given; removes nothing."""
     wanted: MetadataChange = call.body
     _check_topics(wanted.topics)
+    for topic in () if wanted.now else wanted.topics:
+        await refuse_to_hide(call, msgspec.structs.asdict(topic))
     records: list[TopicRecord | GroupRecord] = [*wanted.topics, *wanted.groups]
     run = [command for record in records for command in commands_for(record)]
     if wanted.offsets:
-        run.append([COMMIT_OFFSETS, [_row(call.port, record) for record in wanted.offsets]])
+        run.append([COMMIT_OFFSETS, await _rows(call, wanted.offsets)])
     if not run:
         raise ApiError("refused", "there is nothing to change", "send topics, groups or offsets")
     if wanted.dry_run:
@@ -121,10 +126,24 @@ def _changed(port: AdminPort, wanted: MetadataChange, entry: EntryId) -> Metadat
     )
 
 
+async def _rows(call: Call, records: Sequence[OffsetRecord]) -> list[list[str | int]]:
+    rows = []
+    for at, record in enumerate(records):
+        if at % ROWS_PER_STEP == 0:
+            await call.breathe()
+        rows.append(_row(call.port, record))
+    return rows
+
+
 def _row(port: AdminPort, record: OffsetRecord) -> list[str | int]:
     topic = port.state.topics.get(record.topic)
     if topic is None:
         raise ApiError("not_found", f"there is no topic {record.topic}", "send the topic first; nothing was changed")
+    end = port.state.max_offset(topic.id, record.queue_id)
+    if record.offset > end:
+        where = f"offset {record.offset} of group {record.group} in {record.topic}/{record.queue_id}"
+        why = f"{where} lies beyond the end of the queue, {end}: the group would miss messages"
+        raise ApiError("refused", why, "leave it out; nothing was changed")
     return [record.group, topic.id, record.queue_id, record.offset]
 
 

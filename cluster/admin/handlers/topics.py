@@ -8,12 +8,13 @@ import msgspec
 
 from cluster.admin import pagination, route, route_rights
 from cluster.admin.errors import ApiError
-from cluster.admin.handler_request import DRY_RUN, Answer, Call, ChangeView, ReadView, applied
+from cluster.admin.handler_request import DRY_RUN, Answer, Call, ChangeView, ReadView, applied, confirm_read
 from cluster.admin.pagination import AFTER, Page, after_of, limit_of, neighbour
 from cluster.admin.request_parsing import flag_of, number_of
 from cluster.admin.route import Route, Serves
 from cluster.admin.streamed_json import Pieces
-from cluster.broker.evicted.evicted_pulls import first_offset
+from cluster.broker.groups.group_lag import bounds
+from cluster.broker.groups.hidden_queues import check_hides_nothing
 from cluster.broker.refusal import Refused
 from cluster.broker.topic_sizes import TopicSize
 from cluster.broker.topics import ATTRIBUTE_VALUES, RANGES, Topics
@@ -61,6 +62,9 @@ class TopicView(msgspec.Struct, frozen=True, kw_only=True):
     changed_by: str | None = None
     """The author of that change; null if it had none, as when a send creates a topic."""
     messages: int
+    hidden: int = 0
+    """The part of these messages that no consumer reads: they lie in queues above `read_queues`, which the topic had
+    more of. They are there again once it has."""
     bytes: int | None = None
     """Stored bytes of the messages in the log of the answering node (`cluster.broker.topic_sizes`). null: not measured,
     as in the answer to a change."""
@@ -74,6 +78,8 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     queue_id: int
     min_offset: int
     max_offset: int
+    hidden: bool = False
+    """True if consumers do not read it: the topic has fewer read queues."""
 
 
 class TopicsView(ReadView, frozen=True, kw_only=True):
@@ -107,6 +113,8 @@ class TopicRequest(msgspec.Struct, frozen=True, kw_only=True):
     order: bool | None = None
     attributes: NewAttributes | None = None
     if_exists: Literal["fail", "keep", "update"] = "fail"
+    now: bool = False
+    """True to hide messages that are not consumed, if the topic gets fewer read queues; false refuses that."""
 
 
 class TopicChanged(ChangeView, frozen=True, kw_only=True):
@@ -154,17 +162,14 @@ async def describe_topic(call: Call) -> Pieces:
     size = await call.port.topic_sizes.of(config)
     page = Page(call, limit_of(call))
     first = number_of(call.query, AFTER, -1) + 1
-    for queue in range(first, config.queues):
+    stored = state.stored_queues(config)
+    for queue in range(first, stored):
         if page.full:
             break
         await page.turn(2 * ITEM_UNITS)
-        page.add(
-            QueueView(
-                queue_id=queue,
-                min_offset=first_offset(state, config.id, queue),
-                max_offset=state.max_offset(config.id, queue),
-            )
-        )
+        low, high = bounds(state, config.id, queue)
+        hidden = queue >= config.read_queues
+        page.add(QueueView(queue_id=queue, min_offset=low, max_offset=high, hidden=hidden))
     end = first + page.items
     view = TopicDetail(
         node=call.port.config.node.id,
@@ -172,7 +177,7 @@ async def describe_topic(call: Call) -> Pieces:
         applied_index=applied,
         topic=await _view(call, config, size),
         queues=[],
-        next=end - 1 if end < config.queues else None,
+        next=end - 1 if end < stored else None,
     )
     return page.answer(view, "queues")
 
@@ -183,6 +188,8 @@ async def create_topic(call: Call) -> Answer:
     fields = _fields(wanted)
     existed = wanted.name in call.port.state.topics
     topics, keep = Topics(call.port.services), wanted.if_exists != "update"
+    if not (keep or wanted.now):
+        await refuse_to_hide(call, fields)
     try:
         entry_id, result = await applied(lambda done: topics.put(fields, done, if_absent=keep, author=call.asker))
     except Refused as refused:
@@ -202,6 +209,17 @@ async def create_topic(call: Call) -> Answer:
         topic=await _view(call, result.value),
     )
     return Answer(201 if verb == "created" else 200, view)
+
+
+async def refuse_to_hide(call: Call, config: dict[str, Any]) -> None:
+    """Raises ApiError if a change of a topic, the argument of create_topic, hides messages that are not consumed: of
+    those that were acknowledged until now, also by an earlier leader."""
+    await confirm_read(call.port)
+    try:
+        await call.done(check_hides_nothing(call.port.state, config))
+    except Refused as refused:
+        fix = 'consume them first, or hide them with --now ("now": true); as many queues as before bring them back'
+        raise ApiError("refused", refused.remark, fix) from None
 
 
 async def delete_topic(call: Call) -> TopicChanged:
@@ -242,12 +260,15 @@ def _fields(wanted: TopicRequest) -> dict[str, Any]:
 
 
 async def _view(call: Call, config: TopicConfig, size: TopicSize | None = None) -> TopicView:
-    state, held = call.port.state, 0
-    for queue in range(config.queues):
+    state, held, hidden = call.port.state, 0, 0
+    stored = state.stored_queues(config)
+    for queue in range(stored):
         if queue % QUEUES_PER_STEP == 0:
             await call.breathe()
-            charge(2 * ITEM_UNITS * min(QUEUES_PER_STEP, config.queues - queue))
-        held += state.max_offset(config.id, queue) - first_offset(state, config.id, queue)
+            charge(2 * ITEM_UNITS * min(QUEUES_PER_STEP, stored - queue))
+        low, high = bounds(state, config.id, queue)
+        held += high - low
+        hidden += high - low if queue >= config.read_queues else 0
     return TopicView(
         name=config.name,
         id=config.id,
@@ -260,6 +281,7 @@ async def _view(call: Call, config: TopicConfig, size: TopicSize | None = None) 
         changed_ms=config.changed_ms or None,
         changed_by=config.changed_by or None,
         messages=held,
+        hidden=hidden,
         bytes=None if size is None else size.bytes,
         bytes_exact=size is None or size.exact,
     )

@@ -42,7 +42,8 @@ class Progress(NamedTuple):
     queue_id: int
     max_offset: int
     offset: int
-    """The committed offset within the queue's bounds; the queue's first offset if the group never committed."""
+    """The committed offset, or the queue's first one if that is higher or the group never committed. It may lie beyond
+    the end, as in RocketMQ, whose tools then show a negative difference."""
     store_ms: int
     """Store time of the last message before `offset`; 0 if there is none."""
 
@@ -85,8 +86,8 @@ class Groups:
     def _progress(self, topic: TopicConfig, queue_id: int, offset: int | None) -> Progress:
         state = self._services.state
         first, end = first_offset(state, topic.id, queue_id), state.max_offset(topic.id, queue_id)
-        at = first if offset is None else max(first, min(offset, end))
-        last = state.fetch(topic.id, queue_id, at - 1, 1) if first < at else []
+        at = first if offset is None else max(first, offset)
+        last = state.fetch(topic.id, queue_id, min(at, end) - 1, 1) if first < min(at, end) else []
         return Progress(topic.name, queue_id, end, at, last[0].store_time_ms if last else 0)
 
     def readers(self, topic: str) -> Generator[None, None, list[str]]:
@@ -108,9 +109,10 @@ class Groups:
         return sorted(groups)
 
     def _committed(self, group: str, topic: TopicConfig) -> Generator[None, None, bool]:
-        for queue_id in range(topic.queues):
+        stored = self._services.state.stored_queues(topic)
+        for queue_id in range(stored):
             if queue_id % QUEUES_PER_STEP == 0:
-                charge(min(QUEUES_PER_STEP, topic.queues))
+                charge(min(QUEUES_PER_STEP, stored))
                 yield
             if self._services.state.offset(group, topic.id, queue_id) is not None:
                 return True

@@ -42,12 +42,20 @@ class QueueLag(NamedTuple):
     """The committed offset; None if the group never committed here."""
     min_offset: int
     max_offset: int
+    hidden: bool = False
+    """True if the topic has fewer read queues by now, so that consumers do not read this one."""
 
     @property
     def lag(self) -> int:
         """The number of kept messages from the committed offset on. If the group never committed, it is the number of
         all kept messages, wherever the group's consumers would begin. 0 if the offset was set beyond the end."""
         return max(0, self.max_offset - max(self.min_offset, self.committed or 0))
+
+    @property
+    def beyond_end(self) -> int:
+        """The number of offsets by which the committed offset lies beyond the end of the queue: the group would not get
+        as many messages that are yet to come."""
+        return max(0, (self.committed or 0) - self.max_offset)
 
 
 def lag_steps(
@@ -63,8 +71,9 @@ def lag_steps(
 
 
 def each_lag(state: BrokerState, group: GroupConfig) -> Iterator[QueueLag]:
-    """Yields every queue in which the group committed or to which it subscribes, by topic and queue. There may be a
-    million, so each is looked at when the caller asks for it. Topics that are deleted at the beginning are left out."""
+    """Yields every queue in which the group committed or to which it subscribes, by topic and queue, hidden ones too if
+    they keep messages. There may be a million, so each is looked at when the caller asks for it. Topics that are
+    deleted at the beginning are left out."""
     committed = state.offsets_by_topic(group.name)
     charge(ITEM_UNITS * len(committed))
     topics = {topic.name: topic for topic_id in committed if (topic := state.topics_by_id.get(topic_id))}
@@ -72,12 +81,20 @@ def each_lag(state: BrokerState, group: GroupConfig) -> Iterator[QueueLag]:
     for name in sorted(topics):
         topic = topics[name]
         offsets = committed.get(topic.id, {})
-        read = topic.read_queues if name in group.subscriptions else 0
-        for queue in chain(range(read), sorted(queue for queue in offsets if queue >= read)):
+        subscribed = state.stored_queues(topic) if name in group.subscriptions else 0
+        for queue in chain(range(subscribed), sorted(queue for queue in offsets if queue >= subscribed)):
             charge(QUEUE_UNITS)
-            end = state.max_offset(topic.id, queue)  # before the first one: retention may move that past it
-            first = min(first_offset(state, topic.id, queue), end)
-            yield QueueLag(name, queue, offsets.get(queue), first, end)
+            offset = offsets.get(queue)  # before the end: what is committed afterwards may lie behind a later end
+            first, end = bounds(state, topic.id, queue)
+            hidden = queue >= topic.read_queues
+            if not hidden or offset is not None or first < end:
+                yield QueueLag(name, queue, offset, first, end, hidden)
+
+
+def bounds(state: BrokerState, topic_id: int, queue_id: int) -> tuple[int, int]:
+    """Returns the first offset that the queue keeps, here or in the tier, and the offset behind its last message."""
+    end = state.max_offset(topic_id, queue_id)  # before the first one: retention may move that past it
+    return min(first_offset(state, topic_id, queue_id), end), end
 
 
 class LagMetrics:

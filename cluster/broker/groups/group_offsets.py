@@ -79,7 +79,7 @@ class Offsets:
     def _stored_or_zero(self, group: str, topic: str, queue_id: int, zero_if_whole: bool) -> int | None:
         state = self._services.state
         config = state.topics.get(topic)
-        if config is None or not 0 <= queue_id < config.queues:
+        if config is None or not 0 <= queue_id < state.stored_queues(config):
             return None
         offset = state.offset(group, config.id, queue_id)
         if offset is None and zero_if_whole:
@@ -142,9 +142,12 @@ class Offsets:
         earliest_store_ms(self._services.state, self._old, (self._queue(topic, queue_id).id, queue_id), done)
 
     def _queue(self, topic: str, queue_id: int) -> TopicConfig:
+        """Returns the topic, if it has or had the queue. One that it has no more keeps its messages and offsets: the
+        consumers that read it until then commit what they did. Raises Refused."""
         config = topic_named(self._services.state, topic)
-        if not 0 <= queue_id < config.queues:
-            raise Refused(Reason.INVALID, f"topic {config.name} has queues 0 to {config.queues - 1}, not {queue_id}")
+        queues = self._services.state.stored_queues(config)
+        if not 0 <= queue_id < queues:
+            raise Refused(Reason.INVALID, f"topic {config.name} has queues 0 to {queues - 1}, not {queue_id}")
         return config
 
 

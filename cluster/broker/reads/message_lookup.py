@@ -103,7 +103,7 @@ def _queued_at(node: Services, position: int, topic: TopicConfig | None) -> Stor
     stored = _stored_at(node, position)
     state, message = node.state, stored.message
     topic = topic or state.topics.get(message.topic)
-    if topic is None or not 0 <= message.queue_id < topic.queues or message.queue_offset < 0:
+    if topic is None or not 0 <= message.queue_id < state.stored_queues(topic) or message.queue_offset < 0:
         return None
     items = state.fetch(topic.id, message.queue_id, message.queue_offset, 1)
     if not items or items[0].position != position:

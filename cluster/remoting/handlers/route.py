@@ -33,7 +33,7 @@ from cluster.remoting.request_rights import DELETE, GET, LIST, Code, Codes, of_r
 from cluster.runtime import metered_json
 from raftlog.types import NOBODY, NodeId
 from raftlog.work import charge
-from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.codes import STORED_QUEUES_FIELD, RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from statemachine.topics import TopicConfig
@@ -151,8 +151,17 @@ class Routes:
 
     def _topic_config(self, request: Request) -> None:
         topic = text(request, "topic")
-        identity = self._services.topic_identity
-        self._answer_about(request, topic, lambda: self._topic_config_body(topic), lambda: identity(topic))
+        self._answer_about(request, topic, lambda: self._topic_config_body(topic), lambda: self._about(topic))
+
+    def _about(self, topic: str) -> dict[str, str]:
+        """Returns what RocketMQ's TopicConfig has no field for: the topic's identity, and the number of queues that it
+        has or had if some are hidden."""
+        state, identity = self._services.state, self._services.topic_identity(topic)
+        config = state.topics.get(topic)
+        stored = 0 if config is None else state.stored_queues(config)
+        if config is None or stored <= config.queues:
+            return identity
+        return {**identity, STORED_QUEUES_FIELD: str(stored)}
 
     def _answer_about(
         self,

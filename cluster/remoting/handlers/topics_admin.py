@@ -5,17 +5,19 @@ Leader only: the router forwards these before they come here. A write is answere
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from cluster.broker.groups.group_admin import Groups
+from cluster.broker.groups.hidden_queues import check_hides_nothing
 from cluster.broker.name_rules import topic_named
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.broker.topics import QUEUES_MAX, Topics
-from cluster.remoting.answers import after_read_index, answer_in_steps, refusing, reply_written, table_body
+from cluster.remoting.answers import after_read_index, answer_in_steps, in_steps, refusing, reply_written, table_body
 from cluster.remoting.handlers.route import ORDER_TOPIC_CONFIG
 from cluster.remoting.request import Request, asked_by, integer_in, text, too_long
 from cluster.remoting.request_rights import DELETE, LIST, PUT, UPDATE, Code, Codes, of_new_group, on_cluster, row
@@ -29,7 +31,7 @@ from cluster.runtime.request_limits import (
     Unsigned31,
 )
 from raftmq_wire.codec import is_true
-from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.codes import NOT_HIDING_FIELD, RequestCode, ResponseCode
 from statemachine.topics import TopicConfig
 
 if TYPE_CHECKING:
@@ -116,6 +118,14 @@ class TopicsAdmin:
             "sys_flag": integer_in(request, "topicSysFlag", 0, (1 << 31) - 1, default=0),
             "attributes": self._topics.changed_attributes(name, attribute_changes(request.ext.get("attributes"))),
         }
+        if is_true(request.ext.get(NOT_HIDING_FIELD)):
+            judge = partial(self._put_unless_hiding, config=config)  # by all that was acknowledged until now
+            after_read_index(self._services, request, lambda request: in_steps(self._services, request, judge(request)))
+        else:
+            self._topics.put(config, lambda result: _reply(request, result))
+
+    def _put_unless_hiding(self, request: Request, config: dict[str, Any]) -> Generator[None]:
+        yield from check_hides_nothing(self._services.state, config)
         self._topics.put(config, lambda result: _reply(request, result))
 
     def _delete_topic(self, request: Request) -> None:

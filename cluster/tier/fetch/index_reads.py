@@ -110,7 +110,7 @@ class EvictedKeyReads:
     async def _intact(self, topic: TopicConfig, message: Message, position: int) -> Stored | None:
         """Checks a message whose bytes are not checked yet. Returns None if no queue of the topic has it at this
         position."""
-        if not 0 <= message.queue_id < topic.queues or message.queue_offset < 0:
+        if not 0 <= message.queue_id < self._state.stored_queues(topic) or message.queue_offset < 0:
             return None
         try:
             items = await self._queues.items(topic.id, message.queue_id, message.queue_offset, 1)

@@ -71,6 +71,7 @@ SEEN_BY_CLIENTS = frozenset(
         "delayed",
         "failures",
         "resets",
+        "queues",
         "legacies",
         "writes",
         "send order",

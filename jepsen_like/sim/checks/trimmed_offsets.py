@@ -21,7 +21,7 @@ def floors(machines: Iterable[Machine], topics: Iterable[str]) -> Floors:
     for topic in topics:
         for state in [node.state for machine in machines if (node := machine.readable) is not None]:
             known = state.topics.get(topic)
-            for queue in range(known.queues if known is not None else 0):
+            for queue in range(state.stored_queues(known) if known is not None else 0):
                 assert known is not None
                 found[topic, queue] = max(found.get((topic, queue), 0), _first(state, known.id, queue))
     return found

@@ -18,11 +18,12 @@ from raftmq.client.consuming.group_member import GroupMember, allocate_averagely
 from raftmq.client.consuming.locked_queues import QueueLocks
 from raftmq.client.consuming.message_buffer import Inbox, QueueFeed, QueueKey
 from raftmq.client.consuming.offsets import Offsets, Start
-from raftmq.client.consuming.queue_puller import QueuePuller
+from raftmq.client.consuming.queue_puller import QueuePuller, check_not_beyond
 from raftmq.client.consuming.send_back import RETRY_PREFIX
 from raftmq.client.consuming.subscription import ALL, Subscription
-from raftmq.client.errors import Failed, NotFound, RaftMQError
+from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused
 from raftmq.client.message import Message
+from raftmq_wire.codes import ResponseCode
 
 HEARTBEAT_S = 5.0
 RELOCK_S = 1.0
@@ -33,6 +34,7 @@ over."""
 REBALANCE_S = 20.0
 LEADER_CHECK_S = 2.0
 COMMIT_TRIES, COMMIT_PAUSE_S = 4, 0.2
+ROUTE_TRIES, ROUTE_PAUSE_S = 6, 0.5
 
 _log = logging.getLogger("raftmq")
 
@@ -62,6 +64,8 @@ class QueueShare:
         self.feeds: dict[QueueKey, QueueFeed] = {}
         self.leaving: dict[QueueKey, QueueFeed] = {}
         """Queues that belong to other members now, and whose last message this reader is still handling."""
+        self.assigned = False
+        """True once this consumer has taken its share. A new leader may not list it as a member yet."""
         self.missing: frozenset[QueueKey] = frozenset()
         """Queues that belong to this consumer and are still locked by others."""
         self.tasks: list[asyncio.Task[None]] = []
@@ -124,18 +128,20 @@ class QueueShare:
         rebalance_at = self._loop.time() + REBALANCE_S
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RELOCK_S if self.missing else HEARTBEAT_S):
+                async with asyncio.timeout(RELOCK_S if self.missing or not self.assigned else HEARTBEAT_S):
                     await self.rebalance.wait()
             asked = self.rebalance.is_set()
             self.rebalance.clear()
             try:
                 await self.member.heartbeat()
-                if asked or self.locks or self._loop.time() >= rebalance_at:
+                if asked or self.locks or not self.assigned or self._loop.time() >= rebalance_at:
                     rebalance_at = self._loop.time() + REBALANCE_S
                     await self._assign()
             except NotFound:
                 raise
             except RaftMQError as error:
+                if error.code == ResponseCode.PULL_OFFSET_MOVED:  # an offset beyond the end does not pass by itself
+                    raise
                 _log.info("group %s: rebalance put off: %s", self.group, error)
 
     async def _assign(self) -> None:
@@ -160,6 +166,7 @@ class QueueShare:
         for key, feed in zip(new, feeds, strict=True):
             self.feeds[key] = feed
             self._pulls[key] = self.spawn(partial(self._keep_pulling, feed))
+        self.assigned = True
         self._on_change()
 
     async def _count_retry_queues(self) -> int:
@@ -212,6 +219,7 @@ class QueueShare:
             feed.may_read = partial(self.locks[topic].holds, queue_id)
         if not self._follow:
             feed.end = await self.offsets.max_offset(topic, queue_id)
+            check_not_beyond(self.group, feed, feed.end)
             feed.finished = offset >= feed.end
         return feed
 
@@ -253,7 +261,21 @@ class QueueShare:
             if feed.topic != self.retry_topic:
                 raise
             self._drop(feed)
+        except Refused as refused:
+            if refused.code != ResponseCode.INVALID_PARAMETER or not await self._is_hidden(feed):
+                raise
+            self.rebalance.set()
         self._on_change()
+
+    async def _is_hidden(self, feed: QueueFeed) -> bool:
+        """Returns True if the topic has fewer read queues by now, so that the feed's queue belongs to no consumer. The
+        node that tells the route may learn of it a moment later than the leader."""
+        for _ in range(ROUTE_TRIES):
+            route = await self._view.route(feed.topic, timeout_s=10.0, fresh=True)
+            if feed.queue_id >= route.read_queues:
+                return True
+            await asyncio.sleep(ROUTE_PAUSE_S)
+        return False
 
     def _drop(self, feed: QueueFeed) -> None:
         """Drops a queue of the group's retry topic, because the topic was deleted. If it is created again, the next

@@ -133,7 +133,8 @@ class AsyncConsumer:
     @property
     def at_end(self) -> bool:
         """True if a consumer with `follow=False` has handed out all that it is to read."""
-        if self._follow or not self.inbox.empty or self.inbox.resting or self._share.missing:
+        share = self._share
+        if self._follow or not self.inbox.empty or self.inbox.resting or share.missing or not share.assigned:
             return False
         return all(f.finished and not f.revoked for f in self._share.feeds.values())
 

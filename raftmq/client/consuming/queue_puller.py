@@ -187,13 +187,7 @@ class QueuePuller:
             )
             self._inbox.put(Batch(feed, [], result.next_offset))
             return
-        last = await self._offsets.max_offset(feed.topic, feed.queue_id)
-        if last < offset:
-            raise Failed(
-                f"{feed.topic} queue {feed.queue_id} ends at offset {last}, group {self._group} is already at {offset}",
-                code=ResponseCode.PULL_OFFSET_MOVED,
-                hint="Was the topic deleted and created again? Delete the group's offsets, or commit a lower one.",
-            )
+        check_not_beyond(self._group, feed, await self._offsets.max_offset(feed.topic, feed.queue_id))
 
     async def check_leader(self, timeout_s: float) -> None:
         """Checks that the leader answers, and drops the connection to one that does not: a parked pull hides that the
@@ -208,6 +202,17 @@ class QueuePuller:
             self._links.drop(leader)
             self._view.links.drop(leader)
             self._view.suspect(leader)
+
+
+def check_not_beyond(group: str, feed: QueueFeed, end: int) -> None:
+    """Raises Failed if the group's place in the queue lies beyond the end, which the leader has confirmed: the group
+    would miss the messages that are yet to come up to there."""
+    if feed.next_offset > end:
+        raise Failed(
+            f"{feed.topic} queue {feed.queue_id} ends at offset {end}, group {group} is already at {feed.next_offset}",
+            code=ResponseCode.PULL_OFFSET_MOVED,
+            hint=f"`raftmq group reset {group} --topic {feed.topic} --queue {feed.queue_id} --to latest` mends it.",
+        )
 
 
 def _of_first_topic(message: Message) -> Message:

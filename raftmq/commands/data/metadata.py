@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.runtime.host.private_files import as_the_user_has_it
-from raftmq.commands.shared_options import cluster_options, print_json, show
+from raftmq.commands.shared_options import NOW, cluster_options, print_json, show
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
@@ -60,8 +60,11 @@ def export(to: Path | None, data: str | None, admin: str | None, as_json: bool) 
 @click.argument("file", type=LocalPath(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@NOW
 @cluster_options
-def import_(file: Path, dry_run: bool, yes: bool, data: str | None, admin: str | None, as_json: bool) -> None:
+def import_(
+    file: Path, dry_run: bool, yes: bool, now: bool, data: str | None, admin: str | None, as_json: bool
+) -> None:
     """Create or change topics, groups and offsets to match FILE; shows the changes first and asks.
 
     Nothing is removed, and importing again changes nothing. Offsets beyond the end of a queue are skipped, and those
@@ -89,8 +92,12 @@ def import_(file: Path, dry_run: bool, yes: bool, data: str | None, admin: str |
     count = len(todo.topics) + len(todo.groups) + len(todo.offsets)
     apply = bool(count) and not dry_run and (yes or click.confirm(f"make these {count} changes?", err=True))
     if apply:
-        for part in _parts(todo):
-            api.post("/v1/metadata", part)
+        parts = list(_parts(todo))
+        for part in parts:
+            if "topics" in part and not now:  # a refusal comes before anything is changed
+                api.post("/v1/metadata", part | {"dry_run": True})
+        for part in parts:
+            api.post("/v1/metadata", part | {"now": True} if now else part)
     if as_json:
         changes = [f"{change.sign} {change.what}" for change in todo.changes]
         print_json({"schema": 1, "applied": apply, "changes": changes, "count": count, "kept": todo.kept})

@@ -126,11 +126,12 @@ def list_(data: str | None, admin: str | None, as_json: bool) -> None:
         print_json({"schema": 1, **api.whole("/v1/groups", "groups")})
         return
     pages = (
-        [[g["name"], ", ".join(g["topics"]), g["members"], g["lag"]] for g in page["groups"]]
+        [[g["name"], ", ".join(g["topics"]), g["members"], g["lag"], _remark_on(g)] for g in page["groups"]]
         for page in api.pages("/v1/groups")
     )
     none = "no groups yet; one appears with its first consumer: raftmq consume TOPIC --group NAME"
-    print_pages(["group", "topics", "members", "lag"], pages, none=none, left=("group", "topics"))
+    titles = ["group", "topics", "members", "lag", "remark"]
+    print_pages(titles, pages, none=none, left=("group", "topics", "remark"))
 
 
 @group.command("describe")
@@ -145,9 +146,11 @@ def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> N
         print_json({"schema": 1, **answer})
         return
     members = ", ".join(member["client_id"] for member in answer["members"]) or "none connected"
-    click.echo(plain(f"{name}: lag {answer['lag']}; members: {members}"))
+    remark = f" ({remark})" if (remark := _remark_on(answer)) else ""
+    click.echo(plain(f"{name}: lag {answer['lag']}{remark}; members: {members}"))
+    about = ["committed", "min offset", "max offset", "lag", "lag s", "last commit s ago", "owner", "remark"]
     print_table(
-        ["topic", "queue", "committed", "min offset", "max offset", "lag", "lag s", "last commit s ago", "owner"],
+        ["topic", "queue", *about],
         [
             [
                 o["topic"],
@@ -159,10 +162,26 @@ def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> N
                 _seconds(o["lag_ms"]),
                 _seconds(o["committed_age_ms"]),
                 o["owner"],
+                _remark(o),
             ]
             for o in answer["offsets"]
         ],
+        left=("topic", "owner", "remark"),
     )
+
+
+def _remark(offset: dict[str, Any]) -> str:
+    """Returns what is wrong with a group's offset in one queue; "" if nothing is. An older node does not say."""
+    beyond = offset.get("beyond_end", 0)
+    texts = [f"committed {beyond} beyond the end"] if beyond else []
+    return ", ".join([*texts, *(["hidden"] if offset.get("hidden") else [])])
+
+
+def _remark_on(group: dict[str, Any]) -> str:
+    """Returns the same about all queues of a group."""
+    beyond, hidden = group.get("beyond_end", 0), group.get("hidden", 0)
+    texts = [f"offset beyond the end in {beyond} queues"] if beyond else []
+    return ", ".join([*texts, *([f"{hidden} hidden"] if hidden else [])])
 
 
 def _seconds(ms: int | None) -> str | None:

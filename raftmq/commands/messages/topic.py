@@ -10,7 +10,7 @@ import click
 
 from cluster.replication.acks.ack_levels import ATTRIBUTE, NAMES
 from raftmq.commands.name_completion import complete_topics, near_name
-from raftmq.commands.shared_options import cluster_options, print_json, print_pages, print_table, show, size_of
+from raftmq.commands.shared_options import NOW, cluster_options, print_json, print_pages, print_table, show, size_of
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal, admin_addresses
 
 NAME = click.argument("name", shell_complete=complete_topics)
@@ -44,6 +44,7 @@ def topic() -> None:
 @click.option("--retention", type=KeptFor(), metavar="12h", help="How long messages are kept: 15m, 12h, 7d, forever.")
 @click.option("--update", "if_exists", flag_value="update", help="Change the topic if it exists.")
 @click.option("--keep", "if_exists", flag_value="keep", help="Leave the topic as it is if it exists.")
+@NOW
 @cluster_options
 def create(
     name: str,
@@ -52,12 +53,15 @@ def create(
     ack: str | None,
     retention: int | None,
     if_exists: str | None,
+    now: bool,
     data: str | None,
     admin: str | None,
     as_json: bool,
 ) -> None:
     """Create the topic NAME."""
     body: dict[str, object] = {"name": name, "if_exists": if_exists or "fail"}
+    if now:
+        body["now"] = True
     if queues is not None:
         body["queues"] = queues
     attributes = _attributes_of(dedup, ack, retention)
@@ -119,6 +123,7 @@ def list_(with_system: bool, data: str | None, admin: str | None, as_json: bool)
 @click.option("--dedup", type=click.Choice(["off", "retry", "strict"]), help="What counts as a duplicate send.")
 @click.option("--ack", type=click.Choice(list(NAMES)), help="When a send to the topic is acknowledged.")
 @click.option("--retention", type=KeptFor(), metavar="12h", help="How long messages are kept: 15m, 12h, 7d, forever.")
+@NOW
 @cluster_options
 def alter(
     name: str,
@@ -126,6 +131,7 @@ def alter(
     dedup: str | None,
     ack: str | None,
     retention: int | None,
+    now: bool,
     data: str | None,
     admin: str | None,
     as_json: bool,
@@ -137,16 +143,15 @@ def alter(
     api = AdminApi(admin_addresses(admin, data))
     with near_name(api, "/v1/topics", name):
         before = _topic(api, name)
-    body = {
-        "name": name,
-        "if_exists": "update",
-        "queues": before["write_queues"] if queues is None else queues,
-        "attributes": before["attributes"] | fresh,
-    }
+    body = {"name": name, "if_exists": "update", "attributes": before["attributes"] | fresh}
+    if queues is not None:  # else they stay, also where the numbers of read and write queues differ
+        body["queues"] = queues
+    if now:
+        body["now"] = True
     answer = api.post("/v1/topics", body)
     after = answer["topic"]
-    told = f"{name} has {after['write_queues']} queues {_attributes(after['attributes'])}"
-    show(as_json, answer, told.rstrip())
+    told = f"{name} has {after['write_queues']} queues {_attributes(after['attributes'])}".rstrip()
+    show(as_json, answer, f"{told}; {hidden}" if (hidden := _hidden(after)) else told)
 
 
 @topic.command("describe")
@@ -161,10 +166,16 @@ def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> N
         print_json({"schema": 1, **answer})
         return
     shown = answer["topic"]
-    click.echo(f"{name}: {_held(shown)} in {shown['write_queues']} queues {_attributes(shown['attributes'])}")
+    click.echo(f"{name}: {_held(shown)} in {shown['write_queues']} queues {_attributes(shown['attributes'])}".rstrip())
+    if hidden := _hidden(shown):
+        click.echo(hidden)
     print_table(
-        ["queue", "min offset", "max offset"],
-        [[queue["queue_id"], queue["min_offset"], queue["max_offset"]] for queue in answer["queues"]],
+        ["queue", "min offset", "max offset", "remark"],
+        [
+            [queue["queue_id"], queue["min_offset"], queue["max_offset"], "hidden" if queue.get("hidden") else ""]
+            for queue in answer["queues"]
+        ],
+        left=("remark",),
     )
 
 
@@ -204,9 +215,18 @@ def _bytes(topic: dict[str, Any]) -> str | None:
 
 
 def _held(topic: dict[str, Any]) -> str:
-    """Returns a text such as "3 messages (1.2 KiB)"."""
-    size = _bytes(topic)
-    return f"{topic['messages']} messages" + (f" ({size})" if size else "")
+    """Returns a text such as "3 messages (1.2 KiB)" or "80 messages (9.1 KiB, 60 of them hidden)"."""
+    hidden = topic.get("hidden", 0)  # an older node does not count them
+    about = [text for text in (_bytes(topic), f"{hidden} of them hidden" if hidden else None) if text]
+    return f"{topic['messages']} messages" + (f" ({', '.join(about)})" if about else "")
+
+
+def _hidden(topic: dict[str, Any]) -> str:
+    """Returns a sentence about the topic's hidden messages; "" if it has none."""
+    hidden = topic.get("hidden", 0)
+    if not hidden:
+        return ""
+    return f"{hidden} messages are hidden: consumers read {topic['read_queues']} queues; more queues bring them back"
 
 
 def _attributes(attributes: dict[str, str]) -> str:

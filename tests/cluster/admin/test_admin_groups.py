@@ -29,11 +29,13 @@ def fill(node: Any) -> None:
 
 async def test_list(client: Any, node: Any) -> None:
     fill(node)
+    wrong = {"hidden": 0, "beyond_end": 1}  # in b, where it has committed 9 of 3
+    group = {"name": "billing", "topics": ["a", "b"], "members": 1, "lag": 6, **wrong, "lag_ms": node.wall_ms()}
     assert await (await client.get("/v1/groups")).json() == {
         "node": 1,
         "consistency": "local",
         "applied_index": node.state.applied.index,
-        "groups": [{"name": "billing", "topics": ["a", "b"], "members": 1, "lag": 6, "lag_ms": node.wall_ms()}],
+        "groups": [group],
         "next": None,
     }
 
@@ -63,6 +65,7 @@ async def test_describe(client: Any, node: Any) -> None:
         for row in group["offsets"]
     ] == [("a", 0, 4, 10, 6), ("a", 1, None, 0, 0), ("b", 1, 9, 3, 0)]
     assert group["lag"] == 6
+    assert ([row["beyond_end"] for row in group["offsets"]], group["beyond_end"]) == ([0, 0, 6], 1)
     assert [row["owner"] for row in group["offsets"]] == ["c1", "c1", "c1"]
     assert [row["lag_ms"] for row in group["offsets"]] == [node.wall_ms(), 0, 0], "the messages are from 1970"
 

@@ -33,6 +33,7 @@ async def test_create_then_list_and_describe(client: Any, node: Any) -> None:
         "changed_ms": None,
         "changed_by": None,
         "messages": 5,
+        "hidden": 0,
         "bytes": 5,
         "bytes_exact": True,
     }
@@ -42,8 +43,8 @@ async def test_create_then_list_and_describe(client: Any, node: Any) -> None:
     detail = await (await client.get("/v1/topics/orders")).json()
     assert detail["topic"] == topic
     assert detail["queues"] == [
-        {"queue_id": 0, "min_offset": 0, "max_offset": 0},
-        {"queue_id": 1, "min_offset": 0, "max_offset": 5},
+        {"queue_id": 0, "min_offset": 0, "max_offset": 0, "hidden": False},
+        {"queue_id": 1, "min_offset": 0, "max_offset": 5, "hidden": False},
     ]
 
 

@@ -15,6 +15,7 @@ from cluster.admin.findings import rules
 from cluster.admin.findings.catalogue import CODES, code_of_alarm
 from cluster.admin.findings.finding import Condition
 from cluster.admin.findings.group_watch import GroupWatch
+from cluster.admin.findings.hidden_watch import HiddenWatch
 from cluster.admin.findings.merge import merged
 from cluster.admin.findings.other_nodes import clock_conditions, setting_conditions
 from cluster.admin.findings.rules import MIXED_MS, own_conditions
@@ -28,7 +29,7 @@ from cluster.members.checks import quorum_of
 from cluster.peer.links import LinkView
 from cluster.repair.progress import InstallView
 from cluster.state.recovery_views import PreviousRun, RecoveryStatus
-from statemachine.commands import CHANGE_USER, CREATE_TOPIC, SET_AUTH_MODE, SET_MAINTENANCE
+from statemachine.commands import CHANGE_USER, COMMIT_OFFSETS, CREATE_TOPIC, SET_AUTH_MODE, SET_MAINTENANCE
 from tests.support.alarm_keys import alarm_keys
 
 NOW_MS = 1_700_000_000_000
@@ -113,10 +114,20 @@ def groups(node: Any) -> set[str]:
     node.add_group("idle", "a")
     node.add_group("stuck", "a")
     node.add_messages("a", 0, 10)
+    node.add_group("beyond", "a")
+    node.apply([[COMMIT_OFFSETS, [["beyond", 1, 0, 11]]]])
     node.consumers["stuck"] = [MemberView(client_id="c", address="", language="", version=1, silent_ms=0)]
     watch = GroupWatch(node)
     list(watch.look(0))
     return {each.code for each in watch.look(node.config.health.queue_stuck_ms)}
+
+
+def hidden(node: Any) -> set[str]:
+    for queues in (2, 1):
+        node.apply([[CREATE_TOPIC, {"name": "h", "read_queues": queues, "write_queues": queues}, False]])
+        if queues > 1:
+            node.add_messages("h", 1, 10)
+    return {each.code for each in HiddenWatch(node).look()}
 
 
 def maintenance(node: Any) -> set[str]:
@@ -270,7 +281,7 @@ def test_every_code_is_raised_by_something(make_node: Any, tmp_path: Path) -> No
         *exposed(make_node, tmp_path),
         *conditions(make_node()),
     }
-    for scene in (crash, lag, flood, digest, groups, maintenance, unfinished, access, shared):
+    for scene in (crash, lag, flood, digest, groups, hidden, maintenance, unfinished, access, shared):
         raised |= scene(make_node())
     assert raised == set(CODES)
 

@@ -18,8 +18,11 @@ class FakeState:
 
     def __init__(self, topics: dict[int, list[list[int]]], first: int = 0) -> None:
         self.rows, self.first, self.reads = topics, first, 0
-        self.topics = {str(id): SimpleNamespace(id=id, queues=len(queues)) for id, queues in topics.items()}
+        self.topics = {str(id): SimpleNamespace(id=id) for id in topics}
         self.applied = SimpleNamespace(index=7)
+
+    def stored_queues(self, topic: Any) -> int:
+        return len(self.rows[topic.id])
 
     def max_offset(self, topic_id: int, queue_id: int) -> int:
         return len(self.rows[topic_id][queue_id])

@@ -46,12 +46,12 @@ class Leader:
     def run(self, *commanded: commands.Command) -> Sequence[commands.CommandResult]:
         return self._add(EntryType.COMMAND, commands.pack(list(commanded)), self.tail.timestamp_ms)
 
-    def store(self, topic: str, now_ms: int, count: int = 1) -> int:
+    def store(self, topic: str, now_ms: int, count: int = 1, queue_id: int = 0) -> int:
         """`count` messages; returns the position of the first."""
         topic_id = self.ids[topic]
         at = self.tail.end_position + payload.MESSAGES_AT
         items = b"".join(payload.ITEM.pack(at + n, 1, 0, 0, now_ms) for n in range(count))
-        run = payload.Run(topic_id, 0, self.state.max_offset(topic_id, 0), count, 0, items)
+        run = payload.Run(topic_id, queue_id, self.state.max_offset(topic_id, queue_id), count, 0, items)
         self._add(EntryType.MESSAGES, payload.encode([b"m" * count], count, [run]), now_ms)
         return at
 
@@ -97,6 +97,20 @@ def test_what_a_topic_keeps_longer_holds_the_log_from_its_first_young_message_on
     assert kept(0, 109 * HOUR) is None, "everything is kept for ever"
     for_ever = leader.store("b", 50 * HOUR)
     assert kept(72 * HOUR, 9999 * HOUR) == Floor(for_ever, "topic b (retention.ms 0)")
+
+
+def test_queues_that_a_topic_has_no_more_are_kept_as_long_as_its_others() -> None:
+    leader = Leader(a=str(100 * HOUR), c=str(HOUR))
+    for queues in (2, 1):
+        sizes = {"read_queues": queues, "write_queues": queues}
+        assert all(each.ok for each in leader.run(*[["create_topic", {"name": name, **sizes}, False] for name in "ac"]))
+        if queues == 2:
+            leader.store("c", 1 * HOUR, queue_id=1)
+            held = leader.store("a", 10 * HOUR, queue_id=1)
+    assert KeptLonger(leader.state).floor(72 * HOUR, 109 * HOUR, 0, EVERYWHERE) == Floor(
+        held, "topic a (retention.ms 360000000)"
+    )
+    assert gone_earlier(leader.state, 72 * HOUR, 9 * HOUR).queues == [(leader.ids["c"], 1, 1)]
 
 
 def test_while_a_topic_holds_the_first_segment_no_other_topic_is_asked() -> None:

@@ -311,6 +311,9 @@ class FakeConnection(asyncio.Protocol):
         if topic not in cluster.queues:
             self.reply(opaque, 17, remark="no such topic")
             return
+        if queue_id >= len(cluster.queues[topic]):
+            self.reply(opaque, 29, remark=f"topic {topic} has no read queue {queue_id}")
+            return
         queue = cluster.queues[topic][queue_id]
         low, high = cluster.min_offsets.get((topic, queue_id), 0), len(queue)
         fields = {"minOffset": str(low), "maxOffset": str(high), "suggestWhichBrokerId": "0"}

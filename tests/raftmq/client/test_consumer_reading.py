@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftmq.client import Failed, NotFound, aconnect
-from raftmq.client.consuming.group_member import allocate_averagely
+from raftmq.client import Failed, NotFound, Refused, aconnect
+from raftmq.client.consuming import assigned_queues
+from raftmq.client.consuming.group_member import GroupMember, allocate_averagely
 from raftmq.client.consuming.pull import PullStatus
 from raftmq.client.consuming.subscription import Subscription, normal_tags, split_tags, subscription
 
@@ -167,15 +168,85 @@ async def test_retention_is_followed_and_counted(fake: Any) -> None:
         assert c.trimmed == 6
 
 
-async def test_an_offset_beyond_the_end_is_an_error(fake: Any) -> None:
+@pytest.mark.parametrize("follow", [True, False])
+@pytest.mark.parametrize("committed", [True, False])
+async def test_an_offset_beyond_the_end_is_an_error(fake: Any, follow: bool, committed: bool) -> None:
     fake.create("orders", 1)
     fake.fill("orders", 0, bodies(0, 3))
-    fake.offsets["billing", "orders", 0] = 9
+    if committed:
+        fake.offsets["billing", "orders", 0] = 9
     async with aconnect(fake.servers) as mq:
-        with pytest.raises(Failed, match="ends at offset 3") as caught:
-            async with mq.consumer("billing", "orders") as c:
+        with pytest.raises(Failed, match="orders queue 0 ends at offset 3, group billing is already at 9") as caught:
+            async with mq.consumer("billing", "orders", start=9, follow=follow) as c:
                 await anext(c)
     assert caught.value.code == 21
+    assert "raftmq group reset billing --topic orders --queue 0 --to latest" in caught.value.hint
+    fake.offsets["billing", "orders", 0] = 3
+    async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders", follow=False) as c:
+        assert await read_all(c) == []
+
+
+async def test_an_offset_beyond_the_end_of_a_queue_that_is_taken_over_is_an_error(fake: Any) -> None:
+    fake.create("orders", 2)
+    async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders") as other:
+        fake.fill("orders", 0, bodies(0, 3))
+        async with mq.consumer("billing", "orders", follow=False) as c:
+            (taken,) = set(range(2)) - c.positions().keys()
+            fake.offsets["billing", "orders", taken] = 9
+            await other.close(commit=False)
+            with pytest.raises(Failed, match=f"queue {taken} ends at offset"):  # noqa: PT012 - it is told at some poll
+                for _ in range(200):
+                    await c.poll(1.0)
+                    await asyncio.sleep(0.01)
+
+
+async def test_a_member_that_a_new_leader_does_not_list_yet_is_not_at_the_end(
+    fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is listed when it joins, and for once not when it takes its share: it reads when it is listed again."""
+    told, times = GroupMember.members, []
+
+    async def members(self: GroupMember) -> list[str]:
+        times.append(1)
+        return [] if len(times) == 2 else await told(self)
+
+    monkeypatch.setattr(GroupMember, "members", members)
+    monkeypatch.setattr(assigned_queues, "RELOCK_S", 0.01)
+    fake.create("orders", 1)
+    fake.fill("orders", 0, bodies(0, 3))
+    async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders", follow=False) as c:
+        assert len(await read_all(c)) == 3
+    assert len(times) >= 3
+
+
+async def test_a_queue_that_the_topic_loses_is_committed_and_given_up(fake: Any, wait_until: Any) -> None:
+    fake.create("orders", 2)
+    for queue_id in range(2):
+        fake.fill("orders", queue_id, bodies(0, 2))
+    async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders") as c:
+        for _ in range(4):
+            await anext(c)
+        lost = fake.queues["orders"].pop()
+        lost.append(lost[0])  # ends the pull that waits
+        fake.grew.set()
+        await wait_until(lambda: sorted(c.positions()) == [0])
+        assert fake.offsets["billing", "orders", 1] >= 1, "but for the message in hand"
+        fake.fill("orders", 0, bodies(2, 1))
+        assert (await anext(c)).queue_offset == 2
+
+
+async def test_a_pull_that_is_refused_for_another_reason_ends_the_reading(
+    fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assigned_queues, "ROUTE_PAUSE_S", 0.0)
+    fake.create("orders", 1)
+    fake.fill("orders", 0, bodies(0, 2))
+    for node in fake.nodes:
+        node.overrides[11] = deque([(29, "no", {}, b"")])
+    async with aconnect(fake.servers) as mq:
+        with pytest.raises(Refused, match="no"):
+            async with mq.consumer("billing", "orders") as c:
+                await anext(c)
 
 
 async def test_no_such_topic(fake: Any) -> None:

@@ -1,0 +1,81 @@
+"""Finds topics with hidden messages: those that no group has consumed, in queues that consumers do not read any more
+because the number of the topic's queues was reduced. The leader checks the topics in slices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from cluster.admin.findings.finding import Condition
+from cluster.broker.groups.hidden_queues import hidden_queues, unread
+from raftlog.work import ITEM_UNITS, charge
+
+if TYPE_CHECKING:
+    from cluster.admin.node_interface import AdminPort
+    from statemachine.topics import TopicConfig
+
+STEPS_PER_LOOK: Final = 500
+"""Steps that one look takes: topics, groups of a topic with hidden messages, or some queues. The next look continues
+behind them."""
+TOPICS_TOLD_MAX: Final = 200
+"""The most topics with findings at a time."""
+
+
+class HiddenWatch:
+    """Watches the topics. Event loop only."""
+
+    def __init__(self, port: AdminPort) -> None:
+        self._port = port
+        self._conditions: dict[str, Condition] = {}
+        self._walk: Iterator[bool] | None = None
+        """The iteration over all topics, which the next look continues."""
+
+    def look(self) -> Iterator[Condition]:
+        """Checks some topics, and returns the conditions of all topics. Returns none unless this node leads."""
+        if not self._port.services.writes_open():
+            self._conditions.clear()
+            self._walk = None
+            return
+        if self._walk is None:
+            self._walk = self._judge_all()
+        for goes_on in islice(self._walk, STEPS_PER_LOOK):
+            if not goes_on:
+                self._walk = None
+                break
+        topics = self._port.state.topics
+        for name in [name for name in self._conditions if name not in topics]:
+            del self._conditions[name]
+        yield from islice(self._conditions.values(), TOPICS_TOLD_MAX)
+
+    def _judge_all(self) -> Iterator[bool]:
+        """Checks one topic after the other; yields True after each step, and False at the end."""
+        state = self._port.state
+        for name, topic in state.topics.items():
+            charge(ITEM_UNITS)
+            yield True
+            hidden, messages = hidden_queues(state, topic), 0
+            if hidden:
+                counting = unread(state, topic, hidden)
+                while True:
+                    try:
+                        next(counting)
+                    except StopIteration as counted:
+                        messages = counted.value
+                        break
+                    yield True
+            if messages:
+                self._conditions[name] = self._condition(topic, hidden, messages)
+            else:
+                self._conditions.pop(name, None)
+        yield False
+
+    def _condition(self, topic: TopicConfig, hidden: range, messages: int) -> Condition:
+        return Condition(
+            "messages_hidden",
+            f"topic {topic.name}",
+            f"{messages} messages of topic {topic.name} that are not consumed lie in queues {hidden[0]} to "
+            f"{hidden[-1]}, which no consumer reads: the topic has {topic.read_queues} read queues",
+            f"raftmq topic alter {topic.name} --queues {hidden.stop}",
+        )

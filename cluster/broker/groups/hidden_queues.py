@@ -1,0 +1,61 @@
+"""Hidden queues: those that a topic had before the number of its read queues was reduced, and that still keep messages.
+
+Consumers do not read them, as in RocketMQ. Nothing is lost: a topic that has the queue again has its messages again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from cluster.broker.groups.group_lag import QUEUE_UNITS, QUEUES_PER_STEP, bounds
+from cluster.broker.refusal import Reason, Refused
+from raftlog.work import ITEM_UNITS, charge
+
+if TYPE_CHECKING:
+    from statemachine.broker_state import BrokerState
+    from statemachine.topics import TopicConfig
+
+
+def hidden_queues(state: BrokerState, topic: TopicConfig) -> range:
+    """Returns the ids of the topic's queues that consumers do not read; some may be empty."""
+    return range(topic.read_queues, state.stored_queues(topic))
+
+
+def unread(state: BrokerState, topic: TopicConfig, queues: range) -> Generator[None, None, int]:
+    """Counts, in steps, the messages of these queues that are kept and that some group has yet to read: one that
+    subscribes to the topic, or has committed in the queue. What no group reads is unread as a whole."""
+    kept: dict[int, tuple[int, int]] = {}
+    for queue_id in queues:
+        if queue_id % QUEUES_PER_STEP == 0:
+            yield
+        charge(QUEUE_UNITS)
+        first, end = bounds(state, topic.id, queue_id)
+        if first < end:
+            kept[queue_id] = first, end
+    lowest: dict[int, int] = {}
+    for name, group in state.groups.items() if kept else ():
+        yield
+        committed = state.offsets_by_topic(name).get(topic.id, {})
+        read = kept if topic.name in group.subscriptions else kept.keys() & committed.keys()
+        charge(ITEM_UNITS * (1 + len(read)))
+        for queue_id in read:
+            at = committed.get(queue_id, 0)
+            lowest[queue_id] = min(at, lowest.get(queue_id, at))
+    return sum(max(0, end - max(first, lowest.get(queue_id, 0))) for queue_id, (first, end) in kept.items())
+
+
+def check_hides_nothing(state: BrokerState, config: Mapping[str, Any]) -> Generator[None, None, None]:
+    """Judges, in steps, a change of a topic (the argument of create_topic) that may not hide unread messages. Raises
+    Refused (ILLEGAL), which names their number. A message that arrives meanwhile may still be hidden: a finding says
+    so."""
+    topic, wanted = state.topics.get(config["name"]), config.get("read_queues")
+    if topic is None or wanted is None or wanted >= topic.read_queues:
+        return
+    lost = range(wanted, topic.read_queues)
+    if messages := (yield from unread(state, topic, lost)):
+        raise Refused(
+            Reason.ILLEGAL,
+            f"{messages} messages of topic {topic.name} that are not consumed lie in queues {lost[0]} to {lost[-1]}, "
+            f"which no consumer reads once there are {wanted} read queues",
+        )
