@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cluster.broker.groups.group_admin import Groups
+from cluster.broker.groups.group_admin import Groups, without_effect
 from cluster.broker.name_rules import topic_named
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
@@ -130,7 +130,8 @@ class TopicsAdmin:
         except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError) as error:
             remark = f"body is not SubscriptionGroupConfig JSON: {error}"
             raise Refused(Reason.INVALID, remark) from None
-        self._groups.put(config, lambda result: _reply(request, result))
+        remark = without_effect(self._services.state, config)
+        self._groups.put(config, lambda result: _reply(request, result, remark=remark or None))
 
     def _delete_group(self, request: Request) -> None:
         name, clean = text(request, "groupName"), is_true(request.ext.get("cleanOffset"))
@@ -157,10 +158,11 @@ class TopicsAdmin:
         after_read_index(self._services, request, answer)
 
 
-def _reply(request: Request, result: ProposeResult, absent_is_fine: bool = False) -> None:
+def _reply(request: Request, result: ProposeResult, *, absent_is_fine: bool = False, remark: str | None = None) -> None:
+    """Answers a change; `remark` goes with its success."""
     answer = result.results[0] if result.results else None
     if answer is None or answer.ok or (absent_is_fine and answer.code == "not_found"):
-        reply_written(request, result)
+        reply_written(request, result, remark=remark)
     else:
         request.reply(ResponseCode.INVALID_PARAMETER, str(answer.value))
 
@@ -184,7 +186,7 @@ def group_fields(group: GroupConfig) -> dict[str, Any]:
     return {
         "attributes": dict(sorted(group.attributes.items())),
         "brokerId": group.broker_id,
-        "consumeBroadcastEnable": group.consume_broadcast_enable,
+        "consumeBroadcastEnable": not group.refuses_broadcasts,
         "consumeEnable": group.consume_enable,
         "consumeFromMinEnable": group.consume_from_min_enable,
         "consumeMessageOrderly": group.consume_message_orderly,
