@@ -16,7 +16,7 @@ from cluster.admin.streamed_json import Pieces
 from cluster.broker.evicted.evicted_pulls import first_offset
 from cluster.broker.refusal import Refused
 from cluster.broker.topic_sizes import TopicSize
-from cluster.broker.topics import ATTRIBUTE_VALUES, RANGES, Topics
+from cluster.broker.topics import ATTRIBUTE_VALUES, RANGES, Topics, without_effect
 from cluster.runtime.request_limits import ATTRIBUTES_MAX, NewTopic, Text
 from raftlog.work import ITEM_UNITS, charge
 from statemachine.broker_state import BrokerState
@@ -116,6 +116,8 @@ class TopicChanged(ChangeView, frozen=True, kw_only=True):
     topic: TopicView
     dry_run: bool = False
     """True if nothing was changed; term and index are those of the last applied entry."""
+    remark: str = ""
+    """Names attributes that are kept and decide nothing."""
 
 
 async def list_topics(call: Call) -> Pieces:
@@ -200,6 +202,7 @@ async def create_topic(call: Call) -> Answer:
         index=entry_id.index,
         result=verb,
         topic=await _view(call, result.value),
+        remark=without_effect(result.value.attributes),
     )
     return Answer(201 if verb == "created" else 200, view)
 

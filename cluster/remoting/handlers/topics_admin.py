@@ -15,6 +15,7 @@ from cluster.broker.name_rules import topic_named
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.broker.topics import QUEUES_MAX, Topics
+from cluster.broker.topics import without_effect as attributes_without_effect
 from cluster.remoting.answers import after_read_index, answer_in_steps, refusing, reply_written, table_body
 from cluster.remoting.handlers.route import ORDER_TOPIC_CONFIG
 from cluster.remoting.request import Request, asked_by, integer_in, text, too_long
@@ -116,7 +117,10 @@ class TopicsAdmin:
             "sys_flag": integer_in(request, "topicSysFlag", 0, (1 << 31) - 1, default=0),
             "attributes": self._topics.changed_attributes(name, attribute_changes(request.ext.get("attributes"))),
         }
-        self._topics.put(config, lambda result: _reply(request, result))
+        if request.ext.get("topicFilterType") == "MULTI_TAG":
+            raise Refused(Reason.INVALID, "topicFilterType is MULTI_TAG, only SINGLE_TAG is allowed")
+        remark = attributes_without_effect(config["attributes"])
+        self._topics.put(config, lambda result: _reply(request, result, remark=remark or None))
 
     def _delete_topic(self, request: Request) -> None:
         name = text(request, "topic")
