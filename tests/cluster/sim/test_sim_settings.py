@@ -16,11 +16,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from cluster.admin.errors import ApiError
+from cluster.admin.handlers.metadata import _check_groups
+from cluster.admin.handlers.upgrade import ignored_broadcasts
+from cluster.backup.metadata import group_record
 from cluster.broker.reads.tier_read_policy import ReadLevels
 from cluster.broker.topics import ATTRIBUTE_VALUES
 from cluster.remoting.handlers import topics_admin
 from cluster.retention.policy import gone_earlier
 from cluster.runtime import metered_json
+from raftlog.work import at_once
+from raftmq.commands.nodes.upgrade import _broadcasts
 from raftmq_wire.codec import decode_header, encode_frame
 from raftmq_wire.message_format import decode_message_id
 from statemachine import commands
@@ -297,3 +303,47 @@ def test_a_setting_that_is_stored_and_ignored_is_found(bed: Bed, monkeypatch: py
 def test_every_field_of_the_body_is_stored_or_the_name() -> None:
     named = {field.encode_name for field in msgspec.structs.fields(topics_admin.GroupData)}
     assert named == {"groupName", *settings_of_groups()}
+
+
+def test_a_refusal_of_broadcasters_below_level_13_does_not_count_and_finalize_names_it() -> None:
+    with SimCluster(12) as sim:
+
+        def finalize(level: int) -> None:
+            sim.propose(sim.leader(), [commands.FINALIZE, level])
+            sim.loop.run_until(lambda: all(node.state.level == level for node in sim.running), 10, "the level")
+
+        finalize(commands.SETTINGS_LEVEL - 1)
+        bed = Bed(sim)
+        code, remark = put_group(bed, "g", "consumeBroadcastEnable", False)
+        assert (code, "raftmq upgrade finalize" in remark, "consumeBroadcastEnable" in remark) == (0, True, True)
+        assert put_group(bed, "other", None, None) == (0, "")
+        path = sim.leader().connect()
+        beat(bed, path, "one", "g", "BROADCASTING")
+        assert pull(bed, "g")[0] == 0
+        finalize(commands.SETTINGS_LEVEL)
+        assert pull(bed, "g")[0] == 0
+        shown = json.loads(bed.request(201)[3])["subscriptionGroupTable"]["g"]
+        assert shown["consumeBroadcastEnable"] is True, "what is shown is what counts"
+        assert at_once(ignored_broadcasts(sim.leader().state)) == ["g"]
+        assert put_group(bed, "g", "consumeBroadcastEnable", False) == (0, "")
+        assert pull(bed, "g")[0] == 16
+        assert at_once(ignored_broadcasts(sim.leader().state)) == []
+
+
+def test_the_command_names_the_groups() -> None:
+    assert _broadcasts({}) == _broadcasts({"broadcast_groups": []}) == []
+    (line,) = _broadcasts({"broadcast_groups": ["a", "b"]})
+    assert line.startswith("consumeBroadcastEnable=false of a, b was set before level 13")
+
+
+def test_a_document_is_judged_as_a_request() -> None:
+    with SimCluster(13) as sim:
+        leader = sim.leader()
+        record = group_record(groups.GroupConfig("g", broker_id=3))
+        port: Any = SimpleNamespace(state=leader.state)
+        with pytest.raises(ApiError, match="brokerId is 3"):
+            _check_groups(port, [record])
+        _check_groups(port, [group_record(groups.GroupConfig("g", refuses_broadcasts=True))])
+        assert group_record(groups.GroupConfig("g", refuses_broadcasts=True)).consume_broadcast_enable is False
+        ignored = groups.GroupConfig("g", consume_broadcast_enable=False)
+        assert group_record(ignored).consume_broadcast_enable is True
