@@ -90,9 +90,7 @@ def bodies() -> list[type[msgspec.Struct]]:
     found = [route.body for route in ROUTES if route.body is not None]
     for path in sorted(Path(handlers.__file__).parent.glob("*.py")):
         module = __import__(f"{handlers.__name__}.{path.stem}", fromlist=["*"])
-        found += [
-            each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__
-        ]
+        found += [each for each in vars(module).values() if getattr(each, "__module__", "") == module.__name__]
     return [each for each in found if isinstance(each, type) and issubclass(each, msgspec.Struct)]
 
 

@@ -510,7 +510,7 @@ LISTED = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1, 2, 7_000, 
 def test_a_retry_policy_says_when_a_message_comes_again(
     sim: SimCluster, policy: dict[str, Any], waits: list[int]
 ) -> None:
-    """The figures are those of ExponentialRetryPolicyTest and CustomizedRetryPolicyTest's classes: nextDelayDuration."""
+    """The delays are those of nextDelayDuration in RocketMQ's ExponentialRetryPolicy and CustomizedRetryPolicy."""
     set_group(sim, group_retry_policy=json.dumps(policy), retry_max_times=16)
     position = send(sim)
     for times, wait_ms in enumerate(waits, 1):
