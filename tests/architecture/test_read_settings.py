@@ -1,8 +1,8 @@
 """Whatever can be stored is read: every configuration key, and every field of a body that a request brings, is the name
 of an attribute that some module below takes.
 
-That a field is read does not show that it is obeyed: tests/cluster/sim/test_sim_settings.py plays every setting of topics
-and groups. This is the check of those that are too many to play.
+That a field is read does not show that it is obeyed: tests/cluster/sim/test_sim_settings.py plays every setting of
+topics and groups. This is the check of those that are too many to play.
 """
 
 from __future__ import annotations

@@ -108,6 +108,7 @@ class TopicsAdmin:
 
     def _put_topic(self, request: Request) -> None:
         name = text(request, "topic")
+        attributes = self._topics.changed_attributes(name, attribute_changes(request.ext.get("attributes")))
         config = {
             "name": name,
             "read_queues": _queues(request, "readQueueNums"),
@@ -115,11 +116,11 @@ class TopicsAdmin:
             "perm": integer_in(request, "perm", 0, 7),
             "order": is_true(request.ext.get("order")),
             "sys_flag": integer_in(request, "topicSysFlag", 0, (1 << 31) - 1, default=0),
-            "attributes": self._topics.changed_attributes(name, attribute_changes(request.ext.get("attributes"))),
+            "attributes": attributes,
         }
         if request.ext.get("topicFilterType") == "MULTI_TAG":
             raise Refused(Reason.INVALID, "topicFilterType is MULTI_TAG, only SINGLE_TAG is allowed")
-        remark = attributes_without_effect(config["attributes"])
+        remark = attributes_without_effect(attributes)
         self._topics.put(config, lambda result: _reply(request, result, remark=remark or None))
 
     def _delete_topic(self, request: Request) -> None:

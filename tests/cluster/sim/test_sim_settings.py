@@ -109,7 +109,7 @@ def beat(bed: Bed, path: ClientPath, client_id: str, group: str, model: str) -> 
 
 def pull(bed: Bed, group: str, topic: str = "T", queue_id: int = 0, flags: int = 0) -> tuple[int, int]:
     """The code, and the number of bytes of messages."""
-    wish = {"queueId": queue_id, "queueOffset": 0, "maxMsgNums": 32, "sysFlag": flags, "subVersion": 1}
+    wish: Any = {"queueId": queue_id, "queueOffset": 0, "maxMsgNums": 32, "sysFlag": flags, "subVersion": 1}
     answer = bed.request(11, consumerGroup=group, topic=topic, subscription="*", **wish)
     return answer[0], len(answer[3])
 
@@ -185,7 +185,7 @@ def put_group(bed: Bed, name: str, field: str | None, value: Any) -> tuple[int, 
 
 
 def put_topic(bed: Bed, name: str, field: str | None, value: Any) -> tuple[int, str]:
-    ext = {"topic": name, "readQueueNums": 4, "writeQueueNums": 4, "perm": 6, "topicSysFlag": 0, "order": "false"}
+    ext: Any = {"topic": name, "readQueueNums": 4, "writeQueueNums": 4, "perm": 6, "topicSysFlag": 0, "order": "false"}
     ext |= {"topicFilterType": "SINGLE_TAG", "defaultTopic": "TBW102"}
     if field in (*ATTRIBUTE_VALUES, RETENTION):
         ext["attributes"] = f"+{field}={value}"
