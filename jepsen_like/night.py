@@ -121,7 +121,7 @@ def main(
     for step in steps:
         click.echo(step.line)
     if lines := table_lines(steps, date, commit):
-        click.echo("for the table of docs/chaos.md:")
+        click.echo("rows for the table of full runs:")
         for line in lines:
             click.echo(line)
     context.exit(1 if any(step.code for step in steps) else 0)

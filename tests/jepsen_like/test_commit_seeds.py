@@ -70,7 +70,7 @@ def test_the_night_runs_every_step_and_fails_if_one_does(monkeypatch: pytest.Mon
     assert "seeds from 9 (as given)" in done.output
     assert done.output.count("\nok ") == 3 + len(played)
     assert "exit 1" in done.output
-    assert "| `graceful` | 20" in done.output.partition("for the table of docs/chaos.md:")[2]
+    assert "| `graceful` | 20" in done.output.partition("rows for the table of full runs:")[2]
     asked.clear()
     monkeypatch.setattr(night, "_raftmq", lambda arguments: 0)
     again = CliRunner().invoke(night.main, ["--no-bugs"])

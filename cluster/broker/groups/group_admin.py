@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from cluster.broker.evicted.evicted_pulls import first_offset
 from cluster.broker.name_rules import check_group_name, group_named, topic_named
 from cluster.broker.refusal import Reason, Refused
-from cluster.broker.retries import RETRY_QUEUES_MAX, policy_of
+from cluster.broker.retries import RETRY_QUEUES_MAX, check_policy
 from raftlog.work import ITEM_UNITS, charge
 from statemachine.commands import DELETE_GROUP, PUT_GROUP, SETTINGS_LEVEL
 
@@ -20,12 +20,7 @@ if TYPE_CHECKING:
     from statemachine.topics import TopicConfig
 
 FIXED: Final[dict[str, tuple[str, object, str]]] = {
-    "broker_id": ("brokerId", 0, "each answer to a pull says which node serves the next one"),
-    "which_broker_when_consume_slowly": (
-        "whichBrokerWhenConsumeSlowly",
-        1,
-        "each answer to a pull says which node serves the next one",
-    ),
+    "broker_id": ("brokerId", 0, "a group that keeps up reads from the leader"),
     "group_sys_flag": ("groupSysFlag", 0, "no flag of a group has a meaning here"),
     "attributes": ("attributes", {}, "RocketMQ knows no attribute of a group"),
 }
@@ -66,7 +61,7 @@ def check_settings(state: BrokerState, config: Mapping[str, Any]) -> None:
     if queues > RETRY_QUEUES_MAX:
         remark = f"retryQueueNums is {queues}, at most {RETRY_QUEUES_MAX} are allowed: a topic has no more queues"
         raise Refused(Reason.INVALID, remark)
-    policy_of(changed.get("group_retry_policy", ""))
+    check_policy(changed.get("group_retry_policy", ""))
 
 
 def without_effect(state: BrokerState, config: Mapping[str, Any]) -> str:

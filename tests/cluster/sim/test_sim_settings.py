@@ -37,6 +37,8 @@ from tests.support.sim_cluster import ClientPath, SimCluster, send_frame
 
 NOTIFY = 40
 MESSAGES = 3
+MODES = {"modes.slave_read_enable": True, "modes.access_message_in_memory_max_ratio": 0}
+"""Consumers that are behind are sent to a follower."""
 HOUR_MS = 3_600_000
 NOT_SET = {"name", "id", "subscriptions", "refuses_broadcasts", "created_ms", "changed_ms", "changed_by"}
 """Fields that no request sets: names, what heartbeats say, and what the state derives."""
@@ -90,7 +92,7 @@ def notices(path: ClientPath) -> int:
 
 @pytest.fixture(scope="module")
 def bed() -> Iterator[Bed]:
-    with SimCluster(11) as sim:
+    with SimCluster(11, **MODES) as sim:
         sim.propose(sim.leader(), [commands.FINALIZE, commands.LEVEL])
         sim.loop.run_until(lambda: all(n.state.level == commands.LEVEL for n in sim.running), 10, "the level")
         yield Bed(sim)
@@ -108,10 +110,21 @@ def beat(bed: Bed, path: ClientPath, client_id: str, group: str, model: str) -> 
 
 
 def pull(bed: Bed, group: str, topic: str = "T", queue_id: int = 0, flags: int = 0) -> tuple[int, int]:
-    """The code, and the number of bytes of messages."""
+    """The code and the number of bytes of messages."""
     wish: Any = {"queueId": queue_id, "queueOffset": 0, "maxMsgNums": 32, "sysFlag": flags, "subVersion": 1}
     answer = bed.request(11, consumerGroup=group, topic=topic, subscription="*", **wish)
     return answer[0], len(answer[3])
+
+
+def asked_next(bed: Bed, group: str) -> str:
+    """The node that a consumer which is behind is sent to, once a follower is known to have caught up."""
+    wish: Any = {"queueId": 0, "queueOffset": 0, "maxMsgNums": 1, "sysFlag": 4, "subscription": "*"}
+    for _ in range(50):
+        found: str = bed.request(11, consumerGroup=group, topic="T", **wish)[2].get("suggestWhichBrokerId", "")
+        if found != "0":
+            break
+        bed.sim.loop.run_for(0.1)
+    return found
 
 
 def route(bed: Bed, topic: str) -> Any:
@@ -142,7 +155,7 @@ def use_group(bed: Bed, group: str) -> list[Any]:
     seen += [beat(bed, one, "one", group, "BROADCASTING"), pull(bed, group), pull(bed, group, flags=4)]
     one.close()
     other.close()
-    return seen
+    return [*seen, asked_next(bed, group)]
 
 
 def use_topic(bed: Bed, topic: str) -> list[Any]:
@@ -258,7 +271,7 @@ def verdict(bed: Bed, put: Put, use: Use, field: str, values: list[Any]) -> str:
 def test_each_setting_of_a_group_is_obeyed_or_refused(bed: Bed, field: str) -> None:
     found = verdict(bed, put_group, use_group, field, settings_of_groups()[field])
     unread = field in ("consumeFromMinEnable", "consumeMessageOrderly", "consumeTimeoutMinute")
-    fixed = field in ("brokerId", "whichBrokerWhenConsumeSlowly", "groupSysFlag", "attributes")
+    fixed = field in ("brokerId", "groupSysFlag", "attributes")
     assert found == ("told" if unread else "refused" if fixed else "works")
 
 
@@ -267,6 +280,15 @@ def test_each_setting_of_a_topic_is_obeyed_or_refused(bed: Bed, field: str) -> N
     found = verdict(bed, put_topic, use_topic, field, settings_of_topics()[field])
     told, fixed = ("message.type",), ("queue.type", "cleanup.policy")
     assert found == ("told" if field in told else "refused" if field in fixed else "works")
+
+
+@pytest.mark.parametrize(("put", "use"), [(put_group, use_group), (put_topic, use_topic)])
+def test_equal_settings_are_equal_behaviours(bed: Bed, put: Put, use: Use) -> None:
+    """Otherwise every setting would seem to work."""
+    names = [bed.new_name() for _ in range(3)]
+    assert [put(bed, name, None, None) for name in names] == [(0, "")] * 3
+    first, *others = [use(bed, name) for name in names]
+    assert others == [first] * 2
 
 
 @dataclass(frozen=True, slots=True)
