@@ -322,6 +322,12 @@ def test_a_setting_that_is_stored_and_ignored_is_found(bed: Bed, monkeypatch: py
     assert verdict(bed, put_group, use_group, "plantedEnable", [False]) == "ignored"
 
 
+def test_the_configuration_of_a_broker_is_not_stored_over_remoting(bed: Bed) -> None:
+    """25 would store any key. Those of HTTP are tried in tests/architecture/test_read_settings.py."""
+    code, remark, _, _ = bed.request(25, b"notifyConsumerIdsChangedEnable=false\n")
+    assert (code, "UPDATE_BROKER_CONFIG" in remark) == (3, True)
+
+
 def test_every_field_of_the_body_is_stored_or_the_name() -> None:
     named = {field.encode_name for field in msgspec.structs.fields(topics_admin.GroupData)}
     assert named == {"groupName", *settings_of_groups()}
