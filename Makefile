@@ -93,7 +93,7 @@ arch: $(STAMPS)/dev  ## the fast tests of tests/architecture
 shape: $(STAMPS)/dev  ## longest files and functions, most imported modules, full folders, floors: advice, nothing fails
 	@$(BIN)/python .ci/shape.py
 
-sim-night: $(STAMPS)/kernel  ## hours: wide search, seeded bugs, 600 s of chaos; seeds from the commit (NIGHT_ARGS=...)
+sim-night: $(STAMPS)/kernel  ## a night: wide search, seeded bugs, chaos, each scenario at full scale; seeds from the commit (NIGHT_ARGS=...)
 	@$(BIN)/python -m jepsen_like.night $(NIGHT_ARGS)
 
 mutants: $(STAMPS)/dev  ## random changes of the product, judged by unit tests and simulator; resumable (MUTANTS_ARGS=...)

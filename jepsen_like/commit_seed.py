@@ -21,12 +21,19 @@ class CommitSeed(NamedTuple):
     origin: str
 
 
-def commit_seed(root: Path = Path(__file__).parent) -> CommitSeed:
-    """Returns the seed of the commit that is checked out at `root`; a fixed number where there is no git."""
+def commit_of(root: Path = Path(__file__).parent) -> str:
+    """Returns the name of the commit that is checked out at `root`; "" where there is no git."""
     command = ["git", "-C", str(root), "rev-parse", "--verify", "HEAD"]
     try:
-        commit = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def commit_seed(root: Path = Path(__file__).parent) -> CommitSeed:
+    """Returns the seed of the commit that is checked out at `root`; a fixed number where there is no git."""
+    commit = commit_of(root)
+    if not commit:
         return CommitSeed(WITHOUT_GIT, "no commit here, a fixed number")
     return CommitSeed(int(commit[:_DIGITS], 16), f"commit {commit[:_DIGITS]}")
 

@@ -11,9 +11,14 @@ from typing import NamedTuple
 
 import click
 
-from jepsen_like.commit_seed import commit_seed
+from jepsen_like.commit_seed import commit_of, commit_seed
+from jepsen_like.live.conclusion import GATE_CODE, Conclusion
+from jepsen_like.live.nemeses.coverage_gates import FULL_S
+from jepsen_like.live.nemeses.scenarios import SCENARIOS, Scenario
 
 CORE_SEEDS, FULL_SEEDS, CHAOS_S = 100_000, 2_000, 600
+VERDICTS = {each.exit_code: each.value for each in Conclusion} | {GATE_CODE: "valid, but a gate was missed"}
+COMMIT_DIGITS = 8
 
 
 class Step(NamedTuple):
@@ -29,16 +34,46 @@ class Step(NamedTuple):
         outcome = "ok" if self.code == 0 else f"exit {self.code}"
         return f"{outcome:<8} {self.seconds:>7.0f} s  raftmq {shlex.join(self.arguments)}"
 
+    def option(self, name: str) -> str:
+        """The value of an option of the command; "" if it has none."""
+        return dict(zip(self.arguments, self.arguments[1:], strict=False)).get(name, "")
 
-def plan(first_seed: int, core: int, full: int, chaos_s: int, jobs: int, *, bugs: bool = True) -> list[tuple[str, ...]]:
+
+def full_runs() -> list[Scenario]:
+    """Returns the scenarios that can be run, in the order of `raftmq chaos list`."""
+    return [scenario for scenario in SCENARIOS.values() if scenario.waits_for is None]
+
+
+def is_full(scenario: Scenario, time_s: float) -> bool:
+    """Returns True if a run of that length plays all of the scenario, so that its gates count."""
+    return scenario.is_scripted or time_s >= FULL_S
+
+
+def table_lines(steps: Sequence[Step], date: str, commit: str) -> list[str]:
+    """Returns the lines of the table in docs/chaos.md, one for each full run of a scenario."""
+    lines = []
+    for step in steps:
+        scenario = SCENARIOS.get(step.option("--scenario"))
+        if scenario is not None and is_full(scenario, float(step.option("--time"))):
+            verdict = VERDICTS.get(step.code, f"ended with code {step.code}")
+            cells = (f"`{scenario.name}`", date, commit[:COMMIT_DIGITS] or "-", step.option("--seed"), verdict)
+            lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def plan(
+    first_seed: int, core: int, full: int, chaos_s: int, jobs: int, *, bugs: bool = True, scenarios: bool = True
+) -> list[tuple[str, ...]]:
     """Returns the commands to run. Rare states are counted over each whole range of seeds, so a count of zero fails its
     step."""
+    chaos = ("chaos", "run", "--time", str(chaos_s), "--seed", str(first_seed))
     seeds = ("--first-seed", str(first_seed), "--jobs", str(jobs))
     return [
         ("sim", "run", "--core", *seeds, "--seeds", str(core)),
         ("sim", "run", *seeds, "--seeds", str(full)),
         *([("sim", "bugs")] if bugs else []),
-        ("chaos", "run", "--time", str(chaos_s), "--seed", str(first_seed)),
+        chaos,
+        *((*chaos, "--scenario", scenario.name) for scenario in (full_runs() if scenarios else ())),
     ]
 
 
@@ -62,19 +97,33 @@ def _raftmq(arguments: tuple[str, ...]) -> int:
 @click.option("--full", default=FULL_SEEDS, show_default=True, help="Seeds of the full-node simulator.")
 @click.option("--chaos-s", default=CHAOS_S, show_default=True, help="Seconds of real nodes under faults.")
 @click.option("--bugs/--no-bugs", default=True, show_default=True, help="Hunt the seeded bugs, too: half an hour.")
+@click.option("--scenarios/--no-scenarios", default=True, show_default=True, help="Play each scenario, too: hours.")
 @click.option("--jobs", default=2, show_default=True, help="Processes of a search.")
 @click.pass_context
 def main(
-    context: click.Context, first_seed: int | None, core: int, full: int, chaos_s: int, jobs: int, *, bugs: bool
+    context: click.Context,
+    first_seed: int | None,
+    core: int,
+    full: int,
+    chaos_s: int,
+    jobs: int,
+    *,
+    bugs: bool,
+    scenarios: bool,
 ) -> None:
     """Search wide. Exit code: 0 if every step ended with 0."""
     origin = "as given"
     if first_seed is None:
         first_seed, origin = commit_seed()
     click.echo(f"seeds from {first_seed} ({origin})")
-    steps = perform(plan(first_seed, core, full, chaos_s, jobs, bugs=bugs), _raftmq)
+    date, commit = time.strftime("%Y-%m-%d", time.gmtime()), commit_of()
+    steps = perform(plan(first_seed, core, full, chaos_s, jobs, bugs=bugs, scenarios=scenarios), _raftmq)
     for step in steps:
         click.echo(step.line)
+    if lines := table_lines(steps, date, commit):
+        click.echo("rows for the table of full runs:")
+        for line in lines:
+            click.echo(line)
     context.exit(1 if any(step.code for step in steps) else 0)
 
 

@@ -529,7 +529,8 @@ class BrokerState:
         return result
 
     def _put_group(self, stage: Stage, config: Any, if_absent: Any) -> CommandResult:
-        return self._groups.put(stage, config, if_absent)
+        counts = self._staged_level >= commands.SETTINGS_LEVEL
+        return self._groups.put(stage, config, if_absent, broadcasts_count=counts)
 
     def _delete_group(self, stage: Stage, name: Any, clean_offsets: Any) -> CommandResult:
         clean = commands.checked_bool(clean_offsets, "clean_offsets")

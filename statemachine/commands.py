@@ -8,7 +8,7 @@ with a result. Only a command that a client sent may be answered with an error; 
 
     create_topic    config: map, if_absent: bool        id is given by apply; updates the config unless if_absent
     delete_topic    name
-    put_group       config: map, if_absent: bool
+    put_group       config: map, if_absent: bool        from level 13 on consume_broadcast_enable counts
     delete_group    name, clean_offsets: bool
     subscribe       group, [[topic, expression_type, sub_string, sub_version], ...]   replaces the group's subscriptions
     commit_offsets  [[group, topic_id, queue_id, offset], ...]     last value wins, also backwards (RocketMQ allows it)
@@ -140,6 +140,8 @@ OWNERS_LEVEL = BASELINE + 3
 senders are named by kind and user."""
 LEVELS[OWN_HALVES] = OWNERS_LEVEL
 LEVELS |= dict.fromkeys((LOCK_QUEUES_OF, UNLOCK_QUEUES_OF), OWNERS_LEVEL)
+SETTINGS_LEVEL = OWNERS_LEVEL
+"""The level from which on `put_group` says if a group's broadcasting consumers are refused."""
 NO_OWNER = 0
 """The user in rows that no proven user owns (`statemachine.access.users.NOBODY`)."""
 LEVEL = max(OWNERS_LEVEL, *LEVELS.values())

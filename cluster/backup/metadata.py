@@ -6,7 +6,6 @@ Importing never removes anything, and is idempotent.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -136,7 +135,7 @@ def topic_record(topic: TopicConfig) -> TopicRecord:
 
 def group_record(group: GroupConfig) -> GroupRecord:
     """Converts a group into its record in the document."""
-    return GroupRecord(**asdict(group))
+    return GroupRecord(**group.to_map(), subscriptions=dict(group.subscriptions))
 
 
 def _offsets(state: BrokerState, group: str) -> list[OffsetRecord]:

@@ -83,6 +83,10 @@ class Delays:
         level = min(level, len(self._levels_ms))
         return Schedule(_SCHEDULE_FIELD, level - 1, delay_ms=self._levels_ms[level - 1])
 
+    def after(self, delay_ms: int) -> Schedule:
+        """Returns a delay of its own, of at most `timer.max_delay_ms`."""
+        return Schedule(_TIMER_FIELD, 0, delay_ms=min(delay_ms, self._max_ms))
+
 
 def addressed(delayed: Delayed, topic: str, queue_id: int, bytes_max: int) -> bytes:
     """Returns the properties with the final topic and queue of the message. Raises Refused if the properties would

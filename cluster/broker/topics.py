@@ -34,6 +34,16 @@ ATTRIBUTE_VALUES = {
 """Topic attribute -> its allowed values. Others are refused, because they would promise something that nothing
 implements."""
 
+UNREAD_ATTRIBUTES = ("message.type",)
+"""Attributes that no RocketMQ broker reads either, only its gRPC proxy. mqadmin's guides set them, so they are kept and
+shown; the answer says that they decide nothing."""
+
+
+def without_effect(attributes: Mapping[str, str]) -> str:
+    """Returns a remark that names the attributes that are kept and decide nothing; "" if there are none."""
+    said = [f"{name}={attributes[name]}" for name in UNREAD_ATTRIBUTES if name in attributes]
+    return f"{', '.join(said)} is kept and decides nothing: no RocketMQ broker reads it either" if said else ""
+
 
 class Topics:
     """Proposes changes of topics. `done` is called when a change is applied or undecided."""

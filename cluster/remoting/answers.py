@@ -76,11 +76,13 @@ def _steps_of(request: Request, steps: Generator[None]) -> Generator[None]:
         refuse(request, refused)
 
 
-def reply_written(request: Request, result: ProposeResult, ext: dict[str, str] | None = None) -> None:
-    """Answers a write: ok with 0; fail with 14 (nothing was proposed) or 29 (no entry can hold it); unknown with 1 and
-    the remark that says so."""
+def reply_written(
+    request: Request, result: ProposeResult, ext: dict[str, str] | None = None, *, remark: str | None = None
+) -> None:
+    """Answers a write: ok with 0 and the remark; fail with 14 (nothing was proposed) or 29 (no entry can hold it);
+    unknown with 1 and a remark that says so."""
     if result.outcome is Outcome.OK:
-        request.reply(ResponseCode.SUCCESS, None, ext)
+        request.reply(ResponseCode.SUCCESS, remark, ext)
     elif result.unacceptable:
         refuse(request, Refused(Reason.INVALID, result.remark))
     else:

@@ -360,8 +360,8 @@ def _group_config(rng: random.Random) -> dict[str, Any]:
         "notifyConsumerIdsChangedEnable": True,
         "groupSysFlag": 0,
         "consumeTimeoutMinute": 15,
-        "groupRetryPolicy": {"type": "CUSTOMIZED", "next": [1000, 2000]},
-        "attributes": {"a": "b"},
+        "groupRetryPolicy": {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 2000]}},
+        "attributes": {},
     }
 
 

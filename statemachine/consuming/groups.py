@@ -50,17 +50,26 @@ class GroupConfig:
     group_sys_flag: int = 0
     consume_timeout_minute: int = 15
     attributes: Mapping[str, str] = field(default_factory=dict)
+    refuses_broadcasts: bool = False
+    """True if an entry since level 13 set `consume_broadcast_enable` to False. An earlier one did not count: mqadmin
+    sets False unless it is told otherwise, and nothing obeyed it."""
     subscriptions: Mapping[str, tuple[str, str, int]] = field(default_factory=dict)
     """The group's subscriptions: topic name -> (expression_type, sub_string, sub_version)."""
 
     def to_map(self) -> dict[str, Any]:
         """Returns the `config` argument of a put_group command that recreates this group, without its subscriptions."""
         config = asdict(self)
-        del config["subscriptions"]
+        del config["subscriptions"], config["refuses_broadcasts"]
+        config["consume_broadcast_enable"] = not self.refuses_broadcasts
         return config
 
+    @property
+    def is_ignored_broadcast(self) -> bool:
+        """True if broadcasting consumers were forbidden below level 13, which does not count until it is set again."""
+        return not (self.consume_broadcast_enable or self.refuses_broadcasts)
 
-_CONFIG_FIELDS = tuple(f.name for f in fields(GroupConfig) if f.name != "subscriptions")
+
+_CONFIG_FIELDS = tuple(f.name for f in fields(GroupConfig) if f.name not in ("subscriptions", "refuses_broadcasts"))
 
 
 def check_group_name(name: Any) -> str:
@@ -99,14 +108,17 @@ class Groups:
         """Returns True if the group exists, with the changes of the batch being applied (apply thread only)."""
         return self._current(name) is not None
 
-    def put(self, stage: Stage, config: Any, if_absent: Any) -> CommandResult:
-        """Creates the group, or updates the given fields of an existing one. The result's value is its GroupConfig."""
+    def put(self, stage: Stage, config: Any, if_absent: Any, *, broadcasts_count: bool = True) -> CommandResult:
+        """Creates the group, or updates the given fields of an existing one. The result's value is its GroupConfig.
+        `broadcasts_count`: False before the cluster has level 13."""
         config = checked_fields(config, frozenset(_CONFIG_FIELDS))
         name = check_group_name(config.get("name"))
         existing = self._current(name)
         group = check_group_config(existing or GroupConfig(name), config)
         if checked_bool(if_absent, "if_absent") and existing is not None:
             return CommandResult(True, "exists", existing)
+        if broadcasts_count and "consume_broadcast_enable" in config:
+            group = replace(group, refuses_broadcasts=not group.consume_broadcast_enable)
         return done(self._store(stage, group))
 
     def subscribe(self, stage: Stage, name: Any, subscriptions: Any) -> CommandResult:
@@ -164,14 +176,23 @@ def _check_subscriptions(rows: Any) -> dict[str, tuple[str, str, int]]:
 
 
 def _pack_row(group: GroupConfig) -> bytes:
-    config = group.to_map()
+    """Returns the packed row of a group. It has the form of earlier levels unless the group refuses broadcasting
+    consumers."""
+    config: dict[str, Any] = {name: getattr(group, name) for name in _CONFIG_FIELDS[1:]}
     config["attributes"] = dict(sorted(group.attributes.items()))
     subscriptions = {topic: list(row) for topic, row in sorted(group.subscriptions.items())}
-    row: bytes = msgpack.packb([*(config[name] for name in _CONFIG_FIELDS[1:]), subscriptions])
+    more = [True] if group.refuses_broadcasts else []
+    row: bytes = msgpack.packb([*config.values(), subscriptions, *more])
     return row
 
 
 def _unpack_row(key: bytes, row: bytes) -> GroupConfig:
-    *config, subscriptions = msgpack.unpackb(row)
-    parsed = {topic: tuple(row) for topic, row in subscriptions.items()}
-    return GroupConfig(key.decode("ascii"), **dict(zip(_CONFIG_FIELDS[1:], config, strict=True)), subscriptions=parsed)
+    values = msgpack.unpackb(row)
+    size = len(_CONFIG_FIELDS) - 1
+    config, subscriptions, more = values[:size], values[size], values[size + 1 :]
+    return GroupConfig(
+        key.decode("ascii"),
+        **dict(zip(_CONFIG_FIELDS[1:], config, strict=True)),
+        refuses_broadcasts=more == [True],
+        subscriptions={topic: tuple(row) for topic, row in subscriptions.items()},
+    )

@@ -174,6 +174,7 @@ WORDS_MAX = 2500
 REFERENCES = {
     "access-table",
     "architecture",
+    "chaos",
     "cli",
     "compatibility-tested",
     "configuration",

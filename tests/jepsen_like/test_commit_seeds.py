@@ -64,10 +64,13 @@ def test_the_night_runs_every_step_and_fails_if_one_does(monkeypatch: pytest.Mon
     monkeypatch.setattr(night, "_raftmq", run)
     done = CliRunner().invoke(night.main, ["--first-seed", "9", "--core", "5", "--full", "4", "--chaos-s", "3"])
     assert done.exit_code == 1
-    assert [words[:2] for words in asked] == [("sim", "run"), ("sim", "run"), ("sim", "bugs"), ("chaos", "run")]
+    searches, played = asked[:4], asked[4:]
+    assert [words[:2] for words in searches] == [("sim", "run"), ("sim", "run"), ("sim", "bugs"), ("chaos", "run")]
+    assert [words[-1] for words in played] == [scenario.name for scenario in night.full_runs()]
     assert "seeds from 9 (as given)" in done.output
-    assert done.output.count("\nok ") == 3
+    assert done.output.count("\nok ") == 3 + len(played)
     assert "exit 1" in done.output
+    assert "| `graceful` | 20" in done.output.partition("rows for the table of full runs:")[2]
     asked.clear()
     monkeypatch.setattr(night, "_raftmq", lambda arguments: 0)
     again = CliRunner().invoke(night.main, ["--no-bugs"])

@@ -16,6 +16,8 @@ from raftlog.types import EntryType
 from statemachine import commands
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CommandResult
+from statemachine.consuming.groups import GroupConfig
+from statemachine.rows.kv import GROUPS
 from statemachine.topics import TopicConfig
 
 
@@ -243,3 +245,34 @@ def test_pack_round_trip(run: list[commands.Command]) -> None:
 def test_an_entry_that_is_no_command_array_stops_the_node(broker: Broker) -> None:
     with pytest.raises(InvariantViolationError, match=r"term 1, index 0"):
         broker.state.apply([broker.log.add(EntryType.COMMAND, b"\xc1")])
+
+
+def test_a_group_refuses_broadcasting_consumers_from_level_13_on(broker: Broker) -> None:
+    """mqadmin sets consume_broadcast_enable to False unless it is told otherwise, and no earlier build obeyed it: what
+    was set below level 13 does not count, and its row has the form that such a build reads."""
+
+    def group() -> GroupConfig:
+        assert broker.state.groups["g"] == BrokerState(broker.kv).groups["g"], "as it is read back"
+        return broker.state.groups["g"]
+
+    def row() -> list[Any]:
+        found: list[Any] = msgpack.unpackb(broker.kv.get(GROUPS, b"g") or b"")
+        return found
+
+    broker.one("finalize", commands.SETTINGS_LEVEL - 1)
+    broker.one("put_group", {"name": "g", "consume_broadcast_enable": False}, False)
+    for touch in (
+        ["finalize", commands.SETTINGS_LEVEL],
+        ["subscribe", "g", [["t", "TAG", "*", 1]]],
+        ["put_group", {"name": "g", "retry_max_times": 3}, False],
+        ["put_group", {"name": "g", "consume_broadcast_enable": False}, True],
+    ):
+        assert (group().refuses_broadcasts, group().is_ignored_broadcast, len(row())) == (False, True, 14), touch
+        broker.one(*touch)
+    assert group().to_map()["consume_broadcast_enable"] is True, "what is in force"
+    broker.one("put_group", {"name": "g", "consume_broadcast_enable": False}, False)
+    assert (group().refuses_broadcasts, group().is_ignored_broadcast, len(row())) == (True, False, 15)
+    broker.one("subscribe", "g", [])
+    assert group().refuses_broadcasts
+    broker.one("put_group", {"name": "g", "consume_broadcast_enable": True}, False)
+    assert (group().refuses_broadcasts, group().is_ignored_broadcast, len(row())) == (False, False, 14)

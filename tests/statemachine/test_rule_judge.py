@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -198,3 +199,42 @@ def test_kept_verdicts_are_of_one_user_and_bounded() -> None:
     for number in range(3 * Verdicts.KEPT_MAX):
         kept.judge(one, [Need(Kind.TOPIC, f"t{number}", (Action.PUB,))])
     assert len(kept._kept) <= Verdicts.KEPT_MAX + 1
+
+
+OTHERS: dict[str, Any] = {
+    "policy": Policy.DEFAULT,
+    "resource": parse_resource("Topic:other"),
+    "actions": frozenset({Action.SUB}),
+    "sources": ("10.9.0.0/16",),
+    "allow": False,
+}
+"""Field of a stored rule -> another value than that of the rule below."""
+CHANGES: dict[str, Any] = {"is_super": True, "enabled": False}
+BESIDE_RIGHTS = {
+    "id": "the name in other rows",
+    "name": "shown",
+    "secret": "signs (tests/raftmq_wire/test_signature.py)",
+    "key_id": "decrypts the secret",
+    "created_ms": "shown",
+    "version": "changes with the rest",
+    "rules": "tried above",
+    "tokens": "log in (tests/cluster/admin/test_users_http.py)",
+}
+
+
+@pytest.mark.parametrize("field", [*Rule._fields, *(each.name for each in fields(User) if each.init)])
+def test_each_stored_field_of_a_user_and_a_rule_decides_something(field: str) -> None:
+    """A field that is added and that nobody obeys has no other value here, or none that changes an answer."""
+    if field in BESIDE_RIGHTS:
+        return
+    one, default = rule("Topic:orders-eu", actions="Pub"), rule("Topic:orders-eu", "DENY", policy=2)
+    needs = [PUB, PUB._replace(actions=(Action.SUB,)), PUB._replace(name="other")]
+
+    def answers(user: User) -> list[bool]:
+        return [judge(user, source, [need]) == ALLOWED for source in (HERE, "10.9.1.1") for need in needs]
+
+    before = answers(replace(SHOP, rules=(one, default)))
+    if field in Rule._fields:
+        assert answers(replace(SHOP, rules=(one._replace(**{field: OTHERS[field]}), default))) != before
+    else:
+        assert answers(replace(SHOP, rules=(one, default), **{field: CHANGES[field]})) != before

@@ -32,7 +32,7 @@ def _topic(number: int) -> dict[str, Any]:
 
 
 def _group(number: int) -> dict[str, Any]:
-    return {"name": name(number), "topics": ["t"], "members": 0, "lag": number}
+    return {"name": name(number), "topics": ["n"], "members": 0, "lag": number}
 
 
 def _offset(number: int) -> dict[str, Any]:

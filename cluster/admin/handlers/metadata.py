@@ -16,6 +16,7 @@ from cluster.admin.node_interface import AdminPort
 from cluster.admin.route import Cost, Route, Serves
 from cluster.admin.streamed_json import Pieces
 from cluster.backup.metadata import GroupRecord, Metadata, OffsetRecord, TopicRecord, commands_for, export
+from cluster.broker.groups.group_admin import check_settings
 from cluster.broker.name_rules import check_restored_topic
 from cluster.broker.refusal import Refused
 from cluster.members.service import EVENT
@@ -86,6 +87,7 @@ async def change_metadata(call: Call) -> MetadataChanged:
     """Creates and updates topics, groups and offsets as given; removes nothing."""
     wanted: MetadataChange = call.body
     _check_topics(wanted.topics)
+    _check_groups(call.port, wanted.groups)
     for topic in () if wanted.now else wanted.topics:
         await refuse_to_hide(call, msgspec.structs.asdict(topic))
     records: list[TopicRecord | GroupRecord] = [*wanted.topics, *wanted.groups]
@@ -111,6 +113,18 @@ def _check_topics(records: Sequence[TopicRecord]) -> None:
             check_restored_topic(record.name)
         except Refused as refused:
             fix = "correct the document: leave this topic out, with its offsets; nothing was changed"
+            raise ApiError("refused", refused.remark, fix) from None
+
+
+def _check_groups(port: AdminPort, records: Sequence[GroupRecord]) -> None:
+    """Raises ApiError for a setting that a request for the group would be refused."""
+    for record in records:
+        config = msgspec.structs.asdict(record)
+        del config["subscriptions"]
+        try:
+            check_settings(port.state, config)
+        except Refused as refused:
+            fix = f"correct group {record.name} in the document; nothing was changed"
             raise ApiError("refused", refused.remark, fix) from None
 
 

@@ -17,7 +17,7 @@ from cluster.broker.groups.group_lag import bounds
 from cluster.broker.groups.hidden_queues import check_hides_nothing
 from cluster.broker.refusal import Refused
 from cluster.broker.topic_sizes import TopicSize
-from cluster.broker.topics import ATTRIBUTE_VALUES, RANGES, Topics
+from cluster.broker.topics import ATTRIBUTE_VALUES, RANGES, Topics, without_effect
 from cluster.runtime.request_limits import ATTRIBUTES_MAX, NewTopic, Text
 from raftlog.work import ITEM_UNITS, charge
 from statemachine.broker_state import BrokerState
@@ -124,6 +124,8 @@ class TopicChanged(ChangeView, frozen=True, kw_only=True):
     topic: TopicView
     dry_run: bool = False
     """True if nothing was changed; term and index are those of the last applied entry."""
+    remark: str = ""
+    """Names attributes that are kept and decide nothing."""
 
 
 async def list_topics(call: Call) -> Pieces:
@@ -207,6 +209,7 @@ async def create_topic(call: Call) -> Answer:
         index=entry_id.index,
         result=verb,
         topic=await _view(call, result.value),
+        remark=without_effect(result.value.attributes),
     )
     return Answer(201 if verb == "created" else 200, view)
 

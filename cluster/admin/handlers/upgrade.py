@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Final
 
 import msgspec
@@ -11,8 +12,12 @@ from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import Call, decided
 from cluster.admin.route import Route, Serves
 from cluster.members.cluster_level import UpgradeView
+from raftlog.work import ITEM_UNITS, charge
 from raftmq_wire.errors import LocalError
+from statemachine.broker_state import BrokerState
 from statemachine.commands import FINALIZE
+
+GROUPS_PER_STEP, NAMED_MAX = 256, 100
 
 
 class Finalized(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +30,9 @@ class Finalized(msgspec.Struct, frozen=True, kw_only=True):
     term: int | None
     index: int | None
     """Index of the entry; null if nothing was written."""
+    broadcast_groups: list[str]
+    """Groups whose consumeBroadcastEnable=false was set below level 13 and does not count until it is set again: their
+    broadcasting consumers are served. At most 100, by name."""
 
 
 class FinalizeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,13 +59,41 @@ async def finalize(call: Call) -> Finalized:
         level = port.levels.require()
     except LocalError as error:
         raise ApiError("refused", f"{error.what}: {error.why}", error.fix) from None
-    node = port.config.node.id
+    node, ignored = port.config.node.id, await call.done(ignored_broadcasts(port.state))
     if wanted.dry_run or level <= before:
-        return Finalized(node=node, dry_run=wanted.dry_run, before=before, level=level, term=None, index=None)
+        return Finalized(
+            node=node,
+            dry_run=wanted.dry_run,
+            before=before,
+            level=level,
+            term=None,
+            index=None,
+            broadcast_groups=ignored,
+        )
     entry, results = await decided(lambda done: port.services.propose([[FINALIZE, level]], done))
     return Finalized(
-        node=node, dry_run=False, before=before, level=results[-1].value, term=entry.term, index=entry.index
+        node=node,
+        dry_run=False,
+        before=before,
+        level=results[-1].value,
+        term=entry.term,
+        index=entry.index,
+        broadcast_groups=ignored,
     )
+
+
+def ignored_broadcasts(state: BrokerState) -> Generator[None, None, list[str]]:
+    """Finds, in steps, the groups of `Finalized.broadcast_groups`."""
+    found = list[str]()
+    for number, (name, group) in enumerate(state.groups.items()):
+        if number % GROUPS_PER_STEP == 0:
+            yield
+        charge(ITEM_UNITS)
+        if group.is_ignored_broadcast:
+            found.append(name)
+        if len(found) == NAMED_MAX:
+            break
+    return found
 
 
 ROUTES: Final[tuple[Route, ...]] = (

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Generator, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cluster.broker.evicted.evicted_pulls import first_offset
 from cluster.broker.name_rules import check_group_name, group_named, topic_named
 from cluster.broker.refusal import Reason, Refused
+from cluster.broker.retries import RETRY_QUEUES_MAX, check_policy
 from raftlog.work import ITEM_UNITS, charge
-from statemachine.commands import DELETE_GROUP, PUT_GROUP
+from statemachine.commands import DELETE_GROUP, PUT_GROUP, SETTINGS_LEVEL
 
 if TYPE_CHECKING:
     from cluster.broker.groups.group_members import Members
     from cluster.broker.services import Services
     from cluster.replication.outcome import Done
+    from statemachine.broker_state import BrokerState
     from statemachine.topics import TopicConfig
 
+FIXED: Final[dict[str, tuple[str, object, str]]] = {
+    "broker_id": ("brokerId", 0, "a group that keeps up reads from the leader"),
+    "group_sys_flag": ("groupSysFlag", 0, "no flag of a group has a meaning here"),
+    "attributes": ("attributes", {}, "RocketMQ knows no attribute of a group"),
+}
+"""Field of a group -> its name in requests, the only value that is taken, and the reason. RocketMQ acts on other
+values, or refuses them; this broker would do nothing."""
+UNREAD: Final[dict[str, tuple[str, object]]] = {
+    "consume_from_min_enable": ("consumeFromMinEnable", True),
+    "consume_message_orderly": ("consumeMessageOrderly", False),
+    "consume_timeout_minute": ("consumeTimeoutMinute", 15),
+}
+"""Field of a group that no RocketMQ broker reads either -> its name in requests, and its default. mqadmin sets some of
+them unasked, so they are kept and shown; the answer says that they decide nothing. Source: the users of
+SubscriptionGroupConfig at 8fc57f14; its gRPC proxy alone reads consumeMessageOrderly."""
 QUEUES_PER_STEP = 256
 """Offsets that are looked up in one step."""
 ROWS_MAX = 10_000
@@ -27,7 +44,38 @@ def put_group(services: Services, config: dict[str, Any], done: Done, *, if_abse
     """Creates the group `config["name"]`, or changes the given fields of the existing one unless `if_absent`. Raises
     Refused."""
     check_group_name(config["name"])
+    check_settings(services.state, config)
     services.propose([[PUT_GROUP, config, if_absent]], done)
+
+
+def check_settings(state: BrokerState, config: Mapping[str, Any]) -> None:
+    """Judges what is asked of a group, whichever way it came. What a group has already is never refused, because a
+    request repeats it. Raises Refused (INVALID), which names the field."""
+    present = state.groups.get(config["name"])
+    changed = {name: value for name, value in config.items() if present is None or getattr(present, name) != value}
+    for field, (name, only, why) in FIXED.items():
+        value = changed.get(field, only)
+        if value != only:
+            raise Refused(Reason.INVALID, f"{name} is {str(value)[:80]}, only {only} is allowed: {why}")
+    queues = changed.get("retry_queue_nums", 0)
+    if queues > RETRY_QUEUES_MAX:
+        remark = f"retryQueueNums is {queues}, at most {RETRY_QUEUES_MAX} are allowed: a topic has no more queues"
+        raise Refused(Reason.INVALID, remark)
+    check_policy(changed.get("group_retry_policy", ""))
+
+
+def without_effect(state: BrokerState, config: Mapping[str, Any]) -> str:
+    """Returns a remark that names the settings in `config` that are kept and decide nothing; "" if there are none."""
+    said = [
+        f"{name}={str(value).lower()} is kept and decides nothing: no RocketMQ broker reads it either"
+        for field, (name, default) in UNREAD.items()
+        if (value := config.get(field, default)) != default
+    ]
+    if state.level < SETTINGS_LEVEL and not config.get("consume_broadcast_enable", True):
+        said.append(
+            f"consumeBroadcastEnable=false counts if it is set again at level {SETTINGS_LEVEL}: raftmq upgrade finalize"
+        )
+    return "; ".join(said)
 
 
 def delete_group(services: Services, name: str, done: Done, *, clean_offsets: bool) -> None:

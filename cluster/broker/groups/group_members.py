@@ -613,8 +613,10 @@ class Members:
             self._count -= mine.remove(role, group, (member.user, member.client_id))
 
     def _changed(self, name: str, group: ConsumerGroup) -> None:
-        """Tells the members of a CLUSTERING group to divide the queues again."""
-        if group.message_model == CLUSTERING:
+        """Tells the members of a CLUSTERING group to divide the queues again, unless the group's setting says that they
+        find out by themselves."""
+        config = self._services.state.groups.get(name)
+        if group.message_model == CLUSTERING and (config is None or config.notify_consumer_ids_changed_enable):
             self._notices.changed(name, group)
 
 

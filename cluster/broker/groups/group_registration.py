@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Mapping
 
 from cluster.broker.groups.group_members import ConsumerGroup, Members
 from cluster.broker.name_rules import RETRY_PREFIX
+from cluster.broker.retries import own_topic
 from cluster.broker.services import Services
 from cluster.replication.outcome import ProposeResult
 from raftlog.work import ITEM_UNITS, charge
@@ -69,10 +70,8 @@ class GroupRegistration:
         config = state.groups.get(group)
         if config is None:
             news.append([commands.PUT_GROUP, {"name": group}, True])
-        retry_topic = RETRY_PREFIX + group
-        if retry_topic not in state.topics:
-            retry = {"name": retry_topic, "read_queues": 1, "write_queues": 1, "perm": 6}
-            news.append([commands.CREATE_TOPIC, retry, True])
+        queues = config.retry_queue_nums if config is not None else 1
+        news += own_topic(state, RETRY_PREFIX + group, queues)
         stored = config.subscriptions if config is not None else {}
         wanted = _wanted_subscriptions(found, stored)
         if wanted != stored:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from cluster.broker.evicted.evicted_pulls import EvictedMessages, EvictedPulls
 from cluster.broker.filters.known_filters import KnownFilters, Unknown
 from cluster.broker.filters.subscription import Expression
-from cluster.broker.groups.group_members import Members
+from cluster.broker.groups.group_members import BROADCASTING, Members
 from cluster.broker.groups.offset_resets import OffsetResets
 from cluster.broker.groups.queue_locks import other_holder
 from cluster.broker.name_rules import PERM_READ, no_topic
@@ -113,6 +113,8 @@ class Pulls:
             return None
         group = self._services.state.groups.get(wish.group)
         _check_readable(wish, topic, group)
+        if group is not None and group.refuses_broadcasts:
+            self._check_model(wish)
         expression = self._expression(wish, group)
         wanted = None if expression is None else self.filters.get(*expression)
         # Not when it comes round again: later commits of its connection may be here already.
@@ -122,6 +124,14 @@ class Pulls:
             begin_steps(self._services.turns, puller.client, self._learn(expression, puller, wish, tries))
             return None
         return pull_of(puller, wish, topic, wanted)
+
+    def _check_model(self, wish: PullWish) -> None:
+        """Raises Refused if the group's consumers broadcast, which the group refuses. As in RocketMQ, that does not
+        concern a pull that brings its own subscription."""
+        found = self._members.consumers.get(wish.group)
+        if wish.expression is None and found is not None and found.message_model == BROADCASTING:
+            remark = f"the consumer group[{wish.group}] can not consume by broadcast way (consumeBroadcastEnable=false)"
+            raise Refused(Reason.NO_PERMISSION, remark)
 
     def _commit_at_once(self, puller: Puller, wish: PullWish, tries: int) -> bool:
         """Notes the offset in a pull that must wait for its turn: offsets that its connection commits meanwhile are

@@ -15,19 +15,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.delivery_time import DELAY, REAL_QID, REAL_TOPIC, Delayed, Delays, addressed
 from cluster.broker.message_copies import SYS_FLAGS_OF_A_COPY
-from cluster.broker.name_rules import DEAD_LETTER_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX
+from cluster.broker.name_rules import DEAD_LETTER_PREFIX, PERM_WRITE, RETRY_PREFIX
 from cluster.broker.reads.message_lookup import Stored, UnreadableError, message_at, why_none
 from cluster.broker.refusal import Reason, Refused, not_written, over_limit, when_confirmed
+from cluster.broker.retries import delay_ms_of, own_topic
 from cluster.broker.rights import SUB, Party, Rights, topic_need
 from cluster.replication.internal_sends import submit_own
 from cluster.replication.message_batch import TopicSlot
-from cluster.replication.message_head import TAG_MARK, UNIQUE_MARK, property_of, tag_hash
+from cluster.replication.message_head import TAG_MARK, UNIQUE_MARK, Schedule, property_of, tag_hash
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.errors import StorageError
 from raftlog.kept_errors import bare
 from raftmq_wire.message_format import PROPERTIES_BYTES_MAX, Message, encode_host, encode_message_id
 from raftmq_wire.properties import without
-from statemachine.commands import CREATE_TOPIC, PUT_GROUP, Command
+from statemachine.commands import PUT_GROUP, Command
 from statemachine.payload import RowKind
 
 if TYPE_CHECKING:
@@ -143,12 +144,13 @@ class SendBacks:
         dead = is_dead(wanted, group, stored.message)
         topic = (DEAD_LETTER_PREFIX if dead else RETRY_PREFIX) + wanted.group
         slot = self._proposals.slot(topic)
+        queues = 1 if dead else group.retry_queue_nums
         if slot is None:
-            self._prepare(report, topic, 1 if dead else group.retry_queue_nums, tries)
+            self._prepare(report, topic, queues, tries)
             return
         if not slot.perm & PERM_WRITE:
             raise Refused(Reason.NO_PERMISSION, f"topic {topic} does not accept writes (perm {slot.perm})")
-        self._propose(report, slot, stored, dead)
+        self._propose(report, slot, stored, group, dead=dead)
 
     def _repeated(self, wanted: SentBack) -> bool:
         """Returns True if the log holds a copy for this failure."""
@@ -217,13 +219,7 @@ class SendBacks:
             raise Refused(Reason.UNAVAILABLE, f"topic {topic} is being changed; nothing was stored")
         run: list[Command] = []
         if self._proposals.slot(topic) is None and not self._proposals.changing(topic):
-            fields = {
-                "name": topic,
-                "read_queues": queues,
-                "write_queues": queues,
-                "perm": PERM_READ | PERM_WRITE,
-            }
-            run.append([CREATE_TOPIC, fields, True])
+            run = own_topic(self._services.state, topic, queues)
 
         def made(result: ProposeResult) -> None:
             if result.outcome is not Outcome.OK:
@@ -238,18 +234,19 @@ class SendBacks:
 
     # --- the copy ----------------------------------------------------------------------------------------------------
 
-    def _propose(self, report: _Report, slot: TopicSlot, stored: Stored, dead: bool) -> None:
+    def _propose(self, report: _Report, slot: TopicSlot, stored: Stored, group: GroupConfig, *, dead: bool) -> None:
         client, wanted, message = report.client, report.wanted, stored.message
         size = report.size + len(stored.data)
         over = over_limit(self._services.config.limits, client, size, self._proposals.in_flight.sends.bytes)
         if over:
             raise Refused(Reason.BUSY, over)
         properties = copied_properties(message)
-        queue_id = slot.next_queue % slot.write_queues
+        # The topic has more queues than the group wants if that number was lowered, or somebody made it so.
+        queue_id = slot.next_queue % (slot.write_queues if dead else min(slot.write_queues, group.retry_queue_nums))
         slot.next_queue = queue_id + 1
         schedule = None
         if not dead:
-            schedule = self._delays.of_level(wanted.delay_level or FIRST_LEVEL + message.reconsume_times)
+            schedule = self._schedule(wanted, group, message.reconsume_times)
             properties = _addressed(Delayed(schedule, properties), slot.name, queue_id)
         name = (wanted.group, wanted.position)
         self._waiting[name] = [report]
@@ -273,6 +270,14 @@ class SendBacks:
             schedule=schedule,
             failure=(wanted.position, FAILURE_MARK),
         )
+
+    def _schedule(self, wanted: SentBack, group: GroupConfig, failures: int) -> Schedule:
+        """Returns when the message comes again: the consumer's level, else the group's policy, else a level that rises
+        with each failure."""
+        delay_ms = None if wanted.delay_level else delay_ms_of(group, failures)
+        if delay_ms is not None:
+            return self._delays.after(delay_ms)
+        return self._delays.of_level(wanted.delay_level or FIRST_LEVEL + failures)
 
     def _settled(self, waiting: dict[tuple[str, int], list[_Report]], name: tuple[str, int], outcome: Outcome) -> None:
         """Answers everybody who reported this failure."""

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cluster.broker.groups.group_admin import Groups
+from cluster.broker.groups.group_admin import Groups, without_effect
 from cluster.broker.groups.hidden_queues import check_hides_nothing
 from cluster.broker.name_rules import topic_named
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.broker.topics import QUEUES_MAX, Topics
+from cluster.broker.topics import without_effect as attributes_without_effect
 from cluster.remoting.answers import after_read_index, answer_in_steps, in_steps, refusing, reply_written, table_body
 from cluster.remoting.handlers.route import ORDER_TOPIC_CONFIG
 from cluster.remoting.request import Request, asked_by, integer_in, text, too_long
@@ -109,6 +110,7 @@ class TopicsAdmin:
 
     def _put_topic(self, request: Request) -> None:
         name = text(request, "topic")
+        attributes = self._topics.changed_attributes(name, attribute_changes(request.ext.get("attributes")))
         config = {
             "name": name,
             "read_queues": _queues(request, "readQueueNums"),
@@ -116,17 +118,23 @@ class TopicsAdmin:
             "perm": integer_in(request, "perm", 0, 7),
             "order": is_true(request.ext.get("order")),
             "sys_flag": integer_in(request, "topicSysFlag", 0, (1 << 31) - 1, default=0),
-            "attributes": self._topics.changed_attributes(name, attribute_changes(request.ext.get("attributes"))),
+            "attributes": attributes,
         }
+        if request.ext.get("topicFilterType") == "MULTI_TAG":
+            raise Refused(Reason.INVALID, "topicFilterType is MULTI_TAG, only SINGLE_TAG is allowed")
         if is_true(request.ext.get(NOT_HIDING_FIELD)):
             judge = partial(self._put_unless_hiding, config=config)  # by all that was acknowledged until now
             after_read_index(self._services, request, lambda request: in_steps(self._services, request, judge(request)))
         else:
-            self._topics.put(config, lambda result: _reply(request, result))
+            self._put(request, config)
 
     def _put_unless_hiding(self, request: Request, config: dict[str, Any]) -> Generator[None]:
         yield from check_hides_nothing(self._services.state, config)
-        self._topics.put(config, lambda result: _reply(request, result))
+        self._put(request, config)
+
+    def _put(self, request: Request, config: dict[str, Any]) -> None:
+        remark = attributes_without_effect(config["attributes"])
+        self._topics.put(config, lambda result: _reply(request, result, remark=remark or None))
 
     def _delete_topic(self, request: Request) -> None:
         name = text(request, "topic")
@@ -140,7 +148,8 @@ class TopicsAdmin:
         except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError) as error:
             remark = f"body is not SubscriptionGroupConfig JSON: {error}"
             raise Refused(Reason.INVALID, remark) from None
-        self._groups.put(config, lambda result: _reply(request, result))
+        remark = without_effect(self._services.state, config)
+        self._groups.put(config, lambda result: _reply(request, result, remark=remark or None))
 
     def _delete_group(self, request: Request) -> None:
         name, clean = text(request, "groupName"), is_true(request.ext.get("cleanOffset"))
@@ -167,10 +176,11 @@ class TopicsAdmin:
         after_read_index(self._services, request, answer)
 
 
-def _reply(request: Request, result: ProposeResult, absent_is_fine: bool = False) -> None:
+def _reply(request: Request, result: ProposeResult, *, absent_is_fine: bool = False, remark: str | None = None) -> None:
+    """Answers a change; `remark` goes with its success."""
     answer = result.results[0] if result.results else None
     if answer is None or answer.ok or (absent_is_fine and answer.code == "not_found"):
-        reply_written(request, result)
+        reply_written(request, result, remark=remark)
     else:
         request.reply(ResponseCode.INVALID_PARAMETER, str(answer.value))
 
@@ -194,7 +204,7 @@ def group_fields(group: GroupConfig) -> dict[str, Any]:
     return {
         "attributes": dict(sorted(group.attributes.items())),
         "brokerId": group.broker_id,
-        "consumeBroadcastEnable": group.consume_broadcast_enable,
+        "consumeBroadcastEnable": not group.refuses_broadcasts,
         "consumeEnable": group.consume_enable,
         "consumeFromMinEnable": group.consume_from_min_enable,
         "consumeMessageOrderly": group.consume_message_orderly,

@@ -44,6 +44,10 @@ class Load(Protocol):
     def position(self) -> int:
         """The highest byte position in the log that was acknowledged; -1 if none is known. Any thread may read it."""
 
+    @property
+    def writers(self) -> tuple[str, ...]:
+        """The names of the clients that send all the time: what their message ids have before the dash."""
+
 
 class HasFailpoints(Protocol):
     """The interface of a subject with Capability.FAILPOINTS."""

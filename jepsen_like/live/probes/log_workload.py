@@ -27,8 +27,8 @@ class LogWorkload:
         self._history = history
         self._rate = load.rate
         self._in_flight_max = load.in_flight_max
-        self._prefix = load.prefix
-        self._writers = writers
+        self.writers = tuple(f"{load.prefix}{number}" for number in range(writers))
+        """The names of the writers: what their message ids have before the dash."""
         self._slots = Slots()
         self._acked = self._failed = self._unknown = 0
         self._position = -1
@@ -54,10 +54,10 @@ class LogWorkload:
 
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in range(self._writers):
+        for writer in self.writers:
             client = await self._subject.open_client()
             self._clients.append(client)
-            self._tasks.append(loop.create_task(self._write(number, client)))
+            self._tasks.append(loop.create_task(self._write(writer, client)))
 
     def stop(self) -> int:
         """Stops sending and waits for open sends. Returns how many never had an outcome (they count as unknown)."""
@@ -88,20 +88,20 @@ class LogWorkload:
         wanted = self._acked + more
         return until(lambda: self._acked >= wanted, timeout_s, 0.02)
 
-    async def _write(self, number: int, client: LogClient) -> None:
+    async def _write(self, writer: str, client: LogClient) -> None:
         loop = asyncio.get_running_loop()
         begun, due, sent = loop.time(), 0.0, 0
         while not self._stopping:
             await asyncio.sleep(TICK_S)
             now = loop.time()
-            due += (now - begun) * self._rate * self.factor / self._writers
+            due += (now - begun) * self._rate * self.factor / len(self.writers)
             begun = now
-            room = max(0, int(self._in_flight_max * self.factor) - self._slots.busy) // self._writers
+            room = max(0, int(self._in_flight_max * self.factor) - self._slots.busy) // len(self.writers)
             count = min(int(due), room)
             due -= int(due)  # sends without room are not made up for: no load piles up behind an outage
             for _ in range(count):
                 sent += 1
-                await self._send(client, f"{self._prefix}{number}-{sent:07d}")
+                await self._send(client, f"{writer}-{sent:07d}")
 
     async def _send(self, client: LogClient, message_id: str) -> None:
         value = {"topic": self._subject.topic, "id": message_id}

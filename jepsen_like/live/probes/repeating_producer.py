@@ -47,11 +47,16 @@ class Repeats:
         self._sequences = itertools.count(1)
         self._process = next(numbers)
 
+    @staticmethod
+    def message_id(producer_id: str, sequence: int) -> str:
+        """Returns the id of a message, which no writer of the load has."""
+        return f"again-{producer_id[:8]}-{sequence}"
+
     async def send(self, nodes: tuple[str, ...]) -> bool:
         """Sends one message to one node, cuts the connection, and sends it again to all nodes. Returns True if any
         answered."""
         sequence = next(self._sequences)
-        value = {"topic": self._topic, "id": f"again-{self._producer_id[:8]}-{sequence}"}
+        value = {"topic": self._topic, "id": self.message_id(self._producer_id, sequence)}
         invoked = self._history.invoke(self._process, "send", value)
         first = self._arrive(self._rng.choice(nodes), value["id"], sequence, self._rng.uniform(0.0, CUT_AFTER_S))
         places = [await first, *await asyncio.gather(*(self._arrive(node, value["id"], sequence) for node in nodes))]

@@ -267,7 +267,7 @@ def _get_topic(address: str, name: str) -> dict[str, Any]:
     """Returns the number of queues, or None if there is no such topic. Raises OSError for any other answer."""
     path = f"/v1/topics/{name}?consistency=linearizable"
     try:
-        status, body = exchange(address, "GET", path, timeout_s=ANSWER_S)
+        status, body = exchange(address, "GET", path, timeout_s=ANSWER_S, is_page=True)  # not for its queues
         answer = json.loads(body)
         if status == 404 and answer["error"]["code"] == "not_found":
             return {"value": None}

@@ -34,6 +34,13 @@ KINDS = (*[Kind.SEALED] * 5, *[Kind.ACTIVE] * 2, Kind.INDEX, *[Kind.TABLE] * 2)
 GROWN_BYTES = 20 << 20
 """Bytes of log before the first flip: by then some segments are sealed and some tables written."""
 GROW_S = 300.0
+GROWN_FACTOR = 0.2
+"""The share of the load that goes on during the flips. Comparing nodes, fsck and a replay read all of the log, so under
+the full load each flip would take longer than the one before."""
+PLAY_S = 600.0
+"""Seconds after which no further flip begins. Those that are left make a gate of a full run miss."""
+READ_S = 3.0
+"""Seconds in which a byte that reading has found is repaired: a pull of the message waits 2 s for it."""
 MEND_S = 10.0
 INSPECT_S = 120.0
 ITSELF_S, BACK_S = 30.0, 60.0
@@ -49,8 +56,12 @@ def play(scene: Scene) -> None:
     kinds: Counter[str] = Counter()
     left: list[Flip] = []
     victim = rotten = scene.rng.choice(scene.subject.node_ids)
-    wanted = scene.count(FLIPS)
+    wanted, until_s = scene.count(FLIPS), time.monotonic() + PLAY_S
+    scene.stage.load.factor = GROWN_FACTOR
     for number in range(wanted):
+        if time.monotonic() > until_s:
+            scene.tell(f"         no further flip: {number} of {wanted} took more than {PLAY_S:.0f} s")
+            break
         kind = KINDS[number % len(KINDS)]
         if kind is Kind.TABLE:
             victim, kind = (rotten, kind) if not left else (victim, Kind.SEALED)
@@ -102,7 +113,7 @@ def _provoke(scene: Scene, made: Flip) -> str:
     result."""
     if made.kind in (Kind.SEALED, Kind.ACTIVE):
         _read_around(scene, made)
-        if _gone(made, MEND_S):
+        if _gone(made, READ_S):
             return READ
         _inspect(scene)
         if _gone(made, MEND_S):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import time
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -34,17 +33,21 @@ class Acks:
     """The times at which each writer's sends were acknowledged; the writer is the part of a message id before the
     dash."""
 
-    def __init__(self, ops: Iterable[Op]) -> None:
-        found: dict[str, list[int]] = defaultdict(list)
+    def __init__(self, ops: Iterable[Op], writers: Iterable[str]) -> None:
+        """`writers`: the names of those who send all the time. Others send at a pace of their own, such as the probe of
+        repeated sends, and their pace would be taken for a pause."""
+        found: dict[str, list[int]] = {name: [] for name in writers}
         for op in ops:
             if op.f == "send" and op.type == "ok":
-                found[str(op.value["id"]).partition("-")[0]].append(op.time_ns)
-        self._times = dict(found)
+                times = found.get(str(op.value["id"]).partition("-")[0])
+                if times is not None:
+                    times.append(op.time_ns)
+        self._times = found
 
     @property
     def writers(self) -> list[str]:
         """The writers that have any acknowledged send."""
-        return sorted(self._times)
+        return sorted(name for name, times in self._times.items() if times)
 
     def worst_us(self, blow: Blow) -> int | None:
         """Returns the longest pause, in microseconds, of any writer that was not over at the blow and began before its
@@ -167,7 +170,7 @@ def _strike_leaders(
         at_ns = time.monotonic_ns()
         scene.stage.sleep(scene.rng.uniform(*CALM_S))
         calms.append(Blow(at_ns, time.monotonic_ns()))
-    acks = Acks(scene.history.ops)
+    acks = Acks(scene.history.ops, scene.stage.load.writers)
     _tell(scene, f"{name}_calm", "as long without a blow", _pauses(acks, calms[:-1] or calms))
     return _pauses(acks, blows)
 

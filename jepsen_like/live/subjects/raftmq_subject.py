@@ -332,7 +332,7 @@ class RaftMQSubject(OfProcesses):
         data = None if body is None else json.dumps(body).encode()
         address = address_of(self._node(node))
         try:
-            reply = exchange(address, method, path, data, timeout_s=timeout_s)
+            reply = exchange(address, method, path, data, timeout_s=timeout_s, is_page=True)
         except http.client.HTTPException as error:
             raise OSError(f"{address}: {error!r}") from None
         if reply.status >= 400:

@@ -17,6 +17,9 @@ from raftmq.local.rolling_restart import RollingRestart
 from raftmq.local.upgrade_plan import NodePlan, Plan, plan_of, require_all
 from raftmq_wire.errors import ExitCode, LocalError
 
+NAMED_MAX = 100
+"""The most groups that the API names in one answer."""
+
 
 @click.group()
 def upgrade() -> None:
@@ -68,7 +71,9 @@ def finalize(yes: bool, data: str | None, admin: str | None, as_json: bool) -> N
     api = AdminApi(admin_addresses(admin, data), "raftmq upgrade plan")
     would = api.post("/v1/upgrade/finalize", {"dry_run": True})
     if would["level"] <= would["before"]:
-        show(as_json, would, f"the cluster has level {would['before']} already: nothing was written")
+        show(
+            as_json, would, f"the cluster has level {would['before']} already: nothing was written", *_broadcasts(would)
+        )
         return
     question = (
         f"raise the cluster from level {would['before']} to {would['level']}? An older version then refuses its data "
@@ -80,7 +85,19 @@ def finalize(yes: bool, data: str | None, admin: str | None, as_json: bool) -> N
             raise LocalError("the cluster is not finalized", why, "raftmq upgrade finalize --yes", ExitCode.USAGE)
         click.confirm(question, abort=True, err=True)
     answer = api.post("/v1/upgrade/finalize", {})
-    show(as_json, answer, f"the cluster has level {answer['level']} from entry {answer['index']} on")
+    told = f"the cluster has level {answer['level']} from entry {answer['index']} on"
+    show(as_json, answer, told, *_broadcasts(answer))
+
+
+def _broadcasts(answer: Mapping[str, Any]) -> list[str]:
+    """Returns the line about groups that forbid broadcasting consumers and do not refuse them yet."""
+    names = answer.get("broadcast_groups") or []  # a node of an earlier release tells none
+    if not names:
+        return []
+    return [
+        f"consumeBroadcastEnable=false of {', '.join(names)}{' ...' * (len(names) >= NAMED_MAX)} was set before "
+        "level 13 and does not count: set it again (mqadmin updateSubGroup -d false) to refuse broadcasting consumers"
+    ]
 
 
 def _addresses(data: str | None, admin: str | None) -> Mapping[int, str]:

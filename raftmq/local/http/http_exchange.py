@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 from typing import NamedTuple
@@ -9,6 +10,7 @@ from typing import NamedTuple
 from raftmq.local.http.answers import read_answer
 from raftmq.local.http.credentials import proofs_for, tls_of
 from raftmq.local.http.https import connection_to
+from raftmq.local.http.list_pages import whole_answer
 
 _REFUSED_PASS = "bad_pass"
 
@@ -44,13 +46,20 @@ def exchanged(
     raise AssertionError("the last proof is none, and no node refuses it as a pass")
 
 
-def exchange(address: str, method: str, path: str, body: bytes | None = None, *, timeout_s: float) -> Reply:
-    """Connects to "host:port", sends a request and returns the answer. Raises OSError, HTTPException."""
+def exchange(
+    address: str, method: str, path: str, body: bytes | None = None, *, timeout_s: float, is_page: bool = False
+) -> Reply:
+    """Connects to "host:port", sends a request and returns the answer. Raises OSError, HTTPException; and
+    UnfollowedPageError for one page of a longer list, unless the caller says with `is_page` that it wants one page."""
     connection = connected(address, timeout_s)
     try:
-        return exchanged(connection, address, method, path, body)
+        reply = exchanged(connection, address, method, path, body)
     finally:
         connection.close()
+    if method == "GET" and not is_page and b'"next"' in reply.body:
+        with contextlib.suppress(ValueError):  # it is no JSON, and so no list
+            whole_answer(path, json.loads(reply.body))
+    return reply
 
 
 def _is_refused_pass(reply: Reply) -> bool:

@@ -62,6 +62,11 @@ GROUPS = {
     "many attributes": group(attributes={f"a{at}": "x" for at in range(65)}),
     "a long attribute": group(attributes={"a": "x" * 4097}),
     "a group with a NUL": group(groupName="g\0"),
+    "more queues than a topic has": group(retryQueueNums=1025),
+    "an unknown policy": group(groupRetryPolicy={"type": "LINEAR"}),
+    "a policy with an unknown field": group(groupRetryPolicy={"next": [1000]}),
+    "a policy without delays": group(groupRetryPolicy={"customizedRetryPolicy": {"next": []}}),
+    "a negative delay": group(groupRetryPolicy={"exponentialRetryPolicy": {"initial": -1}}),
 }
 
 
@@ -83,8 +88,9 @@ def test_groups(node: Any, name: str) -> None:
 def test_what_is_at_the_edge_is_taken(node: Any) -> None:
     for number in (2**63 - 1, -(2**63)):
         assert node.ask(34, heartbeat(sub_subVersion=number, beat_clientID=f"c{number}")).answer.code == 0
-    edge = dict.fromkeys(NUMBERS, 2**31 - 1)
-    assert node.ask(200, group(**edge, groupRetryPolicy={"x": "y" * 16_000})).answer.code == 0
+    edge = {"retryMaxTimes": 2**31 - 1, "consumeTimeoutMinute": 2**31 - 1, "retryQueueNums": 1024}
+    delays = {"customizedRetryPolicy": {"next": [10**14] * 1000}}
+    assert node.ask(200, group(**edge, groupRetryPolicy=delays)).answer.code == 0
     beat = node.ask(34, heartbeat(200, 5))
     node.advance(0)  # the turns that so many groups take
     assert beat.answer.code == 0

@@ -535,3 +535,60 @@ def test_strict_dedup_never_swallows_what_is_sent_back(sim: SimCluster) -> None:
     path = sim.leader().connect()
     assert [fallback(sim, path, n, 1) for n in (1, 2)] == [0, 0]
     copies(sim, 4)
+
+
+def test_a_group_that_wants_more_retry_queues_gets_them_and_one_that_wants_fewer_uses_fewer(sim: SimCluster) -> None:
+    """A queue beyond those of the topic would hide the copy; one beyond the wanted ones still has its messages."""
+
+    def used(count: int) -> list[int]:
+        before = {row.name for row in sim.leader().state.timers.due(1 << 62)}
+        for number in range(count):
+            assert ask(sim, send(sim, b"%d" % number))[0] == 0
+        return sorted(row.queue_id for row in sim.leader().state.timers.due(1 << 62) if row.name not in before)
+
+    def beat() -> None:
+        path = sim.leader().connect()
+        body = json.dumps({"clientID": "c", "consumerDataSet": [{"groupName": "g"}]}).encode()
+        path.ask(encode_frame(34, 1, 0, body=body))
+        sim.loop.run_for(1)
+
+    assert used(1) == [0]
+    set_group(sim, retry_queue_nums=3)
+    assert used(3) == [0, 0, 0], "the topic has one queue until its consumers are told of more"
+    beat()
+    topic = sim.leader().state.topics["%RETRY%g"]
+    assert (topic.read_queues, topic.write_queues, topic.perm) == (3, 3, 6)
+    assert used(3) == [0, 1, 2]
+    set_group(sim, retry_queue_nums=2)
+    beat()
+    assert sim.leader().state.topics["%RETRY%g"].queues == 3
+    assert set(used(4)) == {0, 1}
+
+
+EXPONENTIAL = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 20_000, "max": 90_000, "multiplier": 3}}
+LISTED = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1, 2, 7_000, 33_000]}}
+
+
+@pytest.mark.parametrize(
+    ("policy", "waits"),
+    [
+        (EXPONENTIAL, [20_000, 60_000, 90_000]),
+        (LISTED, [7_000, 33_000, 33_000]),
+        ({"type": "EXPONENTIAL"}, [10_000, 30_000, 60_000]),
+        ({"type": "CUSTOMIZED"}, [10_000, 30_000, 60_000]),
+        ({"next": [5]}, [10_000, 30_000, 60_000]),  # a build before level 13 stored anything
+    ],
+)
+def test_a_retry_policy_says_when_a_message_comes_again(
+    sim: SimCluster, policy: dict[str, Any], waits: list[int]
+) -> None:
+    """The delays are those of nextDelayDuration in RocketMQ's ExponentialRetryPolicy and CustomizedRetryPolicy."""
+    set_group(sim, group_retry_policy=json.dumps(policy), retry_max_times=16)
+    position = send(sim)
+    for times, wait_ms in enumerate(waits, 1):
+        assert ask(sim, position)[0] == 0
+        (left_ms,) = waits_ms(sim)
+        assert 0 <= wait_ms - left_ms < 1_000
+        position, _ = copies(sim, times)[-1]
+    assert ask(sim, position, delayLevel=5)[0] == 0
+    assert 59_000 < waits_ms(sim)[0] <= 60_000, "a consumer that names a level is obeyed"

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from jepsen_like.history import Op
+from jepsen_like.history import HistoryWriter, Op
+from jepsen_like.live.probes.log_workload import LogWorkload
+from jepsen_like.live.probes.repeating_producer import Repeats
 from jepsen_like.live.stories.story_failover import Acks, Blow
+from jepsen_like.live.subjects.subject import LoadPlan
 
 MS = 1_000_000
+WRITERS = ["w0", "w1"]
 
 
 def acks(**times_ms: list[int]) -> list[Op]:
@@ -31,16 +38,17 @@ def acks(**times_ms: list[int]) -> list[Op]:
     ],
 )
 def test_a_blow_is_charged_with_the_longest_pause_of_any_writer(at: int, until: int, worst_ms: int) -> None:
-    found = Acks(acks(w0=[0, 100, 190, 200, 210, 300], w1=[*range(0, 400, 10)]))
+    found = Acks(acks(w0=[0, 100, 190, 200, 210, 300], w1=[*range(0, 400, 10)]), WRITERS)
     assert found.writers == ["w0", "w1"]
     assert found.worst_us(Blow(at * MS, until * MS)) == worst_ms * 1000
 
 
 def test_a_writer_that_is_never_answered_again_is_no_short_pause() -> None:
-    found = Acks(acks(w0=[0, 100], w1=[*range(0, 400, 10)]))
+    found = Acks(acks(w0=[0, 100], w1=[*range(0, 400, 10)]), WRITERS)
     assert found.worst_us(Blow(50 * MS, 90 * MS)) == 100_000
     assert found.worst_us(Blow(105 * MS, 300 * MS)) is None
-    assert Acks([]).worst_us(Blow(0, 1)) is None
+    assert Acks([], WRITERS).worst_us(Blow(0, 1)) is None
+    assert Acks(acks(w0=[*range(0, 400, 10)]), WRITERS).worst_us(Blow(0, MS)) is None, "w1 was never answered at all"
 
 
 def test_only_acknowledged_sends_count() -> None:
@@ -52,4 +60,28 @@ def test_only_acknowledged_sends_count() -> None:
         Op(0, 2, "invoke", "send", ops[0].value, 70 * MS),
         Op(0, 3, "ok", "poll", {"messages": []}, 80 * MS),
     ]
-    assert Acks([*ops, *others]).worst_us(Blow(10 * MS, 90 * MS)) == 100_000
+    assert Acks([*ops, *others], ["w0"]).worst_us(Blow(10 * MS, 90 * MS)) == 100_000
+
+
+class SlowestSubject:
+    """A subject whose clients are never answered; the load is asked only for its writers."""
+
+    load = LoadPlan(1000, 256)
+
+
+def test_a_probe_that_sends_at_its_own_pace_is_no_writer(tmp_path: Path) -> None:
+    """The probe of repeated sends sends one message each 206 ms. A blow that costs the writers 30 ms costs 30 ms."""
+    history = HistoryWriter(tmp_path / "history.jsonl", {})
+    subject: Any = SlowestSubject()
+    load = LogWorkload(subject, history, subject.load, writers=2)
+    load.abort()
+    history.close()
+    assert load.writers == tuple(WRITERS)
+    probe = Repeats.message_id("8badf00d", 1).partition("-")[0]
+    times = [*range(0, 500, 10), *range(520, 1000, 10)]
+    ops = acks(w0=times, w1=times, **{probe: [*range(0, 1000, 206)]})
+    assert probe in {str(op.value["id"]).partition("-")[0] for op in ops}, "the probe is planted"
+    found = Acks(ops, load.writers)
+    assert found.writers == WRITERS
+    assert found.worst_us(Blow(505 * MS, 700 * MS)) == 30_000
+    assert found.worst_us(Blow(100 * MS, 300 * MS)) == 10_000, "a calm window"

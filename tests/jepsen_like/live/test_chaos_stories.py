@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from jepsen_like.live.nemeses.scenarios import SCENARIOS
 from jepsen_like.live.plan import ONE_BY_ONE, Plan
 from jepsen_like.live.probes.expected_metadata import Catalogue, GroupSpec, TopicSpec
 from jepsen_like.live.probes.recovery_probe import Rows, shrunk
+from jepsen_like.live.stories import story_bitflip
 from jepsen_like.live.stories.story import Scene, StoryEnds, agree
 from jepsen_like.live.stories.story_table import STORIES
 from jepsen_like.live.subjects.stopped_node_state import read_digest
@@ -218,3 +221,49 @@ def test_every_story_says_what_it_needs() -> None:
             assert SCENARIOS[name].is_scripted or SCENARIOS[name].nemeses
             assert SCENARIOS[name].subjects == ("raftmq",)
     assert isinstance(Flip(1, Kind.TABLE, Path("x"), 0, 0, 1, -1).is_there, bool)
+
+
+class StandIn:
+    """A scene for a story whose flips are only counted; each takes so many seconds of a clock of its own."""
+
+    def __init__(self, each_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s, self.gates = 0.0, list[tuple[str, float, float]]()
+        self.measured: dict[str, Any] = {}
+        self.stage = SimpleNamespace(load=SimpleNamespace(factor=1.0, position=1 << 30))
+        self.subject, self.rng = SimpleNamespace(node_ids=[1, 2, 3]), random.Random(1)
+        self.told = list[str]()
+        monkeypatch.setattr(story_bitflip, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+        monkeypatch.setattr(story_bitflip, "_flip", self._flip)
+        monkeypatch.setattr(story_bitflip, "_provoke", lambda _, made: self._pass(each_s) or story_bitflip.READ)
+        monkeypatch.setattr(story_bitflip, "_inspect", lambda _: story_bitflip.EQUAL)
+        monkeypatch.setattr(story_bitflip, "_compare", lambda _: None)
+
+    def _flip(self, _: object, victim: int, kind: Kind) -> Flip:
+        assert self.stage.load.factor < 1, "the log does not go on growing as fast"
+        return Flip(victim, kind, Path("gone"), 0, 0, 1, 0)
+
+    def _pass(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def count(self, full: int) -> int:
+        return full
+
+    def act(self, _: str) -> Any:
+        return contextlib.nullcontext([])
+
+    def tell(self, text: str) -> None:
+        self.told.append(text)
+
+    def gate(self, name: str, value: float, wanted: float, **_: Any) -> None:
+        self.gates.append((name, value, wanted))
+
+
+@pytest.mark.parametrize(("each_s", "flips"), [(1.0, 50), (60.0, 11)])
+def test_flips_that_take_long_end_in_time_and_miss_the_gate(
+    each_s: float, flips: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene: Any = StandIn(each_s, monkeypatch)
+    story_bitflip.play(scene)
+    assert ("flips", flips, 50) in scene.gates
+    assert scene.now_s <= story_bitflip.PLAY_S + each_s
+    assert len(scene.told) == (flips < 50)

@@ -3,8 +3,11 @@ for by name."""
 
 from __future__ import annotations
 
+import ast
+import asyncio
 import contextlib
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from cluster.admin.routes import ROUTES
+from jepsen_like.live.probes import node_http, side_workload
 from jepsen_like.live.probes.expected_metadata import Catalogue, TopicSpec
 from jepsen_like.live.probes.tier_probe import TierProbe
 from jepsen_like.live.stories import story_report_001
@@ -23,7 +27,9 @@ from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 from jepsen_like.testbed import Bed
 from raftmq.cli import cli, run
 from raftmq.commands.name_completion import complete_groups, complete_topics, near_name
+from raftmq.local import status, support_bundle
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal
+from raftmq.local.http.http_exchange import exchange
 from raftmq.local.http.list_pages import UnfollowedPageError, pages, whole_list
 from tests.support.paging_api import ITEMS, LISTS, PAGE_ITEMS, PagingApi, name
 from tests.support.tools import needs
@@ -74,19 +80,19 @@ def test_a_page_taken_for_the_whole_is_an_error(served: PagingApi, subject: Raft
     assert len(api.page(path)[LISTS[path if path in LISTS else f"{path[:-1]}{{name}}"].field]) == PAGE_ITEMS
 
 
-@pytest.mark.parametrize(
-    ("command", "field", "shown"),
-    [
-        ("topic list", "topics", ITEMS),
-        ("topic describe n", "queues", ITEMS),
-        ("group list", "groups", ITEMS),
-        ("group describe n", "offsets", ITEMS),
-        ("user list", "users", ITEMS),
-        ("audit --limit 2400", "changes", 2400),
-        ("config history --limit 90", "changes", 90),
-        ("tier ls", "segments", ITEMS),
-    ],
-)
+SHOWN = [
+    ("topic list", "topics", ITEMS),
+    ("topic describe n", "queues", ITEMS),
+    ("group list", "groups", ITEMS),
+    ("group describe n", "offsets", ITEMS),
+    ("user list", "users", ITEMS),
+    ("audit --limit 2400", "changes", 2400),
+    ("config history --limit 90", "changes", 90),
+    ("tier ls", "segments", ITEMS),
+]
+
+
+@pytest.mark.parametrize(("command", "field", "shown"), SHOWN)
 def test_commands_show_every_page(
     served: PagingApi, capsys: pytest.CaptureFixture[str], command: str, field: str, shown: int
 ) -> None:
@@ -95,6 +101,127 @@ def test_commands_show_every_page(
     assert len(json.loads(capsys.readouterr().out)[field]) == shown
     assert run(words) == 0
     assert len(capsys.readouterr().out.splitlines()) >= shown
+
+
+def test_every_list_has_a_command_that_shows_it() -> None:
+    """`topic describe n` shows the list of /v1/topics/{name}, and so on."""
+    assert len(SHOWN) == len(LISTS)
+    assert {field for _, field, _ in SHOWN} == {listed.field for listed in LISTS.values()}
+
+
+# Readers: every call in our sources that fetches something over HTTP. There are two doors, both of which refuse a page
+# that is not the last, and callers that want one page say so by name.
+
+ROOT = Path(__file__).parents[3]
+SOURCES = ("raftmq", "jepsen_like", "pyspark_raftmq", "bench", "examples")
+SENDERS = ("exchanged", "connected", "connection_to", "HTTPConnection", "HTTPSConnection", "urlopen", "ClientSession")
+"""Functions that send a request and return whatever comes."""
+DOORS = {
+    "raftmq/local/http/http_exchange.py exchange": "refuses a page",
+    "raftmq/local/http/http_exchange.py connected": "connects",
+    "raftmq/local/http/admin_http.py _call": "below `page`, for which get and local refuse a page",
+    "raftmq/local/http/admin_http.py _exchange": "the same",
+    "raftmq/local/http/credentials.py node_at": "asks /v1/session, which is no list",
+    "raftmq/local/http/https.py connection_to": "connects",
+    "bench/bench_strangers.py __init__": "connects",
+    "bench/bench_strangers.py text": "asks /v1/links and /metrics, which are no lists",
+    "bench/bench_soak.py sample": "asks /metrics",
+    "bench/bench_wake.py appends": "asks /metrics",
+    "bench/peers/etcd.py _status": "asks etcd",
+    "examples/web_service.py main": "asks its own service",
+}
+ONE_PAGE = {
+    "raftmq/local/http/admin_http.py whole": "follows the pages",
+    "raftmq/local/http/admin_http.py pages": "follows the pages",
+    "raftmq/local/http/admin_http.py local_pages": "follows the pages",
+    "raftmq/local/http/admin_http.py local": "refuses a page",
+    "raftmq/commands/data/tier.py list_segments": "follows the pages",
+    "raftmq/commands/nodes/config_keys.py history": "the newest changes, as many as --limit says",
+    "raftmq/commands/messages/topic.py _topic": "the settings of a topic, not its queues",
+    "jepsen_like/live/subjects/raftmq_subject.py _exchange": "below request, which refuses a page, and whole",
+    "jepsen_like/live/probes/side_workload.py _get_topic": "the settings of a topic, not its queues",
+}
+"""The callers that want one page, or follow pages themselves: file and function -> the reason."""
+
+
+def readers(path: str, source: str) -> tuple[set[str], set[str]]:
+    """The functions of a file that send requests beside the doors, and those that ask for one page."""
+    sending, paging = set[str](), set[str]()
+
+    def visit(node: ast.AST, function: str) -> None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            function = node.name
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called in SENDERS:
+                sending.add(f"{path} {function}")
+            if any(keyword.arg == "is_page" for keyword in node.keywords):
+                paging.add(f"{path} {function}")
+        if isinstance(node, ast.Attribute) and node.attr == "page" and isinstance(node.ctx, ast.Load):
+            paging.add(f"{path} {function}")
+        for child in ast.iter_child_nodes(node):
+            visit(child, function)
+
+    visit(ast.parse(source), "")
+    return sending, paging
+
+
+def test_every_reader_goes_through_a_door_or_asks_for_one_page_by_name() -> None:
+    sending, paging = set[str](), set[str]()
+    for package in SOURCES:
+        for file in (ROOT / package).rglob("*.py"):
+            found = readers(file.relative_to(ROOT).as_posix(), file.read_text("utf-8"))
+            sending |= found[0]
+            paging |= found[1]
+    assert sending == DOORS.keys()
+    assert paging == ONE_PAGE.keys()
+
+
+def test_a_planted_reader_is_found() -> None:
+    planted = "def count(address):\n    return len(AdminApi([address]).page('/v1/topics')['topics'])\n"
+    assert readers("raftmq/planted.py", planted) == (set(), {"raftmq/planted.py count"})
+    planted = "def count(address):\n    return json.load(urlopen(f'http://{address}/v1/topics'))\n"
+    assert readers("raftmq/planted.py", planted) == ({"raftmq/planted.py count"}, set())
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_the_door_below_commands_and_harness_refuses_a_page(served: PagingApi, path: str) -> None:
+    path = path.format(name="n")
+    with pytest.raises(UnfollowedPageError, match=path):
+        exchange(served.address, "GET", path, timeout_s=5.0)
+    assert exchange(served.address, "GET", path, timeout_s=5.0, is_page=True).status == 200
+    assert exchange(served.address, "POST", path, b"{}", timeout_s=5.0).status == 404
+
+
+def test_readers_below_the_door_show_the_error(served: PagingApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The status of nodes and the bundle for support ask for no list yet."""
+    with pytest.raises(UnfollowedPageError):
+        status._get(served.address, "/v1/topics", 5.0)
+    monkeypatch.setattr(support_bundle, "ENDPOINTS", ("/v1/topics",))
+    with pytest.raises(UnfollowedPageError):
+        list(support_bundle.files_of_node(served.address))
+    node: Any = SimpleNamespace()
+    monkeypatch.setattr(node_http, "address_of", lambda _: served.address)
+    with pytest.raises(UnfollowedPageError):
+        asyncio.run(node_http.ask_node(node, "GET", "/v1/topics"))
+
+
+def test_the_register_of_the_harness_is_one_topic(served: PagingApi) -> None:
+    assert side_workload._get_topic(served.address, "n") == {"value": 1}
+
+
+GET_PAGE = re.compile(r"\bgetPage\b")
+
+
+def test_pages_of_the_dashboard_that_show_one_page_have_a_button_for_the_next() -> None:
+    """Beside api.js, which defines getPage, and the audit, which shows the newest entries."""
+    shown = {file.name: file.read_text("utf-8") for file in STATIC.glob("page-*.js")}
+    paging = {name for name, text in shown.items() if GET_PAGE.search(text)}
+    assert paging == {"page-topics.js", "page-groups.js", "page-audit.js"}
+    assert all("next" in shown[name] for name in paging - {"page-audit.js"})
+    others = [file.name for file in STATIC.glob("*.js") if not file.name.endswith(".min.js")]
+    asking = {name for name in others if "fetch(" in (STATIC / name).read_text("utf-8")}
+    assert asking == {"api.js"}, "nobody else sends requests"
 
 
 def test_a_topic_of_many_queues_is_deleted_and_altered_without_them(served: PagingApi) -> None:
@@ -192,7 +319,7 @@ def test_the_dashboard_follows_pages_or_offers_the_next_one(served: PagingApi, t
         "listed": PAGE_ITEMS,
         "groups": PAGE_ITEMS,
         "readers": ITEMS,
-        "topicReaders": 0,
+        "topicReaders": ITEMS,
         "offsets": ITEMS,
         "topics": ITEMS,
     }
