@@ -95,6 +95,7 @@ CODES: Final[dict[str, Code]] = {
     # clients
     "group_without_consumers": Code("warning", "raftmq group list"),
     "queue_stuck": Code("warning", "raftmq group list"),
+    "group_topics_differ": Code("warning", "raftmq group list"),
     "client_flood": Code("warning", "raftmq status"),
     "client_id_shared": Code("warning", "raftmq group list"),
     "reply_undelivered": Code("warning", "raftmq group list"),

@@ -144,12 +144,12 @@ class QueueShare:
         routes = await asyncio.gather(*(self._view.route(t, timeout_s=10.0, fresh=True) for t in self.topics))
         counts = {route.topic: route.read_queues for route in routes}
         counts[self.retry_topic] = await self._count_retry_queues()
-        if self.member.client_id not in members:
+        if self.member.client_id not in members.consumerIdList:
             return
         mine = {
             QueueKey(topic, queue_id)
             for topic, queues in counts.items()
-            for queue_id in allocate_averagely(members, self.member.client_id, queues)
+            for queue_id in allocate_averagely(members.sharers(topic), self.member.client_id, queues)
         }
         for key in [key for key in self.feeds if key not in mine]:
             await self._release(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 from urllib.parse import quote
 
@@ -144,7 +145,7 @@ def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> N
     if as_json:
         print_json({"schema": 1, **answer})
         return
-    members = ", ".join(member["client_id"] for member in answer["members"]) or "none connected"
+    members = ", ".join(_names(answer["members"])) or "none connected"
     click.echo(plain(f"{name}: lag {answer['lag']}; members: {members}"))
     print_table(
         ["topic", "queue", "committed", "min offset", "max offset", "lag", "lag s", "last commit s ago", "owner"],
@@ -163,6 +164,15 @@ def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> N
             for o in answer["offsets"]
         ],
     )
+
+
+def _names(members: list[dict[str, Any]]) -> list[str]:
+    """Returns the members' client ids; those of several connections with their addresses."""
+    times = Counter(member["client_id"] for member in members)
+    return [
+        f"{each['client_id']} at {each['address']}" if times[each["client_id"]] > 1 else each["client_id"]
+        for each in members
+    ]
 
 
 def _seconds(ms: int | None) -> str | None:
