@@ -77,6 +77,8 @@ USERS_FROM = 5_000_000
 """First seed of those of which every other one has users and access rules."""
 LEVELS_FROM = 5_200_000
 """First seed of those of which a quarter have nodes of two versions and are finalized at some time."""
+APART_FROM = 5_300_000
+"""First seed of those of which a quarter have a group whose members want different topics."""
 ROOT = ("root", "root-secret")
 """Name and secret of the Super user in seeds with users."""
 IN_A_QUARTER = ("ordered", "transactions", "delayed", "failures", "resets", "legacies")
@@ -210,6 +212,8 @@ class Options(NamedTuple):
     """1: nodes check access rights, and users are created, deleted and changed (`sim/users`)."""
     levels: int = 0
     """1: nodes begin with the older version, and are upgraded, downgraded and finalized (`sim/upgrades.py`)."""
+    apart: int = 0
+    """1: members of one group want different topics (`sim/clients/members_apart.py`)."""
     plain: int = 0
     """1: half messages, and messages that wait while their topic is deleted, name no acknowledgement level, so that the
     native kernel may handle the sends."""
@@ -289,6 +293,8 @@ def draw(seed: int) -> Options:
         carried = carried._replace(users=stream(seed, "users").choice((0, 1)))
     if seed >= LEVELS_FROM:
         carried = carried._replace(levels=int(stream(seed, "levels").random() < 1 / 4))
+    if seed >= APART_FROM:
+        carried = carried._replace(apart=int(stream(seed, "apart").random() < 1 / 4))
     return _with_tier(carried, seed)
 
 

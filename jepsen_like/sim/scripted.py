@@ -263,13 +263,12 @@ class Stage(World, Interpreter):
         some = (self.waits, self.seeker, self.repeater, self.ordered, self.transactors, self.delayed)
         chosen: list[Any] = [
             one
-            for one in (*some, self.failures, self.resets, self.legacies, self.writers, self.users)
+            for one in (*some, self.failures, self.resets, self.legacies, self.writers, self.users, self.apart)
             if one is not None
         ]
         if not chosen:
-            raise ValueError(
-                f"`nodes` says waits=1, seekers=1, repeats=1 or one of {'=1, '.join(IN_A_QUARTER)}=1, writes=1, users=1"
-            )
+            some_of = "=1, ".join(("waits", "seekers", "repeats", *IN_A_QUARTER, "writes", "users", "apart"))
+            raise ValueError(f"`nodes` says one of {some_of}=1")
         self._start(chosen)
         self._pass_time(float(seconds))
         if self.waits is not None:

@@ -254,27 +254,29 @@ class ConsumerGroup:
         return (member.connection for member in self.values() if self.stands(member))
 
     def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:
-        """Takes one member's subscriptions as the group's: newer versions replace older ones, topics that are not
-        listed are removed, unless the group is divided by topic and another member wants them. Returns True if anything
+        """Takes one member's subscriptions as the group's: newer versions replace older ones. Returns True if anything
         changed."""
-        merged: dict[str, Subscription] = self._wanted() if self.by_topic else {}
+        merged = dict(self.subscriptions)
         for new in subscriptions:
-            old = self.subscriptions.get(new.topic)
-            merged[new.topic] = new if old is None or new.version > old.version else old
+            old = merged.get(new.topic)
+            if old is None or new.version > old.version:
+                merged[new.topic] = new
         changed = merged != self.subscriptions
         self.subscriptions = merged
         self.subscribed = True
         return changed
 
-    def narrow(self) -> None:
-        """Removes subscriptions that only a member had that is gone."""
-        if self.by_topic:
-            self.subscriptions = self._wanted()
-
-    def _wanted(self) -> dict[str, Subscription]:
+    def narrow(self) -> bool:
+        """Removes the subscriptions to topics that no member wants any more, unless there are members of which that is
+        not known. Returns True if there were any."""
         charge(ITEM_UNITS * (len(self.wishes) + len(self.subscriptions)))
+        if sum([count for _, count in self.wishes.values()]) < len(self.members):
+            return False
         wanted: frozenset[str] = frozenset().union(*self.wishes)
-        return {topic: each for topic, each in self.subscriptions.items() if topic in wanted}
+        kept = {topic: each for topic, each in self.subscriptions.items() if topic in wanted}
+        narrowed = len(kept) < len(self.subscriptions)
+        self.subscriptions = kept
+        return narrowed
 
     @property
     def text_bytes(self) -> int:

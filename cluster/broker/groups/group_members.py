@@ -294,7 +294,8 @@ class Members:
             member.since_ms = there.since_ms
         before = found.version
         joined = self._note(found, member, old, Role.CONSUMER, group) and there is None
-        changed = subscriptions is not None and found.subscribe(subscriptions)
+        narrowed = found.version != before and found.narrow()
+        changed = (subscriptions is not None and found.subscribe(subscriptions)) or narrowed
         if changed or found.version != before:
             self._hold_text(found)
         if joined or changed or found.version != before:
@@ -370,7 +371,7 @@ class Members:
         held = found.text.held if found is not None and found.text is not None else 0
         size = text_bytes(subscriptions) + wish_bytes(wish)
         if found is not None and wish not in found.wishes:
-            size += found.wishes_bytes  # until its other members have told the same
+            size += held  # it comes to what the other members want
         if size > held and not self._text.fits(size - held):
             remark = (
                 f"group {name} subscribes with {size} bytes; with the {self._text.taken} of other groups this node "

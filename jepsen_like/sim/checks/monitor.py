@@ -73,6 +73,7 @@ SEEN_BY_CLIENTS = frozenset(
         "resets",
         "legacies",
         "writes",
+        "apart",
         "send order",
     )
 )

@@ -134,6 +134,9 @@ def test_a_heartbeat_without_subscriptions_says_nothing_new(node: Any, connect: 
     assert listed(node)["raftmqWishes"] == [[RETRY, "a"], [RETRY, "b"]]
     node.ask(34, beat("z", "", withoutSub=True), connection=connect())
     assert listed(node) == {"consumerIdList": ["x", "y", "z"]}, "what z wants is not known"
+    one.close()
+    two.close()
+    assert sorted(node.members.consumers["g"].subscriptions) == [RETRY, "a", "b"], "z may want them"
 
 
 def test_wishes_that_are_too_long_are_not_sent(node: Any, connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
