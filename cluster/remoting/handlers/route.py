@@ -188,7 +188,9 @@ class Routes:
         config = self._services.state.topics.get(topic)
         withheld = config is not None and self._is_withheld(request, config)
         body: dict[str, Any] = {
-            "brokerDatas": [] if withheld else [self._readers_data(request.connection.listener), *aliases],
+            # Aliases first: `mqadmin updateTopicPerm -b ADDRESS` compares with the permission of the first name with
+            # that address, and that of the group is without write.
+            "brokerDatas": [] if withheld else [*aliases, self._readers_data(request.connection.listener)],
             "filterServerTable": {},
         }
         if config is not None and config.order:
@@ -329,15 +331,16 @@ def _split_by_name(topic: str, queues: dict[str, Any], aliases: list[str]) -> li
     """Returns the group's queues for readers, then the same ones for writers under each alias; unchanged without
     aliases.
 
-    Every alias has all write queues: a client's selector takes `hash % (aliases * queues)`, which is queue `hash %
-    queues` under each of them, so a key keeps its queue when the leader or the number of nodes changes.
+    An alias has no queue to read; its permission is the topic's, for tools that compare with it. It has all write
+    queues: a client's selector takes `hash % (aliases * queues)`, which is queue `hash % queues` under each of them, so
+    a key keeps its queue when the leader or the number of nodes changes.
     """
     if not aliases:
         return [queues]
     perm = queues["perm"]
     # Clients take the queue count of a topic yet to be made from the read queues of this one.
-    read_queues = queues["readQueueNums"] if topic in AUTO_CREATE_NAMES else 0
-    alias = {**queues, "perm": perm & ~PERM_READ, "readQueueNums": read_queues}
+    made_from = topic in AUTO_CREATE_NAMES
+    alias = {**queues, **({"perm": perm & ~PERM_READ} if made_from else {"readQueueNums": 0})}
     return [{**queues, "perm": perm & ~PERM_WRITE}, *({**alias, "brokerName": name} for name in aliases)]
 
 
