@@ -278,10 +278,16 @@ class ConsumerGroup:
         self.subscriptions = kept
         return narrowed
 
-    @property
-    def text_bytes(self) -> int:
-        """The approximate bytes that subscriptions and wishes take in memory."""
-        return text_bytes(self.subscriptions.values()) + self.wishes_bytes
+    def hold_text(self, share: Callable[[], Share]) -> None:
+        """Counts what subscriptions and wishes take now. `share()` makes the group's share of the node's room."""
+        charge(ITEM_UNITS * (len(self.subscriptions) + len(self.wishes)))
+        if self.text is None:
+            self.text = share()
+        self.text.hold(text_bytes(self.subscriptions.values()) + self.wishes_bytes)
+
+    def was_judged(self, version: int) -> None:
+        """Notes that all members were judged by that version of users and rules."""
+        self.judged = version
 
 
 def text_bytes(subscriptions: Iterable[Subscription]) -> int:

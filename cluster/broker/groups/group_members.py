@@ -297,16 +297,10 @@ class Members:
         narrowed = found.version != before and found.narrow()
         changed = (subscriptions is not None and found.subscribe(subscriptions)) or narrowed
         if changed or found.version != before:
-            self._hold_text(found)
+            found.hold_text(self._text.share)
         if joined or changed or found.version != before:
             self._changed(group, found)
         return changed
-
-    def _hold_text(self, group: ConsumerGroup) -> None:
-        charge(ITEM_UNITS * (len(group.subscriptions) + len(group.wishes)))
-        if group.text is None:
-            group.text = self._text.share()
-        group.text.hold(group.text_bytes)
 
     def _clashes(self, group: str, there: Member | None, member: Member) -> bool:
         """Returns True if the member of that client id is another user's, and stays. One that nobody has proven gives
@@ -467,7 +461,7 @@ class Members:
                 yield
             if not self._stands(Role.CONSUMER, name, member):
                 self._drop(Role.CONSUMER, name, member)
-        group.judged = version
+        group.was_judged(version)
         yield
 
     def _stands(self, role: Role, group: str | None, member: Member) -> bool:
@@ -529,7 +523,7 @@ class Members:
     def _consumer_left(self, name: str, group: ConsumerGroup) -> None:
         if group.members:
             group.narrow()
-            self._hold_text(group)
+            group.hold_text(self._text.share)
             self._changed(name, group)
             return
         self.consumers.remove(name)
