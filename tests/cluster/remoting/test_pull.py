@@ -254,6 +254,14 @@ def test_refusals(node: Any, pull: Any) -> None:
         assert (answer.code, is_switched_off(answer.code, answer.remark)) == (16, True), "our client waits"
 
 
+def test_a_parked_pull_of_a_topic_that_may_not_be_read_any_more_gets_nothing(node: Any, pull: Any) -> None:
+    parked = hold(pull, 0)
+    node.command("create_topic", {"name": "T", "read_queues": 4, "write_queues": 4, "perm": 2}, False)
+    node.store("T", b"x")
+    node.advance(0)
+    assert (parked.answer.code, parked.answer.body) == (16, b"")
+
+
 def test_without_own_subscription_the_groups_counts(node: Any, pull: Any) -> None:
     node.store("T", b"a", tag="x")
     wanted = node.store("T", b"b", tag="y")
