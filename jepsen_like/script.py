@@ -109,7 +109,7 @@ named N SEQUENCE ... [low=S]    a client with an identity sends these at node N,
 remake SECONDS                  topics are made, changed and deleted (`nodes` says remakes=1)
 demand SECONDS                  clients that know one thing each (`nodes` says waits=1, seekers=1, repeats=1, ordered=1,
                                 transactions=1, delayed=1, failures=1, resets=1, legacies=1, writes=1, users=1,
-                                resized=1)
+                                resized=1, apart=1)
 malice SECONDS [ATTACK ...]     users try to read and change what others have (`nodes` says users=1): all attacks of
                                 jepsen_like/sim/users/attackers.py, or those named; also `register`, `guess` and
                                 `tokens`, the clients of registrations.py, guessers.py and token_owners.py there

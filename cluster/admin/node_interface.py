@@ -264,9 +264,13 @@ class AdminPort:
     reload: Callable[[], ReloadView]
     """Reads the configuration again. Raises ConfigError, having changed nothing."""
     members: Callable[[str], list[MemberView]]
-    """Returns the connected consumers of a group; [] if there are none or no such group."""
+    """Returns the connected consumers of a group, one with several connections for each; [] if there are none."""
     member_count: Callable[[str], int]
     """Returns the number of connected consumers of a group."""
+    sharers: Callable[[str, str], list[str | None]]
+    """Returns the client ids among which a group divides a topic (`cluster.broker.groups.assignment`)."""
+    unread: Callable[[str], Mapping[str, Sequence[str]]]
+    """Returns topic -> clients of a group that do not read the queues of it that fall to them, a few of each."""
     evicted_keys: EvictedKeys | None = None
     """Finds messages that were evicted; None if no tier is configured."""
     evicted_bounds: EvictedBounds | None = None

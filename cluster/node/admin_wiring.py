@@ -11,6 +11,7 @@ from cluster.admin.client_list import ClientList
 from cluster.admin.node_interface import AdminPort
 from cluster.admin.signed_identity import Passes
 from cluster.broker.broker_metrics import BrokerLook, BrokerMetrics, ConnectionCounts, disk_busy_s
+from cluster.broker.groups.assignment import sharers
 from cluster.broker.name_rules import PERM_READ, PERM_WRITE
 from cluster.broker.topic_sizes import TopicSizes
 from cluster.node import node_view
@@ -74,6 +75,8 @@ def port_of(node: Assembly) -> AdminPort:
         reload=node.reload,
         members=lambda group: node_view.members(node.clients, group, node.services.awake_ms()),
         member_count=lambda group: node_view.member_count(node.clients, group),
+        sharers=lambda group, topic: sharers(node.clients.consumers.get(group), topic),
+        unread=lambda group: found.unread() if (found := node.clients.consumers.get(group)) is not None else {},
     )
 
 

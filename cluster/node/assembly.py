@@ -314,7 +314,7 @@ class Assembly:
             read_entries=lambda positions, told: self._lanes.entries.ask(positions, told),
             log_begins=self.installs.log_begins,
             unheard=self.unheard,
-            unreached=self.links.unreached,
+            stand_ins=self.links.stand_ins,
             security=self.tls.security,
             metrics=metrics,
         )

@@ -129,17 +129,19 @@ def member_count(known: Members, group: str) -> int:
 
 
 def members(known: Members, group: str, now_ms: int) -> list[MemberView]:
-    """Returns the consumers of a group that are connected to this node."""
+    """Returns the consumers of a group that are connected to this node, by client id; one with several connections is
+    listed for each."""
     found = known.consumers.get(group)
+    listed = sorted(found.values(), key=lambda each: (each.client_id, each.since_ms)) if found is not None else []
     return [
         MemberView(
-            client_id=client_id,
+            client_id=member.client_id,
             address="{}:{}".format(*member.connection.peer_address),
             language=member.language,
             version=member.version,
             silent_ms=now_ms - member.last_seen_ms,
         )
-        for client_id, member in sorted(found.members.items() if found else ())
+        for member in listed
     ]
 
 

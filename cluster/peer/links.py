@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -274,9 +274,12 @@ class Links:
             self._ask_all(awake_ms)
 
     def unreached(self) -> Unreached:
-        """Returns the nodes that the leader reported as unreachable; without a leader, those that the last leader
-        reported."""
+        """Returns the nodes that the leader reported as unreachable (`Reach.settle`)."""
         return self._reach.settle(self._transport.roster.membership.node_id, self._raw.leader_id)
+
+    def stand_ins(self, nodes: Collection[NodeId]) -> dict[NodeId, NodeId]:
+        """Returns node -> the node to which its broker name leads."""
+        return self._reach.stand_ins(self._transport.roster.membership.node_id, self._raw.leader_id, nodes)
 
     def _look_at_connections(self, now_ms: int) -> None:
         peers = self._transport.roster.peers()
@@ -386,10 +389,13 @@ class Links:
             if state is not record.state:
                 self._enter(peer, record, state, now_ms)
             record.reason = reason
-        leaving = [peer for peer, record in self._records.items() if record.leaves]
-        changed = self._reach.judge(out_ms, now_ms, leaving)
         led, self._led = self._led, leads
         left, self._leaves = self._leaves, self.leaving()
+        leaving = [peer for peer, record in self._records.items() if record.leaves]
+        if self._leaves:
+            leaving.append(self._transport.roster.membership.node_id)
+        lost = [peer for peer, record in self._records.items() if record.lost_ms is not None]
+        changed = self._reach.judge(out_ms, now_ms, leaving, lost)
         slow, self._slow = self._slow, self.slow_turns.total + self.slow_turns.handed
         self.unreached()  # the last leader's report stays valid while there is no leader
         return led != leads or (leads and changed) or left != self._leaves or slow != self._slow

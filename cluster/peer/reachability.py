@@ -8,12 +8,16 @@ calm period. But names of several nodes are not kept on the few that are left: a
 would reach nobody if they stop next, until its next route poll. A peer that announces that it is leaving (it is
 drained, in maintenance, or stops) counts as away at once: clients move at their next route poll, while the peer still
 serves them.
+
+Until the leader's word is there, the last leader's stands, which may be old: a node may be back since, and the last
+leader may be dead. The names of nodes that this node reaches, and its own, then lead to themselves, and the others' to
+nodes to which it is connected.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from cluster.peer.wire import WireError
@@ -27,8 +31,8 @@ logger = logging.getLogger(__name__)
 AWAY_MS = 1000
 """Milliseconds out of reach after which the node's name moves."""
 BACK_MS = 3000
-"""Milliseconds in reach, without a silence of half of AWAY_MS, after which the name moves back. While more than one
-peer counts as away, one that is reached again moves back at once."""
+"""Milliseconds in reach, without a silence of half of AWAY_MS, after which the name moves back. While another peer
+counts as away or is not connected, one that is reached again moves back at once: its name may lead to that one."""
 DRAINED, STOPPING, MAINTAINED = "drain", "stop", "maintenance"
 LEAVING = frozenset((DRAINED, STOPPING, MAINTAINED))
 """The holds on campaigns (`RawNode.hold_campaigns`) with which a node announces that it is leaving."""
@@ -39,6 +43,8 @@ _NODES_MAX = 1024
 """The longest list of nodes that a peer may send."""
 
 Unreached = frozenset[NodeId]
+StandIns = Callable[[Collection[NodeId]], Mapping[NodeId, NodeId]]
+"""Nodes -> for each of them the node to which its broker name leads."""
 
 
 def patience_ms(raft: RaftSection) -> int:
@@ -54,6 +60,11 @@ class Reach:
         self._away_ms = away_ms
         self._well_since: dict[NodeId, int | None] = {}
         """Peer that counts as away -> time since which it is reached again; None if it is not."""
+        self._lost: Unreached = frozenset()
+        """Peers to which this node is not connected now, whether or not they count as away."""
+        self._reached: Unreached = frozenset()
+        """Peers that it reaches now, and that do not leave."""
+        self._leaving: Unreached = frozenset()
         self._said: dict[NodeId, Unreached | None] = {}
         """Peer -> the nodes that it reported as unreachable when it was the leader; None if it did not lead when it
         last reported."""
@@ -65,9 +76,19 @@ class Reach:
         """Peers that this node itself does not reach."""
         return frozenset(self._well_since)
 
-    def judge(self, out_ms: Mapping[NodeId, int], now_ms: int, leaving: Collection[NodeId] = ()) -> bool:
+    def judge(
+        self,
+        out_ms: Mapping[NodeId, int],
+        now_ms: int,
+        leaving: Collection[NodeId] = (),
+        lost: Collection[NodeId] = (),
+    ) -> bool:
         """Updates `away`; returns True if it changed. `out_ms`: peer -> milliseconds for which it has been out of reach
-        or silent, 0 if data has just arrived. `leaving`: peers that announce that they are leaving."""
+        or silent, 0 if data has just arrived. `leaving`: peers that announce that they are leaving, and this node if it
+        does. `lost`: peers that are not connected."""
+        self._lost, self._leaving = frozenset(lost), frozenset(leaving)
+        there = out_ms.keys() - self._lost - self._leaving
+        self._reached = frozenset(peer for peer in there if out_ms[peer] < self._away_ms)
         before = self.away
         for peer in before - out_ms.keys():
             del self._well_since[peer]
@@ -81,7 +102,7 @@ class Reach:
                 elif now_ms - since >= BACK_MS:
                     del self._well_since[peer]
         for peer in [peer for peer, since in self._well_since.items() if since is not None]:
-            if len(self._well_since) > 1:
+            if len(self._well_since) > 1 or self._lost - {peer}:
                 del self._well_since[peer]
         return self.away != before
 
@@ -102,16 +123,27 @@ class Reach:
         self._said[peer] = frozenset(NodeId(node) for node in word)
 
     def settle(self, own: NodeId, leader: NodeId) -> Unreached:
-        """Returns the nodes that the leader does not reach. Without a leader, or before the leader's first report, the
-        last ones stay."""
-        if leader == own:
-            self._note(own, self.away)
-        elif leader != NOBODY:
-            self._note(leader, self._said.get(leader))
+        """Returns the nodes that the leader does not reach. Until its word is there, the last leader's stands, without
+        nodes that this node reaches."""
+        word = self._word_of(own, leader)
+        if word is None:
+            return self._counts - self._reached - ({own} - self._leaving)
+        self._note(leader, word)
         return self._counts
 
-    def _note(self, leader: NodeId, unreached: Unreached | None) -> None:
-        if unreached is None or unreached == self._counts:
+    def stand_ins(self, own: NodeId, leader: NodeId, nodes: Collection[NodeId]) -> dict[NodeId, NodeId]:
+        """Returns node -> the node to which its broker name leads."""
+        avoided = self._lost if self._word_of(own, leader) is None else frozenset[NodeId]()
+        return stand_ins(nodes, self.settle(own, leader), avoided)
+
+    def _word_of(self, own: NodeId, leader: NodeId) -> Unreached | None:
+        """Returns the leader's report; None if there is no leader, or none that this node could have heard lately."""
+        if leader == own:
+            return self.away
+        return None if leader == NOBODY or leader in self._lost else self._said.get(leader)
+
+    def _note(self, leader: NodeId, unreached: Unreached) -> None:
+        if unreached == self._counts:
             return
         if unreached:
             why = "is out of reach or leaves: clients are sent elsewhere"
@@ -121,15 +153,18 @@ class Reach:
         self._counts = unreached
 
 
-def stand_ins(nodes: Collection[NodeId], unreached: Collection[NodeId]) -> dict[NodeId, NodeId]:
-    """Returns node -> the node to which its broker name leads: itself, or the next reachable node in the ring of
-    ids."""
+def stand_ins(
+    nodes: Collection[NodeId], unreached: Collection[NodeId], avoided: Collection[NodeId] = ()
+) -> dict[NodeId, NodeId]:
+    """Returns node -> the node to which its broker name leads: itself, or the next reachable node in the ring of ids;
+    one that is `avoided` only if there is no other."""
     ring = sorted(nodes)
     living = [node for node in ring if node not in unreached]
-    return {
-        node: node if node in living or not living else next((one for one in living if one > node), living[0])
-        for node in ring
-    }
+    if not living:
+        return {node: node for node in ring}
+    there = [node for node in ring if node not in avoided]
+    offered = [node for node in living if node in there] or there or living
+    return {node: node if node in living else next((one for one in offered if one > node), offered[0]) for node in ring}
 
 
 def _names(nodes: Unreached) -> str:

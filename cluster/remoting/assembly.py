@@ -41,7 +41,7 @@ from cluster.runtime.listeners import Signal
 from cluster.runtime.service_lifecycle import Part, codes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     from cluster.broker.assembly import Broker
     from cluster.broker.reads.entry_reads import ReadEntries
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from cluster.broker.sends.send_outcomes import SendOutcomes
     from cluster.broker.services import Services
     from cluster.config.config import TlsMode
+    from cluster.peer.reachability import StandIns
     from cluster.peer.transport import PeerTransport
     from cluster.remoting.handlers.broker_stats import Figures as NamedFigures
     from cluster.remoting.handlers.send_reply import SendReplyWriter
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from cluster.replication.send_identity import RetryMemory
     from cluster.runtime.context import NodeContext
     from cluster.runtime.tls.port_security import Security
-    from raftlog.types import NodeId
 
 
 class Metrics(RequestFigures, Protocol):
@@ -84,15 +84,15 @@ class Remoting:
         read_entries: ReadEntries,
         log_begins: Callable[[], int],
         unheard: Callable[[], str],
-        unreached: Callable[[], Collection[NodeId]],
+        stand_ins: StandIns,
         security: Callable[[str, TlsMode], Security],
         metrics: Metrics,
     ) -> None:
         """`arrived` is sent with sends that come in anew. `figures` are those that mqadmin shows. `log_begins` is
-        explained at Router, `unreached` at Routes, `security` at Listeners. `unheard` returns the reason why this node
+        explained at Router, `stand_ins` at Routes, `security` at Listeners. `unheard` returns the reason why this node
         may have missed changes of users and rules, or ""."""
         self._context, self._broker, self._services = context, broker, services
-        self._unreached, self._figures, self._read_entries, self._metrics = unreached, figures, read_entries, metrics
+        self._stand_ins, self._figures, self._read_entries, self._metrics = stand_ins, figures, read_entries, metrics
         config, state, handed = context.config, services.state, Signal[[Frame]]()
         rooms = ConnectionMemory(config.limits, context.loop.call_soon, context.in_flight.clients)
         sends = SendHandler(
@@ -172,7 +172,7 @@ class Remoting:
         groups = Groups(services, members)
         handover = Handover(self.forwarder.forward, services.writes_open)
         return (
-            Part(name="route requests", codes=Routes(services, self._unreached, broker.early_routes).codes()),
+            Part(name="route requests", codes=Routes(services, self._stand_ins, broker.early_routes).codes()),
             Part(name="topic requests", codes=TopicsAdmin(services, groups, note).codes()),
             Part(name="heartbeats", codes=Heartbeats(services, members, broker.locks).codes()),
             Part(name="queue locks", codes=QueueLockRequests(broker.locks, members).codes()),

@@ -18,6 +18,7 @@ from jepsen_like.sim.clients import (
     delayed_messages,
     deleted_topics,
     failing_consumers,
+    members_apart,
     reset_clients,
     staged_writers,
 )
@@ -366,6 +367,7 @@ def own_topics(options: Options) -> dict[str, int]:
         (options.failures, failing_consumers.TOPIC, failing_consumers.QUEUES),
         (options.resets, reset_clients.TOPIC, reset_clients.QUEUES),
         (options.writes, staged_writers.TOPIC, staged_writers.QUEUES),
+        *[(options.apart, topic, queues) for topic, queues in members_apart.TOPICS.items()],
         *[(options.users, topic, user_clients.QUEUES) for topic in (*user_clients.TOPICS, user_clients.CALM_TOPIC)],
         *[(options.users, topic, 1) for topic in (attackers.TOPIC, requesters.TOPIC)],
     )

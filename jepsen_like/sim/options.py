@@ -79,6 +79,8 @@ LEVELS_FROM = 5_200_000
 """First seed of those of which a quarter have nodes of two versions and are finalized at some time."""
 RESIZED_FROM = 5_300_000
 """First seed of those of which a quarter have a topic whose number of queues goes up and down."""
+APART_FROM = 5_300_000
+"""First seed of those of which a quarter have a group whose members want different topics."""
 ROOT = ("root", "root-secret")
 """Name and secret of the Super user in seeds with users."""
 IN_A_QUARTER = ("ordered", "transactions", "delayed", "failures", "resets", "legacies")
@@ -215,6 +217,8 @@ class Options(NamedTuple):
     resized: int = 0
     """1: a topic's number of queues goes up and down, and groups commit offsets beyond the end of a queue
     (`sim/clients/resized_topics.py`)."""
+    apart: int = 0
+    """1: members of one group want different topics (`sim/clients/members_apart.py`)."""
     plain: int = 0
     """1: half messages, and messages that wait while their topic is deleted, name no acknowledgement level, so that the
     native kernel may handle the sends."""
@@ -296,6 +300,8 @@ def draw(seed: int) -> Options:
         carried = carried._replace(levels=int(stream(seed, "levels").random() < 1 / 4))
     if seed >= RESIZED_FROM:
         carried = carried._replace(resized=int(stream(seed, "resized").random() < 1 / 4))
+    if seed >= APART_FROM:
+        carried = carried._replace(apart=int(stream(seed, "apart").random() < 1 / 4))
     return _with_tier(carried, seed)
 
 

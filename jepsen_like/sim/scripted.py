@@ -261,16 +261,11 @@ class Stage(World, Interpreter):
 
     def do_demand(self, seconds: str) -> None:
         some = (self.waits, self.seeker, self.repeater, self.ordered, self.transactors, self.delayed)
-        chosen: list[Any] = [
-            one
-            for one in (*some, self.failures, self.resets, self.legacies, self.writers, self.users, self.resized)
-            if one is not None
-        ]
+        more = (self.failures, self.resets, self.legacies, self.writers, self.users, self.resized, self.apart)
+        chosen: list[Any] = [one for one in (*some, *more) if one is not None]
         if not chosen:
-            raise ValueError(
-                f"`nodes` says waits=1, seekers=1, repeats=1 or one of {'=1, '.join(IN_A_QUARTER)}=1, writes=1, "
-                "users=1, resized=1"
-            )
+            some_of = "=1, ".join(("waits", "seekers", "repeats", *IN_A_QUARTER, "writes", "users", "resized", "apart"))
+            raise ValueError(f"`nodes` says one of {some_of}=1")
         self._start(chosen)
         self._pass_time(float(seconds))
         if self.waits is not None:

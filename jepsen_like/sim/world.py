@@ -34,6 +34,7 @@ from jepsen_like.sim.clients.deleted_topics import DeletedTopics
 from jepsen_like.sim.clients.failing_consumers import Failures
 from jepsen_like.sim.clients.history_recorder import Recorder
 from jepsen_like.sim.clients.key_searchers import Seeker
+from jepsen_like.sim.clients.members_apart import MembersApart
 from jepsen_like.sim.clients.offset_commits import OffsetCommits
 from jepsen_like.sim.clients.parked_pulls import SUSPEND_MS, Waits
 from jepsen_like.sim.clients.readers import Catalogue, GroupReader, OffsetRegister
@@ -258,6 +259,7 @@ class World:
             self.guessers = Guessers(host(), report, self._is_calm)
             self.token_owners = TokenOwners(host(), self.nemesis_leader, self.users.users.new_secret)
             self._watch_shared(check)
+        self.apart = MembersApart(host(), report, self._first_of) if options.apart else None
 
     def _watch_shared(self, check: AccessCheck) -> None:
         """Looks at what users share, and if nodes reach each other, every LOOK_S from now on to the end."""
@@ -340,6 +342,11 @@ class World:
         """Returns the offset after the queue's last message that any node has applied."""
         states = [node.state for node in self._running() if topic in node.state.topics]
         return max([state.max_offset(state.topics[topic].id, queue) for state in states], default=0)
+
+    def _first_of(self, topic: str, queue: int) -> int:
+        """Returns the highest first offset that the queue has on any node."""
+        states = [node.state for node in self._running() if topic in node.state.topics]
+        return max([state.min_offset(state.topics[topic].id, queue) for state in states], default=0)
 
     def clocks_are_close(self) -> bool:
         """Returns True if log time was about right whenever a leader's term began."""
@@ -488,10 +495,11 @@ class World:
 
     def _finish(self) -> None:
         """Waits until all clients are done and judges the replicas. Judges what is stored before it waits for the
-        consumer group, which would wait forever for a lost message."""
-        others = [client for client in self._clients() if client is not self.reader]
-        for client in others:
-            client.stopped = True
+        consumer groups, which would wait forever for a lost message."""
+        clients = self._clients()
+        others = [client for client in clients if client not in (self.reader, self.apart)]
+        for client in clients:
+            client.stopped = client is not self.reader
         if not self._wait(lambda: all(c.done for c in others), FINISH_S, "clients wait for ever"):
             return
         if not self._wait(self.vandal.is_out, MALFORMED_S, "malformed bytes do not close their connection", "protocol"):
@@ -508,6 +516,11 @@ class World:
             return
         if self.monitor.tier is not None:
             self.monitor.tier.judge_end(self._running())
+        apart = self.apart
+        if apart is not None and not self._wait(
+            lambda: apart.done, READER_S, "a queue of a wanted topic is read by nobody", "apart"
+        ):
+            return
         if not self._wait(self.judge.reader_has_all, READER_S, "a consumer does not get what was acknowledged"):
             return
         self.reader.stopped = True
@@ -532,7 +545,7 @@ class World:
         some = (self.hostile, self.remakes, self.waits, self.seeker, self.repeater, self.ordered, self.transactors)
         later = self.delayed, self.failures, self.resets, self.legacies, self.writers, self.users, self.requesters
         of_users = self.attackers, self.registrations, self.guessers, self.token_owners
-        more: list[Client] = [one for one in (*some, *later, *of_users, self.resized) if one is not None]
+        more: list[Client] = [one for one in (*some, *later, *of_users, self.resized, self.apart) if one is not None]
         others: list[Client] = [self.reader, self.register, self.catalogue, self.vandal]
         return [*self.producers, *self.foreign, *others, *more, *self.tides]
 

@@ -9,7 +9,7 @@ from raftmq.client.client import AsyncClient, aconnect
 from raftmq.client.consuming.consumer import AsyncConsumer
 from raftmq.client.consuming.pull import PullResult, PullStatus
 from raftmq.client.errors import Denied, Failed, NotFound, RaftMQError, Refused, Unknown, Unreachable
-from raftmq.client.message import Message, SendResult
+from raftmq.client.message import FoundMessages, Message, SendResult
 from raftmq.client.producing.pipeline import FlushResult
 from raftmq.client.producing.producer import AsyncProducer
 from raftmq.client.producing.transaction_end import Resolution
@@ -34,6 +34,7 @@ __all__ = [
     "Denied",
     "Failed",
     "FlushResult",
+    "FoundMessages",
     "GroupOffset",
     "Message",
     "NotFound",

@@ -13,7 +13,7 @@ from raftmq.client.cluster_view import AUTO_CREATE_TOPIC, ClusterView
 from raftmq.client.connection import Reply
 from raftmq.client.consuming.offsets import Offsets, identity_in
 from raftmq.client.errors import Failed, NotFound, Refused, Unreachable, error_of
-from raftmq.client.message import Message, decode_messages
+from raftmq.client.message import FoundMessages, Message, decode_messages
 from raftmq_wire.codes import NOT_HIDING_FIELD, STORED_QUEUES_FIELD, RequestCode, ResponseCode
 from raftmq_wire.topic_identity import TopicIdentity
 
@@ -310,9 +310,10 @@ class AsyncAdmin(Offsets):
         end_ms: int = _TIME_MAX,
         count_max: int = 32,
         as_stored: bool = False,
-    ) -> list[Message]:
-        """Returns the newest messages that have `key` as their message id or as a word of their key, newest first; []
-        if there are none.
+    ) -> FoundMessages:
+        """Returns the newest messages that have `key` as their message id or as a word of their key, newest first; an
+        empty list if there are none. Its `more` is True if there may be others: the answer is full, at `count_max`
+        messages or some 8 MiB, or a node could not read one. An earlier `end_ms` finds older ones.
 
         With `unique`, `key` is compared with message ids only. `begin_ms` and `end_ms` (inclusive) bound the time of
         storing in log time. The server returns at most 64 messages. With `as_stored` no body is decompressed, and
@@ -330,7 +331,11 @@ class AsyncAdmin(Offsets):
             ext["_UNIQUE_KEY_QUERY"] = "true"
         accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
         reply = await self._call(RequestCode.QUERY_MESSAGE, ext, what=what, accept=accept)
-        return decode_messages(reply.body, as_stored=as_stored) if reply.code == ResponseCode.SUCCESS else []
+        found = FoundMessages()
+        if reply.code == ResponseCode.SUCCESS:
+            found += decode_messages(reply.body, as_stored=as_stored)
+            found.more = reply.ext.get("raftmqMore") == "true"
+        return found
 
     async def _read(self, code: int, ext: dict[str, str], what: str) -> Reply:
         return await self._call(code, ext, what=what)

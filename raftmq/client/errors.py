@@ -6,6 +6,7 @@ call can help, `code` is the protocol's response code (0 when no server answered
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 from raftmq_wire.codes import UNKNOWN_REMARK, ResponseCode
@@ -68,6 +69,10 @@ class Refused(RaftMQError):
 class Denied(Refused):
     """The operation did not happen: the user may not do it, or requests must be signed and this one is not."""
 
+    switched_off = False
+    """True if no right is missing: an operator has taken read permission from the topic, or lets the group consume
+    nothing. Consumers wait until it is switched on again."""
+
     def advise(self, hint: str) -> None:
         """Puts `hint` in the place of the hint, unless it is ""."""
         if hint and hint != self.hint:
@@ -103,6 +108,13 @@ _DISK_FULL = (
 _UNREADABLE = (
     "Only object storage has these messages, and it does not give them: `raftmq tier verify` names what is damaged, "
     "`raftmq tier repair` writes it again if a node still has it. To go on behind them, read from a later offset."
+)
+_SWITCHED_OFF = re.compile(
+    r"topic \S+ may not be read \(perm \d+\)|consumer group \S+ may not consume \(consumeEnable=false\)"
+)
+_SWITCH_ON = (
+    "An operator has switched this off: see `raftmq topic describe NAME` for the topic's permission, and "
+    "`raftmq group create NAME --consume yes --if-exists update` for the group."
 )
 _NOT_FOUND = frozenset(
     (
@@ -140,6 +152,11 @@ def is_disk_full(code: int, remark: str | None) -> bool:
     return code == ResponseCode.SERVICE_NOT_AVAILABLE and (remark or "").startswith("the disk is full")
 
 
+def is_switched_off(code: int, remark: str | None) -> bool:
+    """Returns True for a refused pull from a topic without read permission, or by a group that may not consume."""
+    return code == ResponseCode.NO_PERMISSION and _SWITCHED_OFF.fullmatch(remark or "") is not None
+
+
 def is_unreadable(code: int, remark: str | None) -> bool:
     """Returns True for a failed pull of messages that only the tier holds and that cannot be read from it."""
     return code == ResponseCode.SYSTEM_BUSY and (remark or "").startswith("the tier does not give")
@@ -149,6 +166,8 @@ def hint_of(code: int, remark: str | None) -> str:
     """Returns advice about a reply that is not a success; "" if nothing is known."""
     if is_disk_full(code, remark):
         return _DISK_FULL
+    if is_switched_off(code, remark):
+        return _SWITCH_ON
     if code == ResponseCode.NO_PERMISSION and (command := how_to_allow(remark or "")):
         return command
     return _UNREADABLE if is_unreadable(code, remark) else _HINTS.get(code, "")
@@ -168,8 +187,11 @@ def error_of(
     if code in _NOT_FOUND:
         return NotFound(text, code=code, hint=hint, message_ids=message_ids)
     if code in _REFUSED:
-        kind = Denied if code == ResponseCode.NO_PERMISSION else Refused
-        return kind(text, code=code, retryable=again, hint=hint, message_ids=message_ids)
+        if code == ResponseCode.NO_PERMISSION:
+            denied = Denied(text, code=code, hint=hint, message_ids=message_ids)
+            denied.switched_off = is_switched_off(code, remark)
+            return denied
+        return Refused(text, code=code, retryable=again, hint=hint, message_ids=message_ids)
     if code == ResponseCode.SYSTEM_ERROR:
         return Failed(text, code=code, message_ids=message_ids)
     return Unknown(text, code=code, message_ids=message_ids)

@@ -161,6 +161,13 @@ class Message(msgspec.Struct, frozen=True, gc=False):
             return msgspec.structs.replace(self, undecoded=str(error))
 
 
+class FoundMessages(list[Message]):
+    """The messages that a query found."""
+
+    more = False
+    """True if there may be others that match: the answer was full, or a node could not read one."""
+
+
 def encode_properties(
     message_id: str, key: str | Sequence[str] | None, tag: str | None, properties: Mapping[str, str] | None
 ) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from raftmq.client.admin import AsyncAdmin, GroupOffset, TopicInfo
 from raftmq.client.loop_thread import LoopThread
-from raftmq.client.message import Message
+from raftmq.client.message import FoundMessages, Message
 from raftmq_wire.topic_identity import TopicIdentity
 
 
@@ -135,9 +135,9 @@ class Admin:
         end_ms: int = (1 << 63) - 1,
         count_max: int = 32,
         as_stored: bool = False,
-    ) -> list[Message]:
+    ) -> FoundMessages:
         """Returns the newest messages that have `key` as their message id or as a word of their key, newest first; see
-        AsyncAdmin.query_messages for `as_stored`."""
+        AsyncAdmin.query_messages for `as_stored`. `more` of the list is True if there may be others."""
         work = self._admin.query_messages(
             topic, key, unique=unique, begin_ms=begin_ms, end_ms=end_ms, count_max=count_max, as_stored=as_stored
         )

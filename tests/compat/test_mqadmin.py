@@ -178,3 +178,18 @@ def test_the_configuration_of_a_broker(mqadmin: Callable[..., str], live: LocalC
     printed = mqadmin("getBrokerConfig", "-b", f"127.0.0.1:{live.nodes[0].broker_port}")
     told = dict(re.findall(r"^(\S+) *=  (.*?)\s*$", printed, re.MULTILINE))
     assert (told["brokerName"], told["fileReservedTime"], told["retention.hours"]) == ("raftmq", "72", "72")
+
+
+def test_every_permission_of_a_topic_is_changed_to_every_other(
+    live: LocalCluster, mq: raftmq.Client, mqadmin: Callable[..., str], request: pytest.FixtureRequest
+) -> None:
+    """It compares with what a route says of the broker name at that address (ADR 0010)."""
+    topic = f"perms-{request.node.callspec.params['mqadmin'].replace('.', '-')}"
+    mq.admin.create_topic(topic, QUEUES)
+    leader = next(node for node in live.nodes if node.id == live.wait_leader())
+    now = 6
+    for perm in (4, 4, 2, 6, 2, 4, 6):
+        printed = mqadmin("updateTopicPerm", "-t", topic, "-b", f"127.0.0.1:{leader.broker_port}", "-p", str(perm))
+        assert ("new perm equals to the old one!" if perm == now else f"from {now} to {perm} ") in printed
+        now = perm
+    assert len(mq.admin.describe_topic(topic).queues) == QUEUES

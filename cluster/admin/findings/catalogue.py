@@ -97,6 +97,7 @@ CODES: Final[dict[str, Code]] = {
     "queue_stuck": Code("warning", "raftmq group list"),
     "offset_beyond_end": Code("warning", "raftmq group list"),
     "messages_hidden": Code("warning", "raftmq topic list"),
+    "group_topics_differ": Code("warning", "raftmq group list"),
     "client_flood": Code("warning", "raftmq status"),
     "client_id_shared": Code("warning", "raftmq group list"),
     "reply_undelivered": Code("warning", "raftmq group list"),

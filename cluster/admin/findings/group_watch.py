@@ -1,5 +1,5 @@
-"""Finds consumer groups without consumers, and queues of a group that make no progress. The leader checks them in
-slices.
+"""Finds consumer groups without consumers, groups whose members want different topics, and queues of a group that make
+no progress. The leader checks them in slices.
 
 Consumers send heartbeats to every node, so the leader knows the connected ones. The time of a group's last commit in a
 queue is not in the log; it is what this node has observed since it began to watch.
@@ -26,6 +26,8 @@ GROUPS_TOLD_MAX: Final = 200
 """The most groups with findings at a time."""
 NAMED_MAX: Final = 3
 """The most queues of one group that get a finding each."""
+TOPICS_HOLD_MS: Final = 35_000
+"""Milliseconds after which members that want different topics are a finding: every client sends a heartbeat in 30 s."""
 _SYSTEM: Final = ("CID_RMQ_SYS_", "CID_ONSAPI_", "TOOLS_CONSUMER")
 
 
@@ -119,13 +121,16 @@ class GroupWatch:
             for each in lags
             if each.lag and not each.hidden and not each.topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
         ]
+        apart = self._apart(name)
         if not behind:
-            return []
+            return apart
         lag = sum(each.lag for each in behind)
         if not self._port.member_count(name):
             says = f"group {name} has {lag} messages to consume, and no consumer is connected"
             do_now = f"raftmq group describe {name}"
             return [Condition("group_without_consumers", f"group {name}", says, do_now, hold_ms=health.group_idle_ms)]
+        if apart:  # the cause of what stands still
+            return apart
         stuck = [each for each in behind if now_ms - seen[each.topic, each.queue_id].since_ms >= health.queue_stuck_ms]
         return [
             self._stuck(name, each, now_ms - seen[each.topic, each.queue_id].since_ms) for each in stuck[:NAMED_MAX]
@@ -141,6 +146,19 @@ class GroupWatch:
             if each.hidden
             else f"raftmq group reset {name} --topic {each.topic} --queue {each.queue_id} --to latest",
         )
+
+    def _apart(self, name: str) -> list[Condition]:
+        """Returns the condition of a group some of whose topics are divided among members that do not want them."""
+        unread = self._port.unread(name)
+        if not unread:
+            return []
+        who = "; ".join(f"{topic}: not wanted by {', '.join(clients)}" for topic, clients in unread.items())
+        says = (
+            f"members of group {name} want different topics, and not all of them can divide queues by topic: queues "
+            f"that fall to a member that does not want their topic are read by nobody ({who})"
+        )
+        do_now = f"raftmq group describe {name}"
+        return [Condition("group_topics_differ", f"group {name}", says, do_now, hold_ms=TOPICS_HOLD_MS)]
 
     def _stuck(self, name: str, each: QueueLag, stands_ms: int) -> Condition:
         at = "no offset" if each.committed is None else f"offset {each.committed}"

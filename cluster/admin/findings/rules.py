@@ -31,6 +31,8 @@ UNCLEAN_SHOWN_MS: Final = 3_600_000
 DIGESTS_MISSED: Final = 10
 DIGEST_MIN_MS: Final = 60_000
 FLOOD_HOLD_MS: Final = 1_000
+SHARED_TOLD_MAX: Final = 3
+"""The most client ids with two clients that are findings at a time."""
 MIXED_MS: Final = 86_400_000
 """Milliseconds for which members may know different levels before it is reported."""
 _UNCLEAN: Final = {"process_died": "its process died", "machine_restarted": "its machine was restarted"}
@@ -220,6 +222,14 @@ def _shared_ids(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
             f"{newest.client_id} of group {newest.group}, users {named(newest.users)}; {len(refused)} such ids in all"
         )
         yield Condition("client_id_shared", me, says, since_ms=min(each.first_ms for each in refused))
+    for twice in port.shared_ids.twice_lately()[:SHARED_TOLD_MAX]:
+        says = (
+            f"heartbeats over two connections name client {twice.client_id} in group {twice.group}: two clients have "
+            "one client id, and read the same queues, so that both get every message of them"
+        )
+        about = f"client {twice.client_id} of group {twice.group}"
+        do_now = f"raftmq group describe {twice.group}"
+        yield Condition("client_id_shared", about, says, do_now, since_ms=twice.first_ms)
     if undelivered := port.shared_ids.undelivered_lately():
         newest = undelivered[0]
         says = (

@@ -58,7 +58,7 @@ class OffsetView(msgspec.Struct, frozen=True, kw_only=True):
     none."""
     owner: str | None = None
     """Client id of the holder of the queue's lock; without a lock, the client that gets the queue by RocketMQ's default
-    strategy."""
+    strategy among those that share the topic. Null if nobody reads it."""
 
 
 class GroupView(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +94,7 @@ class GroupDetail(ReadView, frozen=True, kw_only=True):
     retry_max_times: int
     subscriptions: list[SubscriptionView]
     members: list[MemberView]
-    """The first members by client id."""
+    """The first members by client id; a client id with several connections is listed for each of them."""
     members_total: int = 0
     offsets: list[OffsetView]
     lag: int
@@ -155,7 +155,7 @@ async def describe_group(call: Call) -> Pieces:
     lags = await call.done(lag_steps(state, config))
     page, left = Page(call, limit_of(call)), False
     members = call.port.members(name)
-    clients = sorted(member.client_id for member in members)
+    sharers: dict[str, list[str | None]] = {}
     locks, lag_ms, before = state.locks_of_group(name), 0, _place(call)
     for each in lags:
         await page.turn()
@@ -163,7 +163,9 @@ async def describe_group(call: Call) -> Pieces:
         lag_ms = max(lag_ms, age_ms)
         if left or (before is not None and (each.topic, each.queue_id) <= before):
             continue
-        if page.add(_offset(call, config, each, age_ms, clients, locks)):
+        if each.topic not in sharers:
+            sharers[each.topic] = call.port.sharers(name, each.topic)
+        if page.add(_offset(call, config, each, age_ms, sharers[each.topic], locks)):
             last = each
         left = page.full and each is not lags[-1]
     view = GroupDetail(
@@ -204,7 +206,7 @@ def _offset(
     group: GroupConfig,
     each: QueueLag,
     age_ms: int,
-    clients: list[str],
+    clients: list[str | None],
     locks: Mapping[tuple[int, int], QueueLock],
 ) -> OffsetView:
     topic = call.port.state.topics.get(each.topic)

@@ -96,7 +96,7 @@ async def find_messages(call: Call) -> Pieces:
             "ask another node; this one fetches it from its peers if its log is damaged",
         )
     page = Page(call, MESSAGES_MAX)
-    more = found.stopped
+    more = found.may_miss
     for stored in found.messages:
         if not page.add_parts(await message_parts(call, stored.message, body_bytes, page.left)):
             more = True

@@ -21,9 +21,9 @@ logger = logging.getLogger(__name__)
 class EvictedKeys(Protocol):
     """Finds messages in the tier by their keys (`cluster.tier.fetch.index_reads`)."""
 
-    def find(self, topic: TopicConfig, query: KeyQuery, done: Callable[[list[Stored] | Exception], None]) -> None:
-        """Calls `done` later, unless the node stops: with the newest matching messages, newest first, or with the
-        reason why the tier cannot be read now."""
+    def find(self, topic: TopicConfig, query: KeyQuery, done: Callable[[QueryResult | Exception], None]) -> None:
+        """Calls `done` later, unless the node stops: with the newest matching messages, or with the reason why the tier
+        cannot be read now."""
 
     def at(self, position: int, done: Callable[[Stored | Exception | None], None]) -> None:
         """Calls `done` later, unless the node stops: with the message in the tier whose first byte is at the position,
@@ -40,22 +40,27 @@ def complete(
 ) -> None:
     """Calls `done` with the messages that were found here, and adds those in the tier if there may be more. If the tier
     cannot be read and nothing was found, nobody knows whether such a message exists: the answer is UNAVAILABLE."""
-    wanted = query.count_max - len(found.messages)
-    if wanted <= 0 or found.stopped or state.kept.position >= evicted_position(state):
+    if found.stopped or state.kept.position >= evicted_position(state):
         done(found)
         return
+    partial = found._replace(stopped=True)
+    if len(found.messages) >= query.count_max:
+        done(partial)
+        return
     if old is None:
-        done(found if found.messages else _unknown("this node has no tier: set tier.url, or ask another one"))
+        done(partial if found.messages else _unknown("this node has no tier: set tier.url, or ask another one"))
         return
 
-    def merge(older: list[Stored] | Exception) -> None:
+    def merge(older: QueryResult | Exception) -> None:
         if not isinstance(older, Exception):
             known = {stored.message.position for stored in found.messages}  # evicted between the two searches
-            more = [stored for stored in older if stored.message.position not in known]
-            done(found._replace(messages=[*found.messages, *more][: query.count_max]))
+            more = [stored for stored in older.messages if stored.message.position not in known]
+            every = [*found.messages, *more]
+            stopped = older.stopped or len(every) > query.count_max
+            done(found._replace(messages=every[: query.count_max], stopped=stopped))
         elif found.messages:
             logger.warning("older messages with the key %s are left out: %s", query.shown, older)
-            done(found)
+            done(partial)
         else:
             done(_unknown(str(older)))
 

@@ -7,17 +7,31 @@ RocketMQ's AllocateMessageQueueAveragely, -AveragelyByCircle.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from cluster.broker.groups.group_members import Members
 from cluster.broker.name_rules import PERM_READ
 from cluster.broker.services import Services
+from raftlog.work import ITEM_UNITS, charge
+
+if TYPE_CHECKING:
+    from cluster.broker.groups.consumer_group import ConsumerGroup
 
 Share = Callable[[Sequence[int], int, int], Sequence[int]]
 """(queues, rank of the client, number of clients) -> the client's queues."""
 
 
-def owner(queue: int, queues: int, clients: Sequence[str]) -> str | None:
-    """Returns the client that gets the queue by AVG; None if there is none."""
+def sharers(group: ConsumerGroup | None, topic: str) -> list[str | None]:
+    """Returns the client ids among which the topic's queues are divided; None in the place of one that does not read
+    what falls to it."""
+    if group is None:
+        return []
+    charge(ITEM_UNITS * len(group.members))
+    return [client_id if group.wants(client_id, topic) else None for client_id in group.sharers(topic)]
+
+
+def owner(queue: int, queues: int, clients: Sequence[str | None]) -> str | None:
+    """Returns the client that gets the queue by AVG; None if there is none, or if it does not read it."""
     if not clients or not 0 <= queue < queues:
         return None
     size, more = divmod(queues, len(clients))
@@ -54,5 +68,9 @@ def assigned_queues(
     share, clients = STRATEGIES.get(strategy), members.consumers.get(group)
     if share is None or clients is None:
         return None
+    if clients.by_topic:
+        charge(ITEM_UNITS * len(clients.members))
+        sharers = clients.sharers(topic)
+        return share(queues, sharers.index(client_id), len(sharers)) if client_id in sharers else ()
     rank = clients.members.rank(client_id)
     return share(queues, rank, len(clients.members)) if rank is not None else ()

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter
 
-from cluster.broker.groups.group_members import CLIENT_ID_MAX, Member, Members, Role
+from cluster.broker.groups.consumer_group import Member
+from cluster.broker.groups.group_members import CLIENT_ID_MAX, Members, Role
 from cluster.broker.groups.relay_frame import (
     GROUP_MAX,
     Relayed,

@@ -8,7 +8,7 @@ itself stood still does not count as a client's silence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from enum import StrEnum
 from functools import partial
 from itertools import islice
@@ -16,11 +16,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from cluster.broker.filters.subscription import Subscription, check_text
-from cluster.broker.groups.group_notices import Budget, GroupNotices
+from cluster.broker.groups.consumer_group import CLUSTERING, ClientKey, ConsumerGroup, Member, text_bytes, wish_bytes
+from cluster.broker.groups.group_notices import GroupNotices
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.rights import SUB, Party, group_need
 from cluster.broker.services import Client, Services
-from cluster.runtime.resource_budget import Room, Share
+from cluster.runtime.resource_budget import Room
 from raftlog.work import ITEM_UNITS, charge
 from statemachine.access.users import NOBODY
 from statemachine.commands import is_same
@@ -32,10 +33,6 @@ if TYPE_CHECKING:
 
 EXPIRY_MS = 120_000
 SCAN_MS = 10_000
-CLUSTERING = "CLUSTERING"
-BROADCASTING = "BROADCASTING"
-PUSH = "CONSUME_PASSIVELY"
-"""The consume type in heartbeats of push consumers."""
 CLIENT_ID_MAX = 1024
 CONNECTION_GROUPS_MAX, MEMBERSHIPS_MAX = 1_000, 100_000
 """The most groups in which the clients of one connection may be, and the most of all connections together."""
@@ -61,43 +58,6 @@ class Role(StrEnum):
     CONSUMER = "consumer"
 
 
-class Member:
-    """A client in one group."""
-
-    __slots__ = (
-        "client_id",
-        "connection",
-        "fingerprint",
-        "judged",
-        "language",
-        "last_seen_ms",
-        "named_ms",
-        "user",
-        "version",
-    )
-
-    def __init__(
-        self, client_id: str, connection: Client, language: str, version: int, user: int = NOBODY, judged: int = 0
-    ) -> None:
-        self.client_id = client_id
-        self.user = user
-        """Id of the user who signed the heartbeat; NOBODY if none is proven."""
-        self.connection = connection
-        self.language = language
-        self.version = version
-        self.judged = judged
-        """The version of users and rules by which it was last judged; 0: it never was."""
-        self.last_seen_ms = 0
-        self.named_ms = 0
-        """The time since which its connection is known by the client id alone."""
-        self.fingerprint = 0
-        """The fingerprint of the last heartbeat that carried subscriptions; 0 if the client does not send one."""
-
-
-ClientKey = tuple[int, str]
-"""(user, client id): a client."""
-
-
 class ProducerGroup:
     """The members of a producer group: two users with one client id are two members."""
 
@@ -118,6 +78,11 @@ class ProducerGroup:
         members = self.users.get(user)
         return members.get(client_id) if members is not None else None
 
+    def over(self, connection: Client, key: ClientKey) -> Member | None:
+        """Returns the member of that user and client id if it is the connection's."""
+        member = self.get(key)
+        return member if member is not None and member.connection is connection else None
+
     def put(self, member: Member) -> None:
         """Adds or replaces a member."""
         members = self.users.get(member.user)
@@ -125,88 +90,13 @@ class ProducerGroup:
             members = self.users[member.user] = SortedMap()
         members.put(member.client_id, member)
 
-    def remove(self, member: Member) -> None:
-        """Removes a member, which must be there."""
+    def remove(self, member: Member) -> bool:
+        """Removes a member, which must be there. Returns True: its client is gone."""
         members = self.users[member.user]
         members.remove(member.client_id)
         if not members:
             del self.users[member.user]
-
-
-class ConsumerGroup:
-    """The members of a consumer group and the subscriptions of the group as a whole."""
-
-    __slots__ = (
-        "__weakref__",
-        "budget",
-        "consume_from_where",
-        "consume_type",
-        "ids_bytes",
-        "judged",
-        "members",
-        "message_model",
-        "stands",
-        "subscribed",
-        "subscriptions",
-        "text",
-        "version",
-    )
-
-    def __init__(self, stands: Callable[[Member], bool] = lambda _: True) -> None:
-        """`stands` returns True if a member may still be in the group."""
-        self.stands = stands
-        self.judged = 0
-        """The version of users and rules by which all members were judged."""
-        self.members: SortedMap[str, Member] = SortedMap()
-        """Client id -> member, sorted, so that every node has the same order."""
-        self.version = 0
-        """The version of the list of ids. It differs after each change."""
-        self.ids_bytes = 0
-        """The number of characters of all client ids together."""
-        self.budget = Budget()
-        self.subscriptions: dict[str, Subscription] = {}
-        self.subscribed = False
-        """True if any member has told `subscriptions`. After a restart, the first heartbeats may come without them."""
-        self.text: Share | None = None
-        """The bytes of the node's room that the group's subscriptions hold."""
-        self.message_model = CLUSTERING
-        self.consume_type = PUSH
-        self.consume_from_where = "CONSUME_FROM_LAST_OFFSET"
-
-    def values(self) -> Iterator[Member]:
-        """Yields all members. They may come and go meanwhile."""
-        yield from self.members.values()
-
-    def get(self, key: ClientKey) -> Member | None:
-        """Returns the member with that client id, if it is that user's."""
-        user, client_id = key
-        member = self.members.get(client_id)
-        return member if member is not None and member.user == user else None
-
-    def put(self, member: Member) -> None:
-        """Adds a member, or replaces the one with its client id."""
-        self.members.put(member.client_id, member)
-
-    def remove(self, member: Member) -> None:
-        """Removes a member, which must be there."""
-        self.members.remove(member.client_id)
-
-    def clients(self) -> Iterator[Client]:
-        """Yields the connections of all members that still may be in the group
-        (`cluster.broker.groups.group_notices.Told`)."""
-        return (member.connection for member in self.members.values() if self.stands(member))
-
-    def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:
-        """Takes one member's subscriptions as the group's: newer versions replace older ones, topics that are not
-        listed are removed. Returns True if anything changed."""
-        merged: dict[str, Subscription] = {}
-        for new in subscriptions:
-            old = self.subscriptions.get(new.topic)
-            merged[new.topic] = new if old is None or new.version > old.version else old
-        changed = merged != self.subscriptions
-        self.subscriptions = merged
-        self.subscribed = True
-        return changed
+        return True
 
 
 class Members:
@@ -270,7 +160,11 @@ class Members:
         found = []
         mine = self._groups_of.get(connection)
         for (role, group), keys in mine.ids.items() if mine is not None else ():
-            found += [(role, group, member) for key in keys if (member := self._get(role, group, key)) is not None]
+            found += [
+                (role, group, member)
+                for key in keys
+                if (member := self._over(connection, role, group, key)) is not None
+            ]
         return found
 
     def find(
@@ -325,9 +219,10 @@ class Members:
     def _group(self, role: Role, group: str) -> ProducerGroup | ConsumerGroup | None:
         return self.producers.get(group) if role is Role.PRODUCER else self.consumers.get(group)
 
-    def _get(self, role: Role, group: str, key: ClientKey) -> Member | None:
+    def _over(self, connection: Client, role: Role, group: str, key: ClientKey) -> Member | None:
+        """Returns the member as that connection names it."""
         found = self._group(role, group)
-        return found.get(key) if found is not None else None
+        return found.over(connection, key) if found is not None else None
 
     def add_producer(self, group: str, member: Member) -> None:
         """Adds or refreshes a producer."""
@@ -380,25 +275,30 @@ class Members:
                 "own id (instanceName, client_id), or let the clients of one group sign as one user"
             )
             raise Refused(Reason.NO_PERMISSION, remark)
-        if subscriptions is not None:
+        old = found.members.get(member.client_id) if found is not None else None
+        if subscriptions is None:
+            member.topics = old.topics if old is not None else None
+        else:
             charge(ITEM_UNITS * len(subscriptions))
-            self._check_text(group, found, subscriptions)
+            member.topics = frozenset(one.topic for one in subscriptions)
+            self._check_text(group, found, subscriptions, member.topics)
         if found is None:
             found = ConsumerGroup(partial(self._stands, Role.CONSUMER, group))
             self.consumers.put(group, found)
-        elif member.client_id not in found.members:
+        elif old is None:
             _check_ids(group, found, member.client_id)
         found.message_model = message_model
-        if member.client_id not in found.members:
-            found.version += 1
-            found.ids_bytes += len(member.client_id)
-        joined = self._note(found, member, found.members.get(member.client_id), Role.CONSUMER, group)
-        changed = subscriptions is not None and found.subscribe(subscriptions)
-        if changed:
-            if found.text is None:
-                found.text = self._text.share()
-            found.text.hold(_text_bytes(found.subscriptions.values()))
-        if joined or changed:
+        there = found.take_beside(member.client_id, member.connection)
+        if there is not None and old is not None and there.user == member.user:
+            self._shared.twice(group, member.client_id, member.user)
+            member.since_ms = there.since_ms
+        before = found.version
+        joined = self._note(found, member, old, Role.CONSUMER, group) and there is None
+        narrowed = found.version != before and found.narrow()
+        changed = (subscriptions is not None and found.subscribe(subscriptions)) or narrowed
+        if changed or found.version != before:
+            found.hold_text(self._text.share)
+        if joined or changed or found.version != before:
             self._changed(group, found)
         return changed
 
@@ -435,9 +335,9 @@ class Members:
                     self._drop_of(connection, role, group or "", (owner, named))
 
     def _drop_of(self, connection: Client, role: Role, group: str, key: ClientKey) -> None:
-        """Forgets the client in that group, unless it came again over another connection."""
-        member = self._get(role, group, key)
-        if member is not None and member.connection is connection:
+        """Forgets the client in that group, unless another connection names it."""
+        member = self._over(connection, role, group, key)
+        if member is not None:
             self._drop(role, group, member)
 
     def check(self, connection: Client, client_id: str, groups: int) -> None:
@@ -457,11 +357,15 @@ class Members:
             )
             raise Refused(Reason.BUSY, remark)
 
-    def _check_text(self, name: str, found: ConsumerGroup | None, subscriptions: list[Subscription]) -> None:
+    def _check_text(
+        self, name: str, found: ConsumerGroup | None, subscriptions: list[Subscription], wish: frozenset[str]
+    ) -> None:
         for subscription in subscriptions:
             check_text(subscription.sub_string)
         held = found.text.held if found is not None and found.text is not None else 0
-        size = _text_bytes(subscriptions)
+        size = text_bytes(subscriptions) + wish_bytes(wish)
+        if found is not None and wish not in found.wishes:
+            size += held  # it comes to what the other members want
         if size > held and not self._text.fits(size - held):
             remark = (
                 f"group {name} subscribes with {size} bytes; with the {self._text.taken} of other groups this node "
@@ -480,6 +384,9 @@ class Members:
         """Notes a heartbeat of a member that takes the place of `old`. Returns True if the client is new or came over
         another connection."""
         member.last_seen_ms = self._services.awake_ms()
+        if old is not None and old.connection is member.connection:
+            member.since_ms = old.since_ms
+        member.since_ms = member.since_ms or member.last_seen_ms
         members.put(member)
         mine = self._groups_of.get(member.connection)
         if mine is None:
@@ -487,11 +394,25 @@ class Members:
             member.connection.on_close.append(lambda: self._on_close(member.connection))
         self._count += mine.add(role, group, (member.user, member.client_id))
         if old is not None and (old.connection, old.user) != (member.connection, member.user):
-            self._leave(old, role, group)
+            self._replaced(members, old, member, role, group)
         if not self._scanning:
             self._scanning = True
             self._services.call_later(SCAN_MS, self._scan)
         return old is None or old.connection is not member.connection
+
+    def _replaced(
+        self, members: ProducerGroup | ConsumerGroup, old: Member, member: Member, role: Role, group: str
+    ) -> None:
+        """Keeps the consumer that another open connection names. Another user's gives way with all its connections."""
+        gone = [old]
+        if isinstance(members, ConsumerGroup):
+            if old.user == member.user and not old.connection.closed:
+                members.keep_beside(old)
+                return
+            if old.user != member.user:
+                gone += members.beside.pop(member.client_id, {}).values()
+        for each in gone:
+            self._leave(each, role, group)
 
     def _on_close(self, connection: Client) -> None:
         mine = self._groups_of.get(connection)
@@ -540,7 +461,7 @@ class Members:
                 yield
             if not self._stands(Role.CONSUMER, name, member):
                 self._drop(Role.CONSUMER, name, member)
-        group.judged = version
+        group.was_judged(version)
         yield
 
     def _stands(self, role: Role, group: str | None, member: Member) -> bool:
@@ -578,12 +499,15 @@ class Members:
     def _drop(self, role: Role, group: str, member: Member) -> None:
         """Forgets a client in a group, in which it is."""
         found = self._group(role, group)
-        if found is None or found.get((member.user, member.client_id)) is not member:
+        if found is None or found.over(member.connection, (member.user, member.client_id)) is not member:
             return
-        found.remove(member)
+        gone = found.remove(member)
         self._leave(member, role, group)
-        if role is Role.CONSUMER:
-            self._consumer_left(group, member.client_id)
+        if isinstance(found, ConsumerGroup):
+            if gone:
+                for each in found.beside.pop(member.client_id, {}).values():
+                    self._leave(each, role, group)
+                self._consumer_left(group, found)
             return
         self._producer_left(member)
         if isinstance(found, ProducerGroup) and not found.users:
@@ -596,11 +520,10 @@ class Members:
         if mine is None or not any(key in keys for (role, _), keys in mine.ids.items() if role is Role.PRODUCER):
             self._unname(member.connection, key)
 
-    def _consumer_left(self, name: str, client_id: str) -> None:
-        group = self.consumers[name]
-        group.version += 1
-        group.ids_bytes -= len(client_id)
+    def _consumer_left(self, name: str, group: ConsumerGroup) -> None:
         if group.members:
+            group.narrow()
+            group.hold_text(self._text.share)
             self._changed(name, group)
             return
         self.consumers.remove(name)
@@ -668,8 +591,3 @@ def _check_ids(name: str, group: ConsumerGroup, client_id: str) -> None:
             f"the client ids of group {name} have {group.ids_bytes} characters; at most {IDS_BYTES_MAX} are allowed"
         )
         raise Refused(Reason.BUSY, remark)
-
-
-def _text_bytes(subscriptions: Iterable[Subscription]) -> int:
-    """Returns the approximate bytes that the subscriptions take in memory."""
-    return sum(4 * (len(one.topic) + len(one.sub_string) + len(one.expression_type)) + 200 for one in subscriptions)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 
-from cluster.broker.groups.group_members import ConsumerGroup, Members
+from cluster.broker.groups.consumer_group import ConsumerGroup
+from cluster.broker.groups.group_members import Members
 from cluster.broker.name_rules import RETRY_PREFIX
 from cluster.broker.retries import own_topic
 from cluster.broker.services import Services

@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Mapping
 from typing import TYPE_CHECKING
 
-from cluster.broker.groups.group_members import CLUSTERING, PUSH, ConsumerGroup, Member, Members
+from cluster.broker.groups.consumer_group import CLUSTERING, PUSH, ConsumerGroup, Member
+from cluster.broker.groups.group_members import Members
 from cluster.broker.groups.group_notices import NOTICE_UNITS
 from cluster.broker.services import Client, Services
 from raftlog.types import NOBODY, NodeId

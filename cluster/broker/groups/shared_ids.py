@@ -1,5 +1,6 @@
-"""Client ids that several users have, as this node noticed them: clients that were refused in a group, and replies that
-reached nobody because their requester could not be told from another user's client.
+"""Client ids that several clients have, as this node noticed them: clients of two users of which one was refused in a
+group, clients of one user that read the same queues, and replies that reached nobody because their requester could not
+be told from another user's client.
 
 Two users with one client id do not meet, except in a consumer group, whose members divide its queues by their client
 ids, and where a reply says no more than a client id.
@@ -22,7 +23,7 @@ class SharedId(NamedTuple):
 
     client_id: str
     group: str
-    """The consumer group in which a client was refused; "" for a reply."""
+    """The consumer group in which the clients met; "" for a reply."""
     users: tuple[int, ...]
     """Ids of the users who have the client id; in a group first the one who stayed."""
     times: int
@@ -37,11 +38,16 @@ class SharedIds:
     def __init__(self, wall_ms: Callable[[], int]) -> None:
         self._wall_ms = wall_ms
         self._refused: OrderedDict[tuple[str, str], SharedId] = OrderedDict()
+        self._twice: OrderedDict[tuple[str, str], SharedId] = OrderedDict()
         self._undelivered: OrderedDict[tuple[str, str], SharedId] = OrderedDict()
 
     def refused(self, group: str, client_id: str, holder: int, user: int) -> None:
         """Notes that `user`'s client was refused in the group, because it has the client id of `holder`'s."""
         self._note(self._refused, client_id, group, (holder, user))
+
+    def twice(self, group: str, client_id: str, user: int) -> None:
+        """Notes that heartbeats over two connections of the user name that client of the group by turns."""
+        self._note(self._twice, client_id, group, (user,))
 
     def undelivered(self, client_id: str, users: tuple[int, ...]) -> None:
         """Notes that a reply to that client id reached nobody, because each of these users may have asked for it."""
@@ -61,6 +67,10 @@ class SharedIds:
     def refused_lately(self) -> list[SharedId]:
         """Returns the client ids of which a client was refused, the newest first."""
         return self._lately(self._refused)
+
+    def twice_lately(self) -> list[SharedId]:
+        """Returns the client ids that two clients of one user have in one group, the newest first."""
+        return self._lately(self._twice)
 
     def undelivered_lately(self) -> list[SharedId]:
         """Returns the client ids whose replies reached nobody, the newest first."""

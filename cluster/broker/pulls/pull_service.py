@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from cluster.broker.evicted.evicted_pulls import EvictedMessages, EvictedPulls
 from cluster.broker.filters.known_filters import KnownFilters, Unknown
 from cluster.broker.filters.subscription import Expression
-from cluster.broker.groups.group_members import BROADCASTING, Members
+from cluster.broker.groups.consumer_group import BROADCASTING
+from cluster.broker.groups.group_members import Members
 from cluster.broker.groups.offset_resets import OffsetResets
 from cluster.broker.groups.queue_locks import other_holder
 from cluster.broker.name_rules import PERM_READ, no_topic
@@ -248,8 +249,9 @@ class Pulls:
             )
             self._reply(pull, PullOutcome.BUSY, remark, pull.offset)
             return True
-        if pull.topic_id not in state.topics_by_id:
-            pull.puller.refused(no_topic(pull.topic))
+        topic = state.topics_by_id.get(pull.topic_id)
+        if topic is None or not topic.perm & PERM_READ:  # it may have changed while the pull was parked
+            pull.puller.refused(no_topic(pull.topic) if topic is None else _unreadable(topic))
             return True
         reset = self._resets.pending(pull.group, (pull.topic_id, pull.queue_id))
         if reset is not None and self._answer_reset(pull, reset):
@@ -435,10 +437,14 @@ class Pulls:
 
 def _check_readable(wish: PullWish, topic: TopicConfig, group: GroupConfig | None) -> None:
     if not topic.perm & PERM_READ:
-        raise Refused(Reason.NO_PERMISSION, f"topic {topic.name} may not be read (perm {topic.perm})")
+        raise _unreadable(topic)
     if not 0 <= wish.queue_id < topic.read_queues:
         remark = f"topic {topic.name} has read queues 0 to {topic.read_queues - 1}, not {wish.queue_id}"
         raise Refused(Reason.INVALID, remark)
     if group is not None and not group.consume_enable:
         remark = f"consumer group {wish.group} may not consume (consumeEnable=false)"
         raise Refused(Reason.NO_PERMISSION, remark)
+
+
+def _unreadable(topic: TopicConfig) -> Refused:
+    return Refused(Reason.NO_PERMISSION, f"topic {topic.name} may not be read (perm {topic.perm})")

@@ -74,7 +74,12 @@ class QueryResult(NamedTuple):
     unreadable: int | None
     """Position of a candidate that cannot be read intact on this node."""
     stopped: bool
-    """True if there may be more: CANDIDATES_MAX messages were read, or the reply is full."""
+    """True if there may be more: CANDIDATES_MAX messages were read, the reply is full, or the tier cannot be asked."""
+
+    @property
+    def may_miss(self) -> bool:
+        """True if a message that the query wants may not be among these."""
+        return self.stopped or self.unreadable is not None
 
 
 def message_at(

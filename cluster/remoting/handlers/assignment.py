@@ -13,7 +13,8 @@ import msgspec
 
 from cluster.broker.filters.known_filters import UNKNOWN, KnownFilters
 from cluster.broker.groups.assignment import assigned_queues
-from cluster.broker.groups.group_members import BROADCASTING, Members
+from cluster.broker.groups.consumer_group import BROADCASTING
+from cluster.broker.groups.group_members import Members
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services, begin_steps
 from cluster.remoting.answers import after_read_index, in_steps, refuse, refusing

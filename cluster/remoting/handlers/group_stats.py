@@ -9,8 +9,9 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from cluster.broker.groups.consumer_group import Member
 from cluster.broker.groups.group_admin import Groups, Progress
-from cluster.broker.groups.group_members import Member, Members
+from cluster.broker.groups.group_members import Members
 from cluster.broker.name_rules import check_group_name
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
@@ -22,7 +23,8 @@ from raftmq_wire.codec import LANGUAGES
 from raftmq_wire.codes import RequestCode
 
 if TYPE_CHECKING:
-    from cluster.broker.groups.group_members import ConsumerGroup, ProducerGroup
+    from cluster.broker.groups.consumer_group import ConsumerGroup
+    from cluster.broker.groups.group_members import ProducerGroup
 
 _encode = metered_json.encode
 

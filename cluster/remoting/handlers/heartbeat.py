@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 from weakref import WeakKeyDictionary
 
 import msgspec
 
 from cluster.broker.filters.subscription import Subscription
-from cluster.broker.groups.group_members import BROADCASTING, CLUSTERING, Member, Members
+from cluster.broker.groups.consumer_group import BROADCASTING, CLUSTERING, Member
+from cluster.broker.groups.group_members import Members
 from cluster.broker.groups.group_registration import GroupRegistration
 from cluster.broker.groups.queue_locks import QueueLocks
 from cluster.broker.name_rules import check_group_name
@@ -42,13 +43,15 @@ from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.json_text import MALFORMED
 
 if TYPE_CHECKING:
-    from cluster.broker.groups.group_members import ConsumerGroup
+    from cluster.broker.groups.consumer_group import ConsumerGroup
 
 
 REMARK_MAX = 1_000
 """The most characters of the remark about groups in which a client was refused."""
 GROUP_UNITS = 15
 """Units of work of recording a client in one group."""
+BY_TOPIC_LEVEL: Final = 13
+"""The level of the cluster from which on members may divide a group by topic."""
 _MESSAGE_MODELS = (BROADCASTING, CLUSTERING)
 _CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
 _FROM_WHERE = (
@@ -72,7 +75,8 @@ class SubscriptionData(msgspec.Struct, rename="camel", gc=False):
 
 
 class ConsumerData(msgspec.Struct, rename="camel"):
-    """One consumer group of a heartbeat. Enums are names (Java, JS) or ordinals (C++)."""
+    """One consumer group of a heartbeat. Enums are names (Java, JS) or ordinals (C++). `raftmq_by_topic`: the client
+    can divide a topic among the members that want it."""
 
     group_name: GroupName
     consume_type: Word | Unsigned31 = "CONSUME_PASSIVELY"
@@ -81,6 +85,7 @@ class ConsumerData(msgspec.Struct, rename="camel"):
     subscription_data_set: (
         Annotated[list[SubscriptionData], msgspec.Meta(max_length=HEARTBEAT_SUBSCRIPTIONS_MAX)] | None
     ) = None
+    raftmq_by_topic: bool = False
 
 
 class ProducerData(msgspec.Struct, rename="camel", gc=False):
@@ -160,6 +165,8 @@ class Heartbeats:
         known = self._members.consumers.get(consumer.group_name)
         before = known.members.get(data.client_id) if known is not None else None
         member.fingerprint = data.heartbeat_fingerprint
+        # Nodes that do not know the rule would answer 38 without it, so that it would change with each leader.
+        member.by_topic = consumer.raftmq_by_topic and self._services.state.level >= BY_TOPIC_LEVEL
         subscriptions = None if data.without_sub else _subscriptions(consumer)
         model = _enum_name(consumer.message_model, _MESSAGE_MODELS)
         changed = self._members.add_consumer(consumer.group_name, member, subscriptions, model)
@@ -255,7 +262,8 @@ def _enum_name(value: str | int, names: tuple[str, ...]) -> str:
     raise Refused(Reason.INVALID, f"{text_value[:40]} is none of {', '.join(names)}")
 
 
-# The list of a group's consumers (38) as JSON, encoded once for all requests.
+# The list of a group's consumers (38) as JSON, encoded once for all requests. Of a group that is divided by topic it
+# also has what each of them wants.
 #
 # When a member joins, each member asks for the list of all: in a group of 2,000, that makes 2,000 answers of 100 KiB.
 # The encoded text is therefore kept until the members change. Requests that come while it is being encoded continue
@@ -263,7 +271,7 @@ def _enum_name(value: str | int, names: tuple[str, ...]) -> str:
 
 PIECE = 256
 """Client ids that one step encodes."""
-_HEAD, _TAIL = b'{"consumerIdList":[', b"]}"
+_HEAD = b'{"consumerIdList":['
 
 
 class _List:
@@ -300,14 +308,31 @@ class ConsumerLists:
 
 
 def _build(found: _List, group: ConsumerGroup) -> Generator[None]:
-    version, ids, pieces = group.version, iter(group.members), [_HEAD]
-    while piece := list(islice(ids, PIECE)):
+    version, members, pieces = group.version, iter(group.members.items()), [_HEAD]
+    wishes: dict[frozenset[str] | None, int] = {}
+    wish_of: list[int] = []
+    while piece := list(islice(members, PIECE)):
         charge(ITEM_UNITS * len(piece))
         if len(pieces) > 1:
             pieces.append(b",")
             yield
-        pieces.append(metered_json.encode(piece)[1:-1])
-    pieces.append(_TAIL)
+        pieces.append(metered_json.encode([client_id for client_id, _ in piece])[1:-1])
+        wish_of += [wishes.setdefault(member.topics, len(wishes)) for _, member in piece]
+    pieces.append(b"]")
+    if group.by_topic and None not in wishes:
+        yield from _put_wishes(wishes, wish_of, pieces)
+    pieces.append(b"}")
     charge_bytes(sum(map(len, pieces)))
     found.body = b"".join(pieces)
     found.version = version
+
+
+def _put_wishes(wishes: Iterable[frozenset[str] | None], wish_of: list[int], pieces: list[bytes]) -> Generator[None]:
+    pieces.append(b',"raftmqWishes":[')
+    for at, wish in enumerate(wishes):
+        topics = sorted(wish or ())
+        charge(ITEM_UNITS * len(topics))
+        pieces.append(b"," * (at > 0) + metered_json.encode(topics))
+        if at % PIECE == PIECE - 1:
+            yield
+    pieces.append(b'],"raftmqWishOf":' + metered_json.encode(wish_of))

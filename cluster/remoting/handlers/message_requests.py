@@ -47,6 +47,8 @@ MESSAGES_MAX = 64
 UNIQUE_MESSAGES_MAX = 32
 """The most messages that a query for a UNIQ_KEY returns, whatever it asks for (RocketMQ: defaultQueryMaxNum)."""
 UNIQUE_FIELD = "_UNIQUE_KEY_QUERY"
+MORE_FIELD = "raftmqMore"
+"""Ext field of an answer to 12 that may lack messages: it is full, or some could not be read."""
 
 
 class QueryRequests:
@@ -94,6 +96,8 @@ class QueryRequests:
                 "indexLastUpdateTimestamp": str(mark.timestamp_ms),
                 "indexLastUpdatePhyoffset": str(mark.end_position),
             }
+            if found.may_miss:
+                ext[MORE_FIELD] = "true"
             request.reply(ResponseCode.SUCCESS, None, ext, b"".join([stored.data for stored in found.messages]))
 
         self._queries.by_key(request.connection, topic, query, answer, lambda error: self._failed(request, error))

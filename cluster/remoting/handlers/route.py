@@ -10,7 +10,7 @@ Producers see one more name per node, because they repeat a failed send only at 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cluster.broker.groups.route_refresh import V4_0_0, EarlyRoutes
@@ -25,17 +25,17 @@ from cluster.broker.name_rules import (
 )
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
-from cluster.peer.reachability import stand_ins
 from cluster.remoting.answers import NAMES_PER_STEP, Answer, answer_in_steps, names_body, refusing
 from cluster.remoting.handlers.request_reply import TOPIC_SUFFIX
 from cluster.remoting.request import Connection, Request, text
 from cluster.remoting.request_rights import DELETE, GET, LIST, Code, Codes, of_route, on_cluster, row, user_alone
 from cluster.runtime import metered_json
-from raftlog.types import NOBODY, NodeId
+from raftlog.types import NOBODY
 from raftlog.work import charge
 from raftmq_wire.codes import STORED_QUEUES_FIELD, RequestCode, ResponseCode
 
 if TYPE_CHECKING:
+    from cluster.peer.reachability import StandIns
     from statemachine.topics import TopicConfig
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
@@ -55,10 +55,10 @@ _encode = metered_json.encode
 class Routes:
     """Answers route requests. Remembers the last leader, so that a route stays complete while there is none."""
 
-    def __init__(self, services: Services, unreached: Callable[[], Collection[NodeId]], early: EarlyRoutes) -> None:
-        """`unreached` returns the nodes that the leader does not reach (`cluster.peer.reachability`)."""
+    def __init__(self, services: Services, stand_ins: StandIns, early: EarlyRoutes) -> None:
+        """`stand_ins(nodes)` returns node -> the one to which its name leads (`cluster.peer.reachability`)."""
         self._services = services
-        self._unreached = unreached
+        self._stand_ins = stand_ins
         self._early = early
         self._held: set[Connection] = set()
         """Open connections of C++ clients whose first route was delayed."""
@@ -105,9 +105,7 @@ class Routes:
         data = self.broker_data(listener)
         if self._services.config.modes.slave_read_enable:
             addresses = self._services.broker_addresses(listener)
-            instead = {
-                str(node): addresses[stand_in] for node, stand_in in stand_ins(addresses, self._unreached()).items()
-            }
+            instead = {str(node): addresses[stand_in] for node, stand_in in self._stand_ins(addresses).items()}
             data["brokerAddrs"] = {name: instead.get(name, address) for name, address in data["brokerAddrs"].items()}
         return data
 
@@ -126,7 +124,7 @@ class Routes:
                 "cluster": cluster.name,
                 "enableActingMaster": False,
             }
-            for node, stand_in in stand_ins(addresses, self._unreached()).items()
+            for node, stand_in in self._stand_ins(addresses).items()
         ]
 
     def _route(self, request: Request) -> None:
@@ -197,7 +195,9 @@ class Routes:
         config = self._services.state.topics.get(topic)
         withheld = config is not None and self._is_withheld(request, config)
         body: dict[str, Any] = {
-            "brokerDatas": [] if withheld else [self._readers_data(request.connection.listener), *aliases],
+            # Aliases first: `mqadmin updateTopicPerm -b ADDRESS` compares with the permission of the first name with
+            # that address, and that of the group is without write.
+            "brokerDatas": [] if withheld else [*aliases, self._readers_data(request.connection.listener)],
             "filterServerTable": {},
         }
         if config is not None and config.order:
@@ -338,15 +338,16 @@ def _split_by_name(topic: str, queues: dict[str, Any], aliases: list[str]) -> li
     """Returns the group's queues for readers, then the same ones for writers under each alias; unchanged without
     aliases.
 
-    Every alias has all write queues: a client's selector takes `hash % (aliases * queues)`, which is queue `hash %
-    queues` under each of them, so a key keeps its queue when the leader or the number of nodes changes.
+    An alias has no queue to read; its permission is the topic's, for tools that compare with it. It has all write
+    queues: a client's selector takes `hash % (aliases * queues)`, which is queue `hash % queues` under each of them, so
+    a key keeps its queue when the leader or the number of nodes changes.
     """
     if not aliases:
         return [queues]
     perm = queues["perm"]
     # Clients take the queue count of a topic yet to be made from the read queues of this one.
-    read_queues = queues["readQueueNums"] if topic in AUTO_CREATE_NAMES else 0
-    alias = {**queues, "perm": perm & ~PERM_READ, "readQueueNums": read_queues}
+    made_from = topic in AUTO_CREATE_NAMES
+    alias = {**queues, **({"perm": perm & ~PERM_READ} if made_from else {"readQueueNums": 0})}
     return [{**queues, "perm": perm & ~PERM_WRITE}, *({**alias, "brokerName": name} for name in aliases)]
 
 

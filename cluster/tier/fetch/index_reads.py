@@ -14,7 +14,7 @@ from contextlib import aclosing
 from typing import TypeVar
 
 from cluster.broker.evicted.evicted_pulls import evicted_position
-from cluster.broker.reads.message_lookup import BYTES_MAX, CANDIDATES_MAX, KeyQuery, Stored, is_wanted
+from cluster.broker.reads.message_lookup import BYTES_MAX, CANDIDATES_MAX, KeyQuery, QueryResult, Stored, is_wanted
 from cluster.tier.fetch.errors import NotTieredError
 from cluster.tier.fetch.tier_log import TierLog
 from cluster.tier.fetch.tier_queues import TierQueues
@@ -44,7 +44,7 @@ class EvictedKeyReads:
         self._state = state
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def find(self, topic: TopicConfig, query: KeyQuery, done: Callable[[list[Stored] | Exception], None]) -> None:
+    def find(self, topic: TopicConfig, query: KeyQuery, done: Callable[[QueryResult | Exception], None]) -> None:
         """Finds the newest messages that the query wants (`EvictedKeys.find`)."""
         self._start(self.found(topic, query), f"a query for the key {query.shown} of {topic.name}", done)
 
@@ -72,24 +72,26 @@ class EvictedKeyReads:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def found(self, topic: TopicConfig, query: KeyQuery) -> list[Stored]:
-        """Returns the wanted messages below the local log, newest first. Raises StoreError."""
+    async def found(self, topic: TopicConfig, query: KeyQuery) -> QueryResult:
+        """Returns the wanted messages below the local log. Raises StoreError."""
         key = query.key.encode("utf-8", "replace")
         end = evicted_position(self._state)
         found: list[Stored] = []
         size = read = 0
+        stopped = False
         async with aclosing(self._queues.positions(topic.id, key, query.begin_ms, query.end_ms)) as positions:
             async for position in positions:
                 if not self._state.kept.position <= position < end:
                     continue
+                if len(found) == query.count_max or size > BYTES_MAX or read == CANDIDATES_MAX:
+                    stopped = True
+                    break
                 stored = await self._stored(topic, query, position)
                 read += 1
                 if stored is not None:
                     found.append(stored)
                     size += len(stored.data)
-                if len(found) == query.count_max or size > BYTES_MAX or read == CANDIDATES_MAX:
-                    break
-        return found
+        return QueryResult(found, None, stopped)
 
     async def _stored(self, topic: TopicConfig, query: KeyQuery, position: int) -> Stored | None:
         """Returns the message at the position; None if the query does not want it."""

@@ -74,6 +74,7 @@ SEEN_BY_CLIENTS = frozenset(
         "queues",
         "legacies",
         "writes",
+        "apart",
         "send order",
     )
 )

@@ -258,7 +258,7 @@ class Machine:
             serves_admin=False,
             watches_turns=False,
             level=self.level,
-            gives_config=bool(self.options.config or self.options.users or self.options.levels),
+            gives_config=bool(self.options.config or self.options.users or self.options.levels or self.options.apart),
             entropy=self.rng.randbytes,
             boot_id=lambda: self.boots.to_bytes(16),
             pid=lambda: len(self.processes),

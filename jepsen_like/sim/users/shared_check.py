@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from cluster.broker.access import denials
-from cluster.broker.groups.group_members import Member
+from cluster.broker.groups.consumer_group import Member
 from jepsen_like.sim.clients.raw_client import Report
 from jepsen_like.sim.machines.loop import PROCESS, Process
 from jepsen_like.sim.machines.machine import Machine

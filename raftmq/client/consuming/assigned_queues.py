@@ -21,8 +21,9 @@ from raftmq.client.consuming.offsets import Offsets, Start
 from raftmq.client.consuming.queue_puller import QueuePuller, check_not_beyond
 from raftmq.client.consuming.send_back import RETRY_PREFIX
 from raftmq.client.consuming.subscription import ALL, Subscription
-from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused
+from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, error_of
 from raftmq.client.message import Message
+from raftmq.client.route import PERM_WRITE, Route
 from raftmq_wire.codes import ResponseCode
 
 HEARTBEAT_S = 5.0
@@ -102,9 +103,12 @@ class QueueShare:
         return self._puller.trimmed
 
     async def open(self) -> None:
-        """Joins the group and starts to pull. Raises NotFound if a topic does not exist, and other RaftMQErrors."""
+        """Joins the group and starts to pull. Raises NotFound if a topic does not exist, Denied if one may not be read
+        and the reader does not wait for messages, and other RaftMQErrors."""
         try:
-            await asyncio.gather(*(self._view.route(topic, timeout_s=10.0, fresh=True) for topic in self.topics))
+            routes = await asyncio.gather(*(self._view.route(t, timeout_s=10.0, fresh=True) for t in self.topics))
+            if not self._follow:
+                _check_readable(routes)
             await self.member.join()
             await self._assign()
         except BaseException:
@@ -150,12 +154,12 @@ class QueueShare:
         routes = await asyncio.gather(*(self._view.route(t, timeout_s=10.0, fresh=True) for t in self.topics))
         counts = {route.topic: route.read_queues for route in routes}
         counts[self.retry_topic] = await self._count_retry_queues()
-        if self.member.client_id not in members:
+        if self.member.client_id not in members.consumerIdList:
             return
         mine = {
             QueueKey(topic, queue_id)
             for topic, queues in counts.items()
-            for queue_id in allocate_averagely(members, self.member.client_id, queues)
+            for queue_id in allocate_averagely(members.sharers(topic), self.member.client_id, queues)
         }
         for key in [key for key in self.feeds if key not in mine]:
             await self._release(key)
@@ -348,3 +352,11 @@ class QueueShare:
             with contextlib.suppress(RaftMQError):  # they expire
                 await locks.unlock({key.queue_id for key in feeds if key.topic == topic})
         await self.member.leave()
+
+
+def _check_readable(routes: Iterable[Route]) -> None:
+    """Raises Denied if a topic has no queues to read: what is read to its end would end at once."""
+    for route in routes:
+        if not route.read_queues:
+            remark = f"topic {route.topic} may not be read (perm {PERM_WRITE})"
+            raise error_of(ResponseCode.NO_PERMISSION, remark, f"read {route.topic} to its end")

@@ -22,8 +22,21 @@ _JOIN_TRIES = 40
 _JOIN_PAUSE_S = 0.05
 
 
-class _ConsumerList(msgspec.Struct):
+class MemberList(msgspec.Struct, frozen=True):
+    """The answer to 38: the members of a group, and what each wants if they share its queues by topic."""
+
     consumerIdList: list[str] = []  # the protocol's name
+    raftmqWishes: list[list[str]] = []
+    raftmqWishOf: list[int] = []
+    """The place in `raftmqWishes` of each member's topics; as long as the list of ids, or empty."""
+
+    def sharers(self, topic: str) -> list[str]:
+        """Returns the members among which the topic's queues are divided: those that want it, or all if nobody said
+        what they want. Raises IndexError or ValueError if the answer is not well-formed."""
+        if not self.raftmqWishOf:
+            return self.consumerIdList
+        wanted = [topic in wish for wish in self.raftmqWishes]
+        return [each for each, wish in zip(self.consumerIdList, self.raftmqWishOf, strict=True) if wanted[wish]]
 
 
 def allocate_averagely(members: Sequence[str], me: str, queues: int) -> range:
@@ -76,6 +89,7 @@ class GroupMember:
             "consumeType": "CONSUME_PASSIVELY",
             "groupName": group,
             "messageModel": "CLUSTERING",
+            "raftmqByTopic": True,
             "subscriptionDataSet": self._subscriptions,
             "unitMode": False,
         }
@@ -97,7 +111,7 @@ class GroupMember:
                 await self._check_filter(subscription)
         for _ in range(_JOIN_TRIES):
             await self.heartbeat()
-            if self.client_id in await self.members():
+            if self.client_id in (await self.members()).consumerIdList:
                 return
             await asyncio.sleep(_JOIN_PAUSE_S)
         raise Failed(f"group {self._group} does not list this member after {_JOIN_TRIES} heartbeats", retryable=True)
@@ -116,9 +130,8 @@ class GroupMember:
         """Sends a heartbeat to every node; a node that does not answer gets the next one."""
         await self._heartbeats.beat()
 
-    async def members(self) -> list[str]:
-        """Returns the client ids of the group's members; an empty list while the cluster knows none. Raises
-        RaftMQError."""
+    async def members(self) -> MemberList:
+        """Returns the group's members; none while the cluster knows none. Raises RaftMQError."""
         reply = await self._view.call(
             RequestCode.GET_CONSUMER_LIST_BY_GROUP,
             {"consumerGroup": self._group},
@@ -127,20 +140,22 @@ class GroupMember:
             accept=(ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR),
         )
         listed = self._listed(reply)
-        if self.client_id not in listed:
+        if self.client_id not in listed.consumerIdList:
             # The node that answered may have forwarded the request to a leader that this client does not know: a node
             # that has just joined has never heard of this client. Looking for the leader also fetches the list of
             # nodes.
             self._view.suspect(self._view.leader)
         return listed
 
-    def _listed(self, reply: Reply) -> list[str]:
+    def _listed(self, reply: Reply) -> MemberList:
         if reply.code != ResponseCode.SUCCESS:
-            return []
+            return MemberList()
         try:
-            return msgspec.json.decode(reply.body, type=_ConsumerList).consumerIdList
-        except msgspec.DecodeError as error:
+            listed = msgspec.json.decode(reply.body, type=MemberList)
+            listed.sharers("")
+        except (msgspec.DecodeError, ValueError, IndexError) as error:
             raise Failed(f"members of group {self._group}: the answer is not understood: {error}") from error
+        return listed
 
     async def leave(self) -> None:
         """Unregisters this member at every node that can be reached, then closes its connections."""

@@ -20,7 +20,7 @@ from raftmq.client.consuming.offsets import Offsets
 from raftmq.client.consuming.pull import PullRequest, PullResult, PullStatus, pull_once
 from raftmq.client.consuming.send_back import RETRY_PREFIX, RETRY_TOPIC
 from raftmq.client.consuming.subscription import Subscription
-from raftmq.client.errors import Failed, RaftMQError, Refused, Unreachable
+from raftmq.client.errors import Denied, Failed, RaftMQError, Refused, Unreachable
 from raftmq.client.message import Message
 from raftmq.client.retries import Retry
 from raftmq_wire.codes import RequestCode, ResponseCode
@@ -29,6 +29,8 @@ LONG_POLL_S = 15.0
 PULL_RETRY_S = 30.0
 """Time in seconds for which the pulls of a queue may fail with errors of the server before the reader gets the
 error."""
+SWITCHED_OFF_S = 3.0
+"""Pause in seconds before a queue that may not be read now is asked again, as RocketMQ's clients do."""
 MAX_BUFFERED_MESSAGES = 2048
 MAX_BUFFERED_BYTES = 64 << 20
 
@@ -65,6 +67,8 @@ class QueuePuller:
         self._give_back = give_back
         self._offsets = Offsets(view)
         self._loop = asyncio.get_running_loop()
+        self._off: set[QueueFeed] = set()
+        """Feeds that were refused because their topic, or the group, is switched off."""
         self._queues = 0
         """The number of queues that are pulled from at present; they share the inbox's room."""
 
@@ -75,6 +79,7 @@ class QueuePuller:
             await self._keep_pulling(feed)
         finally:
             self._queues -= 1
+            self._off.discard(feed)
 
     async def _keep_pulling(self, feed: QueueFeed) -> None:
         backoff, failing_since = Backoff(self._view.jitter), None
@@ -89,6 +94,9 @@ class QueuePuller:
                 await backoff.pause()
                 continue
             except RaftMQError as error:
+                if self._follow and isinstance(error, Denied) and error.switched_off:
+                    await self._wait_until_on(feed, error)
+                    continue
                 failing_since = began if failing_since is None else failing_since
                 if not _passes(error) or self._loop.time() - failing_since > PULL_RETRY_S:
                     raise
@@ -96,10 +104,19 @@ class QueuePuller:
                 await backoff.pause()
                 continue
             failing_since = None
+            self._off.discard(feed)
             if idle and self._loop.time() - began < 0.01:
                 await backoff.pause()
             else:
                 backoff = Backoff(self._view.jitter)
+
+    async def _wait_until_on(self, feed: QueueFeed, error: Denied) -> None:
+        """Waits before the next pull of a topic or group that an operator has switched off, for as long as that is."""
+        if feed not in self._off:
+            self._off.add(feed)
+            _log.warning("group %s waits: %s", self._group, error)
+        self._tell(feed, f"says: {error}", error.code)
+        await asyncio.sleep(SWITCHED_OFF_S)
 
     def _tell(self, feed: QueueFeed, cause: str, code: int) -> None:
         what = f"pull of {feed.topic} queue {feed.queue_id} by group {self._group}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 from urllib.parse import quote
 
@@ -145,7 +146,7 @@ def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> N
     if as_json:
         print_json({"schema": 1, **answer})
         return
-    members = ", ".join(member["client_id"] for member in answer["members"]) or "none connected"
+    members = ", ".join(_names(answer["members"])) or "none connected"
     remark = f" ({remark})" if (remark := _remark_on(answer)) else ""
     click.echo(plain(f"{name}: lag {answer['lag']}{remark}; members: {members}"))
     about = ["committed", "min offset", "max offset", "lag", "lag s", "last commit s ago", "owner", "remark"]
@@ -182,6 +183,15 @@ def _remark_on(group: dict[str, Any]) -> str:
     beyond, hidden = group.get("beyond_end", 0), group.get("hidden", 0)
     texts = [f"offset beyond the end in {beyond} queues"] if beyond else []
     return ", ".join([*texts, *([f"{hidden} hidden"] if hidden else [])])
+
+
+def _names(members: list[dict[str, Any]]) -> list[str]:
+    """Returns the members' client ids; those of several connections with their addresses."""
+    times = Counter(member["client_id"] for member in members)
+    return [
+        f"{each['client_id']} at {each['address']}" if times[each["client_id"]] > 1 else each["client_id"]
+        for each in members
+    ]
 
 
 def _seconds(ms: int | None) -> str | None:

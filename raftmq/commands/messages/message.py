@@ -14,6 +14,9 @@ from raftmq_wire.errors import ExitCode, LocalError
 if TYPE_CHECKING:
     from raftmq.client import Client, Message
 
+MOST = 64
+"""The most messages of one answer."""
+
 
 @click.command()
 @click.option("--topic", metavar="NAME", help="The topic; required with --key, and with --id of a message.")
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 @click.option(
     "--max",
     "most",
-    type=click.IntRange(1, 64),
+    type=click.IntRange(1, MOST),
     default=32,
     show_default=True,
     help="With --key: maximum number of messages.",
@@ -57,12 +60,13 @@ def message(
         raise _usage("--key needs --topic: keys are indexed by topic", f"raftmq message --topic NAME --key {key}")
     if (since or until) and key is None:
         raise _usage("--since and --until need --key", "raftmq message --topic orders --key order-1 --since …")
+    found: list[Message]
+    more = False
     with connect(servers) as mq:
         if key is not None and topic:
             begin_ms, end_ms = _ms(since, 0), _ms(until, (1 << 63) - 1)
-            found = mq.admin.query_messages(
-                topic, key, begin_ms=begin_ms, end_ms=end_ms, count_max=most, as_stored=True
-            )
+            some = mq.admin.query_messages(topic, key, begin_ms=begin_ms, end_ms=end_ms, count_max=most, as_stored=True)
+            found, more = some, some.more
             nothing = f"no message of {topic} has the key {key}"
         elif message_id is not None:
             found = _by_id(mq, topic, message_id)
@@ -81,6 +85,16 @@ def message(
             _print(one)
     if count:
         click.echo(undecoded(count).removeprefix("; "), err=True)
+    if more:
+        click.echo(_older(found, most), err=True)
+
+
+def _older(found: list[Message], most: int) -> str:
+    """Says that not all messages with the key are shown, and how to see older ones: those of the second of the last one
+    may be shown twice."""
+    until = datetime.datetime.fromtimestamp(found[-1].store_ms // 1000 + 1).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    wider = ", or a larger --max" if len(found) == most < MOST else ""
+    return f"there may be more than these {len(found)}: --until '{until}' shows older ones{wider}"
 
 
 def _by_id(mq: Client, topic: str | None, message_id: str) -> list[Message]:

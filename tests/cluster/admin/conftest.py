@@ -167,6 +167,8 @@ class FakeNode:
         self.reads_confirmed = 0
         self.proposed: list[Command] = []
         self.consumers: dict[str, list[MemberView]] = {}
+        self.idle: dict[str, set[str]] = {}
+        """Topic -> clients that do not want it, of groups that are divided among all."""
         self.contradicted: list[KeyChange] = []
         self.turns = Turns(lambda callback: asyncio.get_running_loop().call_soon(callback))
         self.held_keys: list[Held] = []
@@ -314,6 +316,13 @@ class FakeNode:
 
     def member_count(self, group: str) -> int:
         return len(self.members(group))
+
+    def sharers(self, group: str, topic: str) -> list[str | None]:
+        clients = sorted({member.client_id for member in self.members(group)})
+        return [None if client in self.idle.get(topic, ()) else client for client in clients]
+
+    def unread(self, group: str) -> dict[str, list[str]]:
+        return {topic: sorted(clients) for topic, clients in self.idle.items()} if self.members(group) else {}
 
     def apply(self, commands: list[Command]) -> list[Any]:
         """Applies the commands; returns apply's answer to each."""

@@ -68,6 +68,9 @@ async def test_describe(client: Any, node: Any) -> None:
     assert ([row["beyond_end"] for row in group["offsets"]], group["beyond_end"]) == ([0, 0, 6], 1)
     assert [row["owner"] for row in group["offsets"]] == ["c1", "c1", "c1"]
     assert [row["lag_ms"] for row in group["offsets"]] == [node.wall_ms(), 0, 0], "the messages are from 1970"
+    node.idle["b"] = {"c1"}
+    group = await (await client.get("/v1/groups/billing")).json()
+    assert [row["owner"] for row in group["offsets"]] == ["c1", "c1", None], "it does not read what falls to it"
 
 
 async def test_a_group_that_never_committed_lags_from_the_first_message_that_is_kept(client: Any, node: Any) -> None:

@@ -119,7 +119,10 @@ def groups(node: Any) -> set[str]:
     node.consumers["stuck"] = [MemberView(client_id="c", address="", language="", version=1, silent_ms=0)]
     watch = GroupWatch(node)
     list(watch.look(0))
-    return {each.code for each in watch.look(node.config.health.queue_stuck_ms)}
+    node.idle["b"] = {"c"}
+    found = {each.code for each in watch.look(0)}
+    node.idle.clear()
+    return found | {each.code for each in watch.look(node.config.health.queue_stuck_ms)}
 
 
 def hidden(node: Any) -> set[str]:
@@ -303,6 +306,16 @@ def test_client_ids_of_two_users_are_named_as_long_as_they_are_noticed(node: Any
     for at in range(KEPT_MAX + 9):
         node.shared_ids.refused("g", f"c{at}", ann, bob)
     assert f"{KEPT_MAX} such ids in all" in conditions(node)["client_id_shared"].says
+
+
+def test_each_client_id_of_two_clients_of_one_user_is_named(node: Any) -> None:
+    for client in ("c1", "c2", "c1"):
+        node.shared_ids.twice("g", client, 0)
+    found = [each for each in own_conditions(node, node.status(), NOW_MS) if each.code == "client_id_shared"]
+    assert [each.object for each in found] == ["client c1 of group g", "client c2 of group g"]
+    assert "both get every message" in found[0].says
+    node.now_ms += SHOWN_MS
+    assert "client_id_shared" not in conditions(node)
 
 
 def test_one_or_two_voters_are_no_reason_for_a_warning(node: Any) -> None:

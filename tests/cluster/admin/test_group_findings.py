@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.admin.findings import group_watch
-from cluster.admin.findings.group_watch import GroupWatch
+from cluster.admin.findings.group_watch import TOPICS_HOLD_MS, GroupWatch
 from cluster.admin.node_interface import MemberView
 from raftlog.work import METER
 from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, DELETE_GROUP
@@ -112,3 +112,18 @@ def test_findings_about_groups_have_a_limit(node: Any, watch: GroupWatch, monkey
     for name in ("b1", "b2", "b3", "b4"):
         node.add_group(name, "a")
     assert len(codes(watch, 0)) == 3
+
+
+def test_topics_that_not_every_member_wants(node: Any, watch: GroupWatch) -> None:
+    node.consumers["billing"] = [CONSUMER]
+    node.idle["a"] = {"c1"}
+    (condition,) = watch.look(0)
+    assert (condition.code, condition.object) == ("group_topics_differ", "group billing")
+    assert condition.hold_ms == TOPICS_HOLD_MS
+    assert "(a: not wanted by c1)" in condition.says
+    assert codes(watch, STUCK_MS) == [("group_topics_differ", "group billing")], "the cause, not each queue"
+    commit(node, 0, 10)
+    commit(node, 1, 10)
+    assert codes(watch, STUCK_MS + 1) == [("group_topics_differ", "group billing")], "also while nothing is to be read"
+    node.idle.clear()
+    assert codes(watch, STUCK_MS + 2) == []

@@ -127,3 +127,33 @@ def test_a_malformed_word_is_a_wire_error(word: object) -> None:
 def test_a_name_leads_to_the_next_living_node(unreached: list[int], wanted: list[int]) -> None:
     found = stand_ins([FIVE, ONE, TWO, FOUR, THREE], [NodeId(node) for node in unreached])
     assert list(found.items()) == [(NodeId(node + 1), NodeId(to)) for node, to in enumerate(wanted)]
+
+
+def test_a_name_is_not_kept_on_a_node_that_is_no_longer_connected() -> None:
+    """TWO was restarted a moment ago, and its name leads to THREE, which is killed."""
+    reach, now_ms = Reach(), 50_000
+    assert reach.judge({TWO: AWAY_MS, THREE: 0}, now_ms, lost=[TWO])
+    assert not reach.judge({TWO: 0, THREE: 0}, now_ms + STEP_MS), "it waits for a calm time"
+    assert reach.judge({TWO: 0, THREE: STEP_MS}, now_ms + 2 * STEP_MS, lost=[THREE])
+    assert reach.away == set()
+
+
+def test_until_there_is_a_leaders_word_what_is_reached_is_not_away() -> None:
+    nodes = [ONE, TWO, THREE]
+    reach = Reach()
+    reach.judge({ONE: 0, THREE: 0}, 1)
+    reach.heard(ONE, [2, 3])
+    assert reach.settle(TWO, ONE) == {TWO, THREE}, "the leader's word counts, also of this node"
+    assert reach.stand_ins(TWO, ONE, nodes) == dict.fromkeys(nodes, ONE)
+    reach.judge({ONE: STEP_MS, THREE: 0}, 2, lost=[ONE])
+    for leader in (ONE, NOBODY, THREE):  # it is not seen yet that it is dead, nobody, and one that has said nothing yet
+        assert reach.settle(TWO, leader) == set()
+    reach.judge({ONE: STEP_MS, THREE: STEP_MS}, 3, lost=[ONE, THREE])
+    assert reach.stand_ins(TWO, NOBODY, nodes) == {ONE: ONE, TWO: TWO, THREE: TWO}
+    reach.judge({ONE: STEP_MS, THREE: 0}, 4, [TWO, THREE], lost=[ONE])
+    assert reach.settle(TWO, NOBODY) == {TWO, THREE}, "who leaves stays away"
+    reach.judge({ONE: STEP_MS, THREE: STEP_MS}, 5, [TWO], lost=[ONE, THREE])
+    assert reach.stand_ins(TWO, NOBODY, nodes) == {ONE: ONE, TWO: TWO, THREE: TWO}, "unless there is no other"
+    reach.judge({ONE: STEP_MS, THREE: 0}, 6, lost=[ONE])
+    reach.heard(THREE, [1])
+    assert reach.settle(TWO, THREE) == {ONE}

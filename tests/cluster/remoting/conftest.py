@@ -27,6 +27,7 @@ from cluster.broker.rights import Rights
 from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.config.config import Config
 from cluster.config.loading import load
+from cluster.peer.reachability import stand_ins
 from cluster.remoting.handlers.assignment import Assignments
 from cluster.remoting.handlers.broker_stats import BrokerFigures
 from cluster.remoting.handlers.consumer_requests import ConsumerRequests
@@ -231,7 +232,7 @@ class FakeNode:
         no_writes: Any = None  # tests/cluster/sim asks whole nodes
         no_recalls: Any = None  # tests/cluster/sim/test_sim_recall.py asks a whole node
         codes: dict[int, Code] = {
-            **Routes(self, lambda: self.unreached, self.early_routes).codes(),
+            **Routes(self, lambda nodes: stand_ins(nodes, self.unreached), self.early_routes).codes(),
             **TopicsAdmin(self, groups, self.note_change).codes(),
             **Heartbeats(self, self.members, locks).codes(),
             **QueueLockRequests(locks, self.members).codes(),

@@ -118,7 +118,11 @@ def test_only_news_is_proposed(node: Any) -> None:
     assert node.proposed == [], "an older subscription does not replace a newer one"
     assert node.members.subscription("g", "T").sub_string == "x"
     node.ask(34, consumer(topic="U", version=3))
-    assert node.proposed == [["subscribe", "g", [["U", "TAG", "*", 3]]]], "topics no longer listed go"
+    both = [["T", "TAG", "x", 2], ["U", "TAG", "*", 3]]
+    assert node.proposed == [["subscribe", "g", both]], "another member wants T"
+    node.proposed.clear()
+    node.ask(34, consumer(client="late", topic="U", version=3))
+    assert node.proposed == [["subscribe", "g", [["U", "TAG", "*", 3]]]], "topics that nobody lists go"
 
 
 def test_an_older_subscription_does_not_win_after_a_restart(node: Any) -> None:

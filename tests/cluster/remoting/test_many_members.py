@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.broker.groups import group_members
+from cluster.broker.groups.consumer_group import Member
 from cluster.broker.groups.group_members import Role
 from cluster.broker.groups.group_notices import NOTICE_UNITS, PER_SECOND
 from cluster.runtime.turns.work import TURN_SHARE
@@ -74,7 +75,7 @@ def test_whoever_joins_while_members_are_told_is_told_afterwards(node: Any, conn
     told(members)
     members[0].close()
     first = connect()
-    node.members.add_consumer("g", group_members.Member("a", first, "JAVA", 401), None, "CLUSTERING")
+    node.members.add_consumer("g", Member("a", first, "JAVA", 401), None, "CLUSTERING")
     assert 0 < told(members) < MANY - 1, "telling was cut"
     assert first.notified() == []
     node.advance(10_000)

@@ -9,6 +9,7 @@ import pytest
 from cluster.broker.pulls.pull_service import REPAIR_RETRY_MS, REPAIR_TRIES, TRIM_RETRY_MS
 from raftlog.errors import OutOfRangeError
 from raftlog.types import NOBODY, NodeId
+from raftmq.client.errors import is_switched_off
 
 
 @pytest.fixture
@@ -246,9 +247,19 @@ def test_refusals(node: Any, pull: Any) -> None:
     refused = pull(0, expressionType="SQL99", subscription="a > 1").answer
     assert (refused.code, refused.remark) == (1, "The broker does not support consumer to filter message by SQL99")
     node.create_topic("W", perm=2)
-    assert pull(0, topic="W").answer.code == 16
+    off = [pull(0, topic="W").answer]
     node.command("put_group", {"name": "g", "consume_enable": False}, False)
-    assert pull(0).answer.code == 16
+    off.append(pull(0).answer)
+    for answer in off:
+        assert (answer.code, is_switched_off(answer.code, answer.remark)) == (16, True), "our client waits"
+
+
+def test_a_parked_pull_of_a_topic_that_may_not_be_read_any_more_gets_nothing(node: Any, pull: Any) -> None:
+    parked = hold(pull, 0)
+    node.command("create_topic", {"name": "T", "read_queues": 4, "write_queues": 4, "perm": 2}, False)
+    node.store("T", b"x")
+    node.advance(0)
+    assert (parked.answer.code, parked.answer.body) == (16, b"")
 
 
 def test_without_own_subscription_the_groups_counts(node: Any, pull: Any) -> None:

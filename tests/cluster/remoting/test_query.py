@@ -271,3 +271,22 @@ def test_an_index_that_cannot_be_read_is_told(node: Any, monkeypatch: pytest.Mon
     monkeypatch.setattr(node.state, "fetch", broken)
     for answer in (by_key(node, "k"), by_position(node, position_of(stored))):
         assert (answer.code, "as the test wants" in answer.remark) == (1, True)
+
+
+def test_an_answer_that_lacks_messages_says_so(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut by number, cut by bytes, or with a message that cannot be read."""
+    node.create_topic("T")
+    stored = [node.store("T", b"x" * 100, keys="k")[0] for _ in range(5)]
+    node.store("T", b"one", keys="alone")
+
+    def told(key: str = "k", **fields: Any) -> tuple[int, str | None]:
+        answer = by_key(node, key, **fields)
+        return len(bodies(answer)), answer.ext.get("raftmqMore")
+
+    assert (told(), told("alone", maxNum=1)) == ((5, None), (1, None))
+    assert (told(maxNum=5), told(maxNum=4)) == ((5, None), (4, "true"))
+    monkeypatch.setattr(message_lookup, "BYTES_MAX", 2 * len(stored[0]))
+    assert told() == (3, "true")
+    monkeypatch.undo()
+    node.rotten.add(position_of(stored[0]))
+    assert told() == (4, "true")

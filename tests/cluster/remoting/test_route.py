@@ -22,8 +22,8 @@ BROKER = (
 
 
 ALIASES = b"".join(
-    b',{"brokerAddrs":{"0":"10.0.0.%d:10911"},"brokerName":"raftmq-%d","cluster":"DefaultCluster",'
-    b'"enableActingMaster":false}' % (node, node)
+    b'{"brokerAddrs":{"0":"10.0.0.%d:10911"},"brokerName":"raftmq-%d","cluster":"DefaultCluster",'
+    b'"enableActingMaster":false},' % (node, node)
     for node in (1, 2, 3)
 )
 
@@ -31,14 +31,14 @@ ALIASES = b"".join(
 def test_route_bytes(node: Any) -> None:
     node.create_topic("T", queues=3)
     queues = b"".join(
-        b',{"brokerName":"raftmq-%d","perm":2,"readQueueNums":0,"topicSysFlag":0,"writeQueueNums":3}' % node
+        b',{"brokerName":"raftmq-%d","perm":6,"readQueueNums":0,"topicSysFlag":0,"writeQueueNums":3}' % node
         for node in (1, 2, 3)
     )
     assert node.ask(105, topic="T").answer == (
         0,
         None,
         {},
-        b'{"brokerDatas":[' + BROKER + ALIASES + b'],"filterServerTable":{},"queueDatas":[{"brokerName":"raftmq",'
+        b'{"brokerDatas":[' + ALIASES + BROKER + b'],"filterServerTable":{},"queueDatas":[{"brokerName":"raftmq",'
         b'"perm":4,"readQueueNums":3,"topicSysFlag":0,"writeQueueNums":3}' + queues + b"]}",
     )
 
@@ -62,7 +62,7 @@ def test_route_bytes_without_aliases(node_with: Any, on: bool, language: str, ve
 def test_who_gets_aliases(node: Any, language: str, version: int) -> None:
     node.create_topic("T")
     route = json.loads(node.ask(105, topic="T", language=language, version=version).answer.body)
-    assert [b["brokerName"] for b in route["brokerDatas"]] == ["raftmq", "raftmq-1", "raftmq-2", "raftmq-3"]
+    assert [b["brokerName"] for b in route["brokerDatas"]] == ["raftmq-1", "raftmq-2", "raftmq-3", "raftmq"]
 
 
 def test_the_name_of_a_node_that_the_leader_does_not_reach_leads_to_another(node: Any) -> None:
@@ -77,8 +77,8 @@ def test_the_name_of_a_node_that_the_leader_does_not_reach_leads_to_another(node
     node.unreached = {NodeId(3)}
     during = route()
     assert during["queueDatas"] == before["queueDatas"]
-    group, *aliases = during["brokerDatas"]
-    assert group == before["brokerDatas"][0], "readers are shown every node"
+    *aliases, group = during["brokerDatas"]
+    assert group == before["brokerDatas"][-1], "readers are shown every node"
     assert [(alias["brokerName"], alias["brokerAddrs"]) for alias in aliases] == [
         ("raftmq-1", {"0": "10.0.0.1:10911"}),
         ("raftmq-2", {"0": "10.0.0.2:10911"}),
@@ -98,11 +98,39 @@ def test_the_first_route_of_a_cpp_client_comes_after_its_first_heartbeat(node: A
     assert not first.replies
     node.advance(1)
     names = [row["brokerName"] for row in json.loads(first.answer.body)["brokerDatas"]]
-    assert names == ["raftmq", "raftmq-1", "raftmq-2", "raftmq-3"]
+    assert names == ["raftmq-1", "raftmq-2", "raftmq-3", "raftmq"]
     assert node.ask(105, topic="T", language="CPP", version=35, connection=connection).answer.code == 0
     again = node.ask(105, topic="U", language="CPP", version=35, connection=connect("broker"))
     node.advance(HOLD_MS)
     assert again.answer.code == 17
+
+
+def changed_perm(node: Any, address: str, perm: int) -> str:
+    """What `mqadmin updateTopicPerm -t T -b ADDRESS -p PERM` does (4.9.8, 5.5.0): it takes the numbers of queues from
+    the first row, and compares permissions with the row of the first name of which the address is the master."""
+    route = json.loads(node.ask(105, topic="T").answer.body)
+    first = route["queueDatas"][0]
+    names = [each["brokerName"] for each in route["brokerDatas"] if each["brokerAddrs"].get("0") == address]
+    if not names:
+        return "not a master"
+    (before,) = (row["perm"] for row in route["queueDatas"] if row["brokerName"] == names[0])
+    if perm == before:
+        return "equals"
+    numbers = {name: first[name] for name in ("readQueueNums", "writeQueueNums", "topicSysFlag")}
+    assert node.ask(17, topic="T", perm=perm, order="false", **numbers).answer.code == 0
+    return f"from {before} to {perm}"
+
+
+@pytest.mark.parametrize("language", ["aliases", "one name"])
+def test_a_tool_changes_every_permission_to_every_other(node: Any, node_with: Any, language: str) -> None:
+    node = node if language == "aliases" else node_with(**{"cluster.producer_aliases": False})
+    node.create_topic("T", queues=3)
+    leader, now = "10.0.0.2:10911", 6
+    for perm in (6, 4, 4, 2, 2, 6, 2, 4, 6):
+        assert changed_perm(node, leader, perm) == ("equals" if perm == now else f"from {now} to {perm}")
+        now = perm
+        stored = node.state.topics["T"]
+        assert (stored.perm, stored.read_queues, stored.write_queues) == (perm, 3, 3)
 
 
 def test_a_topic_without_write_permission_has_no_aliases(node: Any) -> None:
@@ -132,7 +160,7 @@ def test_addresses_follow_leader_and_listener(node: Any, connect: Any) -> None:
 
     def addresses(listener: str = "broker") -> dict[str, str]:
         body = node.ask(105, topic="T", connection=connect(listener)).answer.body
-        group, *aliases = json.loads(body)["brokerDatas"]
+        *aliases, group = json.loads(body)["brokerDatas"]
         known = set(group["brokerAddrs"].values())
         assert [len(alias["brokerAddrs"]) for alias in aliases] == [1, 1, 1]
         assert {alias["brokerAddrs"]["0"] for alias in aliases} == known, "aliases do not move with the leader"
@@ -276,7 +304,7 @@ def test_where_followers_are_read_the_id_of_a_dead_one_leads_to_another(node_wit
 
     def addresses(code: int) -> list[str]:
         body = json.loads(node.ask(code, topic="T").answer.body)
-        data = body["brokerDatas"][0] if code == 105 else body["brokerAddrTable"]["raftmq"]
+        data = body["brokerDatas"][-1] if code == 105 else body["brokerAddrTable"]["raftmq"]
         assert list(data["brokerAddrs"]) == ["0", "1", "3"]
         return list(data["brokerAddrs"].values())
 

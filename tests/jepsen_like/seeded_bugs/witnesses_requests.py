@@ -286,3 +286,7 @@ def witness_T09() -> None:
 
 def witness_T10() -> None:
     holds("T10")
+
+
+def witness_AP01() -> None:
+    holds("AP01")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from jepsen_like.sim.scripted import Stage
 from raftlog.types import NodeId
 
@@ -118,3 +120,68 @@ def test_without_a_leader_the_last_word_stays() -> None:
     assert before == {"1": [3], "2": [3]}
     assert alone == {"2": [3]}
     assert after == NOBODY_AWAY
+
+
+class Routed(Stage):
+    """A stage that looks all the time at the aliases in the routes of each running node."""
+
+    def __init__(self, script: str) -> None:
+        super().__init__(script)
+        self.astray: list[str] = []
+        self._watched = False
+
+    def do_watch(self) -> None:
+        """From now on, looks whether the name of a node that runs leads to one that does not. After a node was started
+        or killed, others have `NOTICED_S` to see that."""
+        self._watched = True
+        self._look_again({}, 0.0)
+
+    def _look_again(self, before: dict[NodeId, bool], since_s: float) -> None:
+        up = {number: machine.node is not None for number, machine in sorted(self.machines.items())}
+        since_s = since_s if up == before else self.loop.now
+        if self.loop.now - since_s >= NOTICED_S:
+            for number, machine in sorted(self.machines.items()):
+                leads = machine.node.links.stand_ins([*self.machines]) if machine.node is not None else {}
+                self.astray += [
+                    f"{self.loop.now:.2f} s: by node {number}, the name of node {name} leads to node {to}"
+                    for name, to in leads.items()
+                    if up[name] and not up[to]
+                ]
+        self.loop.call_outside(0.02, lambda: self._look_again(up, since_s))
+
+
+NOTICED_S = 0.45
+"""Seconds in which a node sees that another one was started or killed: two looks at its links."""
+
+
+def astray(script: str) -> list[str]:
+    stage = Routed(script)
+    verdict = stage.run()
+    assert not verdict.violations, verdict.violations
+    return stage.astray
+
+
+@pytest.mark.parametrize("back_s", ["0.5", "1", "2"])
+@pytest.mark.parametrize(("young", "leader"), [(1, 3), (3, 1), (2, 3), (3, 2)])
+def test_a_living_nodes_name_never_leads_to_a_leader_killed_soon_after_a_restart(
+    young: int, leader: int, back_s: str
+) -> None:
+    """The one that was restarted still counts as away, and its name leads to another node: that one is killed."""
+    killed = f"kill {young}\nwait 2\nstart {young}\nwait {back_s}\nkill {leader}\n"
+    assert (
+        astray(f"nodes 3\nlead {leader}\nsend 2\nwait 4\nwatch\n{killed}wait 4\nstart {leader}\nwait 5\nsettle\n") == []
+    )
+
+
+def test_without_a_quorum_the_name_of_the_one_that_lives_leads_to_it() -> None:
+    """The last word was that it was away, so its name led to a node that is dead: its clients were told that nothing
+    listens there, and not that there is no leader (14)."""
+    killed = "kill 2\nwait 2\nstart 2\nwait 0.6\nkill 1 3\n"
+    assert astray(f"nodes 3\nlead 1\nsend 2\nwait 4\nwatch\n{killed}wait 4\nstart 1 3\nwait 8\nsettle\n") == []
+
+
+def test_the_name_of_a_dead_node_leads_to_one_that_lives_until_there_is_a_leader() -> None:
+    """Node 3 is dead, and its name led to node 1, which dies too."""
+    script = "nodes 3\nlead 1\nsend 2\nwait 4\nkill 3\nwait 3\nlook\nkill 1\nwait 4\nlook\nstart 1 3\nwait 8\nsettle\n"
+    seen = looked(script, lambda stage: dict(node(stage, TWO).links.stand_ins([ONE, TWO, THREE])))
+    assert seen == [{ONE: ONE, TWO: TWO, THREE: ONE}, {ONE: ONE, TWO: TWO, THREE: TWO}]

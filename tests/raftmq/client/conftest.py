@@ -104,6 +104,8 @@ class FakeCluster:
         self.min_offsets: dict[tuple[str, int], int] = {}
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.members: dict[str, dict[str, FakeConnection]] = {}
+        self.wishes: dict[str, list[str]] | None = None
+        """Client -> the topics of its last heartbeat, of clients that can divide by topic; None: nobody is told."""
         self.sessions: dict[tuple[str, str], tuple[int, int, str]] = {}
         self.sends: list[Arrived] = []
         self.commits: list[tuple[str, int, int]] = []
@@ -373,6 +375,9 @@ class FakeConnection(asyncio.Protocol):
                 members = cluster.members.setdefault(consumer["groupName"], {})
                 new = beat["clientID"] not in members
                 members[beat["clientID"]] = self
+                if cluster.wishes is not None and consumer["raftmqByTopic"]:
+                    wanted = [each["topic"] for each in consumer["subscriptionDataSet"]]
+                    cluster.wishes[beat["clientID"]] = wanted
                 if new:
                     cluster.notify(consumer["groupName"])
             self.reply(opaque)
@@ -383,7 +388,10 @@ class FakeConnection(asyncio.Protocol):
             self.reply(opaque)
         elif code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
             ids = list(cluster.members.get(ext["consumerGroup"], ()))
-            self.reply(opaque, 0 if ids else 1, body=json.dumps({"consumerIdList": ids}).encode())
+            told: dict[str, Any] = {"consumerIdList": ids}
+            if cluster.wishes is not None and cluster.wishes.keys() >= set(ids):
+                told |= {"raftmqWishes": [cluster.wishes[each] for each in ids], "raftmqWishOf": [*range(len(ids))]}
+            self.reply(opaque, 0 if ids else 1, body=json.dumps(told).encode())
         elif code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
             self.reply(opaque, body=json.dumps({"lockOKMQSet": cluster.lock(code, json.loads(body))}).encode())
         elif code in (RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET):

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftmq.client import Failed, NotFound, Refused, aconnect
-from raftmq.client.consuming import assigned_queues
-from raftmq.client.consuming.group_member import GroupMember, allocate_averagely
+from raftmq.client import Denied, Failed, NotFound, Refused, aconnect
+from raftmq.client.consuming import assigned_queues, queue_puller
+from raftmq.client.consuming.group_member import GroupMember, MemberList, allocate_averagely
 from raftmq.client.consuming.pull import PullStatus
 from raftmq.client.consuming.subscription import Subscription, normal_tags, split_tags, subscription
+from raftmq_wire.codes import RequestCode
 
 
 def bodies(first: int, count: int) -> list[bytes]:
@@ -206,9 +207,9 @@ async def test_a_member_that_a_new_leader_does_not_list_yet_is_not_at_the_end(
     """It is listed when it joins, and for once not when it takes its share: it reads when it is listed again."""
     told, times = GroupMember.members, []
 
-    async def members(self: GroupMember) -> list[str]:
+    async def members(self: GroupMember) -> MemberList:
         times.append(1)
-        return [] if len(times) == 2 else await told(self)
+        return MemberList() if len(times) == 2 else await told(self)
 
     monkeypatch.setattr(GroupMember, "members", members)
     monkeypatch.setattr(assigned_queues, "RELOCK_S", 0.01)
@@ -337,3 +338,57 @@ def test_a_filter_replaces_tags() -> None:
     assert subscription(None, "a || b").tags is None
     with pytest.raises(ValueError, match="not both"):
         subscription("a", "price > 10")
+
+
+OFF = ("topic orders may not be read (perm 2)", "consumer group billing may not consume (consumeEnable=false)")
+RIGHT = "user shop has no right to Sub on Topic:orders from 10.0.0.9"
+
+
+def refuses(fake: Any, remark: str, times: int) -> None:
+    """Each node refuses so many pulls with code 16."""
+    for node in fake.nodes:
+        node.overrides[RequestCode.PULL_MESSAGE] = deque([(16, remark, {}, b"")] * times)
+
+
+@pytest.mark.parametrize("remark", OFF)
+async def test_a_consumer_waits_while_its_topic_or_group_is_switched_off(
+    fake: Any, remark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For longer than errors may last, and then it goes on where it stood."""
+    monkeypatch.setattr(queue_puller, "PULL_RETRY_S", 0.1)
+    monkeypatch.setattr(queue_puller, "SWITCHED_OFF_S", 0.05)
+    fake.create("orders", 1)
+    fake.fill("orders", 0, bodies(0, 2))
+    async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders") as c:
+        assert (await anext(c)).body == b"0"
+        refuses(fake, remark, 9)
+        await c.seek(1, queue_id=0)
+        assert await c.poll(0.2) is None
+        assert (await anext(c)).body == b"1"
+    left = sum([len(node.overrides[RequestCode.PULL_MESSAGE]) for node in fake.nodes])
+    assert left == 18, "nine at the leader"
+
+
+@pytest.mark.parametrize("follow", [True, False])
+async def test_a_missing_right_ends_the_consumer(fake: Any, follow: bool) -> None:
+    fake.create("orders", 1)
+    fake.fill("orders", 0, bodies(0, 1))
+    refuses(fake, RIGHT, 1)
+    async with aconnect(fake.servers) as mq:
+        with pytest.raises(Denied, match="no right to Sub") as caught:
+            await read_all(mq.consumer("billing", "orders", follow=follow))
+    assert not caught.value.switched_off
+
+
+async def test_who_reads_to_the_end_is_told_that_a_topic_is_switched_off(fake: Any) -> None:
+    fake.create("orders", 1)
+    fake.fill("orders", 0, bodies(0, 1))
+    refuses(fake, OFF[0], 1)
+    async with aconnect(fake.servers) as mq:
+        with pytest.raises(Denied, match="may not be read") as caught:
+            await read_all(mq.consumer("billing", "orders", follow=False))
+        assert caught.value.switched_off
+        fake.queues["orders"] = []
+        with pytest.raises(Denied, match="may not be read") as caught:
+            await read_all(mq.consumer("billing", "orders", follow=False))
+        assert caught.value.switched_off

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import json
 from typing import Any
 
 import pytest
 
-from raftmq.client import Message, NotFound, aconnect, connect
+from raftmq.client import Failed, Message, NotFound, aconnect, connect
+from raftmq_wire.codes import RequestCode
 
 
 def bodies(name: str, count: int) -> list[bytes]:
@@ -171,3 +173,43 @@ def test_threads_iterate_without_a_block(fake_in_thread: Any) -> None:
         assert (next(consumer).body, consumer.topics) == (b"0", ("orders",))
         consumer.commit(first)
     assert fake_in_thread.offsets["billing", "orders", 0] == 1
+
+
+async def read_apart(fake: Any) -> dict[str, int]:
+    """The messages of each topic that two members get of which each wants one topic, with 10 messages in each queue."""
+    got = dict.fromkeys(("orders", "refunds"), 0)
+    for topic in got:
+        fake.create(topic, 4)
+    async with aconnect(fake.servers) as mq, mq.consumer("g", "orders") as one, mq.consumer("g", "refunds") as other:
+        while one._share.rebalance.is_set() or other._share.rebalance.is_set():
+            await one.poll(0.05)
+        for topic in got:
+            for queue_id in range(4):
+                fake.fill(topic, queue_id, bodies(topic, 10))
+        for consumer in (one, other):
+            while (message := await consumer.poll(0.3)) is not None:
+                got[message.topic] += 1
+    return got
+
+
+async def test_members_that_want_different_topics_read_all_of_each(fake: Any) -> None:
+    fake.wishes = {}
+    assert await read_apart(fake) == {"orders": 40, "refunds": 40}
+
+
+async def test_where_nobody_is_told_what_others_want_the_rule_is_that_of_rocketmq(fake: Any) -> None:
+    assert await read_apart(fake) == {"orders": 20, "refunds": 20}
+
+
+@pytest.mark.parametrize("wish_of", [[0], [0, 0], [7]])
+async def test_an_answer_that_makes_no_sense_is_refused(fake: Any, wish_of: list[int]) -> None:
+    fake.create("orders", 1)
+
+    def answer(connection: Any, opaque: int, ext: dict[str, str], body: bytes) -> None:
+        told = {"consumerIdList": ["x"], "raftmqWishes": [], "raftmqWishOf": wish_of}
+        connection.reply(opaque, body=json.dumps(told).encode())
+
+    fake.handlers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = answer
+    async with aconnect(fake.servers) as mq:
+        with pytest.raises(Failed, match="the answer is not understood"):
+            await mq.consumer("g", "orders").open()

@@ -263,3 +263,12 @@ def test_ids_of_members_are_shown_escaped(monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr(AdminApi, "whole", lambda *_: group)
     assert run_line(["group", "describe", "g", "--admin", ADDRESS]) == 0
     assert f"members: {SHOWN}\n" in capsys.readouterr().out
+
+
+def test_a_member_of_two_connections_is_listed_for_each(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    members = [{"client_id": name, "address": f"10.0.0.1:{port}"} for name, port in (("c", 1), ("c", 2), ("d", 3))]
+    monkeypatch.setattr(AdminApi, "whole", lambda *_: {"members": members, "offsets": [], "lag": 0})
+    assert run_line(["group", "describe", "g", "--admin", ADDRESS]) == 0
+    assert "members: c at 10.0.0.1:1, c at 10.0.0.1:2, d\n" in capsys.readouterr().out
