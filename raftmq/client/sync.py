@@ -453,6 +453,11 @@ class Consumer:
         only one."""
         return self._consumer.positions(topic)
 
+    def bookmarks(self, topic: str | None = None) -> dict[int, Position]:
+        """Returns what `positions` does, each offset with the topic in which it counts: what a program keeps, and gives
+        to `seek` later."""
+        return self._consumer.bookmarks(topic)
+
     def commit(self, message: Message | None = None) -> None:
         """Commits all messages that were handed out so far (with `manual_ack`: those acknowledged), durably. If
         `message` is given, commits only its queue, up to and including this message. Raises Unknown if nobody confirmed
