@@ -24,6 +24,7 @@ from raftmq.commands.shared_options import (
     print_table,
     show,
 )
+from raftmq.commands.value_types import AddressType, ApiType, ListenerType
 from raftmq.local import stop_check
 from raftmq.local.http.admin_http import ADMIN_VARIABLE, AdminApi, F, admin_addresses, drain_node
 from raftmq.local_path import LocalPath
@@ -45,7 +46,10 @@ def new_node_options(command: F) -> F:
         help="The new node's raftmq.toml, on its own machine; with --via.",
     )
     via = click.option(
-        "--via", metavar="URL", help="HTTP API of a member, such as http://10.0.0.1:9644; with --config."
+        "--via",
+        metavar="URL",
+        type=ApiType(),
+        help="HTTP API of a member, such as http://10.0.0.1:9644; with --config.",
     )
     secret = click.option(
         "--secret",
@@ -301,12 +305,15 @@ def replace(
 
 @node.command()
 @NODE
-@click.argument("address", metavar="HOST:PORT")
-@click.option("--http", metavar="HOST:PORT", help="The new address of its HTTP API (default: it stays).")
+@click.argument("address", metavar="HOST:PORT", type=AddressType())
+@click.option(
+    "--http", metavar="HOST:PORT", type=AddressType(), help="The new address of its HTTP API (default: it stays)."
+)
 @click.option(
     "--listener",
     "listeners",
     metavar="NAME=HOST:PORT",
+    type=ListenerType(),
     multiple=True,
     help="What one of its listeners advertises from now on; may be repeated (default: they stay).",
 )
