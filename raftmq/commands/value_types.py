@@ -48,15 +48,19 @@ class ListenerType(AddressType):
 
 
 class ApiType(click.ParamType[str]):
-    """The address of the HTTP API of a node, with or without http:// or https:// before it."""
+    """The address of the HTTP API of a node, with or without http:// or https:// before it, or a context."""
 
     name = "api"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Returns the text. Raises LocalError for anything else."""
         from raftmq.local.http.admin_http import parse_addresses
+        from raftmq.local.http.contexts import find_context
 
-        parse_addresses(str(value))
+        if ":" in str(value):
+            parse_addresses(str(value))
+        else:
+            find_context(str(value))
         return str(value)
 
 

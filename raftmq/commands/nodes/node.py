@@ -356,14 +356,7 @@ def _moved(
     if member is None:
         ids = _names([each["id"] for each in view["members"]])
         raise LocalError(f"there is no node {node}", f"the members are {ids}", LOOK, ExitCode.REFUSED)
-    try:
-        host, port = split_address(address)
-        advertised = dict(_listener(each) for each in listeners)
-        for each in [*advertised.values(), *([http] if http else [])]:
-            split_address(each)
-    except ValueError as error:
-        fix = f"raftmq node move {node} 10.0.0.4:10914 --listener broker=10.0.0.4:10911"
-        raise LocalError("that is no address", str(error), fix, ExitCode.USAGE) from None
+    host, port = split_address(address)
     return {
         "id": node,
         "uuid": member["uuid"],
@@ -371,16 +364,8 @@ def _moved(
         "host": host,
         "port": port,
         "admin": member["admin"] if http is None else http,
-        "listeners": {**member["listeners"], **advertised},
+        "listeners": {**member["listeners"], **dict(each.split("=", 1) for each in listeners)},
     }
-
-
-def _listener(text: str) -> tuple[str, str]:
-    """Returns the name and the address of a --listener. Raises ValueError."""
-    name, equals, address = text.partition("=")
-    if not name or not equals:
-        raise ValueError(f'"{text}" is not NAME=HOST:PORT')
-    return name, address
 
 
 @node.command()
