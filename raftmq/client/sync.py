@@ -196,7 +196,7 @@ class Client:
         self,
         topic: str,
         queue_id: int,
-        offset: int,
+        offset: int | Position,
         max_messages: int = MAX_PULL_MESSAGES,
         *,
         node: str | None = None,
@@ -207,7 +207,8 @@ class Client:
         as_stored: bool = False,
     ) -> PullResult:
         """Pulls messages of one queue once. With `node` ("host:port"), only that node is asked, and it answers from the
-        entries that it has applied itself; see AsyncClient.pull for `as_stored`."""
+        entries that it has applied itself; see AsyncClient.pull for `as_stored`. Raises NotFound for a Position in
+        another topic."""
         return self._thread.run(
             self._client.pull(
                 topic,

@@ -31,6 +31,7 @@ from raftmq.arrow.ranges import QueueRange
 from raftmq.client.admin import QueueInfo
 from raftmq.client.errors import NotFound
 from raftmq.copies.shared_objects import SharedObjects, clusters_of
+from raftmq.local.init import GROUP_ID
 from raftmq_wire.errors import LocalError
 from raftmq_wire.message_format import MessageFormatError, decode_message
 from raftmq_wire.topic_identity import TopicIdentity

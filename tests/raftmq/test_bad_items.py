@@ -299,7 +299,7 @@ def by_tier_copy(place: Place) -> bytes:
 
 def by_dashboard(place: Place) -> bytes:
     """What the dashboard's page of messages shows, page by page, and then by key."""
-    address = place.live.admin(place.live.leader())
+    address = place.live.admin(place.live.leader()).removeprefix("http://")
     places = [f"by=offset&value={at}" for at in range(0, 2 * len(BAD), 8)] + [f"by=key&value={KEY}"]
     shown = run_dashboard(place.folder, DASHBOARD, address, TOPIC, *places)
     assert all(each in shown for each in ("UNIQ_KEY or message id", "not text", "KEYS"))

@@ -21,6 +21,7 @@ from cluster.admin.streamed_json import Pieces
 from cluster.broker.evicted.evicted_key_search import EvictedPage, complete, is_evicted
 from cluster.broker.evicted.evicted_pulls import first_offset
 from cluster.broker.evicted.evicted_time_search import offset_by_time
+from cluster.broker.name_rules import check_counted
 from cluster.broker.reads.message_lookup import (
     BYTES_MAX,
     KeyLookup,
@@ -31,7 +32,6 @@ from cluster.broker.reads.message_lookup import (
     message_at,
     why_none,
 )
-from cluster.broker.name_rules import check_counted
 from cluster.broker.refusal import Reason, Refused
 from cluster.runtime.request_limits import INT64_MAX
 from cluster.tier.store.errors import StoreError
