@@ -6,9 +6,11 @@ of Spark, which want Java, are tried in tests/pyspark_raftmq.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,8 +27,6 @@ from raftmq.commands.messages.start_positions import walk
 from raftmq.copies.open_copy import opened
 from raftmq.local.http.admin_http import AdminApi
 from raftmq_wire.errors import LocalError
-
-pytestmark = pytest.mark.live
 
 OLD = [b"old %d" % number for number in range(5)]
 NEW = [b"new %d" % number for number in range(9)]
@@ -209,6 +209,7 @@ PLACES: tuple[Callable[[Place], Use], ...] = (
 )
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("keep", PLACES, ids=lambda keep: keep.__name__)
 def test_what_is_kept_is_refused_in_another_topic(live_cluster: Any, tmp_path: Path, keep: Callable[..., Use]) -> None:
     with raftmq.connect(live_cluster.servers) as mq:
@@ -219,3 +220,45 @@ def test_what_is_kept_is_refused_in_another_topic(live_cluster: Any, tmp_path: P
         use = keep(place)
         place.make_again()
         assert GONE in use(place)
+
+
+TAKES_NUMBERS = {
+    "consumer.start": "where a group begins that has committed nothing: it is no offset that was kept",
+    "pull_frames.offset": "of a range whose topic is compared before and after the read (raftmq.arrow.tables)",
+    "pull_frames_soon.offset": "the same",
+    "begin.start": "a word, a time, or what `consumer` was given",
+}
+"""A parameter of the client that takes an offset as a bare number -> why."""
+OFFSETS = {"offset", "start", "end", "to", "message_offset", "queue_offset"}
+
+
+def bare_offsets(*kinds: Any) -> set[str]:
+    """Returns the parameters of public functions and methods that take an offset and no Position."""
+    found = set()
+    for kind in kinds:
+        methods = dict(inspect.getmembers(kind, inspect.isfunction)) if inspect.isclass(kind) else {kind.__name__: kind}
+        for name, method in methods.items():
+            for parameter in inspect.signature(method).parameters.values():
+                told = str(parameter.annotation)
+                if (
+                    parameter.name in OFFSETS
+                    and not name.startswith("_")
+                    and not {"Position", "Where"} & words_of(told)
+                ):
+                    found.add(f"{name}.{parameter.name}")
+    return found
+
+
+def words_of(annotation: str) -> set[str]:
+    return set(re.findall(r"\w+", annotation))
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_whatever_takes_an_offset_takes_a_position(planted: bool) -> None:
+    class Planted:
+        def rewind(self, topic: str, offset: int) -> None:
+            """Takes a bare number."""
+
+    kinds = [kind for name in raftmq.__all__ if callable(kind := getattr(raftmq, name))]
+    found = bare_offsets(*kinds, *([Planted] if planted else []))
+    assert found == TAKES_NUMBERS.keys() | ({"rewind.offset"} if planted else set())
