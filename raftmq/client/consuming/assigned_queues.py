@@ -22,7 +22,7 @@ from raftmq.client.consuming.offsets import Offsets, Start
 from raftmq.client.consuming.queue_puller import QueuePuller
 from raftmq.client.consuming.send_back import RETRY_PREFIX
 from raftmq.client.consuming.subscription import ALL, Subscription
-from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused
+from raftmq.client.errors import Denied, Failed, NotFound, RaftMQError, Refused
 from raftmq.client.message import Message
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.topic_identity import Position, why_another
@@ -283,6 +283,8 @@ class QueueShare:
             await backoff.pause()
             try:
                 fresh = await self._make_feed(key, again=True)
+            except Denied:
+                raise
             except Refused:  # there is no such queue
                 self._drop(feed)
                 self.rebalance.set()

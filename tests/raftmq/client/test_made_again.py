@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from raftmq.client import NotFound, aconnect
+from raftmq.client import Denied, NotFound, aconnect
 from raftmq.client.consuming import assigned_queues
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.topic_identity import Position
@@ -70,6 +70,19 @@ async def test_a_topic_that_stays_away_ends_the_reading(fake: Any, monkeypatch: 
         assert await take(c, len(OLD)) == OLD
         fake.delete("orders")
         with pytest.raises(NotFound):
+            await anext(c)
+        await c.close(commit=False)
+
+
+async def test_a_new_topic_that_may_not_be_read_ends_the_reading(fake: Any) -> None:
+    fake.create("orders", 1)
+    fake.fill("orders", 0, OLD)
+    async with aconnect(fake.servers) as mq:
+        c = await mq.consumer("billing", "orders").open()
+        assert await take(c, len(OLD)) == OLD
+        fake.handlers[RequestCode.GET_MIN_OFFSET] = lambda link, opaque, ext, body: link.reply(opaque, 16)
+        make_again(fake)
+        with pytest.raises(Denied):
             await anext(c)
         await c.close(commit=False)
 
