@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jepsen_like.check_cli import history_at
+from raftmq.commands.value_types import SparkMasterType
 from raftmq.local_path import LocalPath
 
 if TYPE_CHECKING:
@@ -25,7 +26,14 @@ UNKNOWN = 3
 
 @click.command("check-history")
 @click.argument("history", type=LocalPath(exists=True, path_type=Path))
-@click.option("--master", default="local[2]", show_default=True, metavar="URL", help="Where Spark runs the tasks.")
+@click.option(
+    "--master",
+    default="local[2]",
+    show_default=True,
+    metavar="URL",
+    type=SparkMasterType(),
+    help="Where Spark runs the tasks.",
+)
 @click.option("--memory", default="2g", show_default=True, metavar="SIZE", help="Memory of Spark's driver.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context

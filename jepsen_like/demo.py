@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from raftmq.commands.value_types import StoreType
 from raftmq.local_path import LocalPath
 
 if TYPE_CHECKING:
@@ -98,7 +99,12 @@ class Outcome(NamedTuple):
 @click.option(
     "--file", type=LocalPath(exists=True, dir_okay=False, path_type=Path), help="Send the lines of this file instead."
 )
-@click.option("--tier", metavar="URL", help="Upload the log to this object store, or to a directory, and read it back.")
+@click.option(
+    "--tier",
+    metavar="URL",
+    type=StoreType(paths=True),
+    help="Upload the log to this object store, or to a directory, and read it back.",
+)
 @click.option("--secured", is_flag=True, help="Over TLS, as a user: up --tls --auth.")
 @click.option("--data", type=LocalPath(path_type=Path), help="Use this new directory and keep it.")
 @click.option("--keep", is_flag=True, help="Keep the temporary directory.")

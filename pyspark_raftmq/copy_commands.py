@@ -9,6 +9,7 @@ import click
 
 from pyspark_raftmq.job_running import explained, job_session, session_options
 from raftmq.commands.shared_options import json_option, print_table, show
+from raftmq.commands.value_types import StoreType
 from raftmq.local_path import LocalPath
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from raftmq.arrow.log_copy import CopySource
 
 _SHOWN = 100
+_COPY = StoreType(paths=True)
 _CLUSTER = click.option("--cluster", metavar="UUID", help="Which cluster's tier, if several use the store.")
 DIFFERENT = 1
 """Exit code of a job that ended and found differences."""
@@ -32,8 +34,17 @@ def source_of(where: str, cluster: str | None) -> CopySource:
 
 
 @click.command("rebuild")
-@click.option("--log", "log", required=True, metavar="COPY", help="Where segments are read: a backup, DATA or a URL.")
-@click.option("--verify", "rows", required=True, metavar="COPY", help="Whose checkpoint is compared: a backup or DATA.")
+@click.option(
+    "--log", "log", required=True, metavar="COPY", type=_COPY, help="Where segments are read: a backup, DATA or a URL."
+)
+@click.option(
+    "--verify",
+    "rows",
+    required=True,
+    metavar="COPY",
+    type=_COPY,
+    help="Whose checkpoint is compared: a backup or DATA.",
+)
 @click.option(
     "--to", metavar="DIR", type=LocalPath(file_okay=False, path_type=Path), help="Write the rows as Parquet files."
 )
@@ -78,7 +89,7 @@ def _print_rebuild(found: RebuildReport) -> None:
 
 
 @click.command("audit")
-@click.argument("copies", nargs=-1, required=True, metavar="COPY...")
+@click.argument("copies", nargs=-1, required=True, metavar="COPY...", type=_COPY)
 @_CLUSTER
 @session_options
 @json_option

@@ -12,6 +12,7 @@ import click
 from pyspark_raftmq.errors import SourceError
 from pyspark_raftmq.spark_session import DRIVER_MEMORY, session
 from raftmq.commands.shared_options import console, told_in_lines
+from raftmq.commands.value_types import SparkMasterType
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,7 +24,10 @@ _LOOK_S = 0.5
 def session_options(command: Any) -> Any:
     """Adds --master and --memory."""
     master = click.option(
-        "--master", metavar="URL", help="Where Spark runs the tasks (default: as spark-submit says, or local[2])."
+        "--master",
+        metavar="URL",
+        type=SparkMasterType(),
+        help="Where Spark runs the tasks (default: as spark-submit says, or local[2]).",
     )
     memory = click.option(
         "--memory", default=DRIVER_MEMORY, show_default=True, metavar="SIZE", help="Memory of Spark's driver."

@@ -25,6 +25,7 @@ from raftmq.commands.shared_options import (
     show,
 )
 from raftmq.local_path import LocalPath
+from raftmq_wire.errors import ExitCode, LocalError
 from raftmq_wire.user_file import USER_VARIABLES
 
 _DAY_MS = 86_400_000
@@ -229,7 +230,8 @@ def _options(given: dict[str, str], servers: str | None, **more: str) -> ReadOpt
             user = local_file(found, LOCAL_USER, environ, Path.cwd())
             tls = tls or Tls(local_file(found, LOCAL_CA, environ, Path.cwd()))
     except ValueError as error:
-        raise SourceError("the servers are not understood", str(error), 'raftmq … --servers "host:9876"') from error
+        why = "the servers come from --servers, RAFTMQ_SERVERS or the local cluster's cluster.json"
+        raise LocalError(str(error), why, 'raftmq … --servers "host:9876"', ExitCode.USAGE) from error
     files = dict(zip(("tlsCa", "tlsCert", "tlsKey"), tls or (), strict=False))
     if user and not any(os.environ.get(name) for name in USER_VARIABLES):
         files["userFile"] = user

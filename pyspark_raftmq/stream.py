@@ -261,11 +261,12 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
                 gone = found is not None and done.position((topic, queue_id)).why_not_in(found.counted_in)
                 if gone or before.get((topic, queue_id)) == offset:
                     continue
+                position = done.position((topic, queue_id))
                 try:
-                    admin.commit(group, topic, queue_id, offset)
+                    admin.commit(group, topic, queue_id, position)
                 except raftmq.NotFound:
                     admin.create_group(group)
-                    admin.commit(group, topic, queue_id, offset)
+                    admin.commit(group, topic, queue_id, position)
         except raftmq.RaftMQError as error:
             logger.warning("the offsets of group %s were not committed: %s", group, error)
             return

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 IDENTITY_FIELD = "raftmqTopicId"
 """The ext field with the identity, in replies that name an offset or a topic's configuration."""
-_FORM = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/(\d{1,10})/(\d{1,10})")
+FORM = r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/([0-9]{1,10})/([0-9]{1,10})"
+"""The form of an identity as text: CLUSTER-UUID/GROUP/TOPIC-ID."""
 
 
 class TopicIdentity(NamedTuple):
@@ -28,7 +29,7 @@ class TopicIdentity(NamedTuple):
 
 def parse_identity(text: str) -> TopicIdentity:
     """Parses what `str` makes of an identity. Raises ValueError."""
-    found = _FORM.fullmatch(text)
+    found = re.fullmatch(FORM, text)
     if found is None:
         raise ValueError(f"{text!r} is no topic's identity: CLUSTER-UUID/GROUP/TOPIC-ID")
     return TopicIdentity(found[1], int(found[2]), int(found[3]))

@@ -12,12 +12,13 @@ from cluster.admin.errors import STATUS, ErrorView
 from cluster.admin.handler_request import BELOW_THREE, DRY_RUN
 from cluster.admin.handlers.configuration import BEFORE, CHANGES_MAX
 from cluster.admin.handlers.history import SINCE
-from cluster.admin.handlers.messages import BODY_BYTES, COUNT, MESSAGES_MAX, OFFSET, TIME_MS
+from cluster.admin.handlers.messages import BODY_BYTES, COUNT, COUNTED_IN, MESSAGES_MAX, OFFSET, TIME_MS
 from cluster.admin.pagination import AFTER, LIMIT
 from cluster.admin.route import PAGE_ITEMS_MAX, Route, Serves, documented
 from cluster.runtime.events import KINDS
 from cluster.runtime.host.versions import versions
 from cluster.runtime.request_limits import INT64_MAX, TOPIC_LENGTH_MAX
+from raftmq_wire.topic_identity import FORM
 
 PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "id": {"type": "integer", "minimum": 1, "maximum": 65_535},
@@ -40,6 +41,7 @@ QUERY_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     TIME_MS: _WHOLE,
     COUNT: {"type": "integer", "minimum": 0, "maximum": MESSAGES_MAX, "default": MESSAGES_MAX},
     BODY_BYTES: _WHOLE,
+    COUNTED_IN: {"type": "string", "pattern": f"^{FORM}$", "description": "`counted_in` of the page before"},
     "/v1/tier/segments?since": {"type": "string", "pattern": r"^\d{1,18}$", "default": "0"},
     "/v1/config/history?limit": {"type": "integer", "minimum": 1, "maximum": CHANGES_MAX, "default": CHANGES_MAX},
     BEFORE: _WHOLE,

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from cluster.broker.refusal import Reason, Refused
 from cluster.runtime.request_limits import GROUP_LENGTH_MAX
+from raftmq_wire.topic_identity import IDENTITY_FIELD, parse_identity, why_another
 from statemachine.commands import NAME
 
 if TYPE_CHECKING:
+    from cluster.broker.services import Services
     from statemachine.broker_state import BrokerState
     from statemachine.consuming.groups import GroupConfig
     from statemachine.topics import TopicConfig
@@ -93,6 +95,23 @@ def topic_named(state: BrokerState, name: str) -> TopicConfig:
     if topic is None:
         raise no_topic(name[:255])
     return topic
+
+
+def check_counted(services: Services, topic: TopicConfig, counted_in: str | None, offset: int) -> None:
+    """Checks an offset whose sender says in which topic it counts (docs/wire-protocol.md). Raises Refused: NO_TOPIC if
+    that topic is gone, whatever has its name now, and UNAVAILABLE if this node has not applied its creation yet."""
+    if counted_in is None:
+        return
+    met = services.topic_identity(topic.name)[IDENTITY_FIELD]
+    if counted_in == met:
+        return
+    try:
+        kept, now = parse_identity(counted_in), parse_identity(met)
+    except ValueError as error:
+        raise Refused(Reason.INVALID, str(error)) from error
+    if kept[:2] == now[:2] and kept.topic_id > now.topic_id:  # ids only grow
+        raise Refused(Reason.UNAVAILABLE, f"node {services.node_id} has not seen the present topic {topic.name} yet")
+    raise Refused(Reason.NO_TOPIC, f"offset {offset} means nothing in topic {topic.name}: {why_another(kept, now)}")
 
 
 def group_named(state: BrokerState, name: str) -> GroupConfig:

@@ -32,6 +32,7 @@ from raftmq.client.producing.transaction_producer import AsyncCheck, AsyncTransa
 from raftmq.client.retries import OnRetry
 from raftmq.client.tls import Tls
 from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.topic_identity import Position
 
 _T = TypeVar("_T")
 
@@ -187,7 +188,7 @@ class AsyncClient:
         self,
         topic: str,
         queue_id: int,
-        offset: int,
+        offset: int | Position,
         max_messages: int = MAX_PULL_MESSAGES,
         *,
         node: str | None = None,
@@ -202,10 +203,12 @@ class AsyncClient:
 
         Without `node` the leader is asked, and the new leader if it changes. A body that cannot be decompressed is
         returned as stored, with the reason in `Message.undecoded`; with `as_stored` every body is returned as stored,
-        and `Message.decoded` decompresses one. Raises RaftMQError.
+        and `Message.decoded` decompresses one. Raises NotFound for a Position in another topic, and other RaftMQErrors.
         """
+        at, counted_in = offset if isinstance(offset, Position) else Position(offset)
         wanted = subscription(tags, filter)
-        request = PullRequest(topic, queue_id, offset, max_messages=max_messages, subscription=wanted, wait_s=wait_s)
+        request = PullRequest(topic, queue_id, at, max_messages=max_messages, subscription=wanted, wait_s=wait_s)
+        request = request._replace(counted_in=counted_in)
         return await self._pull(request, node, timeout_s, partial(read_reply, as_stored=as_stored))
 
     async def pull_frames(

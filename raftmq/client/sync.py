@@ -196,7 +196,7 @@ class Client:
         self,
         topic: str,
         queue_id: int,
-        offset: int,
+        offset: int | Position,
         max_messages: int = MAX_PULL_MESSAGES,
         *,
         node: str | None = None,
@@ -207,7 +207,8 @@ class Client:
         as_stored: bool = False,
     ) -> PullResult:
         """Pulls messages of one queue once. With `node` ("host:port"), only that node is asked, and it answers from the
-        entries that it has applied itself; see AsyncClient.pull for `as_stored`."""
+        entries that it has applied itself; see AsyncClient.pull for `as_stored`. Raises NotFound for a Position in
+        another topic."""
         return self._thread.run(
             self._client.pull(
                 topic,
@@ -452,6 +453,11 @@ class Consumer:
         """Returns queue id -> the offset that `commit()` would store, for `topic`, which may be left out if there is
         only one."""
         return self._consumer.positions(topic)
+
+    def bookmarks(self, topic: str | None = None) -> dict[int, Position]:
+        """Returns what `positions` does, each offset with the topic in which it counts: what a program keeps, and gives
+        to `seek` later."""
+        return self._consumer.bookmarks(topic)
 
     def commit(self, message: Message | None = None) -> None:
         """Commits all messages that were handed out so far (with `manual_ack`: those acknowledged), durably. If

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from raftmq.client.admin import AsyncAdmin, GroupOffset, TopicInfo
 from raftmq.client.loop_thread import LoopThread
 from raftmq.client.message import FoundMessages, Message
-from raftmq_wire.topic_identity import TopicIdentity
+from raftmq_wire.topic_identity import Position, TopicIdentity
 
 
 class Admin:
@@ -74,8 +74,9 @@ class Admin:
         """Returns the group's committed offset in the queue; None if it has none."""
         return self._run(self._admin.committed(group, topic, queue_id))
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Moves the group's committed offset, forwards or backwards."""
+    def commit(self, group: str, topic: str, queue_id: int, offset: int | Position) -> None:
+        """Moves the group's committed offset, forwards or backwards. Raises NotFound for a Position in another
+        topic."""
         self._run(self._admin.commit(group, topic, queue_id, offset))
 
     def max_offset(self, topic: str, queue_id: int) -> int:

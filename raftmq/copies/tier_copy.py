@@ -31,8 +31,10 @@ from raftmq.arrow.ranges import QueueRange
 from raftmq.client.admin import QueueInfo
 from raftmq.client.errors import NotFound
 from raftmq.copies.shared_objects import SharedObjects, clusters_of
+from raftmq.local.init import GROUP_ID
 from raftmq_wire.errors import LocalError
 from raftmq_wire.message_format import MessageFormatError, decode_message
+from raftmq_wire.topic_identity import TopicIdentity
 from statemachine.index_file.index_format import QUEUE_FORM, QUEUES, IndexFileError, QueueRun
 from statemachine.index_file.index_reader import IndexFile, Steps, open_index
 from statemachine.payload import ITEM
@@ -49,8 +51,8 @@ class _Described(NamedTuple):
     """A topic of the tier, in the form that `Catalog` returns."""
 
     queues: list[QueueInfo]
-    identity: None = None
-    """A topic of a tier may be one that was deleted: offsets of a tier are compared with nothing."""
+    identity: TopicIdentity
+    """That of the topic that is read, which may have been deleted since."""
 
 
 class _Run(NamedTuple):
@@ -63,6 +65,7 @@ class _Run(NamedTuple):
 class _Listing(NamedTuple):
     """The runs of all topics, by (topic id, queue id), lowest segment first; `ids` maps a topic's name to its id."""
 
+    cluster: str
     runs: dict[tuple[int, int], list[_Run]]
     ids: dict[str, int]
 
@@ -95,7 +98,8 @@ class TierCopy:
         those below."""
         topic_id = self._topic_id(name)
         known = {queue: _kept(runs) for (topic, queue), runs in self._listing().runs.items() if topic == topic_id}
-        return _Described([QueueInfo(queue, *known.get(queue, (0, 0))) for queue in range(max(known) + 1)])
+        queues = [QueueInfo(queue, *known.get(queue, (0, 0))) for queue in range(max(known) + 1)]
+        return _Described(queues, TopicIdentity(self._listing().cluster, GROUP_ID, topic_id))
 
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         runs = self._listing().runs.get((self._topic_id(topic), queue_id), [])
@@ -154,7 +158,9 @@ class TierCopy:
             for run in queues:
                 runs.setdefault((run.topic_id, run.queue_id), []).append(_Run(segment, run))
         first = {topic_id: of_queue[0] for (topic_id, _), of_queue in sorted(runs.items(), reverse=True)}
-        return _Listing(runs, {await self._topic_name(*first[topic_id]): topic_id for topic_id in sorted(first)})
+        return _Listing(
+            folder, runs, {await self._topic_name(*first[topic_id]): topic_id for topic_id in sorted(first)}
+        )
 
     async def _only_cluster(self) -> str:
         """Returns the folder of the cluster that the store belongs to. Raises CopyError unless there is exactly one."""

@@ -18,16 +18,45 @@ import pytest
 from click.testing import CliRunner, Result
 
 import raftmq
+from raftmq.arrow.log_copy import TIER, CopySource, cut
+from raftmq.arrow.ranges import EARLIEST, LATEST, Bounds, plan_topic
+from raftmq.arrow.undecodable import RAW, Undecodable
 from raftmq.cli import cli
 from raftmq.client.message import COMPRESSION_FLAGS
 from raftmq.commands.messages import printing
 from raftmq.commands.messages.start_positions import walk
+from raftmq.copies.open_copy import opened
+from raftmq.copies.part_rows import part_batches
+from raftmq.local.process import free_base_port
+from tests.cluster.tier.test_uploads_live import TieredNodes
 from tests.support.bad_items import BAD, KEY, SOUND, UNDECODABLE, fill
+from tests.support.dashboard import run_dashboard
+from tests.support.tools import needs
 
 ROOT = Path(__file__).parents[2]
 live = pytest.mark.live
 GROUP, TOPIC = "strangers", "filled-by-strangers"
 DEAD = f"%DLQ%{GROUP}"
+HALVES = {"first-half": slice(0, len(BAD) // 2), "second-half": slice(len(BAD) // 2, len(BAD))}
+"""Topics with half of the items: an answer to a search by key has room for all of one."""
+
+
+DASHBOARD = """
+const messages = await page("messages");
+const [topic, ...places] = words;
+const own = { signal, draw() {} };
+function text(node) {
+  if (Array.isArray(node)) return node.map(text).join(" ");
+  if (node === null || typeof node !== "object") return String(node);
+  return [...Object.values(node.props).filter((value) => typeof value === "string"), text(node.children)].join(" ");
+}
+for (const place of places) {
+  location.hash = `#/messages/${topic}?${place}`;
+  messages.enter({ path: ["messages", topic], query: new URLSearchParams(place) });
+  const list = await messages.load(own);
+  console.log(text(messages.view(list, own)));
+}
+"""
 
 
 class Place(NamedTuple):
@@ -65,7 +94,49 @@ def place(live_cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         mq.send(DEAD, b"makes the topic", queue_id=0)
         for topic in (TOPIC, DEAD):
             fill(mq, topic)
+        for topic, part in HALVES.items():
+            mq.admin.create_topic(topic, queues=1)
+            fill(mq, topic, part)
         yield Place(live_cluster, mq, tmp_path_factory.mktemp("bad"))
+
+
+SMALL = {
+    "RAFTMQ_LOG__SEGMENT_SIZE_BYTES": str(2 << 20),
+    "RAFTMQ_LIMITS__MESSAGE_BYTES_MAX": str(1 << 19),
+    "RAFTMQ_LIMITS__BATCH_BYTES_MAX": str(1 << 19),
+    "RAFTMQ_RETENTION__BYTES_MAX": str(4 << 20),
+    "RAFTMQ_RETENTION__EVERY_MS": "100",
+    "RAFTMQ_RETENTION__DELETE_WHEN": "",
+    "RAFTMQ_TIER__EVICT": "true",
+}
+
+
+@pytest.fixture(scope="module")
+def evicted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A node that has given the items to the tier."""
+    folder = tmp_path_factory.mktemp("evicted")
+    nodes = TieredNodes(folder / "c", folder / "store")
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in SMALL.items():
+                patch.setenv(name, value)
+            nodes.local.up(1, free_base_port(4), tier=str(nodes.store))
+        with raftmq.connect(nodes.servers) as mq:
+            for topic, part in {TOPIC: slice(None), **HALVES}.items():
+                mq.admin.create_topic(topic, queues=1)
+                fill(mq, topic, part)
+            last = mq.pull([*HALVES][-1], 0, 0, as_stored=True).messages[-1].position
+            for _ in range(40):
+                mq.send("filled", b"x" * 220_000)
+        nodes.wait_verified()
+        nodes.local.down()  # writes a checkpoint, which an EVICT would otherwise wait for
+        nodes.local.up()
+        nodes.until(lambda: nodes.tier()["log_begins"] > last, "an EVICT")
+        nodes.until(lambda: not nodes.ask(1, "/v1/retention")["sweeping"], "its end")
+        with raftmq.connect(nodes.servers) as mq:
+            yield Place(nodes, mq, folder)
+    finally:
+        nodes.local.down()
 
 
 def by_consume(place: Place) -> bytes:
@@ -196,6 +267,45 @@ def by_http_dead_letters(place: Place) -> bytes:
     return b"".join(json.dumps(place.live.ask(node, f"{page}{at}")["messages"]).encode() for at in range(0, 60, 8))
 
 
+def by_http_key(place: Place) -> bytes:
+    """The newest 32 messages with a key; the bodies of all of a topic are in one answer."""
+    node, found = place.live.leader(), b""
+    for topic, part in HALVES.items():
+        answer = place.live.ask(node, f"/v1/topics/{topic}/messages/{KEY}?body_bytes=64")
+        assert not answer["more"]
+        assert len(answer["messages"]) == 2 * (part.stop - part.start) + 1
+        found += json.dumps(answer["messages"]).encode()
+    return found
+
+
+def by_http_position(place: Place) -> bytes:
+    node = place.live.leader()
+    queue = place.mq.pull(TOPIC, 0, 0, as_stored=True).messages
+    shown = [place.live.ask(node, f"/v1/messages/{one.position}?body_bytes=64")["message"] for one in queue]
+    assert len(shown) == len(SOUND) + len(BAD)
+    return json.dumps(shown).encode()
+
+
+def by_tier_copy(place: Place) -> bytes:
+    """What the tier holds, read without the cluster."""
+    undecodable = Undecodable(RAW)
+    with opened(CopySource(TIER, (place.folder / "store").as_uri())) as copy:
+        ranges = plan_topic(copy, TOPIC, Bounds(EARLIEST), Bounds(LATEST), words=("start", "end"))
+        parts = cut(copy.segments(ranges), None, None)
+        batches = [each for part in parts for each in part_batches(copy, part, ("body",), 8192, None, undecodable)]
+    assert undecodable.count == len(UNDECODABLE)
+    return b"".join(body for batch in batches for body in batch.column("body").to_pylist())
+
+
+def by_dashboard(place: Place) -> bytes:
+    """What the dashboard's page of messages shows, page by page, and then by key."""
+    address = place.live.admin(place.live.leader()).removeprefix("http://")
+    places = [f"by=offset&value={at}" for at in range(0, 2 * len(BAD), 8)] + [f"by=key&value={KEY}"]
+    shown = run_dashboard(place.folder, DASHBOARD, address, TOPIC, *places)
+    assert all(each in shown for each in ("UNIQ_KEY or message id", "not text", "KEYS"))
+    return shown.encode()
+
+
 READERS: dict[Callable[[Place], bytes], tuple[str, ...]] = {
     by_consume: ("raftmq/commands/messages/consume.py", "raftmq/commands/messages/start_positions.py"),
     by_consume_json: (),
@@ -216,8 +326,13 @@ READERS: dict[Callable[[Place], bytes], tuple[str, ...]] = {
     by_consumer: (),
     by_http_page: (),
     by_http_dead_letters: (),
+    by_http_key: (),
+    by_http_position: (),
+    by_dashboard: (),
 }
 """A reader, which returns what it showed -> the modules that read messages for it."""
+FROM_TIER = (by_consume, by_read_arrow, by_pull, by_http_page, by_http_key, by_http_position, by_tier_copy)
+"""Readers that are tried once more where only the tier has the messages."""
 ELSEWHERE = {
     "raftmq/arrow/frames.py": "the reference that it falls back to",
     "raftmq/client/message.py": "the parser itself",
@@ -249,9 +364,21 @@ READS = {
 
 
 @live
-@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.__name__)
+@pytest.mark.parametrize(
+    "reader",
+    [pytest.param(each, marks=needs("node") if each is by_dashboard else (), id=each.__name__) for each in READERS],
+)
 def test_a_reader_brings_every_sound_message(place: Place, reader: Callable[[Place], bytes]) -> None:
-    shown = reader(place)
+    assert_all_sound(reader(place))
+
+
+@live
+@pytest.mark.parametrize("reader", FROM_TIER, ids=lambda reader: reader.__name__)
+def test_a_reader_of_the_tier_brings_every_sound_message(evicted: Place, reader: Callable[[Place], bytes]) -> None:
+    assert_all_sound(reader(evicted))
+
+
+def assert_all_sound(shown: bytes) -> None:
     missing = [body for body in SOUND if body not in shown and body.hex().encode() not in shown]
     behind = [[*BAD][SOUND.index(body) - 1] for body in missing]
     assert not missing, f"{len(missing)} of {len(SOUND)} are missing, the first behind {behind[0]}"

@@ -77,12 +77,12 @@ BAD: Final = {**UNDECODABLE, **ODD}
 SOUND: Final = [b"sound-%03d" % number for number in range(len(BAD) + 1)]
 
 
-def fill(mq: raftmq.Client, topic: str) -> None:
-    """Sends a sound message to queue 0, a bad one, a sound one, and so on."""
+def fill(mq: raftmq.Client, topic: str, part: slice = slice(None)) -> None:
+    """Sends a sound message to queue 0, a bad one, a sound one, and so on; `part`: only these kinds of bad ones."""
     host, _, port = mq.admin.members()["0"].rpartition(":")
     with socket.create_connection((host, int(port)), timeout=20) as link:
-        send(link, topic, Item(SOUND[0]))
-        for sound, bad in zip(SOUND[1:], BAD.values(), strict=True):
+        send(link, topic, Item(SOUND[part.start or 0]))
+        for sound, bad in [*zip(SOUND[1:], BAD.values(), strict=True)][part]:
             send(link, topic, bad)
             send(link, topic, Item(sound))
 

@@ -21,6 +21,7 @@ from cluster.admin.streamed_json import Pieces
 from cluster.broker.evicted.evicted_key_search import EvictedPage, complete, is_evicted
 from cluster.broker.evicted.evicted_pulls import first_offset
 from cluster.broker.evicted.evicted_time_search import offset_by_time
+from cluster.broker.name_rules import check_counted
 from cluster.broker.reads.message_lookup import (
     BYTES_MAX,
     KeyLookup,
@@ -31,12 +32,13 @@ from cluster.broker.reads.message_lookup import (
     message_at,
     why_none,
 )
-from cluster.broker.refusal import Refused
+from cluster.broker.refusal import Reason, Refused
 from cluster.runtime.request_limits import INT64_MAX
 from cluster.tier.store.errors import StoreError
 from raftlog.work import charge_bytes, charge_text
 from raftmq_wire.message_format import Message, decode_message, encode_message_id
 from raftmq_wire.properties import parse_properties
+from raftmq_wire.topic_identity import IDENTITY_FIELD
 from statemachine.topics import TopicConfig
 
 MESSAGES_MAX: Final = 32
@@ -44,9 +46,9 @@ FOUND_COST: Final = Cost(MESSAGES_MAX, lambda limits: PAGE_BYTES_MAX + BYTES_MAX
 """Cost of a search: all messages that it finds are in memory at once."""
 PAGE_BODY_BYTES: Final = 4096
 """Bytes of each body that a page shows, unless the request asks for another number."""
-BODY_BYTES, COUNT, OFFSET, TIME_MS = "body_bytes", "count", "offset", "time_ms"
+BODY_BYTES, COUNT, COUNTED_IN, OFFSET, TIME_MS = "body_bytes", "count", "counted_in", "offset", "time_ms"
 _ASK_AGAIN: Final = "ask again; raftmq tier status says what is wrong with the store"
-PAGE_QUERY: Final = (OFFSET, TIME_MS, COUNT, BODY_BYTES)
+PAGE_QUERY: Final = (OFFSET, TIME_MS, COUNT, BODY_BYTES, COUNTED_IN)
 
 
 class MessagesView(ReadView, frozen=True, kw_only=True):
@@ -68,6 +70,8 @@ class QueuePage(ReadView, frozen=True, kw_only=True):
     messages: list[MessageView]
     next_offset: int
     """First offset of the next page; max_offset if this was the last one."""
+    counted_in: str
+    """The topic in which the offsets count. A request for the next page that names it is refused in another one."""
     unreadable: list[int]
     """Offsets of this page whose messages cannot be read intact by this node."""
 
@@ -137,6 +141,8 @@ async def list_messages(call: Call) -> Pieces:
     topic, queue = find_topic(port.state, call.params["name"]), _queue_id(call)
     if not queue < (stored := port.state.stored_queues(topic)):
         raise ApiError("not_found", f"topic {topic.name} has {stored} queues, no queue {queue}", "count from 0")
+    _check_counted(call, topic)
+    counted_in = port.services.topic_identity(topic.name)[IDENTITY_FIELD]
     body_bytes = number_of(call.query, BODY_BYTES, PAGE_BODY_BYTES)
     count = number_of(call.query, COUNT, MESSAGES_MAX, MESSAGES_MAX)
     offset = await _first_offset(call, topic.id, queue, count)
@@ -160,9 +166,19 @@ async def list_messages(call: Call) -> Pieces:
         max_offset=port.state.max_offset(topic.id, queue),
         messages=[],
         next_offset=offset,
+        counted_in=counted_in,
         unreadable=unreadable,
     )
     return page.answer(view, "messages")
+
+
+def _check_counted(call: Call, topic: TopicConfig) -> None:
+    """Raises ApiError if the request's offset counts in another topic than the one that has the name now."""
+    try:
+        check_counted(call.port.services, topic, call.query.get(COUNTED_IN), number_of(call.query, OFFSET))
+    except Refused as refused:
+        code = {Reason.INVALID: "bad_query", Reason.NO_TOPIC: "refused"}.get(refused.reason, "failed")
+        raise ApiError(code, refused.remark, f"leave out {COUNTED_IN} to read the topic that is there now") from None
 
 
 async def _add(call: Call, page: Page, message: Message, body_bytes: int) -> bool:

@@ -20,7 +20,7 @@ function enter({ path: [, topic], query }) {
   const way = query.get("by") || "newest";
   Object.assign(state, {
     address, found: null, error: null,
-    form: { topic: topic || "", queue: query.get("queue") || "0", by: way, value: query.get("value") || "" },
+    form: { topic: topic || "", queue: query.get("queue") || "0", by: way, value: query.get("value") || "", countedIn: query.get("counted_in") || "" },
   });
 }
 
@@ -43,13 +43,14 @@ async function search(signal) {
 
 /** {node, applied_index, messages, page?, more?}. */
 async function asked(form, signal) {
-  const { topic, queue, by, value } = form;
+  const { topic, queue, by, value, countedIn } = form;
   if (by === "position") {
     const one = await get(`${at("messages", value)}?body_bytes=${PREVIEW_BYTES}`, signal);
     return { ...one, messages: [one.message] };
   }
   if (by === "key") return byKey(topic, value.trim(), signal);
-  const from = by === "offset" ? `&offset=${encodeURIComponent(value)}` : by === "time" ? `&time_ms=${f.timeOf(value)}` : "";
+  const counted = countedIn ? `&counted_in=${encodeURIComponent(countedIn)}` : "";
+  const from = by === "offset" ? `&offset=${encodeURIComponent(value)}${counted}` : by === "time" ? `&time_ms=${f.timeOf(value)}` : "";
   const page = await get(`${at("topics", topic, "queues", queue, "messages")}?count=32&body_bytes=${PREVIEW_BYTES}${from}`, signal);
   return { ...page, page };
 }
@@ -107,8 +108,8 @@ function readForm(form) {
 }
 
 /** Puts the question into the address; an incomplete one only changes the form. */
-function go({ topic, queue, by, value }) {
-  const query = new URLSearchParams({ ...(by !== "key" && by !== "position" ? { queue } : {}), by, ...(value ? { value } : {}) });
+function go({ topic, queue, by, value, countedIn }) {
+  const query = new URLSearchParams({ ...(by !== "key" && by !== "position" ? { queue } : {}), by, ...(value ? { value } : {}), ...(countedIn ? { counted_in: countedIn } : {}) });
   const address = `#/messages/${encodeURIComponent(topic)}?${query}`;
   if (address === location.hash) {
     Object.assign(state, { address: null });
@@ -130,9 +131,9 @@ function results(found, own) {
     found.messages.length === 0 ? empty("There is none.") : h("div", { class: "messages" }, found.messages.map((message) => one(message, own))));
 }
 
-function pager({ topic, queue_id: queue, min_offset: low, max_offset: high, messages, next_offset: next }) {
+function pager({ topic, queue_id: queue, min_offset: low, max_offset: high, messages, next_offset: next, counted_in: countedIn }) {
   const first = messages[0]?.queue_offset ?? next;
-  const to = (value) => () => go({ topic, queue: String(queue), by: "offset", value: String(value) });
+  const to = (value) => () => go({ topic, queue: String(queue), by: "offset", value: String(value), countedIn });
   return [
     h("button", { key: "older", type: "button", class: "small", disabled: first <= low, onclick: to(Math.max(low, first - 32)) }, "← Older"),
     h("button", { key: "newer", type: "button", class: "small", disabled: next >= high, onclick: to(next) }, "Newer →"),

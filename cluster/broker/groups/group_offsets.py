@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from cluster.broker.evicted.evicted_pulls import first_offset
 from cluster.broker.evicted.evicted_time_search import EvictedBounds, earliest_store_ms, offset_by_time
-from cluster.broker.name_rules import group_named, topic_named
+from cluster.broker.name_rules import check_counted, group_named, topic_named
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.sends.held_sends import is_message
 from cluster.broker.services import Client, Services
@@ -97,26 +97,38 @@ class Offsets:
 
     # --- commits -----------------------------------------------------------------------------------------------------
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int, name: Name | None, done: Done) -> None:
+    def commit(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        name: Name | None,
+        done: Done,
+        counted_in: str | None = None,
+    ) -> None:
         """Commits an offset, and calls `done` when that is applied or undecided. A result that is not ok says that the
-        topic was deleted meanwhile. `name` identifies the commit if the client repeats it. Raises Refused."""
-        config = self._committable(group, topic, queue_id)
+        topic was deleted meanwhile. `name` identifies the commit if the client repeats it, `counted_in` the topic in
+        which the offset counts. Raises Refused."""
+        config = self._committable(group, topic, queue_id, offset, counted_in)
         row: list[object] = [group, config.id, queue_id, offset]
         if name is not None:
             self._named.commit(row, name, done)
         else:
             self._services.propose([[commands.COMMIT_OFFSETS, [row]]], done)
 
-    def commit_later(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+    def commit_later(self, group: str, topic: str, queue_id: int, offset: int, counted_in: str | None = None) -> None:
         """Commits an offset together with others, without an answer. Raises Refused."""
-        config = self._committable(group, topic, queue_id)
+        config = self._committable(group, topic, queue_id, offset, counted_in)
         self._services.commit_offset_later(group, config.id, queue_id, offset)
 
-    def _committable(self, group: str, topic: str, queue_id: int) -> TopicConfig:
+    def _committable(self, group: str, topic: str, queue_id: int, offset: int, counted_in: str | None) -> TopicConfig:
         group_named(self._services.state, group)
         if not self._services.knows_group(group):
             raise Refused(Reason.UNAVAILABLE, f"consumer group {group} is being deleted; try again")
-        return self._queue(topic, queue_id)
+        config = self._queue(topic, queue_id)
+        check_counted(self._services, config, counted_in, offset)
+        return config
 
     # --- bounds ------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from cluster.broker.groups.consumer_group import BROADCASTING
 from cluster.broker.groups.group_members import Members
 from cluster.broker.groups.offset_resets import OffsetResets
 from cluster.broker.groups.queue_locks import other_holder
-from cluster.broker.name_rules import PERM_READ, no_topic
+from cluster.broker.name_rules import PERM_READ, check_counted, no_topic
 from cluster.broker.pulls.filtered_pulls import FilteredPulls
 from cluster.broker.pulls.long_poll import Answers, LongPolls, wish_of
 from cluster.broker.reads.log_reads import is_here
@@ -116,6 +116,8 @@ class Pulls:
         _check_readable(wish, topic, group)
         if group is not None and group.refuses_broadcasts:
             self._check_model(wish)
+        if wish.counted_in is not None and not self._counts_here(puller, wish, topic, tries):
+            return None
         expression = self._expression(wish, group)
         wanted = None if expression is None else self.filters.get(*expression)
         # Not when it comes round again: later commits of its connection may be here already.
@@ -134,6 +136,22 @@ class Pulls:
             remark = f"the consumer group[{wish.group}] can not consume by broadcast way (consumeBroadcastEnable=false)"
             raise Refused(Reason.NO_PERMISSION, remark)
 
+    def _counts_here(self, puller: Puller, wish: PullWish, topic: TopicConfig, tries: int) -> bool:
+        """Returns False if this follower has not seen yet the topic in which the pull's offset counts: the pull waits,
+        as for a topic without an older one of its name. Raises Refused if that topic is gone."""
+        try:
+            check_counted(self._services, topic, wish.counted_in, wish.offset)
+        except Refused as refused:
+            if refused.reason is not Reason.UNAVAILABLE or self._services.writes_open() or tries == TOPIC_TRIES:
+                raise
+            self._again_soon(puller, wish, tries)
+            return False
+        return True
+
+    def _again_soon(self, puller: Puller, wish: PullWish, tries: int) -> None:
+        if not puller.client.closed:
+            self._services.call_later(TOPIC_RETRY_MS, lambda: self.pull(puller, wish, tries + 1))
+
     def _commit_at_once(self, puller: Puller, wish: PullWish, tries: int) -> bool:
         """Notes the offset in a pull that must wait for its turn: offsets that its connection commits meanwhile are
         newer. Returns False if the pull was refused."""
@@ -141,6 +159,7 @@ class Pulls:
         if wish.commit_offset >= 0 and not tries and topic is not None:
             try:
                 _check_readable(wish, topic, self._services.state.groups.get(wish.group))
+                check_counted(self._services, topic, wish.counted_in, wish.offset)
                 self._commit(puller, wish, topic)
             except Refused as refused:
                 puller.refused(refused)
@@ -151,8 +170,7 @@ class Pulls:
         """Waits for a topic that this follower does not have yet: only the leader knows that a topic does not exist."""
         if self._services.writes_open() or tries == TOPIC_TRIES:
             raise no_topic(wish.topic)
-        if not puller.client.closed:
-            self._services.call_later(TOPIC_RETRY_MS, lambda: self.pull(puller, wish, tries + 1))
+        self._again_soon(puller, wish, tries)
 
     def _learn(self, expression: Expression | None, puller: Puller, wish: PullWish, tries: int) -> Steps:
         assert expression is not None

@@ -39,6 +39,8 @@ class PullWish(NamedTuple):
     """The selection of messages; None for the one in the group's newest subscription."""
     subscription_version: int
     """The consumer's clock when it subscribed, if there is no `expression`."""
+    counted_in: str | None
+    """The identity of the topic in which the offset counts; None if the consumer does not say."""
     compares_tags: Callable[[], bool]
     """True if the client itself drops messages that do not have its tags."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from cluster.broker.groups.group_members import Members
 from cluster.broker.groups.group_offsets import Name, Offsets
@@ -18,6 +19,7 @@ from cluster.replication.outcome import ProposeResult
 from cluster.replication.send_identity import SessionKind, names_in
 from raftmq_wire.codec import FLAG_ONEWAY
 from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.topic_identity import IDENTITY_FIELD
 
 Told = Callable[[int | Refused | None], None]
 
@@ -57,7 +59,9 @@ class OffsetRequests:
             if offset is None:  # lets the client's ConsumeFromWhere decide
                 refuse(request, Refused(Reason.NOT_FOUND, f"group {group} has no offset of {topic} queue {queue_id}"))
             else:
-                request.reply(ResponseCode.SUCCESS, None, {"offset": str(offset)})
+                request.reply(
+                    ResponseCode.SUCCESS, None, {"offset": str(offset), **self._services.topic_identity(topic)}
+                )
 
         self._offsets.query(request.connection, group, topic, queue_id, zero_if_whole=set_zero, done=answer)
 
@@ -70,15 +74,17 @@ class OffsetRequests:
     def _update(self, request: Request) -> None:
         group, topic = text(request, "consumerGroup"), text(request, "topic")
         queue_id, offset = integer(request, "queueId"), integer(request, "commitOffset")
+        counted_in = request.ext.get(IDENTITY_FIELD)
         if offset < 0:  # ali-ons sends -1 before it has consumed anything
             request.reply(ResponseCode.SUCCESS)
         elif holder := self._other_holder(request, group, topic, queue_id):
             request.reply(ResponseCode.SUCCESS, f"not committed: client {holder} holds {topic} queue {queue_id}")
         elif request.flag & FLAG_ONEWAY:
-            self._offsets.commit_later(group, topic, queue_id, offset)
+            self._offsets.commit_later(group, topic, queue_id, offset, counted_in)
         else:
             name = name_of(request, self._services.state.level)
-            self._offsets.commit(group, topic, queue_id, offset, name, lambda result: _answer_update(request, result))
+            done = partial(_answer_update, request)
+            self._offsets.commit(group, topic, queue_id, offset, name, done, counted_in)
 
     def _other_holder(self, request: Request, group: str, topic: str, queue_id: int) -> str | None:
         """Returns the client that consumes the queue in order, if it is not the one that asks. RocketMQ accepts such a
@@ -117,9 +123,13 @@ class OffsetRequests:
                 if isinstance(number, Refused):
                     refuse(request, number)
                 else:  # -1 for an empty queue, as RocketMQ says it
-                    request.reply(ResponseCode.SUCCESS, None, {field: str(-1 if number is None else number)})
+                    request.reply(
+                        ResponseCode.SUCCESS, None, {field: str(-1 if number is None else number), **identity}
+                    )
 
-            ask(request, text(request, "topic"), integer(request, "queueId"), told)
+            topic = text(request, "topic")
+            identity = self._services.topic_identity(topic)
+            ask(request, topic, integer(request, "queueId"), told)
 
         return lambda request: after_read_index(self._services, request, answered)
 

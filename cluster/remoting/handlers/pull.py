@@ -21,6 +21,7 @@ from cluster.runtime.request_limits import INT64_MAX, TEXT_MAX
 from cluster.runtime.turns.garbage_collection import Untracked
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.json_text import MALFORMED
+from raftmq_wire.topic_identity import IDENTITY_FIELD
 
 if TYPE_CHECKING:
     from cluster.remoting.request import RequestFigures
@@ -178,6 +179,7 @@ class PullFields(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     subVersion: Signed64 = 0
     expressionType: str | None = None
     maxMsgBytes: Signed64 = BYTES_DEFAULT
+    raftmqTopicId: str | None = None
     requestSource: object = None
     proxyFrowardClientId: object = None
     bname: object = None
@@ -212,6 +214,7 @@ def decode_pull(request: Request) -> PullWish:
         fields.commitOffset if flags & FLAG_COMMIT_OFFSET and not forwarded else -1,
         Expression(fields.expressionType, fields.subscription) if own else None,
         0 if own else fields.subVersion,
+        fields.raftmqTopicId,
         lambda: compares_tags(request, fields.expressionType, flags),
     )
 
@@ -235,6 +238,7 @@ def read_one_by_one(request: Request) -> PullFields:
         0 if flags & FLAG_SUBSCRIPTION else integer(request, "subVersion", 0),
         ext.get("expressionType"),
         integer(request, "maxMsgBytes", BYTES_DEFAULT),
+        ext.get(IDENTITY_FIELD),
     )
 
 

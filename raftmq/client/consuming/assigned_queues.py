@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from raftmq.client.cluster_view import ClusterView
+from raftmq.client.cluster_view import Backoff, ClusterView
 from raftmq.client.consuming.group_member import GroupMember, allocate_averagely
 from raftmq.client.consuming.locked_queues import QueueLocks
 from raftmq.client.consuming.message_buffer import Inbox, QueueFeed, QueueKey
@@ -21,10 +22,11 @@ from raftmq.client.consuming.offsets import Offsets, Start
 from raftmq.client.consuming.queue_puller import QueuePuller, check_not_beyond
 from raftmq.client.consuming.send_back import RETRY_PREFIX
 from raftmq.client.consuming.subscription import ALL, Subscription
-from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, error_of
+from raftmq.client.errors import Denied, Failed, NotFound, RaftMQError, Refused, error_of
 from raftmq.client.message import Message
 from raftmq.client.route import PERM_WRITE, Route
-from raftmq_wire.codes import ResponseCode
+from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.topic_identity import Position, why_another
 
 HEARTBEAT_S = 5.0
 RELOCK_S = 1.0
@@ -34,6 +36,9 @@ DEALT_WITH_S = 0.05
 over."""
 REBALANCE_S = 20.0
 LEADER_CHECK_S = 2.0
+GONE_S = 10.0
+"""Time in seconds for which a topic that was deleted may be missing until it is created again; then the reader gets the
+error."""
 COMMIT_TRIES, COMMIT_PAUSE_S = 4, 0.2
 ROUTE_TRIES, ROUTE_PAUSE_S = 6, 0.5
 
@@ -129,7 +134,7 @@ class QueueShare:
     # -- membership
 
     async def _keep_membership(self) -> None:
-        rebalance_at = self._loop.time() + REBALANCE_S
+        rebalance_at, gone_since = self._loop.time() + REBALANCE_S, None
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RELOCK_S if self.missing or not self.assigned else HEARTBEAT_S):
@@ -141,10 +146,13 @@ class QueueShare:
                 if asked or self.locks or not self.assigned or self._loop.time() >= rebalance_at:
                     rebalance_at = self._loop.time() + REBALANCE_S
                     await self._assign()
-            except NotFound:
-                raise
+                    gone_since = None
             except RaftMQError as error:
-                if error.code == ResponseCode.PULL_OFFSET_MOVED:  # an offset beyond the end does not pass by itself
+                gone = isinstance(error, NotFound)
+                gone_since = (self._loop.time() if gone_since is None else gone_since) if gone else None
+                too_long = gone_since is not None and self._loop.time() - gone_since > GONE_S
+                # An offset beyond the end does not pass by itself either.
+                if too_long or error.code == ResponseCode.PULL_OFFSET_MOVED:
                     raise
                 _log.info("group %s: rebalance put off: %s", self.group, error)
 
@@ -210,15 +218,19 @@ class QueueShare:
         self._pulls.pop(key).cancel()
         self._inbox.revoke(self.feeds.pop(key))
 
-    async def _make_feed(self, key: QueueKey) -> QueueFeed:
+    async def _make_feed(self, key: QueueKey, *, again: bool = False) -> QueueFeed:
+        """Returns the feed of a queue. `again`: its topic was created again while this consumer read it, so that all of
+        its messages are new."""
         topic, queue_id = key
-        committed = await self.offsets.committed(self.group, topic, queue_id)
-        offset = committed
-        if offset is None:
+        committed = at = await self.offsets.kept_position(self.group, topic, queue_id)
+        if at is None:
             start = self._start if topic in self.topics else "earliest"  # what failed before must not be skipped
-            offset = await self.offsets.begin(topic, queue_id, start)
-        feed = QueueFeed(topic, queue_id, offset)
-        feed.committed = committed
+            if again and not isinstance(start, datetime.datetime):
+                start = "earliest"
+            at = await self.offsets.begin(topic, queue_id, start)
+        offset = at.offset
+        feed = QueueFeed(topic, queue_id, *at)
+        feed.committed = None if committed is None else committed.offset
         if topic in self.locks:
             feed.may_read = partial(self.locks[topic].holds, queue_id)
         if not self._follow:
@@ -259,16 +271,17 @@ class QueueShare:
     # -- pulling
 
     async def _keep_pulling(self, feed: QueueFeed) -> None:
-        try:
-            await self._puller.keep_pulling(feed)
-        except NotFound:
-            if feed.topic != self.retry_topic:
-                raise
-            self._drop(feed)
-        except Refused as refused:
-            if refused.code != ResponseCode.INVALID_PARAMETER or not await self._is_hidden(feed):
-                raise
-            self.rebalance.set()
+        following: QueueFeed | None = feed
+        while following is not None:
+            feed, following = following, None
+            try:
+                await self._puller.keep_pulling(feed)
+            except NotFound as error:
+                following = await self._of_new_topic(feed, error)
+            except Refused as refused:
+                if refused.code != ResponseCode.INVALID_PARAMETER or not await self._is_hidden(feed):
+                    raise
+                self.rebalance.set()
         self._on_change()
 
     async def _is_hidden(self, feed: QueueFeed) -> bool:
@@ -281,9 +294,46 @@ class QueueShare:
             await asyncio.sleep(ROUTE_PAUSE_S)
         return False
 
+    async def _of_new_topic(self, feed: QueueFeed, error: NotFound) -> QueueFeed | None:
+        """Returns the feed with which to go on when a feed's topic is gone: the same queue of the topic that was
+        created again under the name, or the same feed if only the node that was asked has no such topic. None if the
+        new topic lacks the queue. Raises `error` if there is no topic of the name for GONE_S."""
+        key, backoff, since = QueueKey(feed.topic, feed.queue_id), Backoff(self._view.jitter), self._loop.time()
+        if key.topic == self.retry_topic:
+            self._drop(feed)
+            return None
+        if feed.counted_in is None:
+            raise error
+        while True:
+            await backoff.pause()
+            try:
+                fresh = await self._make_feed(key, again=True)
+            except Denied:
+                raise
+            except Refused:  # there is no such queue
+                self._drop(feed)
+                self.rebalance.set()
+                return None
+            except RaftMQError as why_not:
+                if self._loop.time() - since > GONE_S:
+                    raise error from why_not
+                continue
+            if not (why := why_another(feed.counted_in, fresh.counted_in)):
+                return feed
+            self._begin_anew(key, feed, fresh, why)
+            return fresh
+
+    def _begin_anew(self, key: QueueKey, feed: QueueFeed, fresh: QueueFeed, why: str) -> None:
+        """Puts the feed of a topic that was created again in the place of the one whose topic is gone."""
+        fresh.gone_position = max(feed.gone_position, feed.last_position)
+        self._inbox.revoke(feed)
+        self.feeds[key] = fresh
+        self.rebalance.set()  # it may have more queues
+        text = "group %s was at offset %d of %s queue %d and goes on at %d: %s"
+        _log.warning(text, self.group, feed.position, *key, fresh.position, why)
+
     def _drop(self, feed: QueueFeed) -> None:
-        """Drops a queue of the group's retry topic, because the topic was deleted. If it is created again, the next
-        rebalance finds it."""
+        """Drops a queue that is gone. If its topic is created again, the next rebalance finds it."""
         key = QueueKey(feed.topic, feed.queue_id)
         self.feeds.pop(key, None)
         self._pulls.pop(key, None)
@@ -326,15 +376,27 @@ class QueueShare:
     async def _commit(self, feed: QueueFeed, position: int) -> None:
         """Commits. A group that is not there is made again by a heartbeat: the one that made it may have fallen into an
         election, although the leader lists this member."""
+        kept = Position(position, feed.counted_in)
         for _ in range(COMMIT_TRIES - 1):
             try:
-                await self.offsets.commit(self.group, feed.topic, feed.queue_id, position)
+                await self.offsets.commit(self.group, feed.topic, feed.queue_id, kept)
             except NotFound:
+                if why := await self._why_gone(feed):
+                    _log.warning("group %s: offset %d is not committed: %s", self.group, position, why)
+                    return
                 await self.member.heartbeat()
                 await asyncio.sleep(COMMIT_PAUSE_S)
             else:
                 return
-        await self.offsets.commit(self.group, feed.topic, feed.queue_id, position)
+        await self.offsets.commit(self.group, feed.topic, feed.queue_id, kept)
+
+    async def _why_gone(self, feed: QueueFeed) -> str:
+        """Returns why a feed's offsets mean nothing in the topic that has the name now; "" if they do, or if there is
+        no such topic."""
+        with contextlib.suppress(NotFound, Refused):
+            _, met = await self.offsets.counted(RequestCode.GET_MAX_OFFSET, feed.topic, feed.queue_id)
+            return why_another(feed.counted_in, met)
+        return ""
 
     async def stop(self) -> dict[QueueKey, QueueFeed]:
         """Ends pulls and background tasks; returns the feeds, for a last commit before `leave`."""

@@ -12,6 +12,7 @@ from raftmq.client.cluster_view import ClusterView
 from raftmq.client.consuming.assigned_queues import QueueShare
 from raftmq.client.consuming.message_buffer import Inbox, QueueFeed, QueueKey
 from raftmq.client.consuming.offsets import Start, check_start
+from raftmq.client.consuming.pull import PullRequest, pull_once
 from raftmq.client.consuming.run_loop import COMMIT_EVERY_S, Pace, log_failure
 from raftmq.client.consuming.send_back import BY_BACK_OFF, DEAD, LEVELS_S, RETRY_TOPIC, level_of, seconds_of, send_back
 from raftmq.client.consuming.subscription import subscription
@@ -198,12 +199,14 @@ class AsyncConsumer:
         An offset that a program has kept should come as a Position, with the topic's identity: it means nothing in a
         topic that was deleted and created again. It moves the queues that this consumer reads at present; `topic` and
         `queue_id` choose among them. The group's offsets move with the next commit. Raises ValueError for a queue that
-        this consumer does not read, for an offset outside the queue, and for a position in another topic; RaftMQError
-        if the offsets cannot be asked for.
+        this consumer does not read, for an offset outside the queue, and for a position or a message of another topic;
+        RaftMQError if the offsets cannot be asked for.
         """
         self._check_open()
         if isinstance(to, Message):
-            await self._share.seek(self._key_of(to), to.queue_offset)
+            key = self._key_of(to)
+            await self._check_there(key, to)
+            await self._share.seek(key, to.queue_offset)
             return
         check_start(to.offset if isinstance(to, Position) else to)
         wanted = self.topics if topic is None else (topic,)
@@ -230,7 +233,17 @@ class AsyncConsumer:
             low, high = await asyncio.gather(offsets.min_offset(*key), offsets.max_offset(*key))
             if not low <= to <= high:
                 raise ValueError(f"{key.topic} queue {key.queue_id} has offsets {low} to {high}, and {to} is outside")
-        return await offsets.begin(*key, to)
+        return (await offsets.begin(*key, to)).offset
+
+    async def _check_there(self, key: QueueKey, message: Message) -> None:
+        """Raises ValueError if another message has the offset of this one now, or if the queue ends before: its topic
+        was deleted and created again. A message that retention removed passes."""
+        async with asyncio.timeout(10.0):
+            link = await self._view.links.get(await self._view.find_leader())
+            found = await pull_once(link, PullRequest(*key, message.queue_offset, max_messages=1))
+        same = [one for one in (*found.messages, *found.unreadable) if one.queue_offset == message.queue_offset]
+        if any(one.position != message.position for one in same) or found.max_offset <= message.queue_offset:
+            raise ValueError(f"message {message.message_id} is not in {key.topic} queue {key.queue_id} any more")
 
     def _reads(self) -> str:
         keys = (key for key in sorted(self._share.feeds) if key.topic in self.topics)
@@ -262,7 +275,7 @@ class AsyncConsumer:
 
     def _acked(self, message: Message, *, and_before: bool) -> None:
         feed = self._share.feeds.get(self._key_of(message))
-        if self.inbox.acks and feed is not None:
+        if self.inbox.acks and feed is not None and message.position > feed.gone_position:
             self.inbox.ack(feed, message.queue_offset, and_before=and_before)
 
     async def retry(self, message: Message, *, after: Delay = None, level: int | None = None) -> None:
@@ -360,6 +373,13 @@ class AsyncConsumer:
         feeds = self._share.feeds.items()
         return {key.queue_id: self._committable(feed) for key, feed in feeds if key.topic == wanted}
 
+    def bookmarks(self, topic: str | None = None) -> dict[int, Position]:
+        """Returns what `positions` does, for a program that keeps it: each offset with the topic in which it counts.
+        `seek` takes them back, and refuses them in another topic."""
+        wanted, offsets = topic or self.topics[0], self.positions(topic)
+        feeds = {key.queue_id: feed for key, feed in self._share.feeds.items() if key.topic == wanted}
+        return {queue_id: Position(offset, feeds[queue_id].counted_in) for queue_id, offset in offsets.items()}
+
     def _committable(self, feed: QueueFeed) -> int:
         return self.inbox.settled(feed) if self.inbox.acks else feed.position
 
@@ -375,6 +395,8 @@ class AsyncConsumer:
             await self._commit_all([(feed, self._committable(feed)) for feed in self._share.feeds.values()])
             return
         feed = self._share.feeds.get(self._key_of(message))
+        if feed is not None and message.position <= feed.gone_position:
+            return  # it is of a topic that was deleted, where nothing is left to come again
         if feed is None or feed.revoked:
             raise Failed(
                 f"commit of {message.topic} queue {message.queue_id} offset {message.queue_offset}: the queue has gone "

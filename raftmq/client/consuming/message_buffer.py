@@ -23,6 +23,7 @@ import msgspec
 
 from raftmq.client.errors import Failed
 from raftmq.client.message import Message
+from raftmq_wire.topic_identity import TopicIdentity
 
 
 class QueueKey(NamedTuple):
@@ -39,9 +40,15 @@ MAX_UNACKED = 10_000
 class QueueFeed:
     """One queue that this consumer reads at present."""
 
-    def __init__(self, topic: str, queue_id: int, offset: int) -> None:
+    def __init__(self, topic: str, queue_id: int, offset: int, counted_in: TopicIdentity | None = None) -> None:
         self.topic = topic
         self.queue_id = queue_id
+        self.counted_in = counted_in
+        """The topic in which the feed's offsets count; None if the cluster does not say."""
+        self.last_position = -1
+        """Position in the log of the last message that was pulled."""
+        self.gone_position = -1
+        """Messages up to this position in the log are of earlier topics of this name. Positions never go back."""
         self.next_offset = offset
         """The offset at which the next pull begins."""
         self.position = offset
@@ -111,6 +118,8 @@ class Inbox:
             if feed.revoked:
                 return
             feed.next_offset = batch.next_offset
+            if batch.messages:
+                feed.last_position = batch.messages[-1].position
             feed.buffered_messages += len(batch.messages)
             feed.buffered_bytes += batch.size
             self._resting.get(feed, self._ready).append(batch)

@@ -11,7 +11,7 @@ from raftmq.client.cluster_view import ClusterView
 from raftmq.client.connection import Reply
 from raftmq.client.errors import Failed
 from raftmq_wire.codes import RequestCode, ResponseCode
-from raftmq_wire.topic_identity import IDENTITY_FIELD, TopicIdentity, parse_identity
+from raftmq_wire.topic_identity import IDENTITY_FIELD, Position, TopicIdentity, parse_identity
 
 Start = str | int | datetime.datetime
 """A place to begin for a group without a committed offset: "earliest", "latest", a queue offset, or a time (aware
@@ -49,10 +49,10 @@ class Offsets:
         queue."""
         return await self._number(RequestCode.GET_MAX_OFFSET, topic, queue_id, "offset")
 
-    async def counted(self, code: int, topic: str, queue_id: int) -> tuple[int, TopicIdentity | None]:
-        """Returns the first or the next offset of a queue and, read at the same moment, the topic that it counts in;
-        None if the node is of a release that tells none."""
-        what, reply = await self._asked(code, topic, queue_id)
+    async def counted(self, code: int, topic: str, queue_id: int, **more: str) -> tuple[int, TopicIdentity | None]:
+        """Returns the offset of a queue that the request asks for and, read at the same moment, the topic that it
+        counts in; None if the node is of a release that tells none."""
+        what, reply = await self._asked(code, topic, queue_id, **more)
         return _int(reply.ext, "offset", what), identity_in(reply, what)
 
     async def min_offset(self, topic: str, queue_id: int) -> int:
@@ -62,9 +62,11 @@ class Offsets:
     async def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """Returns the first offset stored at or after `timestamp_ms` (log time); the maximum offset if all messages are
         older."""
-        return await self._number(
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, topic, queue_id, "offset", timestamp=str(timestamp_ms)
-        )
+        return (await self._at(topic, queue_id, timestamp_ms)).offset
+
+    async def _at(self, topic: str, queue_id: int, timestamp_ms: int) -> Position:
+        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        return Position(*await self.counted(code, topic, queue_id, timestamp=str(timestamp_ms)))
 
     async def earliest_store_ms(self, topic: str, queue_id: int) -> int:
         """Returns the time when the first kept message was stored; -1 for an empty queue."""
@@ -81,6 +83,11 @@ class Offsets:
 
     async def committed(self, group: str, topic: str, queue_id: int) -> int | None:
         """Returns the group's committed offset in the queue; None if it has none."""
+        found = await self.kept_position(group, topic, queue_id)
+        return None if found is None else found.offset
+
+    async def kept_position(self, group: str, topic: str, queue_id: int) -> Position | None:
+        """Returns the group's committed offset in the queue, with the topic in which it counts; None if it has none."""
         what = f"committed offset of {group} on {topic} queue {queue_id}"
         reply = await self._call(
             RequestCode.QUERY_CONSUMER_OFFSET,
@@ -88,11 +95,13 @@ class Offsets:
             what=what,
             accept=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
         )
-        return _int(reply.ext, "offset", what) if reply.code == ResponseCode.SUCCESS else None
+        if reply.code != ResponseCode.SUCCESS:
+            return None
+        return Position(_int(reply.ext, "offset", what), identity_in(reply, what))
 
-    async def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Commits an offset; returns when a majority has stored it. It may be lower than the one before. Raises Unknown
-        if nobody answered.
+    async def commit(self, group: str, topic: str, queue_id: int, offset: int | Position) -> None:
+        """Commits an offset; returns when a majority has stored it. It may be lower than the one before. Raises
+        NotFound if it is a Position in another topic, and Unknown if nobody answered.
 
         Every attempt carries the same identity: an attempt that arrives late, after a newer commit, does not move the
         offset back.
@@ -100,6 +109,7 @@ class Offsets:
         self._session = self._session or self._view.new_session()
         self._sequence = sequence = self._sequence + 1
         self._unsettled.add(sequence)
+        offset, counted_in = offset if isinstance(offset, Position) else Position(offset)
         ext = {
             "consumerGroup": group,
             "topic": topic,
@@ -108,6 +118,7 @@ class Offsets:
             "raftmqPid": self._session.hex(),
             "raftmqSeq": str(sequence),
             "raftmqLow": str(min(self._unsettled)),
+            **({} if counted_in is None else {IDENTITY_FIELD: str(counted_in)}),
             **self._committer,
         }
         try:
@@ -120,15 +131,13 @@ class Offsets:
         finally:
             self._unsettled.discard(sequence)
 
-    async def begin(self, topic: str, queue_id: int, start: Start) -> int:
-        """Returns the offset that `start` means in this queue."""
+    async def begin(self, topic: str, queue_id: int, start: Start) -> Position:
+        """Returns the position that `start` means in this queue."""
         if isinstance(start, datetime.datetime):
-            return await self.offset_at(topic, queue_id, int(start.timestamp() * 1000))
-        if isinstance(start, int):
-            return start
-        if start == "earliest":
-            return await self.min_offset(topic, queue_id)
-        return await self.max_offset(topic, queue_id)
+            return await self._at(topic, queue_id, int(start.timestamp() * 1000))
+        code = RequestCode.GET_MIN_OFFSET if start == "earliest" else RequestCode.GET_MAX_OFFSET
+        found = Position(*await self.counted(code, topic, queue_id))
+        return found._replace(offset=start) if isinstance(start, int) else found
 
 
 def check_start(start: Start) -> None:

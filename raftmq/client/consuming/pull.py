@@ -11,6 +11,7 @@ from raftmq.client.consuming.subscription import ALL, Subscription
 from raftmq.client.errors import Failed, error_of
 from raftmq.client.message import MAX_INFLATED_BYTES, Message, decode_messages
 from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.topic_identity import IDENTITY_FIELD, TopicIdentity
 
 _SUSPEND = 2
 _SUBSCRIPTION_INSIDE = 4
@@ -96,9 +97,12 @@ class PullRequest(NamedTuple):
     max_messages: int = MAX_PULL_MESSAGES
     subscription: Subscription = ALL
     wait_s: float = 0.0
+    counted_in: TopicIdentity | None = None
+    """The topic in which `offset` counts; None if that is not known."""
 
     def ext(self) -> dict[str, str]:
         """Returns the ext fields of the request."""
+        counted_in = {} if self.counted_in is None else {IDENTITY_FIELD: str(self.counted_in)}
         return {
             "consumerGroup": self.group,
             "topic": self.topic,
@@ -112,6 +116,7 @@ class PullRequest(NamedTuple):
             "subVersion": "0",
             "subscription": self.subscription.text,
             "expressionType": self.subscription.kind,
+            **counted_in,
         }
 
 

@@ -143,6 +143,7 @@ class QueuePuller:
             self._group,
             subscription=self._subscriptions[feed.topic],
             wait_s=LONG_POLL_S if self._follow else 0.0,
+            counted_in=feed.counted_in,
         )
         try:
             result = await pull_once(await self._links.get(address), request)

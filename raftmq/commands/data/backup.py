@@ -19,6 +19,7 @@ from raftmq.commands.shared_options import (
     show,
     show_problems,
 )
+from raftmq.commands.value_types import StoreType
 from raftmq.local.http.admin_http import AdminApi, admin_addresses, ask_all, node_addresses
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -52,6 +53,7 @@ class Duration(click.ParamType[float]):
     "--to",
     required=True,
     metavar="DIR|URL",
+    type=StoreType(paths=True),
     help="A directory on the node's machine, or an object store (s3://bucket/prefix).",
 )
 @click.option("--node", type=click.IntRange(1), metavar="N", help="The node to back up (default: a follower).")
@@ -155,7 +157,7 @@ def _tell(made: dict[str, Any], as_json: bool) -> None:
 
 
 @backup.command("list")
-@click.argument("directory", metavar="DIR|URL")
+@click.argument("directory", metavar="DIR|URL", type=StoreType(paths=True))
 @json_option
 def list_(directory: str, as_json: bool) -> None:
     """List the backups in a directory or an object store."""
@@ -176,7 +178,7 @@ def list_(directory: str, as_json: bool) -> None:
 
 
 @backup.command("verify")
-@click.argument("path", metavar="DIR[/NAME]|URL[/NAME]")
+@click.argument("path", metavar="DIR[/NAME]|URL[/NAME]", type=StoreType(paths=True))
 @json_option
 def verify(path: str, as_json: bool) -> int:
     """Verify one backup, or all in a directory or store: every CRC, the chain of the log, the sums of the rows.

@@ -11,6 +11,7 @@ import click
 
 from raftmq.commands.point_in_time import PointInTime
 from raftmq.commands.shared_options import console, json_option, show
+from raftmq.commands.value_types import StoreType
 from raftmq.local_path import LocalPath
 
 if TYPE_CHECKING:
@@ -23,8 +24,10 @@ USERS_SHOWN = 50
 
 
 @click.command()
-@click.option("--from", "source", metavar="DIR/NAME|URL/NAME", help="The backup.")
-@click.option("--from-tier", "tier", metavar="URL", help="The tier of the lost cluster (tier.url).")
+@click.option("--from", "source", metavar="DIR/NAME|URL/NAME", type=StoreType(paths=True), help="The backup.")
+@click.option(
+    "--from-tier", "tier", metavar="URL", type=StoreType(paths=False), help="The tier of the lost cluster (tier.url)."
+)
 @click.option("--cluster", metavar="ID", help="The id of the lost cluster, if several have their tier there.")
 @click.option("--to-index", type=click.IntRange(0), metavar="N", help="The last log entry that is restored.")
 @click.option(
@@ -41,7 +44,10 @@ USERS_SHOWN = 50
     "--base-port", type=int, metavar="P", help="Use consecutive ports from P instead of RocketMQ's usual ones."
 )
 @click.option(
-    "--acl-from", metavar="DIR/NAME|URL/NAME", help="A later backup of the cluster, whose users and rules count."
+    "--acl-from",
+    metavar="DIR/NAME|URL/NAME",
+    type=StoreType(paths=True),
+    help="A later backup of the cluster, whose users and rules count.",
 )
 @json_option
 def restore(

@@ -80,8 +80,12 @@ def walk(
 ) -> Iterator[Message]:
     """Yields the messages of all queues, or of `queues`, in turn, each queue in its own order: up to the queues' ends
     when this began, or with `follow` without end. Bodies are as stored: whoever shows one decodes it, so that no more
-    than one inflated body is in memory. Raises NotFound."""
-    known = [each for each in mq.admin.describe_topic(topic).queues if not queues or each.queue_id in queues]
+    than one inflated body is in memory. A topic that is created again meanwhile is followed from its first message.
+    Raises NotFound, without `follow` also for such a topic."""
+    from raftmq.client import NotFound, Position
+
+    described = mq.admin.describe_topic(topic)
+    known = [each for each in described.queues if not queues or each.queue_id in queues]
     following = {queue.queue_id: _begin(mq, topic, queue, start) for queue in known}
     ends = {queue.queue_id: queue.max_offset for queue in known}
     while True:
@@ -90,7 +94,15 @@ def walk(
             if not follow and offset >= ends[queue_id]:
                 del following[queue_id]
                 continue
-            pulled = mq.pull(topic, queue_id, offset, _PULL_MESSAGES, filter=expression, as_stored=True)
+            at = Position(offset, described.identity)
+            try:
+                pulled = mq.pull(topic, queue_id, at, _PULL_MESSAGES, filter=expression, as_stored=True)
+            except NotFound:
+                if not follow or mq.admin.describe_topic(topic).identity == described.identity:
+                    raise
+                click.echo(f"{topic} was deleted and created again: its messages follow from the first on", err=True)
+                yield from walk(mq, topic, "earliest", queues=queues, expression=expression, follow=True)
+                return
             yield from (m for m in pulled.messages if follow or m.queue_offset < ends[queue_id])
             idle = idle and pulled.next_offset == offset
             following[queue_id] = pulled.next_offset

@@ -24,6 +24,7 @@ from raftmq.commands.shared_options import (
     print_table,
     show,
 )
+from raftmq.commands.value_types import AddressType, ApiType, ListenerType
 from raftmq.local import stop_check
 from raftmq.local.http.admin_http import ADMIN_VARIABLE, AdminApi, F, admin_addresses, drain_node
 from raftmq.local_path import LocalPath
@@ -45,7 +46,10 @@ def new_node_options(command: F) -> F:
         help="The new node's raftmq.toml, on its own machine; with --via.",
     )
     via = click.option(
-        "--via", metavar="URL", help="HTTP API of a member, such as http://10.0.0.1:9644; with --config."
+        "--via",
+        metavar="URL",
+        type=ApiType(),
+        help="HTTP API of a member, such as http://10.0.0.1:9644; with --config.",
     )
     secret = click.option(
         "--secret",
@@ -301,12 +305,15 @@ def replace(
 
 @node.command()
 @NODE
-@click.argument("address", metavar="HOST:PORT")
-@click.option("--http", metavar="HOST:PORT", help="The new address of its HTTP API (default: it stays).")
+@click.argument("address", metavar="HOST:PORT", type=AddressType())
+@click.option(
+    "--http", metavar="HOST:PORT", type=AddressType(), help="The new address of its HTTP API (default: it stays)."
+)
 @click.option(
     "--listener",
     "listeners",
     metavar="NAME=HOST:PORT",
+    type=ListenerType(),
     multiple=True,
     help="What one of its listeners advertises from now on; may be repeated (default: they stay).",
 )
@@ -349,14 +356,7 @@ def _moved(
     if member is None:
         ids = _names([each["id"] for each in view["members"]])
         raise LocalError(f"there is no node {node}", f"the members are {ids}", LOOK, ExitCode.REFUSED)
-    try:
-        host, port = split_address(address)
-        advertised = dict(_listener(each) for each in listeners)
-        for each in [*advertised.values(), *([http] if http else [])]:
-            split_address(each)
-    except ValueError as error:
-        fix = f"raftmq node move {node} 10.0.0.4:10914 --listener broker=10.0.0.4:10911"
-        raise LocalError("that is no address", str(error), fix, ExitCode.USAGE) from None
+    host, port = split_address(address)
     return {
         "id": node,
         "uuid": member["uuid"],
@@ -364,16 +364,8 @@ def _moved(
         "host": host,
         "port": port,
         "admin": member["admin"] if http is None else http,
-        "listeners": {**member["listeners"], **advertised},
+        "listeners": {**member["listeners"], **dict(each.split("=", 1) for each in listeners)},
     }
-
-
-def _listener(text: str) -> tuple[str, str]:
-    """Returns the name and the address of a --listener. Raises ValueError."""
-    name, equals, address = text.partition("=")
-    if not name or not equals:
-        raise ValueError(f'"{text}" is not NAME=HOST:PORT')
-    return name, address
 
 
 @node.command()

@@ -10,6 +10,7 @@ import click
 
 from raftmq.commands.point_in_time import PointInTime
 from raftmq.commands.shared_options import json_option, show
+from raftmq.commands.value_types import ApiType
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -47,7 +48,13 @@ def serve(config: Path) -> int:
     help="Succeed when some directories were lost: they stay as they are, and their nodes refuse to start.",
 )
 @click.option("--first", is_flag=True, help="Make one node on this machine, the first of a new cluster.")
-@click.option("--join", "via", metavar="HOST:PORT", help="Make one node here; HTTP API of the first one, which runs.")
+@click.option(
+    "--join",
+    "via",
+    metavar="HOST:PORT",
+    type=ApiType(),
+    help="Make one node here; HTTP API of the first one, which runs.",
+)
 @click.option(
     "--secret", type=_CONFIG, metavar="FILE", help="With --join: a copy of the first node's SECRET (default: in place)."
 )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from raftmq.commands.shared_options import SIGNALS, console, data_dir, data_option, ended_like_ctrl_c, json_option, show
+from raftmq.commands.value_types import StoreType
 
 if TYPE_CHECKING:
     from cluster.config.local_layout import NodeRecord
@@ -30,7 +31,10 @@ _WATCH_S = 0.3
 )
 @click.option("--detach", is_flag=True, help="Return when the cluster is ready, and leave it running.")
 @click.option(
-    "--tier", metavar="URL", help="Upload closed segments of the log to this object store, or to a directory."
+    "--tier",
+    metavar="URL",
+    type=StoreType(paths=True),
+    help="Upload closed segments of the log to this object store, or to a directory.",
 )
 @click.option("--tls", is_flag=True, help="Make a CA and certificates, and have the nodes take TLS alone.")
 @click.option("--auth", is_flag=True, help="Make a first user, and let no request pass that no rule allows.")

@@ -48,6 +48,7 @@ from raftlog.frame import make_entry, tail_after
 from raftlog.storage.files.identity import Identity
 from raftlog.types import EMPTY_TAIL, NOBODY, Entry, EntryType, NodeId
 from raftmq_wire.message_format import Message, encode_message
+from raftmq_wire.topic_identity import IDENTITY_FIELD, TopicIdentity
 from statemachine.access.users import User
 from statemachine.broker_state import BrokerState
 from statemachine.commands import (
@@ -227,6 +228,11 @@ class FakeNode:
     @property
     def leads(self) -> bool:
         return self.leader == self.config.node.id
+
+    def topic_identity(self, topic: str) -> dict[str, str]:
+        config = self.state.topics.get(topic)
+        cluster = "0d5e4a1c-1111-4222-8333-444455556666"
+        return {} if config is None else {IDENTITY_FIELD: str(TopicIdentity(cluster, 0, config.id))}
 
     def wall_ms(self) -> int:
         return 1_700_000_000_000

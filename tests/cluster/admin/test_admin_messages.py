@@ -121,6 +121,21 @@ async def test_where_a_page_begins(
     )
 
 
+async def test_the_next_page_is_of_the_same_topic(client: Any, node: Any, many: list[int]) -> None:
+    page = (await get(client, f"{QUEUE}?offset=0&count=3"))[1]
+    following = f"{QUEUE}?offset={page['next_offset']}&counted_in={page['counted_in']}"
+    assert [one["queue_offset"] for one in (await get(client, following))[1]["messages"]][:2] == [3, 4]
+    node.apply([["delete_topic", "orders"], ["create_topic", {"name": "orders"}, True]])
+    for _ in range(5):
+        node.add_message("orders", b"new", "k")
+    status, error = await get(client, following)
+    assert (status, error["error"]["code"]) == (409, "refused")
+    assert "offset 3 means nothing in topic orders: it counts in the topic with id" in error["error"]["message"]
+    assert len((await get(client, f"{QUEUE}?offset=0"))[1]["messages"]) == 5
+    status, error = await get(client, f"{QUEUE}?offset=3&counted_in=orders")
+    assert (status, error["error"]["code"]) == (400, "bad_query")
+
+
 async def test_long_bodies_are_cut_where_the_request_says_so(client: Any, node: Any, places: list[int]) -> None:
     text = "ä<script>alert(1)</script>"
     position = node.add_message("orders", text.encode(), "k3")

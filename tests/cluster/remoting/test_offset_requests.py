@@ -27,12 +27,21 @@ def query(node: Any, group: str = "g", topic: str = "T", queue: int = 0, **more:
     return node.ask(14, consumerGroup=group, topic=topic, queueId=queue, **more)
 
 
-def update(node: Any, offset: int, group: str = "g", topic: str = "T", queue: int = 0, oneway: bool = False) -> Any:
-    return node.ask(15, oneway=oneway, consumerGroup=group, topic=topic, queueId=queue, commitOffset=offset)
+def found(node: Any, **more: Any) -> str:
+    """The committed offset of T, whose identity stands beside it."""
+    ext = query(node, **more).answer.ext
+    assert ext == {"offset": ext["offset"], **node.topic_identity("T")}
+    return str(ext["offset"])
+
+
+def update(
+    node: Any, offset: int, group: str = "g", topic: str = "T", queue: int = 0, oneway: bool = False, **more: Any
+) -> Any:
+    return node.ask(15, oneway=oneway, consumerGroup=group, topic=topic, queueId=queue, commitOffset=offset, **more)
 
 
 def test_query_table(node: Any, topic: Any) -> None:
-    assert query(node).answer.ext == {"offset": "0"}, "the first message is there"
+    assert found(node) == "0", "the first message is there"
     assert query(node, setZeroIfNotFound="false").answer.code == 22
     assert query(node, queue=1).answer.code == 22, "no first message"
     assert query(node, topic="U").answer.code == 22
@@ -40,14 +49,14 @@ def test_query_table(node: Any, topic: Any) -> None:
     node.state.min_offset = lambda topic_id, queue_id: 1
     assert query(node).answer.code == 22, "the first message is gone"
     node.command("commit_offsets", [["g", topic.id, 0, 2], ["g", topic.id, 1, 0]])
-    assert query(node).answer.ext == {"offset": "2"}
-    assert query(node, queue=1).answer.ext == {"offset": "0"}
+    assert found(node) == "2"
+    assert found(node, queue=1) == "0"
     assert query(node, group="other").answer.code == 22
 
 
 def test_a_queue_that_has_been_there_for_long_is_not_read_from_its_beginning(node: Any, topic: Any) -> None:
     node.now_ms = 1_000_000 + YOUNG_MS - 1
-    assert query(node).answer.ext == {"offset": "0"}
+    assert found(node) == "0"
     node.now_ms += 1
     assert query(node).answer.code == 22, "the client's ConsumeFromWhere decides"
 
@@ -56,7 +65,7 @@ def test_a_group_that_begins_at_a_time_looks_for_the_offset_itself(node: Any, to
     consumer = {"groupName": "g", "consumeFromWhere": "CONSUME_FROM_TIMESTAMP", "subscriptionDataSet": []}
     node.ask(34, json.dumps({"clientID": "c", "consumerDataSet": [consumer]}).encode())
     assert query(node).answer.code == 22
-    assert query(node, group="other").answer.ext == {"offset": "0"}
+    assert found(node, group="other") == "0"
 
 
 def test_query_is_held_while_no_leader_confirms(node: Any, topic: Any) -> None:
@@ -66,7 +75,7 @@ def test_query_is_held_while_no_leader_confirms(node: Any, topic: Any) -> None:
     assert not request.replies
     node.confirms = True
     node.advance(100)
-    assert request.answer.ext == {"offset": "0"}
+    assert request.answer.ext["offset"] == "0"
 
 
 def test_query_is_never_answered_with_an_error_while_leaderless(node: Any, topic: Any, connect: Any) -> None:
@@ -136,12 +145,12 @@ def test_bounds(node: Any, topic: Any) -> None:
     assert ask(30) == {"offset": "3", **counted}
     assert ask(31) == {"offset": "0", **counted}
     assert ask(30, queue=3) == {"offset": "0", **counted}
-    assert ask(32) == {"timestamp": "1000000"}
-    assert ask(32, queue=3) == {"timestamp": "-1"}
-    assert ask(29, timestamp=1_000_001) == {"offset": "1"}
-    assert ask(29, timestamp=1_000_010) == {"offset": "1"}
-    assert ask(29, timestamp=1_000_019, boundaryType="UPPER") == {"offset": "1"}
-    assert ask(29, timestamp=1_000_021) == {"offset": "3"}
+    assert ask(32) == {"timestamp": "1000000", **counted}
+    assert ask(32, queue=3) == {"timestamp": "-1", **counted}
+    assert ask(29, timestamp=1_000_001) == {"offset": "1", **counted}
+    assert ask(29, timestamp=1_000_010) == {"offset": "1", **counted}
+    assert ask(29, timestamp=1_000_019, boundaryType="UPPER") == {"offset": "1", **counted}
+    assert ask(29, timestamp=1_000_021) == {"offset": "3", **counted}
 
 
 @pytest.mark.parametrize("code", [29, 30, 31, 32])
@@ -156,14 +165,16 @@ def test_bounds_refusals(node: Any, topic: Any, code: int) -> None:
 def test_a_query_sees_the_oneway_commit_before_it(node: Any, topic: Any) -> None:
     update(node, 2, oneway=True)
     assert node.state.offset("g", topic.id, 0) is None, "it gathers first"
-    assert query(node).answer.ext == {"offset": "2"}
+    assert found(node) == "2"
 
 
 def test_a_topic_made_again_has_another_identity(node: Any, topic: Any) -> None:
     """The clients keep it with offsets, which mean nothing in the new topic of the same name."""
 
     def identities() -> set[TopicIdentity]:
-        told = [node.ask(code, topic="T", queueId=0).answer.ext for code in (30, 31, 351)]
+        update(node, 0)
+        asked = {"topic": "T", "queueId": 0, "consumerGroup": "g", "timestamp": 0}
+        told = [node.ask(code, **asked).answer.ext for code in (14, 29, 30, 31, 32, 351)]
         return {parse_identity(ext[IDENTITY_FIELD]) for ext in told}
 
     (first,) = identities()
@@ -172,3 +183,25 @@ def test_a_topic_made_again_has_another_identity(node: Any, topic: Any) -> None:
     (second,) = identities()
     assert second == first._replace(topic_id=first.topic_id + 1)
     assert why_another(first, second)
+
+
+@pytest.mark.parametrize("oneway", [False, True])
+def test_an_offset_of_a_topic_that_is_gone_is_not_committed(node: Any, topic: Any, oneway: bool) -> None:
+    counted = node.topic_identity("T")
+    assert update(node, 2, **counted).answer.code == 0
+    node.command("delete_topic", "T")
+    node.create_topic("T")
+    again, proposed = node.topic_identity("T"), len(node.proposed)
+    late = update(node, 3, oneway=oneway, **counted).answer
+    assert (late.code, late.remark.startswith("offset 3 means nothing in topic T: it counts in the topic")) == (
+        17,
+        True,
+    )
+    assert (node.proposed[proposed:], node.later) == ([], [])
+    assert update(node, 1, **again).answer.code == 0
+    newer = parse_identity(again[IDENTITY_FIELD])
+    behind = newer._replace(topic_id=newer.topic_id + 1)
+    assert update(node, 1, raftmqTopicId=behind).answer.code == 14, "this node has not seen it yet"
+    assert update(node, 1, raftmqTopicId="T").answer.code == 29
+    elsewhere = newer._replace(cluster="00000000-0000-0000-0000-000000000000", topic_id=newer.topic_id + 1)
+    assert update(node, 1, raftmqTopicId=elsewhere).answer.code == 17

@@ -10,6 +10,7 @@ from cluster.broker.pulls.pull_service import REPAIR_RETRY_MS, REPAIR_TRIES, TRI
 from raftlog.errors import OutOfRangeError
 from raftlog.types import NOBODY, NodeId
 from raftmq.client.errors import is_switched_off
+from raftmq_wire.topic_identity import IDENTITY_FIELD, parse_identity
 
 
 @pytest.fixture
@@ -445,6 +446,40 @@ def test_a_deleted_topic_ends_its_long_polls(node: Any, pull: Any) -> None:
     node.command("delete_topic", "T")
     node.advance(5_100)
     assert held.answer.code == 17
+
+
+def test_an_offset_of_a_topic_that_is_gone_is_not_read(node: Any, pull: Any) -> None:
+    """However many messages the new one has; a client that does not say what it counts in goes on, as in RocketMQ."""
+    node.store("T", *[b"old"] * 3)
+    counted = node.topic_identity("T")
+    assert pull(2, **counted).answer.code == 0
+    node.command("delete_topic", "T")
+    node.create_topic("T")
+    node.store("T", *[b"new"] * 5)
+    for code in (11, 361):
+        refused = pull(2, code=code, sysFlag=5, commitOffset=2, **counted).answer
+        assert (refused.code, refused.remark.split(":")[0]) == (17, "offset 2 means nothing in topic T")
+    assert node.later == []
+    assert pull(2, **node.topic_identity("T")).answer.code == 0
+    assert pull(2).answer.code == 0
+
+
+def test_a_follower_waits_for_the_topic_in_which_an_offset_counts(node: Any, pull: Any) -> None:
+    node.store("T", b"old")
+    now = parse_identity(node.topic_identity("T")[IDENTITY_FIELD])
+    newer = {IDENTITY_FIELD: str(now._replace(topic_id=now.topic_id + 1))}
+    node.leader = NodeId(1)
+    waiting = pull(0, **newer)
+    node.advance(100)
+    assert not waiting.replies
+    node.command("delete_topic", "T")
+    node.create_topic("T")
+    node.store("T", b"new")
+    node.advance(100)
+    assert b"new" in waiting.answer.body
+    again = pull(0, **{IDENTITY_FIELD: str(now._replace(topic_id=now.topic_id + 2))})
+    node.advance(2_000)
+    assert again.answer.code == 14, "the client asks the leader"
 
 
 def test_bounds_are_named(node_with: Any, connect: Any) -> None:

@@ -14,7 +14,10 @@ from cluster.remoting.handlers.pull import decode_pull, read_one_by_one
 from tests.cluster.remoting.conftest import FakeConnection, FakeRequest
 
 FIELDS = {"consumerGroup": "g", "topic": "t", "queueId": "3", "queueOffset": "40", "maxMsgNums": "32", "sysFlag": "2"}
-MORE = ("commitOffset", "suspendTimeoutMillis", "subVersion", "maxMsgBytes", "subscription", "expressionType", "bname")
+MORE = (
+    *("commitOffset", "suspendTimeoutMillis", "subVersion", "maxMsgBytes", "subscription", "expressionType"),
+    *("bname", "raftmqTopicId"),
+)
 VALUES = ("", "0", "-1", "7", "+7", " 7", "7_0", "007", "x", "TAG", "SQL92", str(2**63 - 1), str(2**63), "9" * 40, "٣")
 
 

@@ -19,11 +19,17 @@ import pytest
 from raftmq.client.loop_thread import LoopThread
 from raftmq_wire.codec import FLAG_RESPONSE, decode_header, encode_frame, ext_of
 from raftmq_wire.codes import RequestCode
+from raftmq_wire.topic_identity import IDENTITY_FIELD, TopicIdentity
 from tests.support.message_bytes import split_batch
 from tests.support.patient_loop import PatientLoop
 from tests.support.plain_server import listens
 
 __all__ = ["listens"]
+
+
+CLUSTER = "0d5e4a1c-1111-4222-8333-444455556666"
+_OF_A_QUEUE = (RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
+_OF_A_TOPIC = (*_OF_A_QUEUE, RequestCode.UPDATE_CONSUMER_OFFSET)
 
 
 class Step(NamedTuple):
@@ -60,8 +66,8 @@ class Stored(NamedTuple):
     sys_flag: int = 0
 
 
-def stored_form(topic: str, queue_id: int, offset: int, message: Stored) -> bytes:
-    """A version 1 message at position offset * 1000 + queue_id."""
+def stored_form(topic: str, queue_id: int, offset: int, message: Stored, begins: int = 0) -> bytes:
+    """A version 1 message at position begins + offset * 1000 + queue_id."""
     name, properties, body = topic.encode(), message.properties.encode(), message.body
     total = 91 + len(body) + len(name) + len(properties)
     head = struct.pack(
@@ -72,7 +78,7 @@ def stored_form(topic: str, queue_id: int, offset: int, message: Stored) -> byte
         queue_id,
         0,
         offset,
-        offset * 1000 + queue_id,
+        begins + offset * 1000 + queue_id,
         message.sys_flag,
         message.born_ms,
     )
@@ -101,6 +107,10 @@ class FakeCluster:
         self.nodes = [FakeNode(self, n) for n in range(nodes)]
         self.leader: int | None = 0
         self.queues: dict[str, list[list[Stored]]] = {}
+        self.ids: dict[str, TopicIdentity] = {}
+        """The identity of each topic; a test that clears it has nodes that tell none."""
+        self.begins: dict[str, int] = {}
+        """Topic -> the position in the log at which it was created."""
         self.min_offsets: dict[tuple[str, int], int] = {}
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.members: dict[str, dict[str, FakeConnection]] = {}
@@ -109,6 +119,7 @@ class FakeCluster:
         self.sessions: dict[tuple[str, str], tuple[int, int, str]] = {}
         self.sends: list[Arrived] = []
         self.commits: list[tuple[str, int, int]] = []
+        self.created = 0
         self.auto_create = True
         self.deleted: list[str] = []
         self.locks: dict[tuple[str, str, int], str] = {}
@@ -138,7 +149,27 @@ class FakeCluster:
         return ";".join(node.address for node in self.nodes)
 
     def create(self, topic: str, queues: int = 4) -> None:
+        self.created += 1
         self.queues[topic] = [[] for _ in range(queues)]
+        self.ids[topic] = TopicIdentity(CLUSTER, 0, self.created)
+        self.begins[topic] = self.begins[topic] + 1_000_000 if topic in self.begins else 0
+
+    def delete(self, topic: str) -> None:
+        """Deletes a topic and what is committed there; pulls that wait are refused."""
+        del self.queues[topic]
+        self.offsets = {key: offset for key, offset in self.offsets.items() if key[1] != topic}
+        self.grew.set()
+
+    def counted(self, topic: str) -> dict[str, str]:
+        return {IDENTITY_FIELD: str(self.ids[topic])} if topic in self.ids else {}
+
+    def is_gone(self, ext: dict[str, str]) -> bool:
+        """True if a request names an offset in a topic that is gone."""
+        topic = ext["topic"]
+        if topic not in self.queues:
+            return True
+        kept = ext.get(IDENTITY_FIELD)
+        return kept is not None and topic in self.ids and kept != str(self.ids[topic])
 
     def fill(self, topic: str, queue_id: int, bodies: list[bytes], tag: str = "") -> None:
         for body in bodies:
@@ -310,7 +341,7 @@ class FakeConnection(asyncio.Protocol):
     def on_pull(self, opaque: int, ext: dict[str, str], suspend_ms: int) -> None:
         cluster = self.node.cluster
         topic, queue_id, offset = ext["topic"], int(ext["queueId"]), int(ext["queueOffset"])
-        if topic not in cluster.queues:
+        if cluster.is_gone(ext):
             self.reply(opaque, 17, remark="no such topic")
             return
         if queue_id >= len(cluster.queues[topic]):
@@ -325,7 +356,7 @@ class FakeConnection(asyncio.Protocol):
             stop = min(high, offset + min(8, int(ext["maxMsgNums"])))
             wanted = [t.strip() for t in ext["subscription"].split("||")]
             found = [
-                stored_form(topic, queue_id, o, queue[o])
+                stored_form(topic, queue_id, o, queue[o], cluster.begins[topic])
                 for o in range(offset, stop)
                 if ext["subscription"] == "*" or any(f"TAGS\x01{t}\x02" in queue[o].properties for t in wanted)
             ]
@@ -339,7 +370,7 @@ class FakeConnection(asyncio.Protocol):
     async def park(self, opaque: int, ext: dict[str, str]) -> None:
         cluster = self.node.cluster
         queue = cluster.queues[ext["topic"]][int(ext["queueId"])]
-        while len(queue) <= int(ext["queueOffset"]) and not self.transport.is_closing():
+        while len(queue) <= int(ext["queueOffset"]) and not self.transport.is_closing() and not cluster.is_gone(ext):
             cluster.grew.clear()
             await cluster.grew.wait()
         self.on_pull(opaque, ext, 0)
@@ -394,17 +425,23 @@ class FakeConnection(asyncio.Protocol):
             self.reply(opaque, 0 if ids else 1, body=json.dumps(told).encode())
         elif code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
             self.reply(opaque, body=json.dumps({"lockOKMQSet": cluster.lock(code, json.loads(body))}).encode())
+        elif code in _OF_A_TOPIC and cluster.is_gone(ext):
+            self.reply(opaque, 17, remark="no such topic")
+        elif code in _OF_A_QUEUE and queue_id >= len(cluster.queues[topic]):
+            self.reply(opaque, 29, remark="no such queue")
         elif code in (RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET):
             low = cluster.min_offsets.get((topic, queue_id), 0)
             high = len(cluster.queues[topic][queue_id])
-            self.reply(opaque, ext={"offset": str(high if code == RequestCode.GET_MAX_OFFSET else low)})
+            found = high if code == RequestCode.GET_MAX_OFFSET else low
+            self.reply(opaque, ext={"offset": str(found), **cluster.counted(topic)})
         elif code == RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
             queue, at = cluster.queues[topic][queue_id], int(ext["timestamp"])
             found = next((o for o, m in enumerate(queue) if m.born_ms + 1 >= at), len(queue))
-            self.reply(opaque, ext={"offset": str(found)})
+            self.reply(opaque, ext={"offset": str(found), **cluster.counted(topic)})
         elif code == RequestCode.QUERY_CONSUMER_OFFSET:
             offset = cluster.offsets.get((ext["consumerGroup"], topic, queue_id))
-            self.reply(opaque, 22 if offset is None else 0, {} if offset is None else {"offset": str(offset)})
+            told = {} if offset is None else {"offset": str(offset), **cluster.counted(topic)}
+            self.reply(opaque, 22 if offset is None else 0, told)
         elif code == RequestCode.UPDATE_CONSUMER_OFFSET:
             cluster.offsets[ext["consumerGroup"], topic, queue_id] = int(ext["commitOffset"])
             cluster.commits.append((ext["consumerGroup"], queue_id, int(ext["commitOffset"])))
@@ -413,7 +450,7 @@ class FakeConnection(asyncio.Protocol):
             cluster.create(topic, int(ext["writeQueueNums"]))
             self.reply(opaque)
         elif code == RequestCode.DELETE_TOPIC_IN_BROKER:
-            del cluster.queues[topic]
+            cluster.delete(topic)
             self.reply(opaque)
         elif code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
             self.reply(opaque, body=json.dumps({"topicList": list(cluster.queues)}).encode())

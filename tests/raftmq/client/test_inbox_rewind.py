@@ -11,7 +11,7 @@ class Stored:
     """The part of a message that the inbox looks at."""
 
     def __init__(self, queue_offset: int) -> None:
-        self.queue_offset = queue_offset
+        self.queue_offset = self.position = queue_offset
         self.body = b"x"
 
 

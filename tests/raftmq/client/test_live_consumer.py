@@ -151,6 +151,26 @@ def test_a_position_of_a_topic_that_was_made_again_is_refused(live_cluster: Any)
                 consumer.seek(kept, queue_id=0)
 
 
+@pytest.mark.parametrize("count", [3, 9])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_consumer_whose_topic_is_made_again_reads_the_new_one(live_cluster: Any, count: int, ordered: bool) -> None:
+    """Whether its offset, 5, lies within the new queue or beyond; its waiting pull is refused after 5 s."""
+    topic, group = fresh("orders"), fresh("billing")
+    new = [b"new %d" % number for number in range(count)]
+    with connect(live_cluster.servers) as mq:
+        mq.admin.create_topic(topic, queues=1)
+        mq.send_batch(topic, [b"%d" % n for n in range(5)], queue_id=0)
+        with mq.consumer(group, topic, ordered=ordered, max_wait_s=60) as consumer:
+            assert [next(consumer).body for _ in range(5)] == [b"%d" % n for n in range(5)]
+            mq.admin.delete_topic(topic)
+            mq.admin.create_topic(topic, queues=1)
+            mq.send_batch(topic, new, queue_id=0)
+            consumer.commit()
+            assert mq.admin.committed(group, topic, 0) is None, "5 counts in the topic that is gone"
+            assert [next(consumer).body for _ in new] == new
+        assert mq.admin.committed(group, topic, 0) == count
+
+
 def test_a_group_that_is_not_there_is_made_again_by_the_closing_commit(live_cluster: Any) -> None:
     """As after a heartbeat whose entry an election dropped: the leader lists the member, and has no such group."""
     topic, group = fresh("orders"), fresh("billing")

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from cluster.backup.metadata import Metadata
 from raftmq.cli import cli
+from raftmq.commands.value_types import AddressType
 
 OWN = {
     ("up",): "creates the cluster there",
@@ -54,26 +55,60 @@ WITH_DATA = [
 ]
 
 
+WITH_CA = [
+    pytest.param(words, command, id=" ".join(words), marks=pytest.mark.spark if words[0] == "spark" else ())
+    for words, command in commands(cli)
+    if {"--tls-ca"} <= {param.opts[0] for param in command.params}
+]
+
+
 def unread(callback: Callable[..., Any]) -> set[str]:
     """Returns the parameters of a function that its body never mentions."""
     function = inspect.unwrap(callback)
     tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     assert isinstance(tree, ast.FunctionDef)
-    named = {node.id for part in tree.body for node in ast.walk(part) if isinstance(node, ast.Name)}
-    return set(inspect.signature(function).parameters) - named
+    names = [node for part in tree.body for node in ast.walk(part) if isinstance(node, ast.Name)]
+    return set(inspect.signature(function).parameters) - {node.id for node in names if isinstance(node.ctx, ast.Load)}
+
+
+def ignored(command: click.Command) -> set[str]:
+    """Returns what a command offers and does not read: parameters that its function never mentions, and options whose
+    value goes to no parameter and to no callback that takes it."""
+    assert command.callback is not None
+    lost = {param.opts[0] for param in command.params if not param.expose_value and not takes_value(param.callback)}
+    return unread(command.callback) | lost
+
+
+def takes_value(callback: Callable[..., Any] | None) -> bool:
+    """Returns True if the callback of an option reads its third parameter, the value."""
+    if callback is None:
+        return False
+    return [*inspect.signature(callback).parameters][2] not in unread(callback)
 
 
 @pytest.mark.parametrize(("words", "command"), ALL)
 def test_each_value_is_used(words: tuple[str, ...], command: click.Command) -> None:
-    assert command.callback is not None
-    assert unread(command.callback) == set()
+    assert ignored(command) == set()
 
 
 def test_an_option_that_nobody_reads_is_found() -> None:
+    def callback(ctx: click.Context, param: click.Parameter, value: str) -> str:
+        return str(param)
+
+    def reads(ctx: click.Context, param: click.Parameter, value: str) -> None:
+        ctx.meta[str(param)] = value
+
+    @click.command()
+    @click.argument("topic")
+    @click.option("--data")
+    @click.option("--tls-ca", expose_value=False)
+    @click.option("--admin", expose_value=False, callback=callback)
+    @click.option("--servers", expose_value=False, callback=reads)
     def command(topic: str, data: str | None) -> str:
+        del data
         return topic
 
-    assert unread(command) == {"data"}
+    assert ignored(command) == {"data", "--tls-ca", "--admin"}
 
 
 def value_of(param: click.Parameter, folder: Path) -> str:
@@ -85,7 +120,7 @@ def value_of(param: click.Parameter, folder: Path) -> str:
         return str(folder if kind.file_okay is False else folder / "file")
     if isinstance(kind, click.types.IntParamType | click.types.FloatParamType):
         return "1"
-    return "x1"
+    return "host:1" if isinstance(kind, AddressType) else "x1"
 
 
 def least(words: tuple[str, ...], command: click.Command, folder: Path) -> list[str]:
@@ -113,3 +148,20 @@ def test_data_names_the_cluster(
     elsewhere = tmp_path / "elsewhere"
     result = CliRunner().invoke(cli, [*least(words, command, tmp_path), "--data", str(elsewhere)])
     assert str(elsewhere) in result.stderr, result.output
+
+
+@pytest.mark.parametrize(("words", "command"), WITH_CA)
+def test_a_ca_is_read(
+    words: tuple[str, ...], command: click.Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What --tls-ca remembers for the whole command is used by it."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("RAFTMQ_DATA", "RAFTMQ_SERVERS", "RAFTMQ_ADMIN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setitem(MORE, ("rolling-restart",), ["--exec", "true"])
+    nothing = Metadata(cluster_uuid="", applied_index=0, topics=[], groups=[], offsets=[], ends={})
+    (tmp_path / "file").write_bytes(msgspec.json.encode(nothing))
+    missing, offered = tmp_path / "no-ca.crt", {param.opts[0] for param in command.params}
+    where = ["--servers", "127.0.0.1:1"] if "--servers" in offered else ["--admin", "https://127.0.0.1:1"]
+    result = CliRunner().invoke(cli, [*least(words, command, tmp_path), *where, "--tls-ca", str(missing)])
+    assert str(missing) in result.stderr, result.output

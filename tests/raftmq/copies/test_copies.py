@@ -18,7 +18,7 @@ from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftmq.arrow import log_copy
 from raftmq.arrow.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema
 from raftmq.arrow.log_copy import CopyError, CopyPart, CopySource, cut
-from raftmq.arrow.ranges import EARLIEST, LATEST, AtTime, Bounds, QueueRange, plan_topic
+from raftmq.arrow.ranges import EARLIEST, LATEST, AtTime, Bounds, QueueRange, Unreadable, plan_topic
 from raftmq.client.errors import NotFound
 from raftmq.copies import part_rows
 from raftmq.copies.file_copy import FileCopy
@@ -26,6 +26,7 @@ from raftmq.copies.log_entries import entries_of
 from raftmq.copies.open_copy import opened
 from raftmq.copies.part_rows import part_batches
 from raftmq.copies.tier_copy import TierCopy
+from raftmq_wire.topic_identity import Position
 from tests.support.left_copies import ORDERS, OTHER, Left
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
@@ -161,6 +162,21 @@ def test_bounds_are_those_of_the_node(left: Left, kind: str) -> None:
     some = [QueueRange(ORDERS, 0, 40, 60), QueueRange(ORDERS, 1, 5, 5)]
     offsets = rows_of(source, parts_of(source, some))["queue_offset"].to_pylist()
     assert offsets == list(range(40, 60))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_position_in_another_topic_is_refused(left: Left, kind: str) -> None:
+    """Every copy knows which topic of which cluster it has under a name."""
+    with opened(left.backup) as copy:
+        identity = copy.describe_topic(ORDERS).identity
+    assert identity is not None
+    source: CopySource = getattr(left, kind)
+    ranges = ranges_of(source, ORDERS, Bounds(EARLIEST, {0: Position(40, identity)}), Bounds(LATEST))
+    assert [(planned.start, planned.counted_in) for planned in ranges] == [(40, identity), (0, identity)]
+    elsewhere = identity._replace(cluster="00000000-0000-0000-0000-000000000000")
+    for other in (identity._replace(topic_id=identity.topic_id + 1), elsewhere):
+        with pytest.raises(Unreadable, match=f"start asks for offset 40 of another topic {ORDERS}"):
+            ranges_of(source, ORDERS, Bounds(EARLIEST, {0: Position(40, other)}), Bounds(LATEST))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import json
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,10 +30,9 @@ from raftmq.local import status, support_bundle
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal
 from raftmq.local.http.http_exchange import exchange
 from raftmq.local.http.list_pages import UnfollowedPageError, pages, whole_list
+from tests.support.dashboard import STATIC, run_dashboard
 from tests.support.paging_api import ITEMS, LISTS, PAGE_ITEMS, PagingApi, name
 from tests.support.tools import needs
-
-STATIC = Path(__file__).parents[3] / "cluster/admin/static"
 
 
 @pytest.fixture(scope="module")
@@ -278,14 +276,7 @@ def test_the_harness_reads_all_segments_and_cleans_all_topics(
 
 
 DASHBOARD = """
-globalThis.document = { addEventListener() {}, getElementById: () => null, querySelector: () => null };
-globalThis.location = { hash: "" };
-globalThis.addEventListener = () => {};
-const real = fetch;
-globalThis.fetch = (path, options) => real(`http://${process.argv[2]}/${path}`, options);
-const page = async (name) => (await import(`${process.argv[1]}/page-${name}.js`)).default;
-const api = await import(`${process.argv[1]}/api.js`);
-const signal = new AbortController().signal;
+const api = await import(`${folder}/api.js`);
 const taken = await api.get("v1/topics", signal).then(() => "taken for the whole", (error) => error.message);
 const one = await (await page("topics")).load({ path: ["topics", "n"], signal });
 const messages = await page("messages");
@@ -307,13 +298,7 @@ console.log(JSON.stringify({
 @needs("node")
 def test_the_dashboard_follows_pages_or_offers_the_next_one(served: PagingApi, tmp_path: Path) -> None:
     """Its pages of topics and of groups have a button for the next page; everything else shows the whole."""
-    for file in STATIC.glob("*.js"):
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    (tmp_path / "package.json").write_text('{"type": "module"}')
-    words = ["node", "--input-type=module", "--eval", DASHBOARD, str(tmp_path), served.address]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {
+    assert json.loads(run_dashboard(tmp_path, DASHBOARD, served.address)) == {
         "taken": "GET v1/topics answered one page of a longer list",
         "queues": ITEMS,
         "listed": PAGE_ITEMS,
