@@ -53,6 +53,7 @@ function oneTopic(one, readers) {
     h("div", { class: "columns" },
       panel("Topic", null, inside(facts(
         ["messages", h("span", { "data-field": "messages", "data-value": topic.messages }, f.count(topic.messages))],
+        ...(topic.hidden ? [["hidden", `${f.plural(topic.hidden, "message")} in queues that consumers do not read`]] : []),
         ["on disk", h("span", { "data-field": "bytes", "data-value": topic.bytes }, onDisk(topic))],
         ["queues", `${topic.read_queues} to read, ${topic.write_queues} to write`],
         ["access", access(topic)], ["ordered", topic.order ? "yes" : "no"],
@@ -61,7 +62,7 @@ function oneTopic(one, readers) {
         h("a", { href: `#/groups/${encodeURIComponent(group.name)}` }, group.name), group.lag ? `${f.plural(group.lag, "message")} behind in all its topics` : "not behind",
       ]))) : empty("None."))),
     panel(f.plural(one.queues.length, "queue"), null, table([
-      { name: "queue_id", label: "queue", cell: (queue) => `queue ${queue.queue_id}` },
+      { name: "queue_id", label: "queue", cell: (queue) => [`queue ${queue.queue_id}`, queue.hidden ? badge("warn", "hidden") : null] },
       { name: "messages", label: "messages", num: true, cell: (queue) => f.count(queue.max_offset - queue.min_offset) },
       { name: "min_offset", label: "first offset", num: true },
       { name: "max_offset", label: "next offset", num: true },
