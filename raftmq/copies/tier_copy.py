@@ -52,7 +52,7 @@ class _Described(NamedTuple):
 
     queues: list[QueueInfo]
     identity: TopicIdentity
-    """That of the topic that is read, which may have been deleted since."""
+    """The identity of the topic that is read, which may have been deleted since."""
 
 
 class _Run(NamedTuple):
