@@ -251,7 +251,7 @@ async def _read(request: web.Request) -> bytes:
             return await request.read()
     except TimeoutError:
         raise ApiError("bad_request", f"the body was not here after {PATIENCE_S:g} s", "send it faster") from None
-    except ConnectionError:
+    except (ConnectionError, RuntimeError):  # RuntimeError: aiohttp's, if the connection had ended before
         raise ApiError("bad_request", "the connection ended before the body was here", "send it again") from None
 
 

@@ -44,7 +44,7 @@ from cluster.remoting.handlers.topics_admin import OrderConf, TopicsAdmin
 from cluster.remoting.request import SharedAnswer
 from cluster.remoting.request_rights import Code, Codes
 from cluster.replication.outcome import Outcome, ProposeResult
-from cluster.runtime.turns.work import TURN_SHARE, Turns
+from cluster.runtime.turns.work import Turns
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import OutOfRangeError, RaftLogError, StorageError
 from raftlog.frame import decode_entries, make_entry
@@ -188,10 +188,14 @@ class Alone:
         return itertools.count(1)
 
 
+SHARE = 5_000
+"""The share of a turn in tests, unless they say otherwise: most requests are answered in the turn they come in."""
+
+
 class FakeNode:
     """`Services` whose leadership, clock, log and proposals the test decides."""
 
-    def __init__(self, config: Config, share: int = TURN_SHARE) -> None:
+    def __init__(self, config: Config, share: int = SHARE) -> None:
         self.config = config
         self.node_id = NodeId(2)
         self.state = BrokerState(MemoryKV())
@@ -493,7 +497,7 @@ def node(config: Config) -> FakeNode:
 @pytest.fixture
 def node_with() -> Callable[..., FakeNode]:
     """Makes a node with other limits: node_with(**{"limits.long_polls_max": 2})."""
-    return lambda share=TURN_SHARE, **keys: FakeNode(
+    return lambda share=SHARE, **keys: FakeNode(
         load(None, None, {"node.id": 2, "node.data_dir": "unused", **keys}), share
     )
 
