@@ -26,6 +26,9 @@ GROUPS_TOLD_MAX: Final = 200
 """The most groups with findings at a time."""
 NAMED_MAX: Final = 3
 """The most queues of one group that get a finding each."""
+BEYOND_HOLD_MS: Final = 3_000
+"""Milliseconds for which an offset must lie beyond the end. Of entries that are applied together, offsets are published
+before the ends of queues."""
 _SYSTEM: Final = ("CID_RMQ_SYS_", "CID_ONSAPI_", "TOOLS_CONSUMER")
 
 
@@ -140,6 +143,7 @@ class GroupWatch:
             f"raftmq group describe {name}"  # a hidden queue cannot be reset
             if each.hidden
             else f"raftmq group reset {name} --topic {each.topic} --queue {each.queue_id} --to latest",
+            hold_ms=BEYOND_HOLD_MS,
         )
 
     def _stuck(self, name: str, each: QueueLag, stands_ms: int) -> Condition:

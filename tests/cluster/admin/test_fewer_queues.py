@@ -164,6 +164,7 @@ async def test_an_offset_beyond_the_end_is_named(client: Any, node: Any) -> None
     assert (condition.code, condition.object) == ("offset_beyond_end", "queue orders/2 of billing")
     assert "group billing has committed offset 110 in queue 2 of orders, which ends at 10" in condition.says
     assert condition.do_now == "raftmq group reset billing --topic orders --queue 2 --to latest"
+    assert condition.hold_ms, "ends of queues are published last"
     group = await get(client, "/v1/groups/billing")
     assert (group["lag"], group["beyond_end"]) == (0, 1)
     assert [row["beyond_end"] for row in group["offsets"]] == [0, 0, 100, 0]
