@@ -366,10 +366,7 @@ class World:
         return self._removed.get((topic, queue), 0)
 
     def _note_floors(self) -> None:
-        found = self.floors()
-        if self.resized is not None:
-            found |= floors(self.machines.values(), [self.resized.topic])
-        for place, first in found.items():
+        for place, first in self.floors().items():
             self._removed[place] = max(first, self._removed.get(place, 0))
 
     # --- the run -----------------------------------------------------------------------------------------------------
@@ -583,7 +580,8 @@ class World:
 
     def floors(self) -> Floors:
         """Returns the offsets below which retention may have removed messages from the topics of the load."""
-        return floors(self.machines.values(), levels(self.options))
+        resized = [] if self.resized is None else [self.resized.topic]
+        return floors(self.machines.values(), [*levels(self.options), *resized])
 
     def members(self) -> list[Machine]:
         """Returns the machines whose nodes are members of the Raft group, or will be once all changes are done."""

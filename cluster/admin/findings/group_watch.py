@@ -28,6 +28,9 @@ NAMED_MAX: Final = 3
 """The most queues of one group that get a finding each."""
 TOPICS_HOLD_MS: Final = 35_000
 """Milliseconds after which members that want different topics are a finding: every client sends a heartbeat in 30 s."""
+BEYOND_HOLD_MS: Final = 3_000
+"""Milliseconds for which an offset must lie beyond the end. Of entries that are applied together, offsets are published
+before the ends of queues."""
 _SYSTEM: Final = ("CID_RMQ_SYS_", "CID_ONSAPI_", "TOOLS_CONSUMER")
 
 
@@ -145,6 +148,7 @@ class GroupWatch:
             f"raftmq group describe {name}"  # a hidden queue cannot be reset
             if each.hidden
             else f"raftmq group reset {name} --topic {each.topic} --queue {each.queue_id} --to latest",
+            hold_ms=BEYOND_HOLD_MS,
         )
 
     def _apart(self, name: str) -> list[Condition]:

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from cluster.admin.findings.finding import Condition
-from cluster.broker.groups.hidden_queues import hidden_queues, unread
+from cluster.broker.groups.hidden_queues import hidden_queues, named, unread
 from raftlog.work import ITEM_UNITS, charge
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class HiddenWatch:
         return Condition(
             "messages_hidden",
             f"topic {topic.name}",
-            f"{messages} messages of topic {topic.name} that are not consumed lie in queues {hidden[0]} to "
-            f"{hidden[-1]}, which no consumer reads: the topic has {topic.read_queues} read queues",
+            f"{messages} messages of topic {topic.name} that are not consumed lie in {named(hidden)}, and consumers "
+            f"read only {named(range(topic.read_queues))}",
             f"raftmq topic alter {topic.name} --queues {hidden.stop}",
         )

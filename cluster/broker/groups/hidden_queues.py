@@ -22,6 +22,11 @@ def hidden_queues(state: BrokerState, topic: TopicConfig) -> range:
     return range(topic.read_queues, state.stored_queues(topic))
 
 
+def named(queues: range) -> str:
+    """Returns a text such as "queue 0" or "queues 2 to 7"."""
+    return f"queue {queues[0]}" if len(queues) == 1 else f"queues {queues[0]} to {queues[-1]}"
+
+
 def unread(state: BrokerState, topic: TopicConfig, queues: range) -> Generator[None, None, int]:
     """Counts, in steps, the messages of these queues that are kept and that some group has yet to read: one that
     subscribes to the topic, or has committed in the queue. What no group reads is unread as a whole."""
@@ -56,6 +61,6 @@ def check_hides_nothing(state: BrokerState, config: Mapping[str, Any]) -> Genera
     if messages := (yield from unread(state, topic, lost)):
         raise Refused(
             Reason.ILLEGAL,
-            f"{messages} messages of topic {topic.name} that are not consumed lie in queues {lost[0]} to {lost[-1]}, "
-            f"which no consumer reads once there are {wanted} read queues",
+            f"{messages} messages of topic {topic.name} that are not consumed lie in {named(lost)}, and consumers "
+            f"would read only {named(range(wanted))}",
         )

@@ -226,7 +226,9 @@ def _hidden(topic: dict[str, Any]) -> str:
     hidden = topic.get("hidden", 0)
     if not hidden:
         return ""
-    return f"{hidden} messages are hidden: consumers read {topic['read_queues']} queues; more queues bring them back"
+    last = topic["read_queues"] - 1
+    read = f"queues 0 to {last}" if last else "queue 0"
+    return f"{hidden} messages are hidden: consumers read only {read}; more queues bring them back"
 
 
 def _attributes(attributes: dict[str, str]) -> str:

@@ -37,11 +37,12 @@ async def get(client: Any, path: str) -> Any:
 
 @pytest.mark.usefixtures("orders")
 async def test_fewer_queues_are_refused_if_that_hides_what_is_not_consumed(client: Any, node: Any) -> None:
-    for asked, messages, queues in ((1, 15, "1 to 3"), (2, 15, "2 to 3"), (3, 5, "3 to 3")):
+    for asked, messages, queues in ((1, 15, "queues 1 to 3"), (2, 15, "queues 2 to 3"), (3, 5, "queue 3")):
         status, answer = await put(client, read_queues=asked)
         assert (status, answer["error"]["code"]) == (409, "refused")
         assert answer["error"]["message"].startswith(f"{messages} messages of topic orders that are not consumed lie")
-        assert f"queues {queues}, which no consumer reads" in answer["error"]["message"]
+        read = "queue 0" if asked == 1 else f"queues 0 to {asked - 1}"
+        assert answer["error"]["message"].endswith(f"lie in {queues}, and consumers would read only {read}")
         assert "--now" in answer["error"]["hint"]
     assert node.state.topics["orders"].read_queues == 4
     node.apply([[COMMIT_OFFSETS, [["billing", 1, 3, 10]]]])
@@ -123,7 +124,7 @@ def test_the_finding_names_the_number_and_the_command(node: Any, monkeypatch: py
     (condition,) = looks[-1]
     assert [] in looks, "topics are looked at in slices"
     assert (condition.code, condition.object) == ("messages_hidden", "topic orders")
-    assert condition.says.startswith("15 messages of topic orders that are not consumed lie in queues 1 to 3, which")
+    assert condition.says.startswith("15 messages of topic orders that are not consumed lie in queues 1 to 3, and")
     assert condition.do_now == "raftmq topic alter orders --queues 4"
     node.apply([[COMMIT_OFFSETS, [["billing", 1, queue_id, 10] for queue_id in range(4)]]])
     assert [list(watch.look()) for _ in range(20)][-1] == []
@@ -163,6 +164,7 @@ async def test_an_offset_beyond_the_end_is_named(client: Any, node: Any) -> None
     assert (condition.code, condition.object) == ("offset_beyond_end", "queue orders/2 of billing")
     assert "group billing has committed offset 110 in queue 2 of orders, which ends at 10" in condition.says
     assert condition.do_now == "raftmq group reset billing --topic orders --queue 2 --to latest"
+    assert condition.hold_ms, "ends of queues are published last"
     group = await get(client, "/v1/groups/billing")
     assert (group["lag"], group["beyond_end"]) == (0, 1)
     assert [row["beyond_end"] for row in group["offsets"]] == [0, 0, 100, 0]
